@@ -56,50 +56,36 @@
 //! A failed call returns an [`Error`]. Takeovers, lost replies, late releases and more are reported as an [`Event`], to the `log` crate and
 //! to an observer that implements [`Observer`] ([`LockerBuilder::observer`]).
 
-mod backend;
-mod clock;
-mod contained;
-mod declared;
+// To read, from `lock.with` to the socket and back: api/lock, run/acquire with acquire/wait below it, rules/acquire, wait/wait_queue,
+// run/session, net/own, net/lanes, net/connections/socket.
+mod api;
 pub mod documentation;
-mod engine;
-mod error;
-mod event;
-mod guard;
-mod hold;
-mod identity;
-mod keeper;
-mod key;
-mod lock;
-mod locker;
-mod loss_signal;
-mod options;
-mod protocol;
-mod queue;
-#[cfg(feature = "macros")]
-mod scope;
-mod several;
-mod sync;
-mod thread_holds;
-mod value;
-mod version;
+mod net;
+mod report;
+mod rules;
+mod run;
+mod values;
+mod wait;
 
-pub use backend::{
+pub use api::declared::{DeclaredLock, LockId};
+pub use api::guard::LockGuard;
+pub use api::lock::Lock;
+pub use api::locker::{Locker, LockerBuilder};
+pub use api::loss_signal::LossSignal;
+pub use api::several::{
+    MultiLock, MultiLockGuard, Permit, Quorum, QuorumGuard, RwLock, Semaphore, WriteGuard,
+};
+pub use net::{
     ClockDifference, Persistence, Refusal, RefusalKind, Role, ServerReport, TransportError, Warning,
 };
-pub use declared::{DeclaredLock, LockId};
-pub use error::{Contention, Error};
-pub use event::{Event, Observer, ProblemKind};
-pub use guard::LockGuard;
-pub use key::Key;
-pub use lock::Lock;
-pub use locker::{Locker, LockerBuilder};
-pub use loss_signal::LossSignal;
-pub use options::{LockOptions, Protocol};
-pub use protocol::ownership::LossReason;
-pub use queue::CancelToken;
-pub use several::{MultiLock, MultiLockGuard, Permit, Quorum, QuorumGuard, RwLock, Semaphore, WriteGuard};
-pub use value::{Expiry, LockState};
-pub use version::{InvalidVersion, Version};
+pub use report::error::{Contention, Error};
+pub use report::event::{Event, Observer, ProblemKind};
+pub use rules::ownership::LossReason;
+pub use values::key::Key;
+pub use values::options::{LockOptions, Protocol};
+pub use values::value::{Expiry, LockState};
+pub use values::version::{InvalidVersion, Version};
+pub use wait::CancelToken;
 
 #[cfg(feature = "macros")]
 #[doc(inline)]
@@ -109,7 +95,7 @@ pub use setnx_lock_macros::locked;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod __macros {
-    pub use crate::scope::{Scope, converted, run};
+    pub use crate::api::scope::{Scope, converted, run};
 }
 
 /// The locker of an attribute without the argument `locker`. Where there is none, the compiler's message has this name in it.

@@ -5,7 +5,7 @@
 //! stricter, and would hide a missing fence.
 
 #[allow(unreachable_pub, reason = "public in the library")]
-#[path = "../../src/queue/cancel_token.rs"]
+#[path = "../../src/wait/cancel_token.rs"]
 mod subject;
 
 use libtest_mimic::Trial;

@@ -4,7 +4,7 @@
 mod every_schedule;
 mod scenario;
 #[allow(dead_code, reason = "the backend uses all of it")]
-#[path = "../../src/backend/lanes.rs"]
+#[path = "../../src/net/lanes.rs"]
 mod subject;
 
 use libtest_mimic::Trial;

@@ -6,7 +6,7 @@ mod notifications;
 mod permits;
 mod scenario;
 #[allow(dead_code, unused_imports, reason = "the engine uses all of it")]
-#[path = "../../src/queue/wait_queue.rs"]
+#[path = "../../src/wait/wait_queue.rs"]
 mod subject;
 mod worker;
 

@@ -3,7 +3,7 @@
 
 mod process;
 #[allow(dead_code, unused_imports, reason = "the engine and the unit tests use all of it")]
-#[path = "../../src/protocol/waiting_list.rs"]
+#[path = "../../src/rules/waiting_list.rs"]
 mod subject;
 
 use std::time::Duration;

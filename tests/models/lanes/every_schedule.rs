@@ -4,7 +4,7 @@
 #[path = "scenario.rs"]
 mod scenario;
 #[allow(clippy::duplicate_mod, dead_code, reason = "compiled with the primitives of another checker")]
-#[path = "../../../src/backend/lanes.rs"]
+#[path = "../../../src/net/lanes.rs"]
 mod subject;
 
 use libtest_mimic::Trial;

@@ -1,0 +1,121 @@
+//! That a lock was lost, for threads that do not have its guard.
+
+use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::rules::ownership::LossReason;
+use crate::run::hold::{self, Hold};
+use crate::values::clock::{self, Now, Uptime};
+
+/// What is held until it is lost or released.
+pub(crate) trait Losable: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
+    /// Returns why it is lost; `None` if it is not, or was released before.
+    fn loss(&self, now: Now) -> Option<LossReason>;
+
+    /// Returns true if it has not been released, as far as is known.
+    fn is_held(&self) -> bool;
+
+    /// Waits until it is lost or released, and at most until then.
+    fn wait(&self, until: Uptime);
+}
+
+/// Locks that were acquired together: the loss of one is the loss of all.
+struct All(Box<[Arc<Hold>]>);
+
+impl Losable for All {
+    fn loss(&self, now: Now) -> Option<LossReason> {
+        self.0.iter().find_map(|hold| {
+            let reason = hold.lost(now)?;
+            hold.report();
+            Some(reason)
+        })
+    }
+
+    fn is_held(&self) -> bool {
+        self.0.iter().all(|hold| hold.is_held())
+    }
+
+    fn wait(&self, until: Uptime) {
+        hold::wait_for_loss(&self.0, until);
+    }
+}
+
+impl fmt::Debug for All {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|hold| (&hold.key, hold.noticed_loss()))).finish()
+    }
+}
+
+/// Says whether a lock that was held has been lost: of [`LockGuard::loss_signal`](crate::LockGuard::loss_signal), and for several locks at once of
+/// [`MultiLockGuard::loss_signal`](crate::MultiLockGuard::loss_signal) and
+/// [`QuorumGuard::loss_signal`](crate::QuorumGuard::loss_signal). Clone it, and give it to the threads that do the protected work.
+///
+/// A loss is noticed by the clocks when the lease passes, by [`extend`](crate::LockGuard::extend) and
+/// [`verify`](crate::LockGuard::verify), and by the keeper thread, which looks at the key of a lock with an expiration every third of that.
+/// What was noticed stays so. A signal does not keep the lock held: after a timely release it always reports that nothing was lost.
+///
+/// ```
+/// # use setnx_lock::{Error, LockGuard};
+/// # fn work(held: &LockGuard, chunks: Vec<u32>) -> Result<(), Error> {
+/// let lost = held.loss_signal();
+/// std::thread::scope(|scope| {
+///     scope.spawn(move || {
+///         for chunk in chunks {
+///             if lost.is_lost() {
+///                 return eprintln!("stopped: {:?}", lost.reason());
+///             }
+///             println!("working on {chunk}");
+///         }
+///     });
+/// });
+/// held.ensure_held()
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LossSignal(Arc<dyn Losable>);
+
+impl LossSignal {
+    /// Of locks that were acquired together.
+    pub(crate) fn of_all(holds: impl Iterator<Item = Arc<Hold>>) -> Self {
+        Self::of(Arc::new(All(holds.collect())))
+    }
+
+    pub(crate) fn of(held: Arc<dyn Losable>) -> Self {
+        Self(held)
+    }
+
+    /// Returns true if the lock, or one of several, is lost. Reads the clocks; neither waits nor asks the server.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.reason().is_some()
+    }
+
+    /// Returns why the lock is lost; `None` if it is not, or was released before. Of several that are lost, the first in the order of their
+    /// keys.
+    #[must_use]
+    pub fn reason(&self) -> Option<LossReason> {
+        self.0.loss(clock::now())
+    }
+
+    /// Returns true if the lock, or each of several, is neither lost nor released.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.is_lost() && self.0.is_held()
+    }
+
+    /// Waits up to `timeout` for the loss of the lock, or of one of several; returns true if it is lost. Returns early when the lock is
+    /// released. If the wall clock is set forward past the end of the lease, that is noticed within a second.
+    #[must_use]
+    pub fn wait_timeout(&self, timeout: Duration) -> bool {
+        self.0.wait(clock::uptime().after(timeout));
+        self.is_lost()
+    }
+}
+
+impl fmt::Debug for LossSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LossSignal").field(&self.0).finish()
+    }
+}

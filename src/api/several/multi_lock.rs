@@ -1,0 +1,239 @@
+//! Several locks that are acquired together, all or none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::multi_lock_guard::MultiLockGuard;
+use crate::api::lock::problem;
+use crate::api::locker::Locker;
+use crate::report::error::Error;
+use crate::run::thread_holds::{self, HoldKind};
+use crate::run::{ReaderCount, Several};
+use crate::values::key::Key;
+use crate::values::options::LockOptions;
+use crate::wait::CancelToken;
+
+/// Several distributed locks on one server that are held together: all, or none.
+///
+/// Each is an ordinary lock, which other programs may lock by itself. If all are free, they are acquired in one trip. Else they are waited
+/// for in the order of their keys' bytes, within one timeout; so two callers never wait for each other, and one of many keys gets its turn
+/// among callers of few. Locks that come early are extended while the others are waited for. What was acquired is released if the call fails.
+///
+/// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
+///
+/// ```no_run
+/// use setnx_lock::{Error, LockOptions, Locker, MultiLock, Protocol};
+/// use std::time::Duration;
+///
+/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
+/// let accounts = MultiLock::new(&locker, ["account:7", "account:9"], options)?;
+/// accounts.with(|held| println!("both are held for {:?} more", held.remaining()))?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct MultiLock {
+    locker: Locker,
+    /// In the order of their bytes; no two are equal.
+    keys: Arc<[Key]>,
+    options: LockOptions,
+    cancel_token: Option<CancelToken>,
+    /// The queue of the threads for which each of these locks is one of several that will do.
+    shared: Option<Key>,
+    /// Where they are a writer's: the number of readers, which all callers must share.
+    readers: Option<ReaderCount>,
+}
+
+impl MultiLock {
+    /// The most keys that it can have: the time that a server takes to watch keys grows with their number squared.
+    pub const MAX_KEYS: usize = 1000;
+
+    /// Returns the locks of these keys, 1 to [`MAX_KEYS`](Self::MAX_KEYS) in any order; a key that comes twice counts once. Sends nothing.
+    ///
+    /// All locks have the same options. [`max_attempts`](LockOptions::max_attempts) counts for each key; the timeout covers the whole call, and
+    /// `auto_extend` and `hold_at_least` count from when all are held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for another number of keys, and what [`Lock::new`](crate::Lock::new) refuses.
+    pub fn new<K: Into<Key>>(
+        locker: &Locker,
+        keys: impl IntoIterator<Item = K>,
+        options: LockOptions,
+    ) -> Result<Self, Error> {
+        let mut keys: Vec<Key> = keys.into_iter().map(Into::into).collect();
+        keys.sort_unstable_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
+        keys.dedup();
+        let problem = match &keys[..] {
+            [] => Some((Key::from(""), "there is no key; give the names of what the locks protect")),
+            [first, ..] if keys.len() > Self::MAX_KEYS => Some((
+                first.clone(),
+                "it is the first of over 1,000 keys, which is more than `MultiLock` can have; give fewer, or one key for all",
+            )),
+            keys => keys.iter().find_map(|key| Some((key.clone(), problem(locker, key, &options)?))),
+        };
+        if let Some((key, problem)) = problem {
+            return Err(Error::invalid(key, problem));
+        }
+        Ok(Self {
+            locker: locker.clone(),
+            keys: keys.into(),
+            options,
+            cancel_token: None,
+            shared: None,
+            readers: None,
+        })
+    }
+
+    /// Returns the locks as a writer's. `queue` is that of the threads for which one of these locks will do.
+    pub(super) fn of_writer(self, readers: &ReaderCount, queue: Option<&Key>) -> Self {
+        Self { shared: queue.cloned(), readers: Some(readers.clone()), ..self }
+    }
+
+    /// Returns locks of other keys, with the same options and the same token, for no writer.
+    pub(super) fn of(&self, keys: impl IntoIterator<Item = Key>) -> Result<Self, Error> {
+        let locks = Self::new(&self.locker, keys, self.options)?;
+        Ok(Self { cancel_token: self.cancel_token.clone(), ..locks })
+    }
+
+    /// Returns the locks with a token that ends their waits: see [`CancelToken`].
+    #[must_use]
+    pub fn cancelled_by(self, token: &CancelToken) -> Self {
+        Self { cancel_token: Some(token.clone()), ..self }
+    }
+
+    /// Runs `body` while all locks are held and returns what it returns. Waits up to the timeout of the options. The locks are released
+    /// afterwards, also when the body panics. If one of them was lost meanwhile, that is the error, after `body` has run; any other failure
+    /// of the release goes to the log and the observer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), and [`Error::Nested`] inside a `with` on one of the keys by the same thread. If all are held so by this
+    /// thread, and every option says [`reentrant`](LockOptions::reentrant), it joins those instead, and fails with [`Error::Lost`] if one was lost.
+    /// [`Error::Lost`] if the [release](MultiLockGuard::release) finds that a lock was lost.
+    pub fn with<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
+        let guard = self.lock_in_scope()?;
+        let returned = body(&guard);
+        guard.leave()?;
+        Ok(returned)
+    }
+
+    /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the locks' errors as the body's type of error.
+    ///
+    /// # Errors
+    ///
+    /// The body's own, and those of [`with`](Self::with), converted. If the body fails and a lock is lost, its own is returned.
+    pub fn try_with<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&MultiLockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let guard = self.lock_in_scope()?;
+        let returned = body(&guard)?;
+        guard.leave()?;
+        Ok(returned)
+    }
+
+    fn lock_in_scope(&self) -> Result<MultiLockGuard, Error> {
+        match self.enclosing() {
+            Some(guard) => guard.ensure_held().map(|()| guard),
+            None => self.acquire(&self.options, HoldKind::Scoped),
+        }
+    }
+
+    /// Waits until all locks are held, up to the timeout of the options. How each is waited for is said at [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired, and [`Error::Lost`] if a
+    /// lock was lost while others were waited for, and no time was left to begin again. No lock is held then, unless the error says so:
+    /// [`Error::InDoubt`] if the reply to a command was lost, and [`Error::Several`] where that concerns several keys, or a lock that was
+    /// acquired could not be released again.
+    pub fn lock(&self) -> Result<MultiLockGuard, Error> {
+        self.acquire(&self.options, HoldKind::Movable)
+    }
+
+    /// Tries once: returns `None` if one of the locks is held. Waits for no holder, only for the server ([how
+    /// long](crate::documentation::limits)).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
+    pub fn try_lock(&self) -> Result<Option<MultiLockGuard>, Error> {
+        self.try_lock_for(Duration::ZERO)
+    }
+
+    /// Waits for all locks up to `timeout`, whatever the options say. Returns `None` if they were not acquired in that time, or in the allowed
+    /// attempts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
+    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<MultiLockGuard>, Error> {
+        match self.acquire(&self.options.timeout(timeout), HoldKind::Movable) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.is_contention() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<MultiLockGuard, Error> {
+        let engine = self.locker.engine();
+        let Self { keys, shared, cancel_token, readers, .. } = self;
+        let (shared, cancel_token, readers) = (shared.as_ref(), cancel_token.as_ref(), readers.as_ref());
+        let wanted = Several { keys, options, shared, cancel_token, readers };
+        Ok(MultiLockGuard::new(engine, engine.acquire_all(wanted, kind)?))
+    }
+
+    /// Joins the calls that this thread is in on all keys, if all may be nested.
+    fn enclosing(&self) -> Option<MultiLockGuard> {
+        let engine = self.locker.engine();
+        if !self.options.reentrant || !engine.identity.is_this_process() {
+            return None;
+        }
+        let enclosing =
+            |key| thread_holds::scoped(&engine.identity, key).filter(|hold| hold.options.reentrant);
+        let holds: Option<Vec<_>> = self.keys.iter().map(enclosing).collect();
+        Some(MultiLockGuard::nested(engine, holds?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn there_are_at_most_as_many_keys_as_a_server_can_watch() {
+        let locker = Locker::open("redis://127.0.0.1:1/").unwrap();
+        let options = LockOptions::expiring_after(Duration::from_secs(1));
+        let locks = |keys: usize| MultiLock::new(&locker, (0..keys).map(|n| format!("k{n}")), options);
+        assert_eq!(locks(MultiLock::MAX_KEYS).unwrap().keys.len(), MultiLock::MAX_KEYS);
+        let twice = (0..2 * MultiLock::MAX_KEYS).map(|n| format!("k{}", n / 2));
+        assert!(MultiLock::new(&locker, twice, options).is_ok(), "a key that comes twice counts once");
+        let error = locks(MultiLock::MAX_KEYS + 1).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with("lock k0: it is the first of over 1,000 keys"), "{text}");
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_in_the_order_of_their_bytes_and_each_comes_once(
+            keys in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..4), 1..20),
+        ) {
+            // Nothing listens there, and nothing is sent.
+            let locker = Locker::open("redis://127.0.0.1:1/").unwrap();
+            let options = LockOptions::expiring_after(Duration::from_secs(1));
+            let given = || keys.iter().map(|key| Key::from(key.as_slice()));
+            let locks = MultiLock::new(&locker, given(), options).unwrap();
+            let expected: std::collections::BTreeSet<Vec<u8>> = keys.iter().cloned().collect();
+            let found: Vec<Vec<u8>> = locks.keys.iter().map(|key| key.as_bytes().to_vec()).collect();
+            prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
+            let reversed = MultiLock::new(&locker, given().rev(), options).unwrap();
+            prop_assert_eq!(&reversed.keys, &locks.keys);
+            let other = locks.of(locks.keys.iter().rev().cloned()).unwrap();
+            prop_assert_eq!(&other.keys, &locks.keys);
+        }
+    }
+}

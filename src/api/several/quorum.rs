@@ -1,0 +1,217 @@
+//! A lock on several independent servers, which its holder has while a majority of them has granted it.
+
+use std::borrow::Borrow;
+use std::thread;
+use std::time::Duration;
+
+use super::quorum_guard::QuorumGuard;
+use super::quorum_servers::Servers;
+use crate::api::locker::Locker;
+use crate::report::error::Error;
+use crate::rules::quorum;
+use crate::run::thread_holds::{self, HoldKind};
+use crate::values::clock::{self, Uptime};
+use crate::values::key::Key;
+use crate::values::options::LockOptions;
+use crate::wait::CancelToken;
+
+/// How often a pause looks whether a locker was shut down.
+const SHUT_DOWN_CHECKED_EVERY: Duration = Duration::from_millis(50);
+
+/// A lock on several independent masters: held while a majority of them has granted it, so that it survives the loss of any minority.
+///
+/// It asks all servers at the same time, each on a thread of its locker, and is acquired as soon as a majority has granted an ordinary lock and
+/// at least half of their leases is left. Otherwise it gives all locks back, and tries again after a random pause: the poll interval on
+/// average. A lock that a server grants later is taken in. The servers may be of different versions, each with the protocol of the options
+/// ([`Protocol::Auto`](crate::Protocol::Auto): each with its own).
+///
+/// Use it with [`LockerBuilder::settle_after_restart`](crate::LockerBuilder::settle_after_restart), since a server that restarts without its
+/// locks would grant them again. What a quorum does not give is said in [`documentation::limits`](crate::documentation::limits).
+/// [`documentation::servers`](crate::documentation::servers) says when it is worth it.
+///
+/// ```no_run
+/// use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
+/// use std::time::Duration;
+///
+/// const LEASE: Duration = Duration::from_secs(15);
+/// let open = |url| Locker::builder(url)?.settle_after_restart(LEASE).build();
+/// let lockers = [open("redis://10.0.0.1/")?, open("redis://10.0.0.2/")?, open("redis://10.0.0.3/")?];
+/// let options = LockOptions::expiring_after(LEASE).protocol(Protocol::Auto);
+/// let lock = Quorum::new(lockers, "nightly_report", options)?;
+/// lock.with(|held| println!("held for {:?} more", held.remaining()))?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Quorum {
+    servers: Servers,
+    options: LockOptions,
+    cancel_token: Option<CancelToken>,
+}
+
+impl Quorum {
+    /// Returns the lock of this key on the servers of these lockers: an odd number of them, each of another server. Sends nothing.
+    /// [`reentrant`](LockOptions::reentrant) and [`notify_waiters`](LockOptions::notify_waiters) have no effect.
+    ///
+    /// Cheap for lockers that are kept: the threads are theirs. Each starts at the first call, ends after 5 s without one, and is ended by
+    /// [`Locker::shut_down`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for no locker, an even number of them, or two with the same address, for options without an expiration, and for what
+    /// [`Lock::new`](crate::Lock::new) refuses.
+    pub fn new<L: Borrow<Locker>>(
+        lockers: impl IntoIterator<Item = L>,
+        key: impl Into<Key>,
+        options: LockOptions,
+    ) -> Result<Self, Error> {
+        let servers = Servers::of(lockers, key.into(), &options)?;
+        Ok(Self { servers, options, cancel_token: None })
+    }
+
+    /// Returns the lock with an allowance for clocks: the hold ends this much before its leases, so that the clocks of clients may differ by
+    /// up to a second more than this. Zero unless set: the extra second of each lease is enough for clocks less than a second apart.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for more than half of the expiration.
+    pub fn max_clock_difference(self, allowance: Duration) -> Result<Self, Error> {
+        let options = LockOptions { allowance, ..self.options };
+        let servers = Servers::of(self.servers.lockers(), self.servers.key.clone(), &options)?;
+        Ok(Self { servers, options, ..self })
+    }
+
+    /// Returns the lock with a token that ends its waits: see [`CancelToken`].
+    #[must_use]
+    pub fn cancelled_by(self, token: &CancelToken) -> Self {
+        Self { cancel_token: Some(token.clone()), ..self }
+    }
+
+    /// Runs `body` while the lock is held and returns what it returns. Waits up to the timeout of the options. The lock is released afterwards,
+    /// also when the body panics. If it was lost meanwhile, that is the error, after `body` has run; any other failure of the release goes to
+    /// the log and the observers of the lockers.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), and an [`Error::NoMajority`] that [is a loss](Error::is_lost).
+    pub fn with<R>(&self, body: impl FnOnce(&QuorumGuard) -> R) -> Result<R, Error> {
+        let guard = self.acquire(self.options.timeout, HoldKind::Scoped)?;
+        let returned = body(&guard);
+        guard.release().or_else(Error::unless_lost)?;
+        Ok(returned)
+    }
+
+    /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the lock's errors as the body's type of error.
+    ///
+    /// # Errors
+    ///
+    /// The body's own, and those of [`with`](Self::with), converted. If the body fails and the lock is lost, its own is returned.
+    pub fn try_with<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&QuorumGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let guard = self.acquire(self.options.timeout, HoldKind::Scoped)?;
+        let returned = body(&guard)?;
+        guard.release().or_else(Error::unless_lost)?;
+        Ok(returned)
+    }
+
+    /// Waits for the lock, up to the timeout of the options, and tries once more at the deadline. A server that does not answer is waited for
+    /// only where its answer matters, and at most one command timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMajority`], with what each server said: after contention until the timeout or the last
+    /// [attempt](LockOptions::max_attempts); if no majority could be reached for [`retry_for`](crate::LockerBuilder::retry_for); and at once if
+    /// a majority refuses in a way that does not [pass](Error::is_transient). Where a reply was lost, a thread gives the lock back as soon as
+    /// the server shows it. [`Error::Cancelled`] if the wait was ended from outside, [`Error::Nested`] inside a [`with`](Self::with) on the
+    /// same key by the same thread, [`Error::Forked`] in a forked child.
+    pub fn lock(&self) -> Result<QuorumGuard, Error> {
+        self.acquire(self.options.timeout, HoldKind::Movable)
+    }
+
+    /// Tries once: returns `None` if other holders have so many servers that no majority is left.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), except contention, which is `None` here.
+    pub fn try_lock(&self) -> Result<Option<QuorumGuard>, Error> {
+        self.try_lock_for(Duration::ZERO)
+    }
+
+    /// Waits for the lock up to `timeout`, whatever the options say. Returns `None` if it was not acquired in that time, or in the allowed
+    /// attempts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), except contention, which is `None` here.
+    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<QuorumGuard>, Error> {
+        match self.acquire(Some(timeout), HoldKind::Movable) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.is_contention() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn acquire(&self, timeout: Option<Duration>, kind: HoldKind) -> Result<QuorumGuard, Error> {
+        let began = clock::uptime();
+        let deadline = timeout.map(|timeout| began.after(timeout));
+        let retry_for = self.servers.longest(|backend| backend.retry_for());
+        let _registered = self.cancel_token.as_ref().map(CancelToken::register);
+        let (mut attempts, mut reached) = (0, began);
+        loop {
+            self.check(began)?;
+            attempts += 1;
+            let error = match self.servers.ask_for_locks(began, attempts) {
+                Ok((guards, late)) => {
+                    for (_, guard) in &guards {
+                        thread_holds::note(&guard.engine().identity, guard.hold(), kind);
+                    }
+                    let held_until = clock::uptime().after(self.options.hold_at_least);
+                    return Ok(QuorumGuard::new(self.servers.clone(), guards, late, held_until));
+                }
+                Err(error) => error,
+            };
+            let (now, is_contention) = (clock::uptime(), error.is_contention());
+            reached = if is_contention { now } else { reached };
+            let is_last = deadline.is_some_and(|deadline| now >= deadline)
+                || self.options.max_attempts.is_some_and(|most| attempts >= most)
+                || !is_contention && now.since(reached) >= retry_for;
+            if is_last || !error.is_transient() {
+                if !error.may_hold_lock() {
+                    self.check(began)?;
+                }
+                return Err(error);
+            }
+            let random =
+                self.servers.engines().next().map_or(0, |engine| engine.identity.next_nonce().seed());
+            let until = now.after(quorum::pause(self.options.poll_interval, random));
+            self.pause(deadline.map_or(until, |deadline| until.min(deadline)));
+        }
+    }
+
+    /// Fails where the lock is not to be asked for.
+    fn check(&self, began: Uptime) -> Result<(), Error> {
+        self.servers.refuse_after_fork()?;
+        if self.is_ended() {
+            let (waited, shut_down) = (clock::uptime().since(began), self.servers.is_shut_down());
+            return Err(Error::Cancelled { key: self.servers.key.clone(), waited, shut_down });
+        }
+        if self.servers.by_this_thread() == Some(HoldKind::Scoped) {
+            return Err(Error::Nested { key: self.servers.key.clone() });
+        }
+        Ok(())
+    }
+
+    fn is_ended(&self) -> bool {
+        self.cancel_token.as_ref().is_some_and(CancelToken::is_cancelled) || self.servers.is_shut_down()
+    }
+
+    fn pause(&self, until: Uptime) {
+        while clock::uptime() < until && !self.is_ended() {
+            thread::park_timeout(until.since(clock::uptime()).min(SHUT_DOWN_CHECKED_EVERY));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+//! A lock that is held on a majority of servers.
+
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+use std::{fmt, mem};
+
+use super::quorum_servers::{Answers, Guards, Late, Servers, complete};
+use crate::api::guard::LockGuard;
+use crate::api::loss_signal::{Losable, LossSignal};
+use crate::report::error::Error;
+use crate::rules::ownership::LossReason;
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
+
+/// How often a thread that waits for a loss looks at the guards.
+const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);
+
+/// A lock that a majority of servers has granted, as its guard and its signals share it.
+struct Held {
+    servers: Servers,
+    locks: Mutex<Locks>,
+    /// Why it was lost, once that was noticed.
+    lost: OnceLock<LossReason>,
+}
+
+struct Locks {
+    guards: Guards,
+    /// `None` once the lock is released.
+    late: Option<Late>,
+    /// How many of the guards the keepers look at, since there is a signal.
+    watched: usize,
+}
+
+/// What is left of the lease on one server.
+fn left((_, guard): &(usize, Arc<LockGuard>)) -> Duration {
+    guard.remaining().unwrap_or_default()
+}
+
+impl Held {
+    /// Takes in what was granted late, unless the hold has ended: that would not make it whole again. `None` in a forked child, where a
+    /// thread that is not there may have them locked (I10).
+    fn locks(&self) -> Option<MutexGuard<'_, Locks>> {
+        self.servers.refuse_after_fork().ok()?;
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let Locks { guards, late, .. } = &mut *locks;
+        if !self.servers.terms.remaining(guards.iter().map(left)).is_zero() {
+            let granted = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
+            guards.extend(granted.filter_map(|(server, granted)| Some((server, Arc::new(granted.ok()?)))));
+        }
+        Some(locks)
+    }
+
+    fn guards(&self) -> Guards {
+        self.locks().map(|locks| locks.guards.clone()).unwrap_or_default()
+    }
+
+    fn remaining(&self) -> Duration {
+        let terms = self.servers.terms;
+        self.locks().map(|locks| terms.remaining(locks.guards.iter().map(left))).unwrap_or_default()
+    }
+
+    /// Has the keepers look at the keys that they do not look at yet.
+    fn watch(&self) {
+        let Some(mut locks) = self.locks() else { return };
+        let count = locks.guards.len();
+        let watched = mem::replace(&mut locks.watched, count);
+        let new = locks.guards.iter().skip(watched);
+        let new: Vec<_> = new
+            .map(|(server, guard)| (*server, Arc::clone(guard.engine()), Arc::clone(guard.hold())))
+            .collect();
+        drop(locks);
+        // A slow server may still be extending its lease.
+        for (server, engine, hold) in new {
+            self.servers.spawn(server, move || engine.watch(&hold));
+        }
+    }
+
+    /// Ends the hold. Returns the locks to release.
+    fn end(&self) -> Guards {
+        let Some(mut locks) = self.locks() else { return Vec::new() };
+        locks.watched = 0;
+        let ended = (mem::take(&mut locks.guards), locks.late.take());
+        drop(locks);
+        for (_, guard) in &ended.0 {
+            // The thread may ask for the lock again while a slow server still releases it.
+            guard.hold().is_dropped.store(true, Ordering::Relaxed);
+        }
+        ended.0
+    }
+}
+
+impl Losable for Held {
+    fn loss(&self, _: Now) -> Option<LossReason> {
+        if self.locks().is_some_and(|locks| locks.watched > 0) {
+            self.watch();
+        }
+        // At one moment: a release takes the guards away.
+        if let Some(locks) = self.locks()
+            && locks.late.is_some()
+            && self.servers.terms.remaining(locks.guards.iter().map(left)).is_zero()
+        {
+            let noticed = locks.guards.iter().find_map(|(_, guard)| guard.hold().noticed_loss());
+            let _ = self.lost.set(noticed.unwrap_or(LossReason::Expired));
+        }
+        self.lost.get().cloned()
+    }
+
+    fn is_held(&self) -> bool {
+        self.locks().is_some_and(|locks| locks.late.is_some())
+    }
+
+    fn wait(&self, until: Uptime) {
+        while self.loss(clock::now()).is_none() && self.is_held() && clock::uptime() < until {
+            let left = until.since(clock::uptime()).min(self.remaining());
+            thread::sleep(left.min(LOSS_CHECKED_EVERY));
+        }
+    }
+}
+
+// A panic in the program's code leaves nothing here half done: nothing of it runs while the locks are locked.
+impl UnwindSafe for Held {}
+impl RefUnwindSafe for Held {}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("guards", &self.locks().as_ref().map(|locks| &locks.guards))
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A lock of a [`Quorum`](crate::Quorum) that is held: released when dropped, also by a panic.
+///
+/// It is held while a majority of the servers has it. Where the options say [`auto_extend`](crate::LockOptions::auto_extend), the lease on each
+/// server is extended by that locker's thread.
+#[must_use = "if unused, the lock is released at once"]
+pub struct QuorumGuard {
+    held: Arc<Held>,
+    /// Until when the lock stays held, by [`hold_at_least`](crate::LockOptions::hold_at_least).
+    held_until: Uptime,
+}
+
+impl QuorumGuard {
+    pub(super) fn new(servers: Servers, guards: Guards, late: Late, held_until: Uptime) -> Self {
+        let locks = Mutex::new(Locks { guards, late: Some(late), watched: 0 });
+        Self { held: Arc::new(Held { servers, locks, lost: OnceLock::new() }), held_until }
+    }
+
+    fn servers(&self) -> &Servers {
+        &self.held.servers
+    }
+
+    /// Returns the lock's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.servers().key
+    }
+
+    /// Returns how long a majority of leases still lasts, less the [allowance for clocks](crate::Quorum::max_clock_difference); zero if the lock is
+    /// lost, as far as was noticed, and in a forked child. Asks no server.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        if self.held.lost.get().is_some() { Duration::ZERO } else { self.held.remaining() }
+    }
+
+    /// Checks that the hold has not ended and that no loss was noticed, for use before a step that must not happen twice: see
+    /// [`LockGuard::ensure_held`]. Asks no server. Once it has failed, the lock counts as lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMajority`] that [is a loss](Error::is_lost), with what is known of each server. [`Error::Forked`] in a forked child.
+    pub fn ensure_held(&self) -> Result<(), Error> {
+        self.servers().refuse_after_fork()?;
+        self.held.loss(clock::now());
+        self.refuse_lost()
+    }
+
+    /// Fails if a loss was noticed, whatever the clocks say by now.
+    fn refuse_lost(&self) -> Result<(), Error> {
+        if self.held.lost.get().is_none() {
+            return Ok(());
+        }
+        let checked = self.held.guards().into_iter().map(|(server, guard)| (server, guard.ensure_held()));
+        let (have, lost): (Vec<_>, Vec<_>) = checked.partition(|(_, checked)| checked.is_ok());
+        let have: Vec<usize> = have.into_iter().map(|(server, _)| server).collect();
+        let lost = lost.into_iter().filter_map(|(server, checked)| Some((server, checked.err()?))).collect();
+        Err(self.servers().no_majority("not held".to_owned(), &have, lost).of_loss())
+    }
+
+    /// Extends the lease on each server, at the same time: it begins anew now, and lasts for the expiration of the options.
+    /// See [`LockGuard::extend`]. Waits until a majority has extended it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMajority`] if fewer servers have extended it, with what each said. [`Error::is_lost`] says whether the lock is lost; if not,
+    /// the hold goes on for the time that [`remaining`](Self::remaining) returns. [`Error::Forked`] in a forked child.
+    pub fn extend(&self) -> Result<(), Error> {
+        self.ask("not extended", |guard| guard.extend())
+    }
+
+    /// Asks each server whether it still has the lock, at the same time: see [`LockGuard::verify`]. Waits until a majority has answered so.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMajority`] if fewer servers have it, with what each said; if that is not [a loss](Error::is_lost), nothing is known.
+    /// [`Error::Forked`] in a forked child.
+    pub fn verify(&self) -> Result<(), Error> {
+        self.ask("not verified", |guard| guard.verify())
+    }
+
+    fn ask(&self, failed: &str, act: fn(Arc<LockGuard>) -> Result<(), Error>) -> Result<(), Error> {
+        self.servers().refuse_after_fork()?;
+        self.refuse_lost()?;
+        self.agree(self.held.guards(), failed, act)
+    }
+
+    /// Has each server do something with its lock, and waits for a majority.
+    fn agree(
+        &self,
+        guards: Guards,
+        failed: &str,
+        act: impl Fn(Arc<LockGuard>) -> Result<(), Error> + Clone + Send + 'static,
+    ) -> Result<(), Error> {
+        let (began, asked) = (clock::uptime(), guards.len());
+        let inbox = self.servers().each(guards, act);
+        let Answers { agree, granted, refused } = self.servers().gather(&inbox, asked, |()| Duration::MAX);
+        if agree {
+            // A process that ends now would leave the others undone, and they need about as long.
+            let now = clock::uptime();
+            complete(&inbox, now.after(now.since(began)));
+            return Ok(());
+        }
+        let mut lost: Vec<_> = refused.iter().filter_map(|(_, error)| error.loss_reason()).collect();
+        let is_lost = asked - lost.len() < self.servers().terms.majority;
+        let agreed: Vec<usize> = granted.iter().map(|(server, ())| *server).collect();
+        let error = self.servers().no_majority(failed.to_owned(), &agreed, refused);
+        if is_lost {
+            let _ = self.held.lost.set(lost.pop().unwrap_or(LossReason::Expired));
+            return Err(error.of_loss());
+        }
+        Err(error)
+    }
+
+    /// Returns a signal that says when the lock is lost, for the threads that do the protected work. From then on the locker of each server
+    /// looks at the key: see [`LockGuard::loss_signal`].
+    #[must_use]
+    pub fn loss_signal(&self) -> LossSignal {
+        self.held.watch();
+        LossSignal::of(Arc::<Held>::clone(&self.held))
+    }
+
+    /// Releases the lock on each server, at the same time: see [`LockGuard::release`]. Waits for a majority, and for the others about as long.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMajority`] if fewer servers have released it, with what each said. If that is [a loss](Error::is_lost), **another client may
+    /// have worked at the same time**; otherwise the lock frees itself when its leases have ended. [`Error::Forked`] in a forked child, which
+    /// releases nothing.
+    pub fn release(self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&self) -> Result<(), Error> {
+        self.servers().refuse_after_fork()?;
+        let noticed = self.refuse_lost();
+        let rest = self.held_until.since(clock::uptime());
+        let released = self.agree(self.held.end(), "not released", move |guard| {
+            // Another thread that has it drops it at once, which releases as well.
+            let Some(guard) = Arc::into_inner(guard) else { return Ok(()) };
+            if rest.is_zero() {
+                return guard.release();
+            }
+            // It ends earlier by the allowance for clocks.
+            guard.extend_by(rest.max(Duration::from_millis(1)) + guard.hold().options.allowance)?;
+            guard.leave_to_expire()
+        });
+        noticed.and(released)
+    }
+}
+
+impl Drop for QuorumGuard {
+    /// Releases. The lockers report failures to the log and their observers.
+    fn drop(&mut self) {
+        if self.servers().refuse_after_fork().is_err() {
+            // I10: in a forked child a thread that is not there may be about to send an answer, which would be waited for.
+            mem::forget(Arc::clone(&self.held));
+        } else if self.held.is_held() {
+            // A failure has been reported.
+            let _ = self.end();
+        }
+    }
+}
+
+impl fmt::Debug for QuorumGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumGuard")
+            .field("key", self.key())
+            .field("remaining", &self.remaining())
+            .field("held", &self.held)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::scripted::ScriptedBackend;
+    use crate::{LockOptions, Locker};
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_forked_child_touches_nothing_that_may_be_locked() {
+        let lockers = [(); 3].map(|()| Locker::over(ScriptedBackend::granting()).in_forked_child());
+        let options = LockOptions::expiring_after(Duration::from_secs(10));
+        let servers = Servers::of(&lockers, "k".into(), &options).unwrap();
+        let (sender, inbox) = mpsc::channel();
+        let guard = QuorumGuard::new(servers, Vec::new(), (inbox, Arc::default()), clock::uptime());
+        mem::forget(guard.held.locks.lock());
+        let signal = guard.loss_signal();
+        assert!(guard.remaining().is_zero() && !signal.is_lost() && !signal.is_held());
+        assert!(matches!(guard.ensure_held(), Err(Error::Forked { key: Some(_) })));
+        assert!(format!("{guard:?} {signal:?}").contains("QuorumGuard"));
+        let held = Arc::downgrade(&guard.held);
+        drop((guard, signal, sender));
+        assert!(held.upgrade().is_some(), "the answers are left alone");
+    }
+}

@@ -1,0 +1,275 @@
+//! The servers of a quorum: asked at the same time, each on a thread of its locker.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::api::guard::LockGuard;
+use crate::api::lock::Lock;
+use crate::api::locker::Locker;
+use crate::net::Backend;
+use crate::report::error::Error;
+use crate::rules::quorum::{Terms, Verdict};
+use crate::run::thread_holds::{self, HoldKind};
+use crate::run::{Engine, MaybeHeld};
+use crate::values::clock::{self, Uptime};
+use crate::values::key::Key;
+use crate::values::options::LockOptions;
+
+/// How much longer than a command may take a server's answer is waited for.
+const ANSWER_GRACE: Duration = Duration::from_millis(50);
+/// How long after a lost reply the key is looked at first; each further time after twice as long, and at most that.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Where servers' answers come, each with the number of the server.
+pub(super) type Inbox<G> = Receiver<(usize, Result<G, Error>)>;
+
+/// The answers that have come, and whether a majority agrees.
+pub(super) struct Answers<G> {
+    pub(super) agree: bool,
+    pub(super) granted: Vec<(usize, G)>,
+    pub(super) refused: Vec<(usize, Error)>,
+}
+
+/// The lock's guard on each server that has granted it, with the number of the server.
+pub(super) type Guards = Vec<(usize, Arc<LockGuard>)>;
+
+/// Where the answers come of servers that are slower than the majority, and what tells their threads that they are wanted.
+pub(super) type Late = (Inbox<LockGuard>, Arc<()>);
+
+/// The servers, each with the lock on it.
+#[derive(Clone, Debug)]
+pub(super) struct Servers {
+    pub(super) key: Key,
+    list: Arc<[Server]>,
+    pub(super) terms: Terms,
+}
+
+/// One of the servers.
+#[derive(Debug)]
+struct Server {
+    lock: Lock,
+    /// Its address, or its number where that is not known.
+    name: String,
+}
+
+impl Server {
+    fn engine(&self) -> &Arc<Engine> {
+        self.lock.locker().engine()
+    }
+}
+
+impl Servers {
+    pub(super) fn of<L: Borrow<Locker>>(
+        lockers: impl IntoIterator<Item = L>,
+        key: Key,
+        options: &LockOptions,
+    ) -> Result<Self, Error> {
+        let server = |(index, locker): (usize, L)| {
+            let lock = Lock::new(locker.borrow(), key.clone(), options.in_a_quorum())?;
+            let address = locker.borrow().engine().backend.address();
+            Ok(Server { lock, name: address.unwrap_or_else(|| format!("server {}", index + 1)) })
+        };
+        let list = lockers.into_iter().enumerate().map(server).collect::<Result<Arc<[Server]>, Error>>()?;
+        if let Some(problem) = problem(&list, options) {
+            return Err(Error::invalid(key, problem));
+        }
+        let lease = options.expiration.unwrap_or_default().saturating_sub(options.allowance);
+        Ok(Self { key, terms: Terms::of(list.len(), lease), list })
+    }
+
+    pub(super) fn lockers(&self) -> impl Iterator<Item = &Locker> {
+        self.list.iter().map(|server| server.lock.locker())
+    }
+
+    pub(super) fn engines(&self) -> impl Iterator<Item = &Arc<Engine>> {
+        self.lockers().map(Locker::engine)
+    }
+
+    pub(super) fn refuse_after_fork(&self) -> Result<(), Error> {
+        if self.engines().all(|engine| engine.identity.is_this_process()) {
+            Ok(())
+        } else {
+            Err(Error::Forked { key: Some(self.key.clone()) })
+        }
+    }
+
+    /// Returns how this thread holds the lock, if it has acquired it and it has not been released.
+    pub(super) fn by_this_thread(&self) -> Option<HoldKind> {
+        self.engines().filter_map(|engine| thread_holds::by_this_thread(&engine.identity, &self.key)).max()
+    }
+
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.engines().any(|engine| engine.queue.is_closed())
+    }
+
+    pub(super) fn longest(&self, time: impl Fn(&dyn Backend) -> Duration) -> Duration {
+        self.engines().map(|engine| time(&*engine.backend)).max().unwrap_or_default()
+    }
+
+    /// Asks all servers for the lock, at the same time. Without a majority all is given back.
+    pub(super) fn ask_for_locks(&self, began: Uptime, attempts: u32) -> Result<(Guards, Late), Error> {
+        let (sender, inbox) = mpsc::channel();
+        let wanted = Arc::new(());
+        for (index, Server { lock, .. }) in self.list.iter().enumerate() {
+            let (asked, sender, wanted) = (lock.clone(), sender.clone(), Arc::downgrade(&wanted));
+            lock.locker().spawn(move || {
+                if wanted.strong_count() > 0 {
+                    let (answer, maybe) = asked.try_once();
+                    // If the call has ended, the answer is dropped, and the guard in it releases.
+                    drop(sender.send((index, answer)));
+                    if let Some(maybe) = maybe {
+                        give_back(asked, maybe, FIRST_LOOK);
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let left = |guard: &LockGuard| guard.remaining().unwrap_or_default();
+        let Answers { agree, granted, refused } = self.gather(&inbox, self.list.len(), left);
+        // One that is too old by now has come too late.
+        let in_time = granted.iter().filter(|(_, guard)| self.terms.spare(left(guard)).is_some());
+        let agreed: Vec<usize> = in_time.map(|(server, _)| *server).collect();
+        let guards = granted.into_iter().map(|(server, guard)| (server, Arc::new(guard))).collect();
+        if agree {
+            return Ok((guards, (inbox, wanted)));
+        }
+        drop((inbox, wanted));
+        let given_back = self.each(guards, |guard| {
+            drop(guard);
+            Ok(())
+        });
+        // A process that ends now would leave the locks.
+        complete(&given_back, self.answered_by());
+        let time = clock::uptime().since(began);
+        let plural = if attempts == 1 { "attempt" } else { "attempts" };
+        Err(self.no_majority(format!("not acquired in {time:.1?} and {attempts} {plural}"), &agreed, refused))
+    }
+
+    /// Does something with each of these locks, on its server's thread. Returns where the answers come.
+    pub(super) fn each(
+        &self,
+        guards: Guards,
+        act: impl Fn(Arc<LockGuard>) -> Result<(), Error> + Clone + Send + 'static,
+    ) -> Inbox<()> {
+        let (sender, inbox) = mpsc::channel();
+        for (index, guard) in guards {
+            let (sender, act) = (sender.clone(), act.clone());
+            self.spawn(index, move || drop(sender.send((index, act(guard)))));
+        }
+        inbox
+    }
+
+    /// Has the thread of a server do this, after what it has to do.
+    pub(super) fn spawn(&self, server: usize, job: impl FnOnce() + Send + 'static) {
+        self.list[server].lock.locker().spawn(job);
+    }
+
+    /// Waits for the answers of as many servers, at most one command timeout, until a majority agrees or cannot agree any more, by what is left
+    /// of each grant.
+    pub(super) fn gather<G>(
+        &self,
+        inbox: &Inbox<G>,
+        mut asked: usize,
+        left: impl Fn(&G) -> Duration,
+    ) -> Answers<G> {
+        let (began, mut by) = (clock::uptime(), self.answered_by());
+        let (mut granted, mut refused) = (Vec::new(), Vec::new());
+        loop {
+            let now = clock::uptime();
+            let open = if now < by { asked - granted.len() - refused.len() } else { 0 };
+            let at_most = match self.terms.judge(granted.iter().map(|(_, grant)| left(grant)), open) {
+                Verdict::Open(time) => time,
+                // The error is to say what the others answer; they need about as long.
+                Verdict::Failed if open > 0 => {
+                    by = by.min(now.after(now.since(began)));
+                    Duration::MAX
+                }
+                verdict => return Answers { agree: verdict == Verdict::Agreed, granted, refused },
+            };
+            match inbox.recv_timeout(by.since(now).min(at_most)) {
+                Ok((server, Ok(grant))) => granted.push((server, grant)),
+                Ok((server, Err(error))) => refused.push((server, error)),
+                Err(RecvTimeoutError::Disconnected) => asked = granted.len() + refused.len(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Returns until when answers to what is asked now are waited for.
+    fn answered_by(&self) -> Uptime {
+        clock::uptime().after(self.longest(|backend| backend.command_timeout())).after(ANSWER_GRACE)
+    }
+
+    /// Returns the error of a question to which only these servers have agreed, with what the others said.
+    pub(super) fn no_majority(
+        &self,
+        failed: String,
+        agreed: &[usize],
+        mut refused: Vec<(usize, Error)>,
+    ) -> Error {
+        let other = |(index, server): (usize, &Server)| {
+            let at = refused.iter().position(|(other, _)| *other == index);
+            let mut answer = at.map(|at| refused.swap_remove(at).1);
+            if let Some(Error::Contended { details, .. }) = &mut answer {
+                // The server's own thread has asked.
+                details.taken_by_this_thread = self.by_this_thread().is_some();
+            }
+            (server.name.clone(), answer)
+        };
+        let others = self.list.iter().enumerate().filter(|(index, _)| !agreed.contains(index));
+        let (key, answers) = (self.key.clone(), others.map(other).collect());
+        Error::NoMajority { key, failed, agreed: agreed.len(), lost: false, answers }
+    }
+}
+
+/// Returns why these are no quorum, in words for the user.
+fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
+    let twin = servers.iter().enumerate().find(|(index, one)| {
+        servers[..*index].iter().any(|other| {
+            one.name.eq_ignore_ascii_case(&other.name)
+                || Arc::ptr_eq(&one.engine().identity, &other.engine().identity)
+        })
+    });
+    Some(match servers.len() {
+        0 => "a quorum of no servers grants nothing; give the lockers of three or five".to_owned(),
+        even if even % 2 == 0 => format!(
+            "a quorum of {even} servers survives the loss of no more than one of {} does; give an odd number of lockers",
+            even - 1
+        ),
+        _ if let Some((_, Server { name, .. })) = twin => {
+            format!("{name} is there twice, so its failure would count double; give each server once")
+        }
+        _ if options.expiration.is_none() => {
+            "a quorum needs an expiration, since a server that is lost cannot release; use `expiring_after`"
+                .to_owned()
+        }
+        _ if let Some(expiration) = options.expiration
+            && options.allowance > expiration / 2 =>
+        {
+            format!(
+                "an allowance for clocks of {:?} leaves less than half of the lease of {expiration:?}; set the clocks, or use a longer expiration",
+                options.allowance
+            )
+        }
+        _ => return options.problem().map(str::to_owned),
+    })
+}
+
+/// Waits until each of those asked has answered, and at most until then.
+pub(super) fn complete(inbox: &Inbox<()>, by: Uptime) {
+    while inbox.recv_timeout(by.since(clock::uptime())).is_ok() {}
+}
+
+/// Releases a lock that may be held, once the server shows it; looks at the key until the lease has ended.
+fn give_back(lock: Lock, mut maybe: MaybeHeld, delay: Duration) {
+    let locker = lock.locker().clone();
+    locker.spawn_later(delay, move || {
+        let engine = lock.locker().engine();
+        if !engine.release_if_held(&mut maybe) && !engine.queue.is_closed() {
+            give_back(lock, maybe, (delay * 2).min(LONGEST_PAUSE));
+        }
+    });
+}

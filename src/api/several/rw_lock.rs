@@ -1,0 +1,268 @@
+//! Readers and writers: a semaphore of which a reader takes one permit, and a writer all.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use super::multi_lock::MultiLock;
+use super::multi_lock_guard::MultiLockGuard;
+use super::permit::Permit;
+use super::semaphore::{Semaphore, slot_key};
+use crate::api::locker::Locker;
+use crate::report::error::Error;
+use crate::run::ReaderCount;
+use crate::run::thread_holds::HoldKind;
+use crate::values::key::Key;
+use crate::values::options::LockOptions;
+use crate::wait::CancelToken;
+
+/// A lock for readers and writers: several readers at a time, or one writer.
+///
+/// It is a [`Semaphore`] with one permit for each reader; a writer takes all permits, the way [`MultiLock`] takes its keys. A waiting writer keeps the permits that it has, so new readers cannot starve it. Its release passes
+/// one permit to the next writer of its process and the others to readers, so writers cannot starve those. With one permit both wait in one
+/// queue.
+///
+/// # Number of readers
+///
+/// All callers of a name must use one number of readers, since a writer with a smaller number would not exclude all readers. The first caller
+/// writes the number to `NAME:setnx-lock:readers`. A locker compares it before its first call on a name, in a trip of its own, or two where
+/// there is none yet. Another number is an [`Error::Invalid`]. [`set_readers`](Self::set_readers) changes it.
+///
+/// [`reentrant`](LockOptions::reentrant) has no effect. A reader that reads again inside, or wants to write, may wait for itself.
+///
+/// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
+///
+/// ```no_run
+/// use setnx_lock::{Error, LockOptions, Locker, RwLock};
+/// use std::time::Duration;
+///
+/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let catalogue = RwLock::new(&locker, "catalogue", 16, LockOptions::expiring_after(Duration::from_secs(30)))?;
+/// catalogue.with_read(|_| println!("up to 16 at a time"))?;
+/// let writing = catalogue.write()?;
+/// println!("alone");
+/// let reading = writing.downgrade(); // others may read now, and none has written meanwhile
+/// reading.release()?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RwLock {
+    semaphore: Semaphore,
+    locks: MultiLock,
+    readers: ReaderCount,
+}
+
+impl RwLock {
+    /// Returns the lock of this name, for at most `readers` at a time: 1 to [`Semaphore::MAX_PERMITS`]. Sends nothing. A writer
+    /// has a key for each, so choose no more than are needed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] as [`Semaphore::new`].
+    pub fn new(
+        locker: &Locker,
+        name: impl Into<Key>,
+        readers: usize,
+        options: LockOptions,
+    ) -> Result<Self, Error> {
+        let name = name.into();
+        let count = ReaderCount::new(&name, readers);
+        let semaphore = Semaphore::new(locker, name, readers, options)?.of_readers(&count);
+        let locks = MultiLock::new(locker, semaphore.keys().iter().cloned(), options)?;
+        let locks = locks.of_writer(&count, semaphore.queue());
+        Ok(Self { semaphore, locks, readers: count })
+    }
+
+    /// Returns the semaphore that readers take a permit of.
+    #[must_use]
+    pub fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+
+    /// Returns the lock with a token that ends its waits: see [`CancelToken`].
+    #[must_use]
+    pub fn cancelled_by(self, token: &CancelToken) -> Self {
+        let (semaphore, locks) = (self.semaphore.cancelled_by(token), self.locks.cancelled_by(token));
+        Self { semaphore, locks, ..self }
+    }
+
+    /// Makes this lock's number of readers the one that all callers of the name must use. If another number is set, this waits until nobody
+    /// reads or writes, up to the timeout of the options, and keeps everybody out during the change.
+    ///
+    /// Stop the callers with the old number first: waiting calls, and lockers that have compared it, do not look again.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write): the number is as it was. [`Error::InDoubt`] with the key of the number if the reply to its change was
+    /// lost: call it again. After an error of the release, with a key of a reader, the number is changed.
+    pub fn set_readers(&self) -> Result<(), Error> {
+        let engine = self.semaphore.engine();
+        let Some(found) = engine.other_readers(&self.readers)? else { return Ok(()) };
+        // Those that read by the greater number are waited for.
+        let most = found.max(self.semaphore.keys().len()).min(Semaphore::MAX_PERMITS);
+        let all = self.locks.of((0..most).map(|slot| slot_key(&self.semaphore.name, slot)))?.lock()?;
+        all.ensure_held()?;
+        engine.set_readers(&self.readers)?;
+        all.release()
+    }
+
+    /// Runs `body` as a reader and returns what it returns: see [`Semaphore::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read). [`Error::Nested`] inside [`with_write`](Self::with_write) by the same thread.
+    pub fn with_read<R>(&self, body: impl FnOnce(&Permit) -> R) -> Result<R, Error> {
+        self.semaphore.with(body)
+    }
+
+    /// Runs `body` as the writer and returns what it returns: see [`MultiLock::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write). [`Error::Lost`] as [`MultiLock::with`]. [`Error::Nested`] inside [`with_read`](Self::with_read) by the same thread, which would wait for itself.
+    pub fn with_write<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
+        let guard = self.locks.acquire(&self.semaphore.options, HoldKind::Scoped)?;
+        let returned = body(&guard);
+        guard.leave()?;
+        Ok(returned)
+    }
+
+    /// The same as [`with_read`](Self::with_read) for a body that can fail.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_read`](Self::with_read), converted, and the body's own.
+    pub fn try_with_read<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&Permit) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.semaphore.try_with(body)
+    }
+
+    /// The same as [`with_write`](Self::with_write) for a body that can fail.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_write`](Self::with_write), converted, and the body's own.
+    pub fn try_with_write<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&MultiLockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let guard = self.locks.acquire(&self.semaphore.options, HoldKind::Scoped)?;
+        let returned = body(&guard)?;
+        guard.leave()?;
+        Ok(returned)
+    }
+
+    /// Waits until it can be read, up to the timeout of the options: see [`Semaphore::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Semaphore::acquire`], and [`Error::Invalid`] if other callers use another number of readers.
+    pub fn read(&self) -> Result<Permit, Error> {
+        self.semaphore.acquire()
+    }
+
+    /// Tries once to read: returns `None` while a writer has it, or as many readers as may.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read), except [`Error::Contended`], which is `None` here.
+    pub fn try_read(&self) -> Result<Option<Permit>, Error> {
+        self.semaphore.try_acquire()
+    }
+
+    /// Waits until it can be read, up to `timeout`, whatever the options say. Returns `None` if that did not happen in that time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read), except [`Error::Contended`], which is `None` here.
+    pub fn try_read_for(&self, timeout: Duration) -> Result<Option<Permit>, Error> {
+        self.semaphore.try_acquire_for(timeout)
+    }
+
+    /// Waits until this caller is the only one, up to the timeout of the options: see [`MultiLock::lock`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MultiLock::lock`], and [`Error::Invalid`] if other callers use another number of readers.
+    pub fn write(&self) -> Result<WriteGuard, Error> {
+        Ok(self.writing(self.locks.lock()?))
+    }
+
+    /// Tries once to write: returns `None` while there is a reader or a writer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write), except [`Error::Contended`], which is `None` here.
+    pub fn try_write(&self) -> Result<Option<WriteGuard>, Error> {
+        Ok(self.locks.try_lock()?.map(|guard| self.writing(guard)))
+    }
+
+    /// Waits until this caller is the only one, up to `timeout`, whatever the options say. Returns `None` if that did not happen in that time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write), except [`Error::Contended`], which is `None` here.
+    pub fn try_write_for(&self, timeout: Duration) -> Result<Option<WriteGuard>, Error> {
+        Ok(self.locks.try_lock_for(timeout)?.map(|guard| self.writing(guard)))
+    }
+
+    fn writing(&self, guard: MultiLockGuard) -> WriteGuard {
+        let kept = self.semaphore.keys().len() - 1;
+        WriteGuard { guard, kept, key: self.semaphore.keys()[kept].clone() }
+    }
+}
+
+/// The writer of an [`RwLock`]: the locks of all its readers, released when dropped.
+#[must_use = "if unused, the lock is released at once"]
+pub struct WriteGuard {
+    guard: MultiLockGuard,
+    /// The permit that a reader keeps, by its number.
+    kept: usize,
+    key: Key,
+}
+
+impl WriteGuard {
+    /// Makes a reader of the writer: keeps one permit and releases the others together, as [`release`](Self::release) does. No other client
+    /// has written when the returned guard reads, as long as that is [held](crate::LockGuard::ensure_held). A failure to release goes to the log
+    /// and the observer.
+    ///
+    /// There is no way back: a reader that wants to write releases first, or two of them would wait for each other.
+    pub fn downgrade(self) -> Permit {
+        let Self { guard, kept, key } = self;
+        Permit::new(guard.keep_one(&key), kept)
+    }
+
+    /// Releases all: see [`MultiLockGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MultiLockGuard::release`].
+    pub fn release(self) -> Result<(), Error> {
+        self.guard.release()
+    }
+
+    /// Ends the hold without releasing: see [`MultiLockGuard::leave_to_expire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MultiLockGuard::leave_to_expire`].
+    pub fn leave_to_expire(self) -> Result<(), Error> {
+        self.guard.leave_to_expire()
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = MultiLockGuard;
+
+    fn deref(&self) -> &MultiLockGuard {
+        &self.guard
+    }
+}
+
+impl fmt::Debug for WriteGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WriteGuard").field(&self.guard).finish()
+    }
+}

@@ -1,0 +1,134 @@
+//! The server as the engine sees it: a command goes in, a reply comes out. Which connection carries it, and together with which other
+//! commands, is known here and nowhere above. A thread that has its reply holds no connection (I9).
+//!
+//! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; `item`, what goes over them; and
+//! `inspection`, which locking does not use.
+
+mod codec;
+mod connections;
+mod errors;
+mod inspection;
+mod item;
+mod lanes;
+mod limits;
+mod own;
+mod patience;
+mod pooled;
+mod resp;
+#[cfg(test)]
+pub(crate) mod scripted;
+mod transactions;
+mod trip;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::rules::{Command, Reply, Request};
+use crate::values::key::Key;
+use crate::values::sync;
+use crate::values::version::Version;
+pub(crate) use connections::Heard;
+use connections::NEEDED_TO_PUBLISH;
+pub use connections::Role;
+pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener};
+pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
+pub use errors::{Refusal, RefusalKind, TransportError};
+pub(crate) use inspection::Inspect;
+pub use inspection::{ClockDifference, Persistence, ServerReport, Warning};
+pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
+pub(crate) use pooled::PooledBackend;
+
+/// What one key sends in one round trip; two if it is changed by a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trip<'a> {
+    pub(crate) key: &'a Key,
+    /// Before a change: WATCH and GET. The change is sent if the key holds what is expected.
+    pub(crate) watch: Option<Watch<'a>>,
+    /// Sent once, unless the server refused it unread because it has no room for the connection.
+    pub(crate) request: &'a Request,
+    /// Goes right behind it, at any time.
+    pub(crate) behind: Option<&'a Command>,
+}
+
+/// What a key must hold to be changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch<'a> {
+    /// [`Command::WatchGet`], or [`Command::WatchGetTtl`] of a key that must have no time to live.
+    pub(crate) command: &'a Command,
+    pub(crate) expected: &'a [u8],
+}
+
+impl<'a> Trip<'a> {
+    pub(crate) fn new(key: &'a Key, request: &'a Request) -> Self {
+        Self { key, watch: None, request, behind: None }
+    }
+}
+
+/// What came of a trip.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    /// To WATCH and GET: what the key holds.
+    pub(crate) watched: Option<Result<Reply, Failure>>,
+    /// `None` only if the key holds something else than expected, or WATCH failed.
+    pub(crate) reply: Option<Result<Reply, Failure>>,
+    /// `None` if nothing was sent behind it.
+    pub(crate) behind: Option<Result<Reply, Failure>>,
+}
+
+impl Sent {
+    /// Returns what came of a trip that failed as a whole.
+    fn failed(trip: &Trip<'_>, failure: Failure) -> Self {
+        match trip.watch {
+            Some(_) => Self { watched: Some(Err(failure)), ..Self::default() },
+            None => Self { reply: Some(Err(failure)), ..Self::default() },
+        }
+    }
+
+    /// Returns what came of a command that needed no watch.
+    pub(crate) fn own(self) -> Result<Reply, Failure> {
+        self.reply.unwrap_or(Err(Failure::TooLate))
+    }
+}
+
+/// What the engine needs of a server.
+pub(crate) trait Backend: Send + Sync + fmt::Debug {
+    /// Sends what one key sends, with what other threads send, and returns what came of it.
+    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent;
+
+    /// Sends what several keys send together, and returns what came of each. Those that are changed by transactions are changed by one:
+    /// none of them if any was written meanwhile.
+    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent>;
+
+    /// Returns host and port of the server, if they are known.
+    fn address(&self) -> Option<String> {
+        None
+    }
+
+    /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
+    fn wake_waiting(&self) {}
+
+    /// Returns the version that the server reported on the connection opened last.
+    fn server_version(&self) -> Option<Version>;
+
+    /// Whether it can open a connection that listens.
+    fn can_listen(&self) -> bool {
+        false
+    }
+
+    /// Subscribes to a channel, and gives `heard` what is published there, until that returns `false` or the connection fails. Called only
+    /// if it can listen.
+    fn listen(&self, _channel: &[u8], _heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+        unreachable!("a lock on a backend that cannot listen has no notifications")
+    }
+
+    /// Whether the server has channels: from Redis 2.0 on, and if it did not report its version.
+    fn has_channels(&self) -> bool {
+        self.server_version().is_none_or(|version| version >= NEEDED_TO_PUBLISH)
+    }
+
+    /// How long one command may take.
+    fn command_timeout(&self) -> Duration;
+
+    /// How long an unreachable server is waited for.
+    fn retry_for(&self) -> Duration;
+}

@@ -1,0 +1,303 @@
+//! How commands are packed for the wire, and how their replies are read. A reply of another form than its command's is an error.
+
+use std::time::Duration;
+use std::{io, mem};
+
+use redis::Value;
+
+use super::errors::{Refusal, TransportError};
+use super::resp::{Form, Packed};
+use crate::rules::holder_name::HolderName;
+use crate::rules::waiting_list::{LIST_TTL, Waiting};
+use crate::rules::{Change, Command, Entry, Reply};
+
+/// What follows a lock's key in the names of the keys beside it.
+const WAITERS: &[u8] = b":setnx-lock:waiters";
+const FENCE: &[u8] = b":setnx-lock:fence";
+const HOLDER: &[u8] = b":setnx-lock:holder";
+
+/// The reply to PTTL of a key that the server does not remove by itself.
+pub(super) const NO_TTL: i64 = -1;
+
+/// Packs a command, without the MULTI and the EXEC of a transaction.
+pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
+    match command {
+        Command::SetNx(Entry { value, ttl: None }) => packed.command(Form::Integer, &[b"SETNX", key, value]),
+        Command::SetNx(entry) => set(packed, Form::OkayOrNil, key, entry, true),
+        Command::Get => packed.command(Form::Bulk, &[b"GET", key]),
+        Command::GetAll(keys) => {
+            packed.begin(Form::List, 1 + keys.len());
+            packed.word(b"MGET");
+            for key in keys.iter() {
+                packed.word(key.as_bytes());
+            }
+        }
+        Command::GetSet(value) => packed.command(Form::Bulk, &[b"GETSET", key, value]),
+        Command::Del => packed.command(Form::Integer, &[b"DEL", key]),
+        // MULTI goes behind all that is watched: a server that refuses it does so before anything that changes a key is on its way.
+        Command::WatchGet => watch(packed, key),
+        Command::WatchGetTtl => {
+            watch(packed, key);
+            packed.command(Form::Integer, &[b"PTTL", key]);
+        }
+        // EXEC goes behind all changes.
+        Command::Exec(change) => pack_change(packed, key, change),
+        Command::Count => count(packed, key, Form::Integer),
+        Command::HolderName(name) => {
+            let holder = [key, HOLDER].concat();
+            match name {
+                HolderName::Write { entry, seconds } => {
+                    packed.command(
+                        Form::Okay,
+                        &[b"SETEX", &holder, seconds.to_string().as_bytes(), entry.as_ref()],
+                    );
+                }
+                HolderName::Read => packed.command(Form::Bulk, &[b"GET", &holder]),
+            }
+        }
+        Command::Waiting(waiting) => pack_waiting(packed, key, waiting),
+    }
+}
+
+fn watch(packed: &mut Packed, key: &[u8]) {
+    packed.command(Form::Okay, &[b"WATCH", key]);
+    packed.command(Form::Bulk, &[b"GET", key]);
+}
+
+fn pack_change(packed: &mut Packed, key: &[u8], change: &Change) {
+    match change {
+        Change::Set(entry) => set(packed, Form::Queued, key, entry, false),
+        Change::Del => packed.command(Form::Queued, &[b"DEL", key]),
+        Change::Count => count(packed, key, Form::Queued),
+    }
+}
+
+fn count(packed: &mut Packed, key: &[u8], form: Form) {
+    packed.command(form, &[b"INCR", &[key, FENCE].concat()]);
+}
+
+fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
+    let list: &[u8] = &[key, WAITERS].concat();
+    let expire = |packed: &mut Packed| {
+        packed.command(Form::Integer, &[b"EXPIRE", list, LIST_TTL.to_string().as_bytes()]);
+    };
+    let expires = match waiting {
+        Waiting::Enter { channel, expires } => {
+            packed.command(Form::IntegerOrOkay, &[b"RPUSH", list, channel]);
+            *expires
+        }
+        Waiting::Check { expires, .. } => {
+            packed.command(Form::List, &[b"LRANGE", list, b"0", b"-1"]);
+            *expires
+        }
+        Waiting::Next => {
+            packed.command(Form::Bulk, &[b"LPOP", list]);
+            false
+        }
+        Waiting::NextAfter { channel, expires } => {
+            packed.command(Form::IntegerOrOkay, &[b"RPUSH", list, channel]);
+            if *expires {
+                expire(packed);
+            }
+            packed.command(Form::Bulk, &[b"LPOP", list]);
+            false
+        }
+        Waiting::Leave(channel) => {
+            packed.command(Form::Integer, &[b"LREM", list, b"1", channel]);
+            false
+        }
+        Waiting::Wake(channel) => {
+            packed.command(Form::Integer, &[b"PUBLISH", channel, key]);
+            false
+        }
+    };
+    if expires {
+        expire(packed);
+    }
+}
+
+fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &Entry, if_absent: bool) {
+    // Rounded up: the server must not free the lock before the time in the value.
+    let ttl = entry.ttl.map(|ttl| ttl.as_micros().div_ceil(1000).to_string());
+    let mut words: [&[u8]; 6] = [b"SET", key, &entry.value, b"", b"", b""];
+    let mut length = 3;
+    if let Some(ttl) = &ttl {
+        (words[3], words[4], length) = (b"PX", ttl.as_bytes(), 5);
+    }
+    if if_absent {
+        words[length] = b"NX";
+        length += 1;
+    }
+    packed.command(form, &words[..length]);
+}
+
+/// Reads the replies to a packed command: its reply, or the server's refusal. The error is of replies that have another form than this
+/// command's.
+pub(super) fn read(
+    command: &Command,
+    replies: &mut Vec<Value>,
+) -> Result<Result<Reply, Refusal>, TransportError> {
+    match (command, replies.as_slice()) {
+        // The usual ones first, whose list can be used again.
+        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del, [Value::Int(n)]) => {
+            Ok(Ok(Reply::Integer(*n)))
+        }
+        _ => read_any(command, mem::take(replies)),
+    }
+}
+
+fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
+    match command {
+        Command::Exec(change) => return executed(command, change, replies),
+        Command::WatchGetTtl => return read_watch_ttl(replies),
+        _ => {}
+    }
+    let judged = match command {
+        // What was taken counts, also where the entry of this process was refused.
+        Command::Waiting(Waiting::NextAfter { .. }) => &replies[replies.len().saturating_sub(1)..],
+        // The entry counts, also where its list gets no time to live.
+        Command::Waiting(Waiting::Enter { .. }) => &replies[..replies.len().min(1)],
+        _ => &replies,
+    };
+    if let Some(refusal) = judged.iter().find_map(refusal) {
+        return Ok(Err(refusal));
+    }
+    if *command == Command::WatchGet && replies.pop() != Some(Value::Okay) {
+        return Err(unexpected(command.name(), None));
+    }
+    if let Command::Waiting(waiting) = command {
+        return waiting_reply(waiting, &replies)
+            .ok_or_else(|| unexpected(command.name(), replies.first()))
+            .map(Ok);
+    }
+    let last = replies.pop();
+    if *command == Command::WatchGet && replies != [Value::Okay] {
+        return Err(unexpected(command.name(), replies.first()));
+    }
+    Ok(Ok(match (command, last) {
+        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del | Command::Count, Some(Value::Int(n))) => {
+            Reply::Integer(n)
+        }
+        (Command::GetAll(keys), Some(Value::Array(values))) if values.len() == keys.len() => {
+            match values.into_iter().map(found).collect() {
+                Ok(values) => Reply::Bulks(values),
+                Err(other) => return Err(unexpected(command.name(), Some(&other))),
+            }
+        }
+        (Command::HolderName(HolderName::Write { .. }), Some(Value::Okay)) => Reply::Integer(1),
+        (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Okay)) => Reply::Integer(1),
+        (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Nil)) => Reply::Integer(0),
+        (
+            Command::Get | Command::GetSet(_) | Command::WatchGet | Command::HolderName(HolderName::Read),
+            Some(Value::BulkString(bytes)),
+        ) => Reply::Bulk(Some(bytes)),
+        (
+            Command::Get | Command::GetSet(_) | Command::WatchGet | Command::HolderName(HolderName::Read),
+            Some(Value::Nil),
+        ) => Reply::Bulk(None),
+        (command, other) => return Err(unexpected(command.name(), other.as_ref())),
+    }))
+}
+
+/// Reads the replies to WATCH, GET, PTTL and MULTI: those of [`Command::WatchGet`], and the time to live among them.
+fn read_watch_ttl(mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
+    let ttl = if replies.len() == 4 { Some(replies.remove(2)) } else { None };
+    Ok(match (read_any(&Command::WatchGet, replies)?, ttl) {
+        (Ok(Reply::Bulk(found)), Some(Value::Int(left))) => match (found, u64::try_from(left)) {
+            (Some(value), Ok(left)) => Ok(Reply::Expiring(value, Duration::from_millis(left))),
+            // Without a time to live; or it ended behind GET.
+            (found, Err(_)) => Ok(Reply::Bulk(found.filter(|_| left == NO_TTL))),
+            (None, Ok(_)) => Ok(Reply::Bulk(None)),
+        },
+        (Err(refusal), _) => Err(refusal),
+        (Ok(_), Some(Value::ServerError(error))) => Err(error.into()),
+        (Ok(_), other) => return Err(unexpected(Command::WatchGetTtl.name(), other.as_ref())),
+    })
+}
+
+fn is_queued(reply: &Value) -> bool {
+    matches!(reply, Value::SimpleString(text) if text == "QUEUED")
+}
+
+fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
+    Some(match (waiting, replies) {
+        (Waiting::Next | Waiting::NextAfter { .. }, [.., Value::Nil]) => Reply::Bulk(None),
+        (Waiting::Next | Waiting::NextAfter { .. }, [.., Value::BulkString(channel)]) => {
+            Reply::Bulk(Some(channel.clone()))
+        }
+        (Waiting::Check { channel, .. }, [Value::Array(channels), ..]) => {
+            let is_channel = |entry: &&Value| matches!(entry, Value::BulkString(entry) if entry == channel);
+            Reply::Integer(i64::try_from(channels.iter().filter(is_channel).count()).ok()?)
+        }
+        (Waiting::Next | Waiting::NextAfter { .. } | Waiting::Check { .. }, _) => return None,
+        // Redis 1.x says of a push that it is done.
+        (_, [Value::Okay]) => Reply::Integer(1),
+        (Waiting::Enter { .. }, [Value::Int(n), _]) | (_, [Value::Int(n)]) => Reply::Integer(*n),
+        _ => return None,
+    })
+}
+
+/// The change is answered by QUEUED, and EXEC by the outcome: nil if the key was written, or a list of exactly as
+/// many replies as there were changes. Servers before 2.6.5 carry out the rest when a change could not be queued, and
+/// answer with a shorter list.
+fn executed(
+    command: &Command,
+    change: &Change,
+    replies: Vec<Value>,
+) -> Result<Result<Reply, Refusal>, TransportError> {
+    // The first refusal is the reason; EXEC's own only repeats that there was one.
+    if let Some(refusal) = replies.first().and_then(refusal) {
+        return Ok(Err(refusal));
+    }
+    let Ok([queued, exec]) = <[Value; 2]>::try_from(replies) else {
+        return Err(unexpected(command.name(), None));
+    };
+    if !is_queued(&queued) {
+        return Err(unexpected(command.name(), Some(&queued)));
+    }
+    match &exec {
+        Value::Nil => Ok(Ok(Reply::Executed(None))),
+        Value::ServerError(error) => Ok(Err(error.clone().into())),
+        Value::Array(results) => match (change, results.as_slice()) {
+            (Change::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
+            (Change::Del | Change::Count, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
+            (_, [Value::ServerError(error)]) => Ok(Err(error.clone().into())),
+            _ => Err(unexpected(command.name(), Some(&exec))),
+        },
+        _ => Err(unexpected(command.name(), Some(&exec))),
+    }
+}
+
+/// What a key was found to hold. The error is of a reply of another form.
+fn found(reply: Value) -> Result<Option<Vec<u8>>, Value> {
+    match reply {
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        Value::Nil => Ok(None),
+        other => Err(other),
+    }
+}
+
+fn refusal(reply: &Value) -> Option<Refusal> {
+    match reply {
+        Value::ServerError(error) => Some(error.clone().into()),
+        _ => None,
+    }
+}
+
+const NO_REDIS: &str = "the server does not answer as a Redis server does";
+
+/// A reply to the command of this name that has another form, or none.
+pub(super) fn unexpected(name: &str, reply: Option<&Value>) -> TransportError {
+    TransportError::new(
+        io::ErrorKind::InvalidData,
+        &match reply {
+            // The bytes of a long value are not shown.
+            Some(Value::BulkString(bytes)) => format!("{NO_REDIS}: {} bytes to {name}", bytes.len()),
+            Some(reply) => format!("{NO_REDIS}: {reply:?} to {name}"),
+            None => format!("{NO_REDIS}: too few replies to {name}"),
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+//! How commands are packed, and how their replies are read.
+
+use std::time::Duration;
+
+use super::*;
+use crate::net::errors::RefusalKind;
+use crate::values::key::Key;
+
+fn entry(ttl: Option<Duration>) -> Entry {
+    Entry { value: b"2".as_slice().into(), ttl }
+}
+
+fn next_after(expires: bool) -> Command {
+    Command::Waiting(Waiting::NextAfter { channel: b"c".to_vec(), expires })
+}
+
+fn check(expires: bool) -> Command {
+    Command::Waiting(Waiting::Check { channel: b"c".to_vec(), expires })
+}
+
+fn packed(key: &Key, command: &Command) -> Packed {
+    let mut packed = Packed::default();
+    pack(&mut packed, key.as_bytes(), command);
+    packed
+}
+
+/// What the replies come to, whose forms are those that the command asks for.
+fn read(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
+    super::read(command, &mut replies)
+}
+
+fn words(command: &Command) -> (String, usize) {
+    let Packed { bytes, forms } = packed(&Key::from("k"), command);
+    let text = String::from_utf8(bytes).unwrap();
+    (
+        text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "),
+        forms.len(),
+    )
+}
+
+#[test]
+fn commands_on_several_keys() {
+    let keys: std::sync::Arc<[Key]> = ["a", "b"].map(Key::from).into();
+    let get = Command::GetAll(keys);
+    assert_eq!(words(&get), ("MGET a b ".to_owned(), 1));
+    let (bulk, error) =
+        (Value::BulkString(b"x".to_vec()), || redis::parse_redis_value(b"-NOPERM no\r\n").unwrap());
+    let found = read(&get, vec![Value::Array(vec![bulk.clone(), Value::Nil])]).unwrap();
+    assert_eq!(found, Ok(Reply::Bulks(vec![Some(b"x".to_vec()), None])));
+    assert_eq!(read(&get, vec![error()]).unwrap().unwrap_err().kind(), RefusalKind::NotPermitted);
+    for broken in [vec![bulk.clone()], vec![bulk.clone(); 3], vec![bulk, Value::Int(1)]] {
+        assert!(read(&get, vec![Value::Array(broken)]).is_err());
+    }
+}
+
+#[test]
+fn commands_are_packed_as_the_gem_s_client_packs_them() {
+    let Packed { bytes: packed, .. } = packed(&Key::from("k"), &Command::SetNx(entry(None)));
+    assert_eq!(packed, b"*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n2\r\n");
+    let ttl = Some(Duration::from_micros(2_000_001));
+    let table = [
+        (Command::SetNx(entry(None)), "SETNX k 2 ", 1),
+        (Command::SetNx(entry(ttl)), "SET k 2 PX 2001 NX ", 1),
+        (Command::Get, "GET k ", 1),
+        (Command::GetSet(b"2".as_slice().into()), "GETSET k 2 ", 1),
+        (Command::Del, "DEL k ", 1),
+        (Command::WatchGet, "WATCH k GET k ", 2),
+        (Command::Exec(Change::Set(entry(None))), "SET k 2 ", 1),
+        (Command::Exec(Change::Set(entry(ttl))), "SET k 2 PX 2001 ", 1),
+        (Command::Exec(Change::Del), "DEL k ", 1),
+        (
+            Command::Waiting(Waiting::Enter { channel: b"c".to_vec(), expires: true }),
+            "RPUSH k:setnx-lock:waiters c EXPIRE k:setnx-lock:waiters 600 ",
+            2,
+        ),
+        (
+            Command::Waiting(Waiting::Enter { channel: b"c".to_vec(), expires: false }),
+            "RPUSH k:setnx-lock:waiters c ",
+            1,
+        ),
+        (Command::Waiting(Waiting::Next), "LPOP k:setnx-lock:waiters ", 1),
+        (next_after(false), "RPUSH k:setnx-lock:waiters c LPOP k:setnx-lock:waiters ", 2),
+        (
+            next_after(true),
+            "RPUSH k:setnx-lock:waiters c EXPIRE k:setnx-lock:waiters 600 LPOP k:setnx-lock:waiters ",
+            3,
+        ),
+        (check(false), "LRANGE k:setnx-lock:waiters 0 -1 ", 1),
+        (check(true), "LRANGE k:setnx-lock:waiters 0 -1 EXPIRE k:setnx-lock:waiters 600 ", 2),
+        (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
+        (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
+        (Command::Count, "INCR k:setnx-lock:fence ", 1),
+        (Command::Exec(Change::Count), "INCR k:setnx-lock:fence ", 1),
+        (
+            Command::HolderName(HolderName::Write { entry: b"2 a".to_vec(), seconds: 11 }),
+            "SETEX k:setnx-lock:holder 11 2 a ",
+            1,
+        ),
+        (Command::HolderName(HolderName::Read), "GET k:setnx-lock:holder ", 1),
+    ];
+    for (command, text, replies) in table {
+        assert_eq!(words(&command), (text.to_owned(), replies));
+    }
+}
+
+#[test]
+fn a_reply_of_another_form_is_an_error() {
+    let ttl = Some(Duration::from_secs(2));
+    assert!(read(&Command::Get, vec![Value::Int(1)]).is_err());
+    assert!(read(&Command::SetNx(entry(None)), vec![Value::BulkString(b"1".to_vec())]).is_err());
+    assert!(read(&Command::SetNx(entry(None)), vec![Value::Okay]).is_err());
+    assert!(read(&Command::SetNx(entry(ttl)), vec![Value::Int(1)]).is_err());
+    assert!(read(&Command::Del, vec![Value::Okay]).is_err());
+    assert!(read(&Command::Get, vec![]).is_err());
+    assert!(read(&Command::Waiting(Waiting::Next), vec![Value::Int(1)]).is_err());
+    assert!(read(&Command::Waiting(Waiting::Wake(vec![])), vec![Value::Nil]).is_err());
+    assert!(read(&check(false), vec![Value::Int(1)]).is_err());
+    assert!(read(&Command::WatchGet, vec![Value::Nil]).is_err());
+    assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil]).is_err());
+    assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil, Value::Nil]).is_err());
+    assert!(read(&Command::WatchGet, vec![Value::Int(1), Value::Nil, Value::Okay]).is_err());
+}
+
+#[test]
+fn replies_are_read_as_the_rules_want_them() {
+    let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+    let ttl = Some(Duration::from_secs(2));
+    let table = [
+        (Command::GetSet([].as_slice().into()), vec![Value::Nil], Reply::Bulk(None)),
+        (Command::SetNx(entry(ttl)), vec![Value::Okay], Reply::Integer(1)),
+        (Command::SetNx(entry(ttl)), vec![Value::Nil], Reply::Integer(0)),
+        (Command::Waiting(Waiting::Next), vec![bulk("c")], Reply::Bulk(Some(b"c".to_vec()))),
+        (next_after(false), vec![Value::Int(1), Value::Nil], Reply::Bulk(None)),
+        (
+            next_after(true),
+            vec![redis::parse_redis_value(b"-OOM no\r\n").unwrap(), Value::Int(0), bulk("c")],
+            Reply::Bulk(Some(b"c".to_vec())),
+        ),
+        (check(false), vec![Value::Array(vec![bulk("b"), bulk("c"), bulk("c")])], Reply::Integer(2)),
+        (check(true), vec![Value::Array(vec![bulk("b")]), Value::Int(1)], Reply::Integer(0)),
+        (
+            Command::WatchGet,
+            vec![Value::Okay, Value::BulkString(b"x".to_vec()), Value::Okay],
+            Reply::Bulk(Some(b"x".to_vec())),
+        ),
+    ];
+    for (command, replies, reply) in table {
+        assert_eq!(read(&command, replies).unwrap(), Ok(reply));
+    }
+}
+
+#[test]
+fn exec_is_judged_by_the_length_of_its_reply() {
+    let queued = || Value::SimpleString("QUEUED".into());
+    let exec = |change: Change, reply: Value| read(&Command::Exec(change), vec![queued(), reply]);
+    let done = |count| Ok(Ok(Reply::Executed(count)));
+    let set = || Change::Set(entry(None));
+    assert_eq!(exec(set(), Value::Array(vec![Value::Okay])), done(Some(1)));
+    assert_eq!(exec(Change::Del, Value::Array(vec![Value::Int(0)])), done(Some(0)));
+    assert_eq!(exec(set(), Value::Nil), done(None));
+    for other in [Value::Okay, Value::Array(vec![]), Value::Array(vec![Value::Okay, Value::Okay])] {
+        assert!(exec(set(), other.clone()).is_err(), "{other:?}");
+        assert!(exec(Change::Del, other.clone()).is_err(), "{other:?}");
+    }
+    let short = read(&Command::Exec(set()), vec![queued()]);
+    assert!(short.is_err());
+    // The first refusal is the reason; that EXEC is refused as well is a consequence.
+    let no = |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+    let aborted = no("EXECABORT Transaction discarded because of previous errors.");
+    for replies in [
+        vec![no("NOPERM first"), aborted.clone()],
+        vec![queued(), no("NOPERM first")],
+        vec![queued(), Value::Array(vec![no("NOPERM first")])],
+        vec![no("NOPERM first")],
+    ] {
+        let outcome = read(&Command::Exec(set()), replies.clone());
+        assert!(
+            matches!(&outcome, Ok(Err(refusal)) if refusal.kind() == RefusalKind::NotPermitted),
+            "{replies:?}: {outcome:?}"
+        );
+    }
+}

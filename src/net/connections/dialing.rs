@@ -1,0 +1,171 @@
+//! Attempts to open connections to one server: how the last one failed, and when the next may begin.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::net::errors::{ConnectError, Failure, NoConnection};
+use crate::net::limits::Limits;
+use crate::values::clock::{self, Uptime};
+
+/// How long after an attempt that failed, and after the beginning of each that follows, the next begins.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The same after a panic. TLS libraries panic where the program has not set them up, each time.
+const PANIC_PAUSE: Duration = Duration::from_secs(5);
+
+/// Shared by the threads that use a pool.
+#[derive(Debug, Default)]
+pub(in crate::net) struct Dialing {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// No attempt begins before, since a server without room has closed a connection.
+    left_alone_until: Uptime,
+    /// When the last attempt failed and how, unless a later one succeeded.
+    failure: Option<(Uptime, ConnectError)>,
+    /// No attempt begins before.
+    next_attempt: Uptime,
+    in_progress: usize,
+}
+
+impl Dialing {
+    /// Returns whether an attempt may begin now, which the caller then makes. Any number may before one has failed.
+    pub(in crate::net) fn begin(&self, now: Uptime) -> bool {
+        let mut state = self.lock();
+        if now < state.left_alone_until {
+            return false;
+        }
+        if state.failure.is_some() {
+            if now < state.next_attempt {
+                return false;
+            }
+            state.next_attempt = now.after(PAUSE);
+        }
+        state.in_progress += 1;
+        true
+    }
+
+    pub(in crate::net) fn is_in_progress(&self) -> bool {
+        self.lock().in_progress > 0
+    }
+
+    pub(in crate::net) fn succeeded(&self) {
+        let mut state = self.lock();
+        let (in_progress, left_alone_until) = (state.in_progress - 1, state.left_alone_until);
+        *state = State { left_alone_until, in_progress, ..State::default() };
+    }
+
+    /// Notes that the server had no room for a connection that was open already.
+    pub(in crate::net) fn leave_alone(&self, now: Uptime) {
+        self.lock().left_alone_until = now.after(PAUSE);
+    }
+
+    pub(in crate::net) fn failed(&self, now: Uptime, error: ConnectError) {
+        let mut state = self.lock();
+        state.in_progress -= 1;
+        state.next_attempt = state.next_attempt.max(now.after(pause(&error)));
+        state.failure = Some((now, error));
+    }
+
+    /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since. With no time left
+    /// for another attempt any failure counts.
+    pub(in crate::net) fn failure_since(&self, began: Uptime, over: bool) -> Option<ConnectError> {
+        let state = self.lock();
+        let (when, error) = state.failure.as_ref()?;
+        let valid = match error {
+            // It may have become a master since.
+            ConnectError::Replica { .. } | ConnectError::Sentinel { .. } => Duration::ZERO,
+            error => pause(error),
+        };
+        (over || when.after(valid) >= began).then(|| error.clone())
+    }
+
+    /// Returns why a thread waits for a connection no longer, if so. `connected`: there are open ones, which may become free.
+    pub(in crate::net) fn given_up(
+        &self,
+        limits: &Limits<'_>,
+        connected: bool,
+        address: impl FnOnce() -> String,
+    ) -> Option<Failure> {
+        let now = clock::uptime();
+        let over = now >= limits.connected_by || limits.stop.0();
+        let waited = now.since(limits.waits_since);
+        // While there are connections, a failure to open one more says nothing about the server.
+        if connected {
+            return over.then_some(Failure::NoConnection { cause: NoConnection::PoolExhausted, waited });
+        }
+        match self.failure_since(limits.waits_since, over) {
+            Some(error) if over || now >= limits.waits_until(&error) => {
+                Some(Failure::of_connecting(error, waited))
+            }
+            None if over => {
+                let opening = self.is_in_progress().then(|| NoConnection::Connecting { address: address() });
+                Some(Failure::NoConnection { cause: opening.unwrap_or(NoConnection::PoolExhausted), waited })
+            }
+            _ => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn pause(error: &ConnectError) -> Duration {
+    if matches!(error, ConnectError::Panicked(_)) { PANIC_PAUSE } else { PAUSE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Uptime {
+        Uptime(Duration::from_millis(millis))
+    }
+
+    fn replica() -> ConnectError {
+        ConnectError::Replica { address: "a".into(), of: None }
+    }
+
+    #[test]
+    fn attempts_are_free_until_one_fails_and_paced_until_one_succeeds() {
+        let dialing = Dialing::default();
+        assert!(dialing.begin(at(0)) && dialing.begin(at(0)));
+        dialing.failed(at(10), ConnectError::Panicked("no provider".into()));
+        assert!(!dialing.begin(at(5009)) && dialing.begin(at(5010)));
+        assert!(!dialing.begin(at(5011)), "one at a time");
+        assert!(dialing.begin(at(5060)));
+        dialing.failed(at(5060), replica());
+        assert!(dialing.is_in_progress());
+        assert!(!dialing.begin(at(5109)) && dialing.begin(at(5110)));
+        (0..3).for_each(|_| dialing.succeeded());
+        assert!(!dialing.is_in_progress());
+        assert!(dialing.begin(at(5111)) && dialing.begin(at(5111)));
+    }
+
+    #[test]
+    fn a_server_without_room_is_left_alone_for_a_moment_also_after_it_took_a_connection() {
+        let dialing = Dialing::default();
+        assert!(dialing.begin(at(0)));
+        dialing.leave_alone(at(10));
+        dialing.succeeded();
+        assert!(!dialing.begin(at(59)) && dialing.begin(at(60)) && dialing.begin(at(60)));
+    }
+
+    #[test]
+    fn a_failure_counts_for_later_calls_until_the_next_attempt_may_begin() {
+        let dialing = Dialing::default();
+        assert_eq!(dialing.failure_since(at(0), false), None);
+        assert!(dialing.begin(at(50)));
+        dialing.failed(at(100), ConnectError::Panicked("no provider".into()));
+        assert!(dialing.failure_since(at(0), false).is_some());
+        assert!(dialing.failure_since(at(5100), false).is_some());
+        assert_eq!(dialing.failure_since(at(5101), false), None);
+        assert!(dialing.begin(at(5990)));
+        dialing.failed(at(6000), replica());
+        assert!(dialing.failure_since(at(6000), false).is_some());
+        assert_eq!(dialing.failure_since(at(6001), false), None);
+        assert!(dialing.failure_since(at(6001), true).is_some());
+    }
+}

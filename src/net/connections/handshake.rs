@@ -1,0 +1,138 @@
+//! Opening one connection: the socket with its timeouts, then AUTH, SELECT and INFO. Sends nothing that an old server does not know.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, RedisError, Value, cmd};
+
+use super::server_info::{Role, ServerInfo};
+use super::transport::{LONGEST_REPLY, Transport};
+use crate::net::errors::{ConnectError, Refusal, TransportError};
+use crate::net::patience::Looks;
+use crate::values::clock::{self, Uptime};
+use crate::values::version::Version;
+
+/// An open connection, and what its server reported.
+pub(super) struct Opened {
+    pub(super) transport: Transport,
+    pub(super) version: Option<Version>,
+}
+
+/// What is asked of a server on a new connection.
+#[derive(Clone, Copy)]
+pub(super) struct Checks {
+    /// Whether it is asked for INFO at all.
+    pub(super) info: bool,
+    /// How long after its restart it is not used.
+    pub(super) settles: Duration,
+}
+
+/// Opens a connection within `limit`.
+pub(super) fn open(
+    client: &Client,
+    limit: Duration,
+    checks: Checks,
+    looks: &Arc<Looks>,
+) -> Result<Opened, ConnectError> {
+    let deadline = clock::uptime().after(limit);
+    let info = client.get_connection_info();
+    let settings = info.redis_settings();
+    let address = info.addr().to_string();
+    let transport = Transport::open(info, limit, looks).map_err(|error| failed(&address, limit, &error))?;
+    let mut handshake = Handshake { transport, address: &address, limit, deadline };
+    // These are sent here for TLS as well: the redis crate hides the server's words, and "too many clients" must not be taken for a
+    // wrong password.
+    if settings.protocol() != ProtocolVersion::RESP2 {
+        handshake.switch_to_resp3(settings.username(), settings.password())?;
+    } else if let Some(password) = settings.password() {
+        handshake.authenticate(settings.username(), password)?;
+    }
+    if settings.db() != 0 {
+        handshake.send(cmd("SELECT").arg(settings.db()))?;
+    }
+    let version = if checks.info {
+        handshake.check_server(checks.settles)?
+    } else {
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
+            handshake.send_optional(&cmd("PING"), |_| false)?;
+        }
+        None
+    };
+    Ok(Opened { transport: handshake.transport, version })
+}
+
+fn failed(address: &str, limit: Duration, error: &RedisError) -> ConnectError {
+    match Refusal::of(error) {
+        Some(refusal) => ConnectError::Refused(refusal.of_connecting(address)),
+        None => ConnectError::Failed(TransportError::on(address, limit, error)),
+    }
+}
+
+/// The commands sent on a new connection, within the time for connecting.
+struct Handshake<'a> {
+    transport: Transport,
+    address: &'a str,
+    limit: Duration,
+    deadline: Uptime,
+}
+
+impl Handshake<'_> {
+    fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
+        let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
+        let reply = sent.and_then(|()| self.transport.receive(self.deadline, LONGEST_REPLY, true));
+        reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))
+    }
+
+    /// Sends a command whose refusal does not matter, unless `matters` says so: the user may not run it, or the server has renamed it.
+    fn send_optional(
+        &mut self,
+        command: &Cmd,
+        matters: impl Fn(&Refusal) -> bool,
+    ) -> Result<Option<Value>, ConnectError> {
+        match self.send(command) {
+            Err(ConnectError::Refused(refusal)) if !refusal.closes_connection() && !matters(&refusal) => {
+                Ok(None)
+            }
+            reply => reply.map(Some),
+        }
+    }
+
+    /// Returns the server's version, if it reports one. A replica is an error.
+    fn check_server(&mut self, settles: Duration) -> Result<Option<Version>, ConnectError> {
+        let matters = |refusal: &Refusal| !settles.is_zero() && !refusal.is_about_the_command();
+        let Some(info) = self.send_optional(&cmd("INFO"), matters)?.and_then(ServerInfo::parse) else {
+            let unknown = Refusal::settling(self.address, None, settles);
+            return if settles.is_zero() { Ok(None) } else { Err(ConnectError::Refused(unknown)) };
+        };
+        if let Some(Role::Replica { of }) = info.role() {
+            return Err(ConnectError::Replica { address: self.address.to_owned(), of });
+        }
+        match info.answers_nothing_else(self.address).or_else(|| info.settling(settles, self.address)) {
+            Some(error) => Err(error),
+            None => Ok(info.version()),
+        }
+    }
+
+    /// The user, if there is a password, goes with the command: a server that requires it refuses HELLO alone.
+    fn switch_to_resp3(&mut self, user: Option<&str>, password: Option<&str>) -> Result<(), ConnectError> {
+        let mut hello = cmd("HELLO");
+        hello.arg(3);
+        if let Some(password) = password {
+            hello.arg("AUTH").arg(user.unwrap_or("default")).arg(password);
+        }
+        self.send(&hello).map(drop)
+    }
+
+    /// Servers before 6 know no users: there, as in the redis crate, the password alone is sent.
+    fn authenticate(&mut self, user: Option<&str>, password: &str) -> Result<(), ConnectError> {
+        if let Some(user) = user {
+            match self.send(cmd("AUTH").arg(user).arg(password)) {
+                Err(ConnectError::Refused(refusal))
+                    if refusal.text().contains("wrong number of arguments") => {}
+                reply => return reply.map(drop),
+            }
+        }
+        self.send(cmd("AUTH").arg(password)).map(drop)
+    }
+}

@@ -1,0 +1,57 @@
+//! What is known of a server beyond a single connection: its version, how many connections are open, and that it closed some.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::values::version::Version;
+
+/// Shared by an opener, its connections and their pool.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    open: AtomicUsize,
+    /// Counts the connections that were found closed, or to lead to a replica. A connection opened before the last of them is
+    /// suspect.
+    closures: AtomicU64,
+    /// The version that the server reported on the last connection.
+    version: Mutex<Option<Version>>,
+}
+
+impl Health {
+    /// Counts an open connection, until the returned value is dropped.
+    pub(super) fn count_open(self: &Arc<Self>) -> CountedOpen {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        CountedOpen(Arc::clone(self))
+    }
+
+    /// Returns how many connections are open.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_version(&self, version: Option<Version>) {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
+    }
+
+    /// Returns the version that the server reported on the connection opened last.
+    pub(crate) fn server_version(&self) -> Option<Version> {
+        *self.version.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn found_closed(&self) {
+        self.closures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn closures(&self) -> u64 {
+        self.closures.load(Ordering::Relaxed)
+    }
+}
+
+/// One of the open connections.
+#[derive(Debug)]
+pub(super) struct CountedOpen(Arc<Health>);
+
+impl Drop for CountedOpen {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}

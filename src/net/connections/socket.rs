@@ -1,0 +1,308 @@
+//! A socket to the server: sends packed commands and receives replies, within a deadline for all of them. A signal does not end a wait. After an error a socket must not be used again: a late reply would be taken for the next command's (I8).
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, mem};
+
+use redis::io::tcp::{TcpSettings, socket2::SockRef};
+use redis::{ConnectionAddr, Parser, RedisResult, Value};
+
+use crate::net::errors::TransportError;
+use crate::net::patience::Looks;
+use crate::net::resp;
+use crate::values::clock::{self, Uptime};
+
+/// A socket that is connected.
+pub(super) struct Socket {
+    stream: Stream,
+    /// What was received and not read yet is from `start` to `end`.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The redis crate's, from the first reply on that locks do not get.
+    parser: Option<Parser>,
+}
+
+/// How many bytes are received at a time, unless a reply is longer.
+const BUFFER: usize = 4096;
+
+impl Socket {
+    /// Connects until `deadline`; `None` to an address that is reached in another way.
+    pub(super) fn connect(
+        address: &ConnectionAddr,
+        settings: &TcpSettings,
+        deadline: Uptime,
+        looks: &Arc<Looks>,
+    ) -> Option<io::Result<Self>> {
+        let kind = match address {
+            ConnectionAddr::Tcp(host, port) => connect_tcp(host, *port, settings, deadline).map(Kind::Tcp),
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => UnixStream::connect(path).map(Kind::Unix),
+            _ => return None,
+        };
+        Some(kind.map(|kind| {
+            let stream =
+                Stream { kind, looks: Arc::clone(looks), is_blocking: true, timeout: Duration::ZERO };
+            Self { stream, buffer: vec![0; BUFFER], start: 0, end: 0, parser: None }
+        }))
+    }
+
+    /// Sends all of it, from `now` on.
+    pub(super) fn send(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> io::Result<()> {
+        self.stream.write_all(bytes, now, deadline)
+    }
+
+    /// Receives the next reply, or what the server pushes in between, for which at most so many bytes are read. `looks`: for a while before
+    /// the thread sleeps, where that pays.
+    pub(super) fn receive(
+        &mut self,
+        deadline: Uptime,
+        at_most: usize,
+        mut looks: bool,
+    ) -> RedisResult<Value> {
+        let at_most = at_most.max(1);
+        while self.parser.is_none() {
+            match resp::read(&self.buffer[self.start..self.end]) {
+                resp::Read::Reply(value, length) => {
+                    self.start += length;
+                    return Ok(value);
+                }
+                resp::Read::Part if self.end - self.start >= at_most => return Err(too_long().into()),
+                resp::Read::Part => {
+                    self.make_room();
+                    let room = &mut self.buffer[self.end..];
+                    self.end += match self.stream.read(room, deadline, &mut looks)? {
+                        0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                        count => count,
+                    };
+                }
+                resp::Read::Other => self.parser = Some(Parser::new()),
+            }
+        }
+        let Self { stream, buffer, start, end, parser: Some(parser) } = self else {
+            unreachable!("it was just made")
+        };
+        let received = &buffer[*start..*end];
+        let mut reader = Reader { received, stream, deadline, looks, left: at_most };
+        let value = parser.parse_value(&mut reader);
+        *start = *end - reader.received.len();
+        value
+    }
+
+    /// Makes room for more behind what was received.
+    fn make_room(&mut self) {
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.end == self.buffer.len() {
+            self.buffer.resize(2 * self.end, 0);
+        } else if self.end == 0 && self.buffer.len() > 16 * BUFFER {
+            self.buffer = vec![0; BUFFER];
+        }
+    }
+}
+
+fn too_long() -> io::Error {
+    let text = "the reply is longer than a megabyte, and no lock's value is";
+    let error = TransportError::new(io::ErrorKind::InvalidData, text);
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// A stream whose calls end at a deadline.
+struct Stream {
+    kind: Kind,
+    looks: Arc<Looks>,
+    is_blocking: bool,
+    /// How long one call of the system blocks at most, where it blocks.
+    timeout: Duration,
+}
+
+impl Stream {
+    fn write_all(&mut self, mut bytes: &[u8], now: Uptime, deadline: Uptime) -> io::Result<()> {
+        let mut left = Some(deadline.since(now));
+        while !bytes.is_empty() {
+            if self.is_blocking {
+                match left.take() {
+                    Some(left) => self.block_for(left)?,
+                    None => self.block_until(deadline)?,
+                }
+            }
+            match self.kind.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => bytes = &bytes[count..],
+                // The system's buffer has no room, which is waited for.
+                Err(error) if is_not_ready(&error) => self.block_until(deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is there, or waits for it. `looks`: it may look for it first; not again after it did so in vain.
+    fn read(&mut self, buffer: &mut [u8], deadline: Uptime, looks: &mut bool) -> io::Result<usize> {
+        if mem::take(looks) {
+            self.set_blocking(false)?;
+            let found = self.looks.until_some(|| match self.kind.read(buffer) {
+                Err(error) if is_not_ready(&error) => None,
+                read => Some(read),
+            });
+            if let Some(read) = found {
+                *looks = true;
+                return read;
+            }
+        }
+        loop {
+            self.block_until(deadline)?;
+            match self.kind.read(buffer) {
+                Err(error) if is_not_ready(&error) => {}
+                read => return read,
+            }
+        }
+    }
+
+    /// Makes calls of the system block, until the deadline. It is an error if that has passed.
+    fn block_until(&mut self, deadline: Uptime) -> io::Result<()> {
+        self.block_for(deadline.since(clock::uptime()))
+    }
+
+    fn block_for(&mut self, left: Duration) -> io::Result<()> {
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.set_blocking(true)?;
+        let timeout = in_steps(left);
+        if timeout != self.timeout {
+            self.kind.set_timeout(timeout)?;
+            self.timeout = timeout;
+        }
+        Ok(())
+    }
+
+    fn set_blocking(&mut self, blocking: bool) -> io::Result<()> {
+        if blocking != self.is_blocking {
+            self.kind.set_nonblocking(!blocking)?;
+            self.is_blocking = blocking;
+        }
+        Ok(())
+    }
+}
+
+/// Reads for the parser, which takes as many bytes as there are, those of later replies among them.
+struct Reader<'a> {
+    /// What was received before.
+    received: &'a [u8],
+    stream: &'a mut Stream,
+    deadline: Uptime,
+    looks: bool,
+    /// How many bytes may still be read.
+    left: usize,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            return Err(too_long());
+        }
+        let count = match self.received {
+            [] => self.stream.read(buffer, self.deadline, &mut self.looks)?,
+            received => (&mut &*received).read(buffer)?,
+        };
+        self.received = self.received.get(count..).unwrap_or_default();
+        self.left = self.left.saturating_sub(count);
+        Ok(count)
+    }
+}
+
+/// Rounds up to steps of 10 ms: the usual limit, which has just begun to run, then costs no system call.
+pub(super) fn in_steps(limit: Duration) -> Duration {
+    let steps = u64::try_from(limit.as_nanos().div_ceil(10_000_000)).unwrap_or(u64::MAX);
+    Duration::from_millis(steps.saturating_mul(10))
+}
+
+/// Whether a call would block, has blocked for its time, or was interrupted by a signal.
+fn is_not_ready(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+fn connect_tcp(host: &str, port: u16, settings: &TcpSettings, deadline: Uptime) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        let left = deadline.since(clock::uptime());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                set(&stream, settings)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {
+    stream.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    // A connection that is closed drops what it has not sent yet: a command that arrives after its caller has given up does harm.
+    socket.set_linger(Some(Duration::ZERO))
+}
+
+enum Kind {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl Kind {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(nonblocking),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.set_nonblocking(nonblocking),
+        }
+    }
+
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        let timeout = Some(timeout);
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(timeout).and(stream.set_write_timeout(timeout)),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.set_read_timeout(timeout).and(stream.set_write_timeout(timeout)),
+        }
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket").field("is_blocking", &self.stream.is_blocking).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

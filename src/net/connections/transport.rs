@@ -1,0 +1,90 @@
+//! What carries bytes to the server and replies back: a socket, or for TLS the redis crate's connection.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Client, ConnectionInfo, RedisConnectionInfo, RedisResult, Value};
+
+use super::socket::{Socket, in_steps};
+use crate::net::patience::Looks;
+use crate::values::clock::{self, Uptime};
+
+/// How many bytes a socket reads at most for a reply to a command of the library's own: a megabyte. Redis says as much as that in no INFO,
+/// and a lock's value has some tens of bytes.
+pub(super) const LONGEST_REPLY: usize = 1 << 20;
+
+/// An open way to the server. After an error it must not be used again (I8).
+pub(super) enum Transport {
+    Socket(Socket),
+    Crate {
+        connection: Box<redis::Connection>,
+        /// How long a read or a write blocks at most.
+        timeout: Option<Duration>,
+    },
+}
+
+impl Transport {
+    /// Connects within `limit`, and sends nothing yet.
+    pub(super) fn open(info: &ConnectionInfo, limit: Duration, looks: &Arc<Looks>) -> RedisResult<Self> {
+        let deadline = clock::uptime().after(limit);
+        if let Some(socket) = Socket::connect(info.addr(), info.tcp_settings(), deadline, looks) {
+            return Ok(Self::Socket(socket?));
+        }
+        let tcp = info.tcp_settings().clone().set_linger_time(Duration::ZERO);
+        let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let client = Client::open(info.clone().set_redis_settings(silent).set_tcp_settings(tcp))?;
+        let connection = Box::new(client.get_connection_with_timeout(limit)?);
+        Ok(Self::Crate { connection, timeout: None })
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> RedisResult<()> {
+        match self {
+            Self::Socket(socket) => Ok(socket.send(bytes, now, deadline)?),
+            Self::Crate { connection, timeout } => {
+                limit(connection, timeout, deadline)?;
+                connection.send_packed_command(bytes)
+            }
+        }
+    }
+
+    /// Whether replies may be received further after a timeout. The redis crate's connection skips a reply for each.
+    pub(super) fn resumes(&self) -> bool {
+        matches!(self, Self::Socket(_))
+    }
+
+    /// Receives the next reply, and skips what a server pushes in between. A socket reads at most so many bytes for it, and
+    /// looks for it for a while before the thread sleeps if `spins`.
+    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize, spins: bool) -> RedisResult<Value> {
+        loop {
+            let reply = match self {
+                Self::Socket(socket) => socket.receive(deadline, at_most, spins)?,
+                Self::Crate { connection, timeout } => {
+                    limit(connection, timeout, deadline)?;
+                    connection.recv_response()?
+                }
+            };
+            if !matches!(reply, Value::Push { .. }) {
+                return Ok(reply);
+            }
+        }
+    }
+}
+
+fn limit(
+    connection: &redis::Connection,
+    timeout: &mut Option<Duration>,
+    deadline: Uptime,
+) -> RedisResult<()> {
+    let left = deadline.since(clock::uptime());
+    if left.is_zero() {
+        return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+    }
+    let wanted = Some(in_steps(left));
+    if wanted != *timeout {
+        connection.set_read_timeout(wanted)?;
+        connection.set_write_timeout(wanted)?;
+        *timeout = wanted;
+    }
+    Ok(())
+}

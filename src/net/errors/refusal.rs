@@ -1,0 +1,293 @@
+//! A server's refusal of a command or a connection.
+
+use std::fmt;
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError, ServerError};
+
+use super::RefusalKind;
+use crate::values::key::Cut;
+use crate::values::options::Protocol;
+use crate::values::version::Version;
+
+/// A server's refusal: its kind, and its text. The command was not carried out.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Refusal {
+    kind: RefusalKind,
+    text: String,
+    /// Whether the server has said it; else the text says all.
+    is_said: bool,
+    /// Host and port, if the connection itself was refused.
+    address: Option<String>,
+}
+
+impl Refusal {
+    /// Makes a refusal of the server's words as they stood on the wire, without the leading `-`. They may quote a key or a value of
+    /// any length.
+    pub(crate) fn new(text: impl AsRef<[u8]>) -> Self {
+        let text = without_arguments(&Cut(text.as_ref()).to_string()).to_owned();
+        Self { kind: RefusalKind::of(&text), text, is_said: true, address: None }
+    }
+
+    /// What is known of a server without its word.
+    fn found(kind: RefusalKind, text: String) -> Self {
+        Self { kind, text, is_said: false, address: None }
+    }
+
+    /// The server at this address is a replica of that one.
+    pub(crate) fn of_replica(address: &str, of: Option<&str>) -> Self {
+        let of = of.map_or(String::new(), |master| format!(" of {}", Cut(master.as_bytes())));
+        let text =
+            format!("{address} is a replica{of}, and a lock there protects nothing; lock on its master");
+        Self::found(RefusalKind::ReadOnly, text)
+    }
+
+    /// The server at this address is a Sentinel.
+    pub(crate) fn of_sentinel(address: &str) -> Self {
+        let text = format!(
+            "{address} is a Sentinel, which has no keys; lock on the master, whose address it returns for SENTINEL GET-MASTER-ADDR-BY-NAME"
+        );
+        Self::found(RefusalKind::Sentinel, text)
+    }
+
+    /// The server at this address has restarted that long ago, and is left alone for a time.
+    pub(crate) fn settling(address: &str, up: Option<Duration>, settles: Duration) -> Self {
+        let text = match up {
+            Some(up) => format!(
+                "{address} has run for about {} s since its restart, in which it may have lost locks; it is used again after {settles:?}, by \
+                 `settle_after_restart`",
+                up.as_secs()
+            ),
+            None => format!(
+                "{address} does not report how long it has run, which `settle_after_restart` needs to know; permit INFO to this user"
+            ),
+        };
+        let kind = if up.is_some() { RefusalKind::Settling } else { RefusalKind::NotPermitted };
+        Self::found(kind, text)
+    }
+
+    /// The server refuses INFO, without which nothing is known of it.
+    pub(crate) fn of_info(refusal: &Self) -> Self {
+        let text = format!("the server refused INFO: {}; permit INFO to this user", refusal.text);
+        Self::found(refusal.kind, text)
+    }
+
+    /// The server is too old for a protocol.
+    pub(crate) fn too_old(protocol: Protocol, known_by: TooOld<'_>) -> Self {
+        let text = format!(
+            "{known_by} protocol {protocol:?}, which needs Redis {}; {}",
+            protocol.min_version(),
+            protocol.instead()
+        );
+        Self::found(RefusalKind::TooOld, text)
+    }
+
+    /// Notes that the server at this address refused the connection.
+    pub(in crate::net) fn of_connecting(self, address: &str) -> Self {
+        Self { address: Some(address.to_owned()), ..self }
+    }
+
+    /// Returns the refusal in an error, if it is the server's own word and not a failure to read it.
+    pub(crate) fn of(error: &RedisError) -> Option<Self> {
+        match error.kind() {
+            ErrorKind::Server(_) | ErrorKind::Extension => {
+                Some(Self::of_parts(error.code().unwrap_or("ERR"), error.detail()))
+            }
+            _ => None,
+        }
+    }
+
+    fn of_parts(code: &str, details: Option<&str>) -> Self {
+        Self::new(details.map_or_else(|| code.to_owned(), |details| format!("{code} {details}")))
+    }
+
+    /// Returns what the refusal is about.
+    #[must_use]
+    pub fn kind(&self) -> RefusalKind {
+        self.kind
+    }
+
+    /// Returns the server's own words, or what was found out about it, with control characters escaped; a long text is cut, and arguments that the server repeats are
+    /// left out, since a password may be among them.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the server may accept the same command a moment later, so that a call waits for it.
+    pub(crate) fn passes_by_waiting(&self) -> bool {
+        matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading | RefusalKind::Settling)
+    }
+
+    /// Whether the server may accept the same command later without any change: while it restarts, is over its memory, or a replica.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self.kind {
+            RefusalKind::Loading
+            | RefusalKind::Settling
+            | RefusalKind::Busy
+            | RefusalKind::TooManyClients
+            | RefusalKind::OverMemory
+            | RefusalKind::CannotSave
+            | RefusalKind::NotReady
+            | RefusalKind::ReadOnly => true,
+            RefusalKind::WrongType
+            | RefusalKind::NoPassword
+            | RefusalKind::WrongPassword
+            | RefusalKind::NotPermitted
+            | RefusalKind::UnknownCommand
+            | RefusalKind::NoSuchDatabase
+            | RefusalKind::OtherNode
+            | RefusalKind::Sentinel
+            | RefusalKind::TooOld
+            | RefusalKind::Other => false,
+        }
+    }
+
+    /// Returns the protocol that the server is too old for, if that is why it refused this command.
+    pub(crate) fn protocol_too_new(&self, command: &str) -> Option<Protocol> {
+        let text = self.text.to_lowercase();
+        // Before 2.6.12 SET had no options.
+        let no_options = text.starts_with("err syntax error") || text.starts_with("err wrong number of arg");
+        match command {
+            "WATCH" | "EXEC" if self.kind == RefusalKind::UnknownCommand => Some(Protocol::Watched),
+            "SET" if no_options => Some(Protocol::Ttl),
+            _ => None,
+        }
+    }
+
+    /// Whether the server refused this command, and not the client or all commands.
+    pub(in crate::net) fn is_about_the_command(&self) -> bool {
+        matches!(self.kind, RefusalKind::NotPermitted | RefusalKind::UnknownCommand | RefusalKind::Other)
+    }
+
+    /// Whether the server closes the connection after this refusal.
+    pub(crate) fn closes_connection(&self) -> bool {
+        self.kind == RefusalKind::TooManyClients
+    }
+}
+
+/// How a server is known to be too old.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TooOld<'a> {
+    Reported(Version),
+    Refuses(&'a Refusal),
+    /// Connections are closed on WATCH.
+    HangsUp,
+}
+
+impl fmt::Display for TooOld<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reported(version) => write!(f, "the server is Redis {version}, too old for the"),
+            Self::Refuses(refusal) => {
+                write!(f, "the server refused with \"{}\", so it lacks the commands of the", refusal.text)
+            }
+            Self::HangsUp => f.write_str(
+                "connections are closed on WATCH, as a proxy does (it is tried again after a minute), so the server lacks the commands of the",
+            ),
+        }
+    }
+}
+
+/// Leaves out the arguments of an unknown command, which servers from version 5 on repeat: of AUTH and HELLO, the password.
+pub(in crate::net) fn without_arguments(text: &str) -> &str {
+    text.split_once(", with args beginning with").map_or(text, |(before, _)| before)
+}
+
+impl fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The text is escaped already.
+        f.debug_struct("Refusal")
+            .field("kind", &self.kind)
+            .field("text", &format_args!("\"{}\"", self.text))
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<ServerError> for Refusal {
+    fn from(error: ServerError) -> Self {
+        Self::of_parts(error.code(), error.details())
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_said {
+            return f.write_str(&self.text);
+        }
+        if let Some(address) = &self.address {
+            write!(f, "{address}: ")?;
+        }
+        write!(f, "the server refused: {}: {}", self.text.trim_end_matches('.'), self.kind.advice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_for_a_protocol_is_known_by_what_it_refuses() {
+        let table = [
+            ("WATCH", "ERR unknown command 'WATCH'", Some(Protocol::Watched)),
+            ("WATCH", "ERR unknown command", Some(Protocol::Watched)),
+            ("EXEC", "ERR unknown command 'MULTI'", Some(Protocol::Watched)),
+            ("SET", "ERR wrong number of arguments for 'set' command", Some(Protocol::Ttl)),
+            ("SET", "ERR syntax error", Some(Protocol::Ttl)),
+            ("SETNX", "ERR unknown command 'SETNX'", None),
+            ("SET", "OOM command not allowed when used memory > 'maxmemory'.", None),
+            ("WATCH", "NOAUTH Authentication required.", None),
+        ];
+        for (command, text, protocol) in table {
+            assert_eq!(Refusal::new(text).protocol_too_new(command), protocol, "{command}: {text}");
+        }
+    }
+
+    #[test]
+    fn words_of_all_versions_are_understood() {
+        use RefusalKind as Kind;
+        let table = [
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Kind::WrongType),
+            ("ERR Operation against a key holding the wrong kind of value", Kind::WrongType),
+            ("NOAUTH Authentication required.", Kind::NoPassword),
+            ("ERR operation not permitted", Kind::NoPassword),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Kind::WrongPassword),
+            ("ERR invalid password", Kind::WrongPassword),
+            ("ERR Client sent AUTH, but no password is set", Kind::WrongPassword),
+            (
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+                Kind::WrongPassword,
+            ),
+            ("NOPERM this user has no permissions to run the 'setnx' command", Kind::NotPermitted),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Kind::OverMemory),
+            ("ERR command not allowed when used memory > 'maxmemory'", Kind::OverMemory),
+            ("LOADING Redis is loading the dataset in memory", Kind::Loading),
+            ("ERR max number of clients reached", Kind::TooManyClients),
+            ("READONLY You can't write against a read only replica.", Kind::ReadOnly),
+            ("READONLY You can't write against a read only slave.", Kind::ReadOnly),
+            (
+                "MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk.",
+                Kind::CannotSave,
+            ),
+            ("ERR unknown command 'SETNX'", Kind::UnknownCommand),
+            ("ERR unknown command `SETNX`, with args beginning with: `k`", Kind::UnknownCommand),
+            ("ERR invalid DB index", Kind::NoSuchDatabase),
+            ("ERR DB index is out of range", Kind::NoSuchDatabase),
+            ("MOVED 3999 127.0.0.1:6381", Kind::OtherNode),
+            ("ASK 3999 127.0.0.1:6381", Kind::OtherNode),
+            ("CLUSTERDOWN Hash slot not served", Kind::NotReady),
+            (
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+                Kind::NotReady,
+            ),
+            ("ERR unknown command `SETNX`, with args beginning with: `uploading:7`", Kind::UnknownCommand),
+            ("ERR something new", Kind::Other),
+        ];
+        for (text, kind) in table {
+            assert_eq!(Refusal::new(text).kind(), kind, "{text}");
+            let shown = without_arguments(text).trim_end_matches('.');
+            assert!(Refusal::new(text).to_string().contains(shown));
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a server's refusal is about, by its words in every version from 1.2 on.
+
+/// What a server's refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// The key holds a list, a hash or the like: it is used for something else.
+    WrongType,
+    /// The server wants a password, and none was sent.
+    NoPassword,
+    /// The server did not accept the password or the user.
+    WrongPassword,
+    /// The user may not run this command, or not on this key.
+    NotPermitted,
+    /// The server is over its `maxmemory`.
+    OverMemory,
+    /// The server is loading its data.
+    Loading,
+    /// The server has restarted and may have lost locks, so it is left to [settle](crate::LockerBuilder::settle_after_restart).
+    Settling,
+    /// The server runs a script that takes long, and answers nothing else.
+    Busy,
+    /// The server has as many clients as it takes.
+    TooManyClients,
+    /// The server is a replica: it takes no writes, or a lock there would protect nothing.
+    ReadOnly,
+    /// The server is a Sentinel, which has no keys.
+    Sentinel,
+    /// The server is too old for the protocol of the options, or behind a proxy that does not forward its commands.
+    TooOld,
+    /// The server cannot save its data and takes no writes.
+    CannotSave,
+    /// The server does not know the command.
+    UnknownCommand,
+    /// The database number of the address is too high for this server.
+    NoSuchDatabase,
+    /// The key belongs to another node of the cluster.
+    OtherNode,
+    /// The cluster, or the master of a replica, is down.
+    NotReady,
+    /// Anything else.
+    Other,
+}
+
+/// How the server's words begin, in lower case, for each kind. Versions up to 2.4 begin nearly every refusal with `ERR`. What the
+/// words contain does not count, since they quote keys and arguments.
+const WORDS: &[(&str, RefusalKind)] = &[
+    ("wrongtype", RefusalKind::WrongType),
+    ("err operation against a key holding the wrong kind of value", RefusalKind::WrongType), // up to 2.6
+    ("noauth", RefusalKind::NoPassword),
+    ("err operation not permitted", RefusalKind::NoPassword), // up to 2.6
+    ("wrongpass", RefusalKind::WrongPassword),
+    ("err invalid password", RefusalKind::WrongPassword), // up to 5
+    ("err client sent auth, but no password is set", RefusalKind::WrongPassword), // up to 5
+    ("err auth <password> called without any password", RefusalKind::WrongPassword), // from 6
+    ("noperm", RefusalKind::NotPermitted),
+    ("oom ", RefusalKind::OverMemory),
+    ("err command not allowed when used memory", RefusalKind::OverMemory), // up to 2.4
+    ("loading", RefusalKind::Loading),
+    ("busy redis is busy running a script", RefusalKind::Busy),
+    ("err max number of clients", RefusalKind::TooManyClients),
+    ("readonly", RefusalKind::ReadOnly),
+    ("misconf", RefusalKind::CannotSave),
+    ("err invalid db index", RefusalKind::NoSuchDatabase),
+    ("err db index is out of range", RefusalKind::NoSuchDatabase), // from 4
+    ("err unknown command", RefusalKind::UnknownCommand),
+    ("moved ", RefusalKind::OtherNode),
+    ("ask ", RefusalKind::OtherNode),
+    ("clusterdown", RefusalKind::NotReady),
+    ("masterdown", RefusalKind::NotReady),
+];
+
+impl RefusalKind {
+    /// Returns what the server's words are about.
+    pub(super) fn of(text: &str) -> Self {
+        let lower = text.to_lowercase();
+        let known = WORDS.iter().find(|(words, _)| lower.starts_with(words));
+        known.map_or(Self::Other, |(_, kind)| *kind)
+    }
+
+    /// Returns what to do about it.
+    pub(in crate::net) fn advice(self) -> &'static str {
+        match self {
+            Self::WrongType => {
+                "the key is used for something else and was left as it is; choose another key for the lock, or remove what is there"
+            }
+            Self::NoPassword => {
+                "the server wants a password; put it into the address, redis://:password@host"
+            }
+            Self::WrongPassword => "the server did not accept the password or the user; check the address",
+            Self::NotPermitted => {
+                "the user needs SETNX, GET, GETSET and DEL on the lock's key; with Watched or Ttl also SET, WATCH, MULTI, \
+                 EXEC and DISCARD"
+            }
+            Self::OverMemory => {
+                "the server is over its maxmemory; free memory or raise the limit, then try again"
+            }
+            Self::Loading => "the server is still loading its data; try again when it has",
+            Self::Settling => "try again when it has settled",
+            Self::Busy => "the server runs a script that takes long; try again when it has ended",
+            Self::TooManyClients => {
+                "the server takes no more clients; use smaller pools, or raise its maxclients"
+            }
+            Self::ReadOnly => {
+                "the server is a replica; lock on its master, since a lock on a replica protects nothing"
+            }
+            Self::CannotSave => {
+                "the server cannot save its data and takes no writes; repair that on the server"
+            }
+            Self::UnknownCommand => {
+                "the server does not know a command that Redis has had since 1.2, or has it renamed; allow it there"
+            }
+            Self::NoSuchDatabase => {
+                "the server has no database of that number; check the address, or the server's `databases`"
+            }
+            Self::OtherNode => {
+                "the key belongs to another node of the cluster; connect to that node, or use a pool of connections that know the cluster"
+            }
+            Self::Sentinel => "lock on the master",
+            Self::TooOld => "use a newer server, or another protocol",
+            Self::NotReady => "its cluster or its master is down; try again when it is up",
+            Self::Other => "the command was not carried out",
+        }
+    }
+}

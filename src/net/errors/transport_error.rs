@@ -1,0 +1,145 @@
+//! An I/O error, or bytes that are no reply, as a command's caller gets it. The redis crate's error type ends here.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+
+use redis::RedisError;
+
+use super::refusal::without_arguments;
+use crate::values::key::CutAt;
+
+/// How many bytes of text are kept: an address, and why.
+const LONGEST_TEXT: usize = 512;
+
+/// Talking to the server failed: a timeout, a closed connection, or bytes that are no reply of a Redis server.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct TransportError {
+    kind: io::ErrorKind,
+    /// Host and port, where they are known.
+    address: Option<Box<str>>,
+    text: Box<str>,
+}
+
+impl TransportError {
+    pub(crate) fn new(kind: io::ErrorKind, text: &str) -> Self {
+        let text = CutAt(without_arguments(text).as_bytes(), LONGEST_TEXT).to_string().into();
+        Self { kind, address: None, text }
+    }
+
+    /// Says of the server at this address what it has done.
+    pub(crate) fn at(address: &str, kind: io::ErrorKind, what: &str) -> Self {
+        Self { address: Some(address.into()), ..Self::new(kind, &format!("{address}{what}")) }
+    }
+
+    /// Returns the server's host and port, where they are known.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.address.as_deref()
+    }
+
+    /// Describes an error of a connection to `address`, on which an answer may take `limit`. The system's own words are
+    /// "Resource temporarily unavailable" when time is up, and name no address.
+    pub(in crate::net) fn on(address: &str, limit: Duration, error: &RedisError) -> Self {
+        if let Some(described) = described(error) {
+            Self::at(address, described.kind, &format!(": {described}"))
+        } else if error.is_timeout() {
+            Self::at(address, io::ErrorKind::TimedOut, &format!(" gave no reply within {limit:?}"))
+        } else if error.is_connection_refusal() {
+            Self::at(address, io::ErrorKind::ConnectionRefused, &format!(": {error}"))
+        } else if error.is_connection_dropped() {
+            Self::at(address, io::ErrorKind::ConnectionReset, &format!(" closed the connection: {error}"))
+        } else if error.is_io_error() {
+            Self::at(address, io::ErrorKind::Other, &format!(": {error}"))
+        } else {
+            Self::unreadable(address, error)
+        }
+    }
+
+    /// A reply that is none. The parser's words go over several lines.
+    fn unreadable(server: &str, error: &RedisError) -> Self {
+        let words = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        Self::new(
+            io::ErrorKind::InvalidData,
+            &format!("{server} does not answer as a Redis server does: {words}"),
+        )
+    }
+
+    /// Returns what kind of I/O error it is; [`InvalidData`](io::ErrorKind::InvalidData) for bytes that are no reply.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        self.kind
+    }
+
+    /// Whether the server, or something on the way to it, closed the connection.
+    pub(crate) fn is_disconnect(&self) -> bool {
+        self.kind == io::ErrorKind::ConnectionReset
+    }
+}
+
+impl fmt::Debug for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The text is escaped already.
+        f.debug_struct("TransportError")
+            .field("kind", &self.kind)
+            .field("text", &format_args!("\"{}\"", self.text))
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<RedisError> for TransportError {
+    /// Takes out the error that [`From<TransportError>`] has put in, or describes one of another connection.
+    fn from(error: RedisError) -> Self {
+        if let Some(described) = described(&error) {
+            return described.clone();
+        }
+        if !error.is_io_error() {
+            return Self::unreadable("the server", &error);
+        }
+        let kind = if error.is_timeout() {
+            io::ErrorKind::TimedOut
+        } else if error.is_connection_refusal() {
+            io::ErrorKind::ConnectionRefused
+        } else if error.is_connection_dropped() {
+            io::ErrorKind::ConnectionReset
+        } else {
+            io::ErrorKind::Other
+        };
+        Self::new(kind, &error.to_string())
+    }
+}
+
+impl From<TransportError> for RedisError {
+    fn from(error: TransportError) -> Self {
+        io::Error::new(error.kind, error).into()
+    }
+}
+
+/// The redis crate keeps an error behind an `Arc`, an `io::Error` keeps its own in a box.
+fn described(error: &RedisError) -> Option<&TransportError> {
+    let kept = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
+    kept.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_described_error_comes_through_the_redis_crate_unchanged() {
+        for kind in [io::ErrorKind::TimedOut, io::ErrorKind::InvalidData, io::ErrorKind::ConnectionReset] {
+            let error = TransportError::new(kind, "127.0.0.1:6379: a reason");
+            assert_eq!(TransportError::from(RedisError::from(error.clone())), error);
+        }
+        let other = RedisError::from(io::Error::new(io::ErrorKind::BrokenPipe, "broken pipe"));
+        assert!(TransportError::from(other).is_disconnect());
+        let parser = redis::parse_redis_value(b"HTTP/1.1 200 OK\r\n").unwrap_err();
+        let error = TransportError::from(parser);
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        assert!(
+            error.to_string().starts_with("the server does not answer as a Redis server does: "),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,295 @@
+//! What a trip carries for one command: its bytes, when it may be sent, and what came back. A thread shares it with the one that sends for it.
+
+use std::{io, mem, vec};
+
+use redis::Value;
+
+use super::codec;
+use super::errors::{Failure, Refusal, RefusalKind, TransportError};
+use super::resp::{Form, Packed};
+use crate::rules::lease::End;
+use crate::rules::{Command, Reply, Request};
+use crate::values::clock::Now;
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+use crate::values::version::Version;
+
+/// A command as it goes over the wire, which may be several of the server's. The default is none.
+#[derive(Debug, Default)]
+pub(super) struct Item {
+    pub(super) packed: Packed,
+    name: &'static str,
+    before: Option<End>,
+    /// A server that is known to be too old for this protocol does not get it.
+    needs: Protocol,
+    state: State,
+    pub(super) replies: Vec<Value>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Unsent,
+    Sent,
+    Replied,
+    /// It may have been carried out.
+    Lost(TransportError),
+    /// The server had no room for the client, and has read nothing. The first of a trip has the words.
+    Unread(Option<Refusal>),
+}
+
+impl Item {
+    /// One command beside those of threads, with a reply of this form.
+    pub(super) fn beside(name: &'static str, form: Form) -> Self {
+        let packed = Packed { bytes: Vec::new(), forms: vec![form] };
+        Self { name, packed, state: State::Sent, ..Self::default() }
+    }
+
+    /// Makes it the item of a command; of a change without the EXEC that carries it out.
+    pub(super) fn set(&mut self, key: &Key, Request { command, before }: &Request, needs: Protocol) {
+        self.begin(command.name(), needs, *before);
+        codec::pack(&mut self.packed, key.as_bytes(), command);
+    }
+
+    /// Makes it an item of what is packed then.
+    pub(super) fn begin(&mut self, name: &'static str, needs: Protocol, before: Option<End>) {
+        self.clear();
+        (self.name, self.needs, self.before) = (name, needs, before);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.packed.clear();
+        self.replies.clear();
+        self.state = State::Unsent;
+    }
+
+    /// Notes that it is sent now, if there is one and it may be.
+    pub(super) fn sends(&mut self, server: Option<Version>, now: Now) -> bool {
+        let sends = !self.packed.forms.is_empty() && may_be_sent(self.needs, self.before, server, now);
+        self.replies.clear();
+        self.state = if sends { State::Sent } else { State::Unsent };
+        sends
+    }
+
+    pub(super) fn is_sent(&self) -> bool {
+        !matches!(self.state, State::Unsent)
+    }
+
+    /// Notes that more was missing.
+    pub(super) fn lose_as(&mut self, other: &Self) {
+        if let (State::Replied, State::Lost(error)) = (&self.state, &other.state) {
+            self.state = State::Lost(error.clone());
+        }
+    }
+
+    /// Returns the refusal of a connection for which the server has no room.
+    pub(super) fn found_no_room(&self) -> Option<&Refusal> {
+        match &self.state {
+            State::Unread(refusal) => refusal.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns what came of the command, once. `None`: the server has not read it.
+    pub(super) fn outcome(&mut self, command: &Command) -> Option<Result<Reply, Failure>> {
+        Some(match mem::take(&mut self.state) {
+            State::Unsent | State::Unread(_) => return None,
+            State::Sent => {
+                // For the thread that receives the replies, which come later.
+                self.state = State::Sent;
+                Err(Failure::Lost(lost_in_batch()))
+            }
+            State::Lost(error) => Err(Failure::Lost(error)),
+            State::Replied => match codec::read(command, &mut self.replies) {
+                Ok(Ok(reply)) => Ok(reply),
+                Ok(Err(refusal)) => Err(Failure::Refused(refusal)),
+                Err(error) => Err(Failure::Lost(error)),
+            },
+        })
+    }
+}
+
+/// Whether a command may be sent now: not to a server that is too old, nor once its time has passed (I4, I5).
+fn may_be_sent(needs: Protocol, before: Option<End>, server: Option<Version>, now: Now) -> bool {
+    let too_old = server.is_some_and(|version| version < needs.min_version());
+    let too_late = before.is_some_and(|end| end.has_passed(now));
+    !too_old && !too_late
+}
+
+/// Notes that a command is sent now, and what goes behind it, as far as each may be. Without the first the other is not.
+pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Option<Version>, now: Now) -> bool {
+    let sends = own.sends(server, now);
+    behind.state = State::Unsent;
+    if sends {
+        behind.sends(server, now);
+    }
+    sends
+}
+
+/// In what state a trip leaves the connection.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// It must not be used again (I8).
+    pub(super) out_of_order: bool,
+    /// The server said that it is no master.
+    pub(super) read_only: bool,
+}
+
+/// The replies of a trip, which go to its items one after the other.
+pub(super) struct Replies<'a> {
+    values: vec::Drain<'a, Value>,
+    /// Why there are no more than these.
+    ended: Option<TransportError>,
+    /// Whether there is only one, after which the server hung up. More may follow one that came in time, as the others did not.
+    only: bool,
+    /// The refusal of the client for lack of room, if that is what this one is.
+    pub(super) no_room: Option<Refusal>,
+    /// Set once a reply was missing or of another form than its command's: which command a later one belongs to is unknown.
+    broken: Option<TransportError>,
+    pub(super) left: Left,
+}
+
+impl<'a> Replies<'a> {
+    /// Those that were received, and why there are no more.
+    pub(super) fn of(replies: &'a mut Vec<Value>, ended: Option<TransportError>) -> Self {
+        let only = replies.len() == 1 && ended.is_none();
+        let (values, left) = (replies.drain(..), Left::default());
+        Self { values, ended, only, no_room: None, broken: None, left }
+    }
+
+    /// Gives an item that was sent its replies. A refused first reply may be the only one.
+    pub(super) fn give(&mut self, item: &mut Item) {
+        if !item.is_sent() {
+            return;
+        }
+        if self.no_room.is_some() {
+            item.state = State::Unread(None);
+            return;
+        }
+        for at in 0..item.packed.forms.len() {
+            if self.broken.is_none() {
+                match self.values.next() {
+                    Some(value) if item.packed.forms[at].fits(&value) => {
+                        let refusal = refusal(&value);
+                        item.replies.push(value);
+                        if let Some(refusal) = refusal {
+                            self.note(&refusal);
+                            if self.no_room.is_some() {
+                                item.state = State::Unread(Some(refusal));
+                                return;
+                            }
+                        }
+                        continue;
+                    }
+                    Some(value) => self.lose(codec::unexpected(item.name, Some(&value))),
+                    None if matches!(item.replies.first(), Some(Value::ServerError(_))) => {
+                        self.left.out_of_order = true;
+                        break;
+                    }
+                    None => {
+                        let error = self.ended.take().unwrap_or_else(hung_up);
+                        self.lose(error);
+                    }
+                }
+            }
+            if let Some(error) = &self.broken {
+                item.state = State::Lost(error.clone());
+                return;
+            }
+        }
+        item.state = State::Replied;
+    }
+
+    /// Gives changes of one transaction their replies, and each its part of the reply to EXEC. Returns whether one was refused.
+    pub(super) fn give_changes(&mut self, items: &mut [&mut Item]) -> bool {
+        let mut all = Item { name: "EXEC", state: State::Sent, ..Item::default() };
+        all.packed.forms.extend(items.iter().flat_map(|item| &item.packed.forms));
+        all.packed.forms.push(Form::ListOrNil);
+        self.give(&mut all);
+        let exec = all.replies.pop().filter(|_| all.replies.len() == items.len());
+        let each = match (all.state, exec) {
+            (State::Replied, Some(exec)) => split_exec(&all.replies, exec),
+            (State::Lost(error), _) => Err(error),
+            _ => Err(hung_up()),
+        };
+        let each = match each {
+            Ok(each) => each,
+            Err(error) => {
+                self.lose(error.clone());
+                for item in items {
+                    item.state = State::Lost(error.clone());
+                }
+                return false;
+            }
+        };
+        let is_refused = |(own, exec): (&Value, &Value)| refusal(own).is_some() || refused_in(exec);
+        let refused = all.replies.iter().zip(&each).any(is_refused);
+        for (item, (own, exec)) in items.iter_mut().zip(all.replies.into_iter().zip(each)) {
+            item.replies.extend([own, exec]);
+            item.state = State::Replied;
+        }
+        refused
+    }
+
+    fn lose(&mut self, error: TransportError) {
+        self.left.out_of_order = true;
+        self.broken = Some(error);
+    }
+
+    fn note(&mut self, refusal: &Refusal) {
+        let read_only = refusal.kind() == RefusalKind::ReadOnly;
+        self.left.read_only |= read_only;
+        self.left.out_of_order |= read_only || refusal.closes_connection();
+        self.no_room = (self.only && refusal.closes_connection()).then(|| refusal.clone());
+    }
+}
+
+/// Splits the reply to the EXEC of several changes: returns for each what it would have got alone, behind the reply to the change itself.
+fn split_exec(changes: &[Value], exec: Value) -> Result<Vec<Value>, TransportError> {
+    let refused = changes.iter().filter(|queued| refusal(queued).is_some()).count();
+    match exec {
+        // Before 2.6.5 what could not be queued is left out, and the rest is carried out.
+        Value::Array(results) if results.len() + refused == changes.len() => {
+            let mut results = results.into_iter();
+            let of = |queued: &Value| match queued {
+                Value::ServerError(_) => Value::Nil,
+                _ => Value::Array(results.by_ref().take(1).collect()),
+            };
+            Ok(changes.iter().map(of).collect())
+        }
+        reply @ (Value::Nil | Value::ServerError(_)) => Ok(changes.iter().map(|_| reply.clone()).collect()),
+        other => Err(codec::unexpected("EXEC", Some(&other))),
+    }
+}
+
+fn refused_in(exec: &Value) -> bool {
+    match exec {
+        Value::Array(results) => results.iter().any(|result| refusal(result).is_some()),
+        exec => refusal(exec).is_some(),
+    }
+}
+
+fn refusal(value: &Value) -> Option<Refusal> {
+    match value {
+        Value::ServerError(error) => Some(error.clone().into()),
+        _ => None,
+    }
+}
+
+/// The error of a command that another thread has sent without returning its outcome in time.
+pub(super) fn lost_in_batch() -> TransportError {
+    TransportError::new(
+        io::ErrorKind::TimedOut,
+        "it was pipelined with another thread's command, and that thread returned no reply in time",
+    )
+}
+
+pub(super) fn hung_up() -> TransportError {
+    TransportError::new(
+        io::ErrorKind::ConnectionReset,
+        "the server closed the connection after it had refused an earlier command",
+    )
+}
+
+#[cfg(test)]
+mod tests;

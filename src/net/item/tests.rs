@@ -1,0 +1,217 @@
+//! What is sent of items, and the outcome of each.
+
+use std::time::Duration;
+
+use super::*;
+use crate::net::connections::exchange;
+use crate::net::connections::fake::{FakeConnection, closed, late, refused};
+use crate::rules::{Change, Entry};
+use crate::values::clock;
+
+/// Sends those of the items that say so, and receives their replies.
+fn trip(connection: &mut FakeConnection, items: &mut [&mut Item]) -> Left {
+    let mut packed = Packed::default();
+    items.iter().filter(|item| item.is_sent()).for_each(|item| packed.append(&item.packed));
+    let mut replies = Vec::new();
+    let limit = Duration::from_secs(1);
+    let ended = exchange(connection, &packed.bytes, packed.forms.len(), limit, &mut replies);
+    let mut replies = Replies::of(&mut replies, ended);
+    for item in items {
+        replies.give(item);
+    }
+    replies.left
+}
+
+/// The outcome of an item, in short.
+fn short((item, command): (&mut Item, &Command)) -> String {
+    if let Some(refusal) = item.found_no_room() {
+        return format!("no room: {:?}", refusal.kind());
+    }
+    match item.outcome(command) {
+        Some(Ok(Reply::Integer(n))) => n.to_string(),
+        Some(Ok(Reply::Bulk(bytes))) => bytes.map_or("nil".into(), |bytes| String::from_utf8(bytes).unwrap()),
+        Some(Ok(Reply::Executed(count))) => format!("executed: {count:?}"),
+        Some(Ok(other)) => unreachable!("{other:?}"),
+        Some(Err(Failure::Refused(refusal))) => format!("refused: {:?}", refusal.kind()),
+        Some(Err(Failure::Lost(_))) => "lost".into(),
+        Some(Err(other)) => unreachable!("{other:?}"),
+        None => "unread".into(),
+    }
+}
+
+fn item(command: &Command, needs: Protocol, before: Option<End>) -> Item {
+    let mut item = Item::default();
+    item.set(&Key::from("k"), &Request { command: command.clone(), before }, needs);
+    item
+}
+
+fn set() -> Command {
+    Command::SetNx(Entry { value: b"1".as_slice().into(), ttl: None })
+}
+
+/// Sends SETNX, GET, DEL and SETNX in one trip. Returns the four outcomes, and whether the connection stays.
+fn four(replies: &[Value], ended: Option<redis::RedisError>) -> (String, bool) {
+    let replies = replies.to_vec();
+    let mut fake = FakeConnection::answering(move |count| {
+        assert_eq!(count, 4);
+        (replies.clone(), ended.clone())
+    });
+    let commands = [set(), Command::Get, Command::Del, set()];
+    let mut items = commands.each_ref().map(|command| item(command, Protocol::Classic, None));
+    assert!(items.iter_mut().all(|item| item.sends(None, clock::now())));
+    let left = trip(&mut fake, &mut items.each_mut());
+    let all: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
+    (all.join(", "), !left.out_of_order)
+}
+
+#[test]
+fn each_command_has_its_own_outcome_and_no_reply_after_a_wrong_one_counts() {
+    let bulk = || Value::BulkString(b"x".to_vec());
+    let (one, zero) = (Value::Int(1), Value::Int(0));
+    let usual = [one.clone(), bulk(), zero.clone(), zero.clone()];
+    let with = |position: usize, value: Value| {
+        let mut replies = usual.clone();
+        replies[position] = value;
+        replies
+    };
+    let too_many_clients = || refused("ERR max number of clients reached");
+    let table = [
+        (&usual[..], None, "1, x, 0, 0", true),
+        // Refused: the other commands are not concerned.
+        (&with(0, refused("OOM command not allowed")), None, "refused: OverMemory, x, 0, 0", true),
+        (&with(1, refused("WRONGTYPE list")), None, "1, refused: WrongType, 0, 0", true),
+        // A replica: neither are they, but the connection is invalidated.
+        (&with(2, refused("READONLY replica")), None, "1, x, refused: ReadOnly, 0", false),
+        // Of the wrong form: which commands the rest belong to is unknown.
+        (&with(0, Value::Okay), None, "lost, lost, lost, lost", false),
+        (&with(1, one.clone()), None, "1, lost, lost, lost", false),
+        (&with(3, Value::Nil), None, "1, x, 0, lost", false),
+        // Cut.
+        (&[], Some(closed()), "lost, lost, lost, lost", false),
+        (&usual[..2], Some(closed()), "1, x, lost, lost", false),
+        (&[refused("NOPERM first")], None, "refused: NotPermitted, lost, lost, lost", false),
+        // Disconnected: nothing was read.
+        (&[too_many_clients()], None, "no room: TooManyClients, unread, unread, unread", false),
+        // Or by a proxy that refuses one command and does not answer the others in time: they may have been read.
+        (&[too_many_clients()], Some(late()), "refused: TooManyClients, lost, lost, lost", false),
+        // Or by one of several servers behind a proxy: what has a reply was read.
+        (&with(0, too_many_clients()), None, "refused: TooManyClients, x, 0, 0", false),
+        (&with(1, too_many_clients())[..2], None, "1, refused: TooManyClients, lost, lost", false),
+    ];
+    for (replies, ended, outcomes, in_order) in table {
+        assert_eq!(four(replies, ended), (outcomes.to_owned(), in_order), "{replies:?}");
+    }
+}
+
+#[test]
+fn what_may_not_be_sent_is_left_out() {
+    let mut fake = FakeConnection::answering(|count| (vec![Value::Int(1); count], None));
+    let (server, now) = (Some(Version::new(2, 4, 0)), clock::now());
+    let (over, later) = (End::of(now, Duration::ZERO), End::of(now, Duration::from_secs(1)));
+    let mut items = [
+        item(&Command::Del, Protocol::Classic, Some(over)),
+        item(&Command::Del, Protocol::Classic, Some(later)),
+        Item::default(),
+        item(&set(), Protocol::Ttl, None),
+        item(&set(), Protocol::Watched, None),
+    ];
+    let sends = items.each_mut().map(|item| item.sends(server, now));
+    assert_eq!(sends, [false, true, false, false, true]);
+    let expected = [&items[1], &items[4]].map(|item| item.packed.bytes.clone()).concat();
+    let left = trip(&mut fake, &mut items.each_mut());
+    assert!(!left.out_of_order);
+    let commands = [Command::Del, Command::Del, Command::Get, set(), set()];
+    let outcomes: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
+    assert_eq!(outcomes, ["unread", "1", "unread", "unread", "1"]);
+    let sent = fake.sent.lock().unwrap();
+    let [(packed, 2)] = sent.as_slice() else { panic!("{sent:?}") };
+    assert_eq!(packed.as_bytes(), expected);
+}
+
+#[test]
+fn one_that_is_sent_is_lost_as_long_as_it_has_no_reply_and_has_its_reply_then() {
+    let mut item = item(&Command::Del, Protocol::Classic, None);
+    assert!(item.sends(None, clock::now()));
+    assert_eq!(short((&mut item, &Command::Del)), "lost");
+    Replies::of(&mut vec![Value::Int(1)], None).give(&mut item);
+    assert_eq!(short((&mut item, &Command::Del)), "1");
+}
+
+#[test]
+fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
+    let (now, mut fake) =
+        (clock::now(), FakeConnection::answering(|count| (vec![Value::Int(1); count], None)));
+    let mut item = item(&Command::Del, Protocol::Classic, Some(End::of(now, Duration::from_secs(1))));
+    assert!(item.sends(None, now));
+    Replies::of(&mut vec![refused("ERR max number of clients reached")], None).give(&mut item);
+    assert!(item.found_no_room().is_some());
+    let later = crate::values::clock::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
+    assert!(!item.sends(None, later));
+    trip(&mut fake, &mut [&mut item]);
+    assert_eq!(fake.sent.lock().unwrap().as_slice(), [(String::new(), 0)]);
+    assert_eq!(short((&mut item, &Command::Del)), "unread");
+}
+
+/// Two deletions in one transaction, and a GET behind it.
+fn transaction(replies: &[Value], ended: Option<TransportError>) -> ([String; 3], bool, bool) {
+    let delete = Command::Exec(Change::Del);
+    let now = clock::now();
+    let mut changes = [(); 2].map(|()| item(&delete, Protocol::Watched, None));
+    for change in &mut changes {
+        assert!(change.sends(None, now));
+    }
+    let mut behind = item(&Command::Get, Protocol::Classic, None);
+    assert!(behind.sends(None, now));
+    let mut replies = replies.to_vec();
+    let mut replies = Replies::of(&mut replies, ended);
+    let refused = replies.give_changes(&mut changes.each_mut());
+    replies.give(&mut behind);
+    let [first, second] = &mut changes;
+    let outcomes = [short((first, &delete)), short((second, &delete)), short((&mut behind, &Command::Get))];
+    (outcomes, refused, replies.left.out_of_order)
+}
+
+#[test]
+fn each_change_of_a_transaction_has_its_part_of_exec() {
+    let queued = || Value::SimpleString("QUEUED".into());
+    let list = |results: &[Value]| Value::Array(results.to_vec());
+    let bulk = || Value::BulkString(b"x".to_vec());
+    let done = || list(&[Value::Int(1), Value::Int(0)]);
+    let oom = || refused("OOM command not allowed");
+    let table: [(Vec<Value>, [&str; 3], bool, bool); 8] = [
+        (
+            vec![queued(), queued(), done(), bulk()],
+            ["executed: Some(1)", "executed: Some(0)", "x"],
+            false,
+            false,
+        ),
+        (vec![queued(), queued(), done()], ["executed: Some(1)", "executed: Some(0)", "lost"], false, true),
+        (
+            vec![queued(), queued(), Value::Nil, bulk()],
+            ["executed: None", "executed: None", "x"],
+            false,
+            false,
+        ),
+        (
+            vec![oom(), queued(), refused("EXECABORT discarded"), bulk()],
+            ["refused: OverMemory", "refused: Other", "x"],
+            true,
+            false,
+        ),
+        // Before 2.6.5.
+        (
+            vec![oom(), queued(), list(&[Value::Int(1)]), bulk()],
+            ["refused: OverMemory", "executed: Some(1)", "x"],
+            true,
+            false,
+        ),
+        (vec![queued(), queued()], ["lost", "lost", "lost"], false, true),
+        (vec![queued(), queued(), list(&[Value::Int(1)]), bulk()], ["lost", "lost", "lost"], false, true),
+        (vec![queued(), Value::Okay, done(), bulk()], ["lost", "lost", "lost"], false, true),
+    ];
+    for (replies, outcomes, refused, out_of_order) in table {
+        let ended = (replies.len() < 4).then(hung_up);
+        let came = transaction(&replies, ended);
+        assert_eq!(came, (outcomes.map(str::to_owned), refused, out_of_order), "{replies:?}");
+    }
+}

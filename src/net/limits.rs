@@ -1,0 +1,202 @@
+//! What a command is sent under: what the server must support, and until when what is waited for.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::errors::ConnectError;
+use crate::values::clock::{Now, Uptime};
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+
+/// What a command is sent under.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits<'a> {
+    /// A server that is known to be too old for this protocol gets nothing sent.
+    pub(crate) needs: Protocol,
+    /// When the command was decided on.
+    pub(crate) decided_at: Now,
+    /// When it was first to be sent. An attempt to connect that failed since then is one that it has waited for.
+    pub(crate) waits_since: Uptime,
+    /// An unreachable server is waited for until here.
+    pub(crate) reachable_by: Uptime,
+    /// A server that refuses connections for now is waited for until here.
+    pub(crate) accepted_by: Uptime,
+    /// A connection that is in use, or is being opened, is waited for until here.
+    pub(crate) connected_by: Uptime,
+    /// The reply is waited for until here, where the connection knows timeouts.
+    pub(crate) answered_by: Uptime,
+    /// Until when the lock is held that the command releases; only of a release. It goes before other commands.
+    pub(crate) held_until: Option<Uptime>,
+    /// Ends the wait for a connection from outside.
+    pub(crate) stop: StopCheck<'a>,
+    /// Receives what happens meanwhile.
+    pub(crate) report: Report<'a>,
+}
+
+/// How long a call may take, from which the limits of its commands follow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// When the call ends, but for its last command; `None` waits for ever.
+    pub(crate) deadline: Option<Uptime>,
+    /// How long an unreachable server is waited for.
+    pub(crate) retry_for: Duration,
+    /// How long one command may take.
+    pub(crate) command_timeout: Duration,
+}
+
+impl Budget {
+    /// How much of the time of one command may pass until it is sent. A quarter is left for the reply: a command that got its connection in
+    /// the last moment would lose its reply, and the connection with it.
+    pub(crate) fn until_sent(command_timeout: Duration) -> Duration {
+        command_timeout / 4 * 3
+    }
+}
+
+impl Limits<'_> {
+    /// Returns until when a connection is waited for after this error.
+    pub(in crate::net) fn waits_until(&self, error: &ConnectError) -> Uptime {
+        match error {
+            ConnectError::Failed(_) => self.reachable_by,
+            ConnectError::Refused(refusal) if refusal.passes_by_waiting() => self.accepted_by,
+            ConnectError::Refused(_)
+            | ConnectError::Replica { .. }
+            | ConnectError::Sentinel { .. }
+            | ConnectError::Panicked(_) => Uptime::default(),
+        }
+    }
+
+    /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long as its lock is held.
+    pub(in crate::net) fn for_own_connections(self, command_timeout: Duration) -> Self {
+        let Some(held_until) = self.held_until else { return self };
+        let connected_by = self.connected_by.max(held_until);
+        Self { connected_by, answered_by: self.answered_by.max(held_until.after(command_timeout)), ..self }
+    }
+}
+
+impl Limits<'static> {
+    /// Returns the limits of a command that is decided on now. A call ends within its deadline and the time of one command: the last
+    /// attempt comes at the deadline and may have to wait for a connection of the pool.
+    pub(crate) fn within(budget: Budget, now: Now) -> Self {
+        let Budget { deadline, retry_for, command_timeout } = budget;
+        let patient_until = now.uptime.after(retry_for);
+        let (reachable_by, accepted_by, connected_by, answered_by) = match deadline {
+            Some(deadline) => {
+                let last = deadline.after(command_timeout);
+                let connected_by = deadline.after(Budget::until_sent(command_timeout));
+                (patient_until.min(deadline), deadline, connected_by, last)
+            }
+            None => (patient_until, Uptime::MAX, Uptime::MAX, Uptime::MAX),
+        };
+        Self {
+            needs: Protocol::Classic,
+            decided_at: now,
+            waits_since: now.uptime,
+            reachable_by,
+            accepted_by,
+            connected_by,
+            answered_by,
+            held_until: None,
+            stop: StopCheck::NEVER,
+            report: Report::NONE,
+        }
+    }
+}
+
+/// Something that happens beside the outcome of a command.
+#[derive(Debug)]
+pub(crate) enum Incident<'a> {
+    /// A command of another thread was carried out after that had given up.
+    CarriedOutLate { key: &'a Key, command: &'static str },
+    /// A broken connection cannot be closed, so its pool has one less.
+    ConnectionStuck,
+}
+
+/// Receives incidents.
+#[derive(Clone, Copy)]
+pub(crate) struct Report<'a>(pub(crate) Option<&'a dyn Fn(Incident<'_>)>);
+
+impl Report<'_> {
+    pub(crate) const NONE: Report<'static> = Report(None);
+
+    pub(in crate::net) fn is_wanted(self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(in crate::net) fn incident(self, incident: Incident<'_>) {
+        if let Some(report) = self.0 {
+            report(incident);
+        }
+    }
+}
+
+impl fmt::Debug for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Report").field(&self.is_wanted()).finish()
+    }
+}
+
+/// Says whether a wait has been ended from outside.
+#[derive(Clone, Copy)]
+pub(crate) struct StopCheck<'a>(pub(crate) &'a dyn Fn() -> bool);
+
+impl StopCheck<'_> {
+    pub(crate) const NEVER: StopCheck<'static> = StopCheck(&|| false);
+}
+
+impl fmt::Debug for StopCheck<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StopCheck").field(&self.0()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::clock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn within(deadline: Option<Uptime>, now: Now) -> Limits<'static> {
+        let (retry_for, command_timeout) = (4 * SECOND, 2 * SECOND);
+        Limits::within(Budget { deadline, retry_for, command_timeout }, now)
+    }
+
+    #[test]
+    fn a_release_waits_for_own_connections_as_long_as_its_lock_is_held() {
+        let now = clock::now();
+        let limits = within(Some(now.uptime), now);
+        assert_eq!(format!("{:?}", limits.for_own_connections(2 * SECOND)), format!("{limits:?}"));
+        for (held, connected, answered) in [(60, 60, 62), (1, 1, 3)] {
+            let until = |time: u32| now.uptime.after(time * SECOND);
+            let limits = Limits { held_until: Some(until(held)), ..limits }.for_own_connections(2 * SECOND);
+            assert_eq!(limits.connected_by, until(connected).max(now.uptime.after(SECOND + SECOND / 2)));
+            assert_eq!(limits.answered_by, until(answered));
+            assert_eq!(
+                [limits.reachable_by, limits.accepted_by],
+                [now.uptime; 2],
+                "a server is not waited for"
+            );
+        }
+    }
+
+    #[test]
+    fn a_connection_comes_in_time_for_the_reply_and_all_within_the_deadline_and_a_command() {
+        let now = clock::now();
+        for timeout in [Duration::ZERO, 10 * SECOND] {
+            let deadline = now.uptime.after(timeout);
+            let limits = within(Some(deadline), now);
+            assert_eq!(limits.reachable_by, deadline.min(now.uptime.after(4 * SECOND)));
+            assert_eq!(limits.accepted_by, deadline);
+            assert_eq!(limits.connected_by, deadline.after(SECOND + SECOND / 2));
+            assert_eq!(limits.answered_by, deadline.after(2 * SECOND));
+        }
+    }
+
+    #[test]
+    fn without_a_deadline_only_an_unreachable_server_is_given_up() {
+        let now = clock::now();
+        let limits = within(None, now);
+        assert_eq!(limits.reachable_by, now.uptime.after(4 * SECOND));
+        assert_eq!([limits.accepted_by, limits.connected_by, limits.answered_by], [Uptime::MAX; 3]);
+    }
+}

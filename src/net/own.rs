@@ -1,0 +1,242 @@
+//! Sending over connections of the library's own: commands of several threads share trips over a few of them.
+
+mod leading;
+mod source;
+
+use std::cell::Cell;
+use std::io;
+use std::ops::DerefMut;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connections::{Connection, LockConnection as _, Opener, Source};
+use super::errors::{Failure, TransportError};
+use super::lanes::Told;
+use super::limits::Limits;
+use super::patience::SMALL;
+use super::pooled::PooledBackend;
+use super::trip::{Job, Place, Wire};
+use super::{Sent, Trip};
+use crate::rules::Reply;
+use crate::values::clock::{self, Now, Uptime};
+use leading::Leading;
+pub(crate) use source::{Alone, OwnSource};
+
+type Slot = super::lanes::Slot<Job, Line>;
+type Lane = super::lanes::Lane<Job, Line>;
+
+/// A connection, and the trip that is under way on it.
+pub(crate) struct Line {
+    connection: Connection,
+    wire: Wire,
+    /// When it was sent.
+    sent_at: Uptime,
+    /// Why it cannot be received.
+    failed: Option<TransportError>,
+}
+
+impl Line {
+    fn over(connection: Connection) -> Self {
+        Self { connection, wire: Wire::default(), sent_at: Uptime::default(), failed: None }
+    }
+}
+
+impl Place for Arc<Slot> {
+    fn job(&self) -> impl DerefMut<Target = Job> {
+        Slot::job(self)
+    }
+
+    fn is_gone(&self) -> bool {
+        Slot::is_gone(self)
+    }
+}
+
+/// The slot of a thread, and room for a list of others.
+type Kept = (Arc<Slot>, Vec<Arc<Slot>>);
+
+thread_local! {
+    /// Of this thread, while they are not in use.
+    static SLOT: Cell<Option<Kept>> = const { Cell::new(None) };
+}
+
+impl PooledBackend<OwnSource> {
+    /// A backend with connections of its own.
+    pub(crate) fn own(opener: Opener, pool_size: u32, retry_for: Duration) -> Self {
+        let command_timeout = opener.command_timeout;
+        Self::over(OwnSource::new(opener, pool_size), command_timeout, retry_for)
+    }
+}
+
+impl OwnSource {
+    /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
+    /// another slot.
+    fn carry(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Result<Sent, Failure> {
+        let kept = SLOT.try_with(Cell::take).ok().flatten();
+        let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(Job::default()), Vec::new()));
+        slot.job().set(trip, limits.needs);
+        let finished = match self.enter(&slot, false, limits) {
+            Ok(Told::Lead(lane)) => self.lead(lane, &slot, finished, limits),
+            Ok(Told::Done) => finished,
+            Err(Failure::NoConnection { cause, .. }) => {
+                // It includes the wait for another thread.
+                return Err(Failure::NoConnection {
+                    cause,
+                    waited: clock::uptime().since(limits.decided_at.uptime),
+                });
+            }
+            Err(failure) => return Err(failure),
+        };
+        let mut job = slot.job();
+        let mut sent = job.end(trip);
+        let gone = slot.is_gone();
+        if gone {
+            job.abandon(trip);
+        }
+        // Which of several keys a refusal was for shows when each is changed alone.
+        if job.refused_together && matches!(sent.reply, Some(Err(Failure::Refused(_)))) {
+            sent.reply = Some(Ok(Reply::Executed(None)));
+        }
+        drop(job);
+        if !gone {
+            // The thread may be ending.
+            let _ = SLOT.try_with(|kept| kept.set(Some((slot, finished))));
+        }
+        Ok(sent)
+    }
+
+    /// Leads a lane until this thread's job is done.
+    fn lead(
+        &self,
+        lane: Lane,
+        slot: &Arc<Slot>,
+        finished: Vec<Arc<Slot>>,
+        limits: &Limits<'_>,
+    ) -> Vec<Arc<Slot>> {
+        let lanes = &self.lanes;
+        let mut leading = Leading::of(lanes, slot, lane, finished, limits.report);
+        if let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) {
+            lane.batch.push(Arc::clone(slot));
+            lanes.fill(lane);
+            self.send(lane);
+        }
+        let mut answered_by = limits.answered_by;
+        while let Some(lane) = &mut leading.lane
+            && let Received::All { in_order } = self.receive(lane, answered_by)
+        {
+            // Two trips of a change take no longer than one command may.
+            answered_by = answered_by.min(lane.connection.sent_at.after(self.opener.command_timeout));
+            let open = lane.connection.wire.is_open;
+            let is_done = |other: &mut Arc<Slot>| !open || other.job().is_done;
+            leading.finished.extend(lane.batch.extract_if(.., is_done));
+            if !in_order {
+                return leading.end();
+            }
+            let done = slot.job().is_done;
+            if done && !open {
+                return leading.send_and_pass_on(|lane| self.send(lane));
+            }
+            lanes.fill(lane);
+            self.send(lane);
+            // A DISCARD alone has no thread that waits for it.
+            if done && !lane.batch.is_empty() {
+                return leading.pass_on();
+            }
+            leading.tell();
+        }
+        // Others wait for longer, and go on receiving.
+        drop(slot.give_up());
+        leading.pass_on()
+    }
+
+    /// Sends what the batch has, as far as it may be sent now.
+    fn send(&self, lane: &mut Lane) {
+        if lane.batch.is_empty() && !lane.connection.wire.is_open {
+            return;
+        }
+        // Read here: what was decided on before a wait may be too late by now (I5).
+        let now = clock::now();
+        let Line { connection, wire, sent_at, failed } = &mut *lane.connection;
+        wire.pack(&lane.batch, connection.server_version(), now);
+        (*sent_at, *failed) = (now.uptime, None);
+        if wire.count() > 0 {
+            *failed = connection.send(&wire.packed.bytes, now.uptime, self.opener.command_timeout).err();
+        }
+        self.patience.note_sent(lane.batch.len());
+    }
+
+    /// Receives the replies to a trip, and puts them into the slots of its batch.
+    fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
+        let Line { connection, wire, sent_at, failed } = &mut *lane.connection;
+        let (count, is_small) = (wire.count(), lane.batch.len() <= SMALL);
+        let deadline = sent_at.after(self.opener.command_timeout);
+        let mut ended = failed.take();
+        let resumes = connection.resumes();
+        if ended.is_none() && count > 0 {
+            let alone = lane.batch.len() == 1;
+            let until = if alone || resumes { deadline.min(answered_by) } else { deadline };
+            ended = connection.receive(count, until, is_small, &mut wire.replies).err();
+            let own_time_is_up = |error: &TransportError| {
+                error.kind() == io::ErrorKind::TimedOut && clock::uptime() < deadline
+            };
+            if resumes && !alone && ended.as_ref().is_some_and(own_time_is_up) {
+                return Received::OwnTimeIsUp;
+            }
+        }
+        connection.used(*sent_at);
+        if is_small && count > 0 {
+            self.patience.note_trip(clock::uptime().since(*sent_at));
+        }
+        let left = wire.read(&lane.batch, ended);
+        self.note_role(&left);
+        Received::All { in_order: !left.out_of_order }
+    }
+}
+
+/// What came of receiving.
+enum Received {
+    /// `in_order`: the connection may be used again.
+    All { in_order: bool },
+    /// The replies are still expected, but not by this thread.
+    OwnTimeIsUp,
+}
+
+impl Source for OwnSource {
+    type Checkout = Alone;
+
+    fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
+        let slot = Slot::new(Job::default());
+        let Told::Lead(lane) = self.enter(&slot, true, limits)? else {
+            unreachable!("its job is in no batch")
+        };
+        Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))
+    }
+
+    /// `None`: it may not be sent any more, or not to this server, or the server had no room.
+    fn share(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Option<Sent> {
+        match self.carry(trip, limits) {
+            Ok(Sent { watched: None, reply: None, .. }) => None,
+            Ok(sent) => Some(sent),
+            Err(failure) => Some(Sent::failed(trip, failure)),
+        }
+    }
+
+    fn is_own(&self) -> bool {
+        true
+    }
+
+    fn is_connected(&self) -> bool {
+        self.opener.health.open() > 0
+    }
+
+    fn found_no_room(&self) {
+        self.dialing.leave_alone(clock::uptime());
+    }
+
+    fn wake_waiting(&self) {
+        self.lanes.wake_queued();
+    }
+
+    fn opener(&self) -> Option<&Opener> {
+        Some(&self.opener)
+    }
+}

@@ -1,0 +1,114 @@
+//! What a thread leaves in order when it stops leading a lane or waiting for its job, also by a panic.
+
+use std::mem;
+use std::sync::Arc;
+
+use super::{Lane, Line, Slot};
+use crate::net::lanes::{Lanes, Told};
+use crate::net::limits::Report;
+use crate::net::trip::Job;
+
+/// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection is not used again, what
+/// was on the wire is lost, and a queued thread leads.
+pub(super) struct Leading<'a> {
+    lanes: &'a Lanes<Job, Line>,
+    slot: &'a Arc<Slot>,
+    pub(super) lane: Option<Lane>,
+    pub(super) finished: Vec<Arc<Slot>>,
+    /// Those of them whose threads wait no longer.
+    abandoned: Vec<Arc<Slot>>,
+    report: Report<'a>,
+    leads: bool,
+}
+
+impl<'a> Leading<'a> {
+    pub(super) fn of(
+        lanes: &'a Lanes<Job, Line>,
+        slot: &'a Arc<Slot>,
+        lane: Lane,
+        finished: Vec<Arc<Slot>>,
+        report: Report<'a>,
+    ) -> Self {
+        Self { lanes, slot, lane: Some(lane), finished, abandoned: Vec::new(), report, leads: true }
+    }
+
+    /// Tells the threads whose jobs are finished.
+    pub(super) fn tell(&mut self) {
+        for slot in self.finished.drain(..) {
+            if !Arc::ptr_eq(&slot, self.slot) && !slot.done() {
+                self.abandoned.push(slot);
+            }
+        }
+    }
+
+    /// Passes the lane on. One that comes back is dropped: no thread waits for its replies. Returns an empty list.
+    pub(super) fn pass_on(mut self) -> Vec<Arc<Slot>> {
+        self.lane = self.lane.take().and_then(|lane| self.lanes.pass_on(lane));
+        self.leads = self.lane.is_some();
+        self.end()
+    }
+
+    /// The same after what is queued is sent.
+    pub(super) fn send_and_pass_on(mut self, send: impl FnOnce(&mut Lane)) -> Vec<Arc<Slot>> {
+        self.lane = self.lane.take().and_then(|lane| self.lanes.fill_or_end(lane));
+        self.leads = self.lane.is_some();
+        if let Some(lane) = &mut self.lane {
+            send(lane);
+            return self.pass_on();
+        }
+        self.end()
+    }
+
+    /// Stops leading. Returns an empty list.
+    pub(super) fn end(mut self) -> Vec<Arc<Slot>> {
+        self.stop();
+        let mut finished = mem::take(&mut self.finished);
+        finished.clear();
+        finished
+    }
+
+    fn stop(&mut self) {
+        if mem::take(&mut self.leads) {
+            if let Some(Lane { connection, batch }) = self.lane.take() {
+                drop(connection);
+                self.finished.extend(batch);
+            }
+            self.lanes.end(None);
+        }
+        // All are told before code of the user is called, which may panic.
+        self.tell();
+        for gone in mem::take(&mut self.abandoned) {
+            gone.job().report_abandoned(self.report);
+        }
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A thread that waits for its job. Dropped by a panic, it waits no longer.
+pub(super) struct Waiting<'a> {
+    lanes: &'a Lanes<Job, Line>,
+    slot: &'a Arc<Slot>,
+    pub(super) ended: bool,
+}
+
+impl<'a> Waiting<'a> {
+    pub(super) fn of(lanes: &'a Lanes<Job, Line>, slot: &'a Arc<Slot>) -> Self {
+        Self { lanes, slot, ended: false }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.ended || self.lanes.leave(self.slot) {
+            return;
+        }
+        if let Some(Told::Lead(lane)) = self.slot.stop() {
+            drop(Leading::of(self.lanes, self.slot, lane, Vec::new(), Report::NONE));
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The connections of the library's own: who waits for one and for how long, and how they are opened. The thread that needs one waits while
+//! another opens it, and uses another if that is free before.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, thread};
+
+use super::leading::Waiting;
+use super::{Lane, Line, Slot};
+use crate::net::connections::{Checkout, Connection, Dialing, LockConnection as _, Opener, Source as _};
+use crate::net::errors::{ConnectError, Failure, TransportError};
+use crate::net::lanes::{Entered, Lanes, Terms, Told};
+use crate::net::limits::Limits;
+use crate::net::patience::Patience;
+use crate::net::trip::Job;
+use crate::values::clock::{self, Uptime};
+
+/// How often a queued thread looks whether the server is still waited for, while there is no connection.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(crate) struct OwnSource {
+    pub(super) lanes: Arc<Lanes<Job, Line>>,
+    pub(super) patience: Patience,
+    pub(super) opener: Arc<Opener>,
+    pub(super) dialing: Arc<Dialing>,
+    /// How many there may be.
+    size: usize,
+}
+
+impl OwnSource {
+    pub(super) fn new(opener: Opener, size: u32) -> Self {
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        Self {
+            lanes: Arc::new(Lanes::new()),
+            patience: Patience::default(),
+            dialing: Arc::default(),
+            opener: Arc::new(opener),
+            size,
+        }
+    }
+
+    /// Has this thread lead, or waits until it does or its job is done. `alone`: it has the lane for itself.
+    pub(super) fn enter(
+        &self,
+        slot: &Arc<Slot>,
+        alone: bool,
+        limits: &Limits<'_>,
+    ) -> Result<Told<Job, Line>, Failure> {
+        let may_open = || {
+            let now = clock::uptime();
+            now < limits.connected_by && self.dialing.begin(now)
+        };
+        let terms = |now: Uptime| {
+            let usable = move |line: &Line| !line.connection.is_suspect_at(now);
+            Terms { most: self.patience.lanes(self.size, now), usable, may_open }
+        };
+        match self.lanes.enter(slot, alone, terms(limits.decided_at.uptime)) {
+            Entered::Leads(lane) => return Ok(Told::Lead(lane)),
+            Entered::Waits { opens: true } => self.open_one(),
+            Entered::Waits { opens: false } => {}
+        }
+        let mut waiting = Waiting::of(&self.lanes, slot);
+        let (mut queued, mut woken, mut ended) = (true, false, None);
+        let mut yields = self.patience.yields();
+        let park = || {
+            if queued
+                && let Some(failure) = self.dialing.given_up(limits, self.is_connected(), || self.address())
+            {
+                if self.lanes.leave(slot) {
+                    ended = Some(Err(failure));
+                    return false;
+                }
+                queued = false;
+            }
+            if woken && queued {
+                match self.lanes.enter_again(slot, terms(clock::uptime())) {
+                    Entered::Leads(lane) => {
+                        ended = Some(Ok(Told::Lead(lane)));
+                        return false;
+                    }
+                    Entered::Waits { opens: true } => self.open_one(),
+                    Entered::Waits { opens: false } => {}
+                }
+            }
+            woken = true;
+            let until = if queued { limits.connected_by } else { limits.answered_by };
+            let left = until.since(clock::uptime());
+            if left.is_zero() {
+                return queued;
+            }
+            thread::park_timeout(if self.is_connected() { left } else { left.min(LOOK) });
+            true
+        };
+        let told = slot.wait(|| yields.one(), park);
+        drop(yields);
+        waiting.ended = true;
+        // One that gives up while its job is on the wire may have been told meanwhile.
+        ended.unwrap_or_else(|| Ok(told.or_else(|| slot.give_up()).unwrap_or(Told::Done)))
+    }
+
+    /// Opens a connection on a thread of its own: those that wait may have less time, and be cancelled. The first of them leads then.
+    fn open_one(&self) {
+        let (lanes, dialing) = (Arc::clone(&self.lanes), Arc::clone(&self.dialing));
+        let mut connection = Connection::new(Arc::clone(&self.opener));
+        let open = move || match connection.connect() {
+            Ok(()) => {
+                dialing.succeeded();
+                lanes.opened(Some(Lane::over(Line::over(connection))));
+            }
+            Err(error) => failed(&lanes, &dialing, error),
+        };
+        if let Err(error) = thread::Builder::new().name("setnx-lock-connect".into()).spawn(open) {
+            let text = format!("no thread could be started to connect: {error}");
+            let error = ConnectError::Failed(TransportError::new(error.kind(), &text));
+            failed(&self.lanes, &self.dialing, error);
+        }
+    }
+}
+
+fn failed(lanes: &Lanes<Job, Line>, dialing: &Dialing, error: ConnectError) {
+    dialing.failed(clock::uptime(), error);
+    lanes.opened(None);
+    lanes.wake_queued();
+}
+
+/// A connection that a thread has for itself.
+pub(crate) struct Alone {
+    pub(super) lanes: Arc<Lanes<Job, Line>>,
+    /// Until it is dropped.
+    pub(super) lane: Option<Lane>,
+}
+
+const HERE: &str = "it is here until it is dropped";
+
+impl Checkout for Alone {
+    fn invalidate(mut self) {
+        (*self).invalidate();
+    }
+}
+
+impl Deref for Alone {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        match &self.lane {
+            Some(lane) => &lane.connection.connection,
+            None => unreachable!("{HERE}"),
+        }
+    }
+}
+
+impl DerefMut for Alone {
+    fn deref_mut(&mut self) -> &mut Connection {
+        match &mut self.lane {
+            Some(lane) => &mut lane.connection.connection,
+            None => unreachable!("{HERE}"),
+        }
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        let Some(mut lane) = self.lane.take() else { return };
+        lane.connection.connection.used(clock::uptime());
+        let kept = Some(lane).filter(|lane| lane.connection.connection.is_connected());
+        self.lanes.end(kept);
+    }
+}
+
+impl fmt::Debug for OwnSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OwnSource")
+            .field("size", &self.size)
+            .field("lanes", &self.lanes)
+            .finish_non_exhaustive()
+    }
+}

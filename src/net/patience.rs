@@ -1,0 +1,276 @@
+//! For how long a thread yields before it sleeps, and how many lanes pay.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::values::clock::{self, Uptime};
+
+/// How often a thread yields before it parks.
+const YIELDS: u32 = 16;
+/// Yielding may take so long, unless so many jobs are sent meanwhile: then the threads that run instead are those of this library.
+const LONG: Duration = Duration::from_millis(2);
+const FEW: u64 = 50;
+/// For how long threads park at once, after others were found to compute on these processors, in microseconds; up to so long if they are
+/// found again and again. A pause of the whole machine looks the same, once.
+const CROWDED: u64 = 50_000;
+const LONG_CROWDED: u64 = 400_000;
+/// How many lanes there are while small trips are quick: on one machine more cost speed. Where a trip takes longer, all connections pay.
+const LANES: usize = 4;
+const QUICK: u64 = 300;
+/// How many jobs a small trip has at most.
+pub(super) const SMALL: usize = 8;
+
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    /// In microseconds of uptime.
+    crowded_until: AtomicU64,
+    crowded_for: AtomicU64,
+    /// How many jobs were sent.
+    sent: AtomicU64,
+    /// How long a small trip takes of late, in microseconds.
+    trip: AtomicU64,
+}
+
+/// The yields of one wait.
+pub(super) struct Yields<'a> {
+    patience: &'a Patience,
+    began: Uptime,
+    sent: u64,
+    left: u32,
+}
+
+impl Patience {
+    pub(super) fn note_sent(&self, jobs: usize) {
+        self.sent.fetch_add(jobs as u64, Ordering::Relaxed);
+    }
+
+    /// Notes how long a small trip took. A quick one counts at once: others take longer where their threads are kept from running.
+    pub(super) fn note_trip(&self, took: Duration) {
+        let (took, before) = (micros(took), self.trip.load(Ordering::Relaxed));
+        let now = if took < before { took } else { (31 * before + took).div_ceil(32) };
+        if now != before {
+            self.trip.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns how many lanes there may be, of so many connections.
+    pub(super) fn lanes(&self, connections: usize, now: Uptime) -> usize {
+        let quick = self.trip.load(Ordering::Relaxed) < QUICK;
+        if quick && !self.is_crowded(now) { connections.min(LANES) } else { connections }
+    }
+
+    fn note_crowd(&self, now: u64) {
+        let (until, lasted) =
+            (self.crowded_until.load(Ordering::Relaxed), self.crowded_for.load(Ordering::Relaxed));
+        let again = now < until + lasted;
+        let lasts = if again { (2 * lasted).min(LONG_CROWDED) } else { CROWDED };
+        // Of several threads that find it at a time, the first counts.
+        if now >= until {
+            self.crowded_for.store(lasts, Ordering::Relaxed);
+            self.crowded_until.store(now + lasts, Ordering::Relaxed);
+        }
+    }
+
+    fn is_crowded(&self, now: Uptime) -> bool {
+        micros(now.0) < self.crowded_until.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn yields(&self) -> Yields<'_> {
+        let began = clock::uptime();
+        let left = if self.is_crowded(began) { 0 } else { YIELDS };
+        Yields { patience: self, began, sent: self.sent.load(Ordering::Relaxed), left }
+    }
+}
+
+impl Yields<'_> {
+    /// Yields; returns `false` instead once that was often enough.
+    pub(super) fn one(&mut self) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        self.left -= 1;
+        thread::yield_now();
+        true
+    }
+
+    /// Notes a crowd if yielding took long although few jobs were sent.
+    fn ended(&self, now: Uptime) {
+        let sent = self.patience.sent.load(Ordering::Relaxed).wrapping_sub(self.sent);
+        if now.since(self.began) > LONG && sent < FEW {
+            self.patience.note_crowd(micros(now.0));
+        }
+    }
+}
+
+impl Drop for Yields<'_> {
+    fn drop(&mut self) {
+        if self.left < YIELDS {
+            self.ended(clock::uptime());
+        }
+    }
+}
+
+/// How often a thread looks for a reply before it sleeps, yielding its processor in between. On one machine, and over a fast network, a thread
+/// that sleeps and is woken takes longer than the server needs for a command.
+const LOOKS: u32 = 100;
+/// Looking that takes so long shows that others compute on these processors.
+const CROWD: Duration = Duration::from_millis(1);
+/// How many times what was in vain is left out at most.
+const LEFT_OUT: u32 = 63;
+
+/// Whether looking for replies pays. What was in vain is left out the next time, then three times, and so on; what paid is done again.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    never: bool,
+    left_out: AtomicU32,
+    next: AtomicU32,
+}
+
+impl Looks {
+    pub(super) fn never() -> Self {
+        Self { never: true, ..Self::default() }
+    }
+
+    /// Calls `look` until it returns something, if that pays.
+    pub(super) fn until_some<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        if !self.may_pay() {
+            return None;
+        }
+        let mut found = look();
+        if found.is_none() {
+            let began = clock::uptime();
+            for _ in 0..LOOKS {
+                thread::yield_now();
+                found = look();
+                if clock::uptime().since(began) > CROWD {
+                    // A thread that sleeps is preferred to one that yields.
+                    self.leave_out(LEFT_OUT);
+                    return found;
+                }
+                if found.is_some() {
+                    break;
+                }
+            }
+        }
+        self.note(found.is_some());
+        found
+    }
+
+    /// Returns true if it is time to look again.
+    fn may_pay(&self) -> bool {
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        if left_out == 0 && !self.never {
+            return true;
+        }
+        self.left_out.store(left_out.saturating_sub(1), Ordering::Relaxed);
+        false
+    }
+
+    fn note(&self, has_paid: bool) {
+        let next = self.next.load(Ordering::Relaxed);
+        match has_paid {
+            true if next > 0 => self.next.store(next / 2, Ordering::Relaxed),
+            true => {}
+            false => self.leave_out((2 * next + 1).min(LEFT_OUT)),
+        }
+    }
+
+    fn leave_out(&self, times: u32) {
+        self.next.store(times, Ordering::Relaxed);
+        self.left_out.store(times, Ordering::Relaxed);
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_parks_after_its_yields_and_at_once_where_others_compute() {
+        let patience = Patience::default();
+        let mut yields = patience.yields();
+        assert_eq!((0..100).filter(|_| yields.one()).count(), 16);
+        let later = yields.began.after(Duration::from_millis(3));
+        patience.note_sent(50);
+        yields.ended(later);
+        assert!(!patience.is_crowded(later), "these were this library's");
+        patience.yields().ended(later.after(Duration::from_secs(60)));
+        assert_eq!(patience.yields().left, 0);
+        // The end of its yields is the end of a wait; without a yield there was none.
+        let patience = Patience::default();
+        let [mut some, none] = [patience.yields(), patience.yields()];
+        assert!(some.one());
+        thread::sleep(2 * LONG);
+        drop(none);
+        assert_eq!(patience.crowded_until.load(Ordering::Relaxed), 0);
+        drop(some);
+        assert!(patience.crowded_until.load(Ordering::Relaxed) > 0);
+    }
+
+    #[test]
+    fn threads_park_longer_and_have_all_connections_where_others_go_on_computing() {
+        let patience = Patience::default();
+        let until = |now: u64| {
+            patience.note_crowd(now);
+            patience.crowded_until.load(Ordering::Relaxed) - now
+        };
+        assert_eq!(until(1_000_000), 50_000);
+        let at = |now: u64| patience.lanes(16, Uptime(Duration::from_micros(now)));
+        assert_eq!([at(1_049_999), at(1_050_000)], [16, 4]);
+        patience.note_crowd(1_020_000);
+        assert_eq!(at(1_050_000), 4, "one of the threads that wait counts");
+        assert_eq!(
+            [until(1_060_000), until(1_200_000), until(1_410_000), until(1_900_000)],
+            [100_000, 200_000, 400_000, 400_000]
+        );
+        assert_eq!(until(9_000_000), 50_000);
+    }
+
+    #[test]
+    fn looking_in_vain_is_left_out_more_and_more_until_it_pays() {
+        let looks = Looks::default();
+        let in_vain = |wanted: usize| {
+            let looks = |_: &usize| {
+                looks.may_pay() && {
+                    looks.note(false);
+                    true
+                }
+            };
+            (0..1000).filter(looks).take(wanted).collect::<Vec<_>>()
+        };
+        assert_eq!(in_vain(5), [0, 2, 6, 14, 30]);
+        let mut times = 0;
+        while looks.until_some(|| Some(())).is_none() {
+            times += 1;
+        }
+        assert_eq!(times, 31);
+        assert_eq!(in_vain(2), [0, 32]);
+        assert!(Looks::never().until_some(|| Some(())).is_none());
+        // Looking in vain counts, however long it takes.
+        let (looks, mut looked) = (Looks::default(), 0);
+        for _ in 0..2 {
+            let in_vain = || {
+                looked += 1;
+                None::<()>
+            };
+            assert!(looks.until_some(in_vain).is_none());
+        }
+        assert!(looked <= 101 && looked > 1, "the second time it is left out: {looked}");
+    }
+
+    #[test]
+    fn there_are_more_lanes_where_trips_take_long() {
+        let patience = Patience::default();
+        assert_eq!([1, 3, 16].map(|connections| patience.lanes(connections, Uptime::default())), [1, 3, 4]);
+        (0..30).for_each(|_| patience.note_trip(Duration::from_millis(1)));
+        assert_eq!([1, 3, 16].map(|connections| patience.lanes(connections, Uptime::default())), [1, 3, 16]);
+        patience.note_trip(Duration::from_micros(50));
+        (0..5).for_each(|_| patience.note_trip(Duration::from_millis(1)));
+        assert_eq!(patience.lanes(16, Uptime::default()), 4);
+    }
+}

@@ -1,0 +1,197 @@
+//! The backend over a source of connections: has a command sent with those of other threads where the source does that, or borrows a connection.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+use std::{fmt, slice, thread};
+
+use redis::cmd;
+
+use super::connections::{Checkout as _, LockConnection, Opener, SharedPool, Source, ask};
+use super::errors::{ConnectError, Failure};
+use super::limits::Limits;
+use super::transactions::Transactions;
+use super::trip::{Job, Wire};
+use super::{Backend, Heard, Sent, Trip};
+use crate::values::clock::{self, Now};
+use crate::values::key::Key;
+use crate::values::version::Version;
+
+/// How long a server that takes no more clients is left alone.
+const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// The lists of this thread, which are used again.
+    static KEPT: Cell<(Vec<RefCell<Job>>, Wire)> = Cell::default();
+}
+
+/// A backend that borrows a connection for each trip, or from WATCH to EXEC.
+pub(crate) struct PooledBackend<S> {
+    pub(super) pool: S,
+    transactions: Transactions,
+    pub(super) command_timeout: Duration,
+    retry_for: Duration,
+}
+
+impl<M: r2d2::ManageConnection> PooledBackend<SharedPool<M>>
+where
+    M::Connection: LockConnection,
+{
+    /// A backend on an r2d2 pool that others may use as well.
+    pub(crate) fn shared(pool: r2d2::Pool<M>, command_timeout: Duration, retry_for: Duration) -> Self {
+        Self::over(SharedPool::new(pool), command_timeout, retry_for)
+    }
+}
+
+impl<S: Source> PooledBackend<S> {
+    pub(super) fn over(pool: S, command_timeout: Duration, retry_for: Duration) -> Self {
+        Self { pool, transactions: Transactions::default(), command_timeout, retry_for }
+    }
+
+    /// Sends trips on a connection of the pool, which carries nothing else meanwhile.
+    fn send_alone(&self, trips: &[Trip<'_>], mut limits: Limits<'_>) -> Vec<Sent> {
+        let (mut jobs, mut wire) = KEPT.try_with(Cell::take).unwrap_or_default();
+        if jobs.len() < trips.len() {
+            jobs.resize_with(trips.len(), RefCell::default);
+        }
+        let all = |failure: &Failure| trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
+        loop {
+            for (job, trip) in jobs.iter_mut().zip(trips) {
+                job.get_mut().set(trip, limits.needs);
+            }
+            let (mut connection, now) = match self.connection(&mut limits) {
+                Ok(ready) => ready,
+                Err(failure) => return all(&failure),
+            };
+            let mut time = limits;
+            time.answered_by = time.answered_by.min(now.uptime.after(self.command_timeout));
+            let batch = &mut jobs[..trips.len()];
+            let left = wire.exchange(&mut *connection, batch, now, &time);
+            self.pool.note_role(&left);
+            if left.out_of_order {
+                connection.invalidate();
+            } else {
+                drop(connection);
+            }
+            let refusal = batch.iter_mut().find_map(|job| job.get_mut().found_no_room().cloned());
+            match refusal {
+                Some(_) if self.wait_for_room(&mut limits) => {}
+                Some(refusal) => return all(&Failure::Refused(refusal)),
+                None => break,
+            }
+        }
+        let end = |(job, trip): (&mut RefCell<Job>, &Trip<'_>)| match job.get_mut().end(trip) {
+            Sent { watched: None, reply: None, .. } => Sent::failed(trip, Failure::TooLate),
+            sent => sent,
+        };
+        let sent = jobs.iter_mut().zip(trips).map(end).collect();
+        // The thread may be ending.
+        let _ = KEPT.try_with(|kept| kept.set((jobs, wire)));
+        sent
+    }
+
+    /// Returns the limits as they are with the connections of this pool.
+    pub(super) fn limits<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
+        if self.pool.is_own() { limits.for_own_connections(self.command_timeout) } else { *limits }
+    }
+
+    /// Waits a moment before commands are sent again that the server has not read, since it had no room for the connection: their outcome is
+    /// known, so that does not break I6. Returns whether there is time.
+    pub(super) fn wait_for_room(&self, limits: &mut Limits<'_>) -> bool {
+        let waits_until = if self.pool.is_connected() { limits.connected_by } else { limits.accepted_by };
+        self.pool.found_no_room();
+        if clock::uptime().after(TOO_MANY_CLIENTS_PAUSE) >= waits_until || limits.stop.0() {
+            return false;
+        }
+        thread::sleep(TOO_MANY_CLIENTS_PAUSE);
+        limits.decided_at = clock::now();
+        true
+    }
+
+    /// Returns a connection to a server that is not too old.
+    pub(super) fn connection(&self, limits: &mut Limits<'_>) -> Result<(S::Checkout, Now), Failure> {
+        loop {
+            let began = limits.decided_at.uptime;
+            let (mut connection, now) = self.pool.checkout(limits)?;
+            let version = connection.server_version().filter(|version| *version < limits.needs.min_version());
+            let Some(version) = version else { return Ok((connection, now)) };
+            // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
+            let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
+            let Err(error) = ask(&mut *connection, &cmd("PING"), limit) else {
+                return Err(Failure::TooOld(version));
+            };
+            connection.invalidate();
+            limits.decided_at = clock::now();
+            if limits.decided_at.uptime >= limits.answered_by {
+                let waited = limits.decided_at.uptime.since(began);
+                return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
+            }
+        }
+    }
+
+    /// Fails if transactions are needed, and do not reach the server.
+    pub(super) fn ensure_transactions(&self, key: &Key, limits: &Limits<'_>) -> Result<(), Failure> {
+        self.transactions.ensure(key, limits, |limits| self.connection(limits))
+    }
+}
+
+impl<S: Source> Backend for PooledBackend<S> {
+    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
+        if let Err(failure) = self.ensure_transactions(trip.key, limits) {
+            return Sent::failed(trip, failure);
+        }
+        let mut limits = self.limits(limits);
+        if let Some(sent) = self.pool.share(trip, &limits) {
+            return sent;
+        }
+        limits.decided_at = clock::now();
+        let sent = self.send_alone(slice::from_ref(trip), limits).pop();
+        sent.unwrap_or_else(|| unreachable!("there is one for each trip"))
+    }
+
+    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+        // As for one: no lock is acquired that could not be released.
+        if let Err(failure) = self.ensure_transactions(trips[0].key, limits) {
+            return trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
+        }
+        self.send_alone(trips, self.limits(limits))
+    }
+
+    fn wake_waiting(&self) {
+        self.pool.wake_waiting();
+    }
+
+    fn server_version(&self) -> Option<Version> {
+        self.pool.opener()?.health.server_version()
+    }
+
+    fn address(&self) -> Option<String> {
+        self.pool.opener().map(Opener::address)
+    }
+
+    fn can_listen(&self) -> bool {
+        self.pool.opener().is_some()
+    }
+
+    fn listen(&self, channel: &[u8], heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+        let Some(opener) = self.pool.opener() else { unreachable!("a pool of the user's does not listen") };
+        opener.listen(channel, heard)
+    }
+
+    fn command_timeout(&self) -> Duration {
+        self.command_timeout
+    }
+
+    fn retry_for(&self) -> Duration {
+        self.retry_for
+    }
+}
+
+impl<S: Source> fmt::Debug for PooledBackend<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledBackend")
+            .field("pool", &self.pool)
+            .field("command_timeout", &self.command_timeout)
+            .field("retry_for", &self.retry_for)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,83 @@
+//! A backend without a server, whose replies a test chooses.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{Backend, Failure, Inspect, Limits, Refusal, Sent, ServerReport, TransportError, Trip};
+use crate::rules::lease::End;
+use crate::rules::{Command, Reply};
+use crate::values::clock::Now;
+use crate::values::key::Key;
+use crate::values::version::Version;
+
+/// A command that was sent: its name, when it was decided on, and the time it was bound to.
+type SentCommand = (&'static str, Now, Option<End>);
+
+type Script = dyn Fn(&Key, &Command) -> Reply + Send + Sync;
+
+pub(crate) struct ScriptedBackend {
+    reply: Box<Script>,
+    pub(crate) sent: Mutex<Vec<SentCommand>>,
+}
+
+impl ScriptedBackend {
+    pub(crate) fn replying(reply: impl Fn(&Command) -> Reply + Send + Sync + 'static) -> Arc<Self> {
+        Self::replying_for(move |_, command| reply(command))
+    }
+
+    pub(crate) fn replying_for(reply: impl Fn(&Key, &Command) -> Reply + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { reply: Box::new(reply), sent: Mutex::default() })
+    }
+
+    /// Grants every lock, and deletes every key.
+    pub(crate) fn granting() -> Arc<Self> {
+        Self::replying(|_| Reply::Integer(1))
+    }
+}
+
+impl Backend for ScriptedBackend {
+    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
+        let reply = |command: &Command, before: Option<End>| {
+            self.sent.lock().unwrap().push((command.name(), limits.decided_at, before));
+            Some(match (self.reply)(trip.key, command) {
+                Reply::Lost => {
+                    Err(Failure::Lost(TransportError::new(std::io::ErrorKind::ConnectionReset, "on purpose")))
+                }
+                Reply::Refused => Err(Failure::Refused(Refusal::new("ERR on purpose"))),
+                reply => Ok(reply),
+            })
+        };
+        assert!(trip.watch.is_none(), "Classic watches nothing");
+        let own = reply(&trip.request.command, trip.request.before);
+        Sent { watched: None, reply: own, behind: trip.behind.and_then(|behind| reply(behind, None)) }
+    }
+
+    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+        trips.iter().map(|trip| self.send(trip, limits)).collect()
+    }
+
+    fn server_version(&self) -> Option<Version> {
+        None
+    }
+
+    fn command_timeout(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn retry_for(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+}
+
+impl Inspect for ScriptedBackend {
+    fn inspect(&self, _: &Key, _: &Limits<'_>) -> Result<Result<ServerReport, Refusal>, Failure> {
+        unreachable!("it is not inspected")
+    }
+}
+
+impl fmt::Debug for ScriptedBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScriptedBackend").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,133 @@
+//! Whether transactions reach the server. A server that reported its version has them or not; of another one it is tried before the first
+//! lock of Watched or Ttl is acquired, which could not be released without them. Some proxies close the connection on WATCH.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::{Value, cmd};
+
+use super::codec;
+use super::connections::{Checkout, LockConnection, ask, exchange};
+use super::errors::{ConnectError, Failure, Refusal, RefusalKind, TransportError};
+use super::limits::Limits;
+use super::resp::{Form, Packed};
+use crate::rules::Command;
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+
+/// How long a server is left alone after connections were closed on WATCH. There may be another proxy then.
+const LEFT_ALONE: Duration = Duration::from_secs(60);
+
+/// What is known of a server.
+#[derive(Debug, Default)]
+pub(super) struct Transactions {
+    work: AtomicBool,
+    /// Until when they are not tried, in microseconds of uptime.
+    lacking_until: AtomicU64,
+}
+
+impl Transactions {
+    fn are_lacking(&self) -> bool {
+        Uptime(Duration::from_micros(self.lacking_until.load(Ordering::Relaxed))) > clock::uptime()
+    }
+
+    fn note_lacking(&self) {
+        let until = clock::uptime().after(LEFT_ALONE).0.as_micros();
+        self.lacking_until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Tries a transaction without a change on a connection of `connect`, unless it is known whether they work. Fails if they do not, or if
+    /// there is no connection.
+    pub(super) fn ensure<'a, C: Checkout>(
+        &self,
+        key: &Key,
+        limits: &Limits<'a>,
+        connect: impl Fn(&mut Limits<'a>) -> Result<(C, Now), Failure>,
+    ) -> Result<(), Failure> {
+        let needed = limits.needs.min_version() >= Protocol::Watched.min_version();
+        if !needed || self.work.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        if self.are_lacking() {
+            return Err(Failure::NoTransactions(None));
+        }
+        let mut limits = *limits;
+        let began = clock::uptime();
+        let mut was_closed = false;
+        loop {
+            let (mut connection, now) = connect(&mut limits)?;
+            let left = limits.answered_by.since(now.uptime);
+            let tried = match connection.server_version() {
+                Some(_) => Ok(Ok(())),
+                None => try_one(&mut *connection, key, was_closed, left),
+            };
+            let ended = match tried {
+                Ok(Ok(())) => {
+                    self.work.store(true, Ordering::Relaxed);
+                    return Ok(());
+                }
+                Ok(Err(refusal)) => {
+                    // It may be watching.
+                    connection.invalidate();
+                    return match refusal.kind() {
+                        RefusalKind::UnknownCommand => Err(Failure::NoTransactions(Some(refusal))),
+                        RefusalKind::NotPermitted => Err(Failure::Refused(refusal)),
+                        // It concerns the key, or passes.
+                        _ => Ok(()),
+                    };
+                }
+                Err(ended) => ended,
+            };
+            connection.invalidate();
+            match ended {
+                // The connection had just answered GET, and another was closed before.
+                Ended::OnWatch(error) if error.is_disconnect() && was_closed => {
+                    self.note_lacking();
+                    return Err(Failure::NoTransactions(None));
+                }
+                Ended::OnWatch(error) if error.is_disconnect() => was_closed = true,
+                Ended::OnWatch(error) | Ended::OnGet(error) => {
+                    let waited = clock::uptime().since(began);
+                    return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
+                }
+            }
+            limits.decided_at = clock::now();
+        }
+    }
+}
+
+/// On which command the connection ended.
+enum Ended {
+    OnGet(TransportError),
+    OnWatch(TransportError),
+}
+
+/// Tries a transaction, after a GET where the connection has to prove that it works. The inner error is the first refusal.
+fn try_one(
+    connection: &mut impl LockConnection,
+    key: &Key,
+    reads_first: bool,
+    limit: Duration,
+) -> Result<Result<(), Refusal>, Ended> {
+    if reads_first {
+        let get = cmd("GET").arg(key.as_bytes()).clone();
+        // Any answer will do.
+        ask(connection, &get, limit).map_err(Ended::OnGet)?.ok();
+    }
+    let mut packed = Packed::default();
+    codec::pack(&mut packed, key.as_bytes(), &Command::WatchGet);
+    packed.command(Form::Okay, &[b"MULTI"]);
+    packed.command(Form::Okay, &[b"DISCARD"]);
+    let mut replies = Vec::new();
+    let ended = exchange(connection, &packed.bytes, packed.forms.len(), limit, &mut replies);
+    let refusal = replies.into_iter().find_map(|reply| match reply {
+        Value::ServerError(error) => Some(Refusal::from(error)),
+        _ => None,
+    });
+    match (refusal, ended) {
+        (Some(refusal), _) => Ok(Err(refusal)),
+        (None, None) => Ok(Ok(())),
+        (None, Some(error)) => Err(Ended::OnWatch(error)),
+    }
+}

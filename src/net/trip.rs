@@ -1,0 +1,322 @@
+//! A trip: what goes over a connection together for several keys and threads, and how the replies get to each.
+//!
+//! | in this order | for whom |
+//! |---|---|
+//! | the changes, and EXEC; or DISCARD if there are none | whose key was found to hold what it should, in the trip before |
+//! | what goes behind each change | the same |
+//! | a command, and what goes behind it | each of the others |
+//! | WATCH and GET for each, and MULTI | who changes a key if it holds what it should |
+//!
+//! So threads that change keys by transactions share two trips; of several that change one key, the first does. MULTI goes with what is watched: a server that refuses it does so before any
+//! change is on its way. If one of the keys was written meanwhile, none is changed, and each thread looks again by itself.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::mem;
+use std::ops::DerefMut;
+
+use redis::Value;
+
+use super::codec;
+use super::connections::{LockConnection, exchange};
+use super::errors::{Refusal, TransportError};
+use super::item::{self, Item, Left, Replies};
+use super::limits::{Incident, Limits, Report};
+use super::resp::{Form, Packed};
+use super::{Sent, Trip};
+use crate::rules::{Change, Command, Reply, Request};
+use crate::values::clock::{self, Now};
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+use crate::values::version::Version;
+
+/// What one key has sent. Its lists are used again.
+#[derive(Debug, Default)]
+pub(super) struct Job {
+    own: Item,
+    behind: Item,
+    /// WATCH and GET, before a change.
+    look: Item,
+    /// What the key should hold; only before a change.
+    expected: Option<Vec<u8>>,
+    /// Whether it holds that, so that the change goes in the next trip.
+    watches: bool,
+    pub(super) is_done: bool,
+    /// Whether a transaction that changed other keys too was refused.
+    pub(super) refused_together: bool,
+    abandoned: Option<Abandoned>,
+}
+
+/// Where a job is: it may be another thread's, which may give up.
+pub(super) trait Place {
+    fn job(&self) -> impl DerefMut<Target = Job>;
+
+    /// Returns true if its thread waits no longer.
+    fn is_gone(&self) -> bool;
+}
+
+impl Place for RefCell<Job> {
+    fn job(&self) -> impl DerefMut<Target = Job> {
+        self.borrow_mut()
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+/// What a thread had sent that waits no longer.
+#[derive(Debug)]
+struct Abandoned {
+    key: Key,
+    command: Command,
+    behind: Option<Command>,
+}
+
+impl Job {
+    pub(super) fn set(&mut self, trip: &Trip<'_>, needs: Protocol) {
+        self.behind.clear();
+        self.look.clear();
+        (self.expected, self.abandoned) = (None, None);
+        (self.watches, self.is_done, self.refused_together) = (false, false, false);
+        self.own.set(trip.key, trip.request, needs);
+        if let Some(watch) = &trip.watch {
+            self.look.set(trip.key, &Request::at_any_time(watch.command.clone()), needs);
+            self.expected = Some(watch.expected.to_vec());
+        }
+        if let Some(behind) = trip.behind {
+            self.behind.set(trip.key, &Request::at_any_time(behind.clone()), Protocol::Classic);
+        }
+    }
+
+    /// Returns the refusal of a connection for which the server has no room.
+    pub(super) fn found_no_room(&self) -> Option<&Refusal> {
+        self.own.found_no_room().or_else(|| self.look.found_no_room())
+    }
+
+    /// Returns what came of it. Nothing is set if it was not sent, or not read.
+    pub(super) fn end(&mut self, trip: &Trip<'_>) -> Sent {
+        Sent {
+            watched: trip.watch.and_then(|watch| self.look.outcome(watch.command)),
+            reply: self.own.outcome(&trip.request.command),
+            behind: trip.behind.and_then(|behind| self.behind.outcome(behind)),
+        }
+    }
+
+    /// Notes that its thread waits no longer, and what it was, for a success that comes later.
+    pub(super) fn abandon(&mut self, trip: &Trip<'_>) {
+        if !self.is_done {
+            let (key, command) = (trip.key.clone(), trip.request.command.clone());
+            self.abandoned = Some(Abandoned { key, command, behind: trip.behind.cloned() });
+        }
+    }
+
+    fn sends(&mut self, server: Option<Version>, now: Now) -> bool {
+        item::send_both(&mut self.own, &mut self.behind, server, now)
+    }
+
+    /// Reports a command that changed the key after its thread had given up. That thread has reported the outcome as unknown, or found it
+    /// out by reading the key (I6).
+    pub(super) fn report_abandoned(&mut self, report: Report<'_>) {
+        let Some(Abandoned { key, command, behind }) = self.abandoned.take() else { return };
+        let own = (&mut self.own, Some(&command));
+        for (item, command) in [own, (&mut self.behind, behind.as_ref())] {
+            if let Some(command) = command
+                && let Some(Ok(reply)) = item.outcome(command)
+                && has_changed(command, &reply)
+            {
+                report.incident(Incident::CarriedOutLate { key: &key, command: command.name() });
+            }
+        }
+    }
+}
+
+fn has_changed(command: &Command, reply: &Reply) -> bool {
+    match command {
+        Command::SetNx(_) | Command::Del => *reply == Reply::Integer(1),
+        Command::GetSet(_) => true,
+        Command::Exec(Change::Set(_) | Change::Del) => *reply == Reply::Executed(Some(1)),
+        _ => false,
+    }
+}
+
+/// What is on the wire of a connection.
+#[derive(Debug, Default)]
+pub(super) struct Wire {
+    pub(super) packed: Packed,
+    pub(super) replies: Vec<Value>,
+    /// Whether a transaction is open, which the next trip ends.
+    pub(super) is_open: bool,
+    /// Whether this trip ends one.
+    ends: bool,
+    /// Whether it begins one.
+    looks: bool,
+}
+
+impl Wire {
+    /// How many replies the trip has.
+    pub(super) fn count(&self) -> usize {
+        self.packed.forms.len()
+    }
+
+    /// Packs what may be sent now.
+    pub(super) fn pack(&mut self, batch: &[impl Place], server: Option<Version>, now: Now) {
+        self.packed.clear();
+        self.replies.clear();
+        self.looks = false;
+        self.ends = mem::take(&mut self.is_open);
+        if self.ends {
+            self.pack_changes(batch, server, now);
+        }
+        for place in batch {
+            let job = &mut *place.job();
+            // Once its thread waits no longer, it has taken what is not sent as such.
+            if job.watches || job.is_done || place.is_gone() {
+                continue;
+            }
+            if job.expected.is_some() {
+                self.looks |= job.look.sends(server, now);
+            } else if job.sends(server, now) {
+                self.packed.append(&job.own.packed);
+                if job.behind.is_sent() {
+                    self.packed.append(&job.behind.packed);
+                }
+            }
+        }
+        if self.looks {
+            for place in batch {
+                let job = place.job();
+                if job.look.is_sent() && !job.watches && !job.is_done {
+                    self.packed.append(&job.look.packed);
+                }
+            }
+            self.packed.command(Form::Okay, &[b"MULTI"]);
+        }
+    }
+
+    fn pack_changes(&mut self, batch: &[impl Place], server: Option<Version>, now: Now) {
+        for place in batch {
+            let job = &mut *place.job();
+            // Both under one lock: its thread may give up in between.
+            let sends = job.watches && !job.is_done && !place.is_gone();
+            if sends && job.sends(server, now) {
+                self.packed.append(&job.own.packed);
+            }
+        }
+        if self.count() == 0 {
+            return self.packed.command(Form::Okay, &[b"DISCARD"]);
+        }
+        self.packed.command(Form::ListOrNil, &[b"EXEC"]);
+        for place in batch {
+            let job = place.job();
+            if job.watches && !job.is_done && job.own.is_sent() && job.behind.is_sent() {
+                self.packed.append(&job.behind.packed);
+            }
+        }
+    }
+
+    /// Reads the replies, of which `ended` says why some are missing, and gives each job its own.
+    pub(super) fn read(&mut self, batch: &[impl Place], ended: Option<TransportError>) -> Left {
+        let mut values = mem::take(&mut self.replies);
+        let mut replies = Replies::of(&mut values, ended);
+        if self.ends {
+            self.is_open = read_changes(batch, &mut replies);
+        }
+        for place in batch {
+            let job = &mut *place.job();
+            if job.expected.is_none() {
+                replies.give(&mut job.own);
+                replies.give(&mut job.behind);
+                job.is_done = true;
+            } else if !job.look.is_sent() {
+                job.is_done = true;
+            }
+        }
+        if self.looks {
+            self.is_open = read_looks(batch, &mut replies);
+        }
+        let left = mem::take(&mut replies.left);
+        drop(replies);
+        self.replies = values;
+        left
+    }
+
+    /// Sends the jobs over a connection that carries nothing else. Returns in what state that is left.
+    pub(super) fn exchange(
+        &mut self,
+        connection: &mut impl LockConnection,
+        batch: &[impl Place],
+        mut now: Now,
+        limits: &Limits<'_>,
+    ) -> Left {
+        loop {
+            self.pack(batch, connection.server_version(), now);
+            if self.count() == 0 {
+                return Left::default();
+            }
+            let limit = limits.answered_by.since(now.uptime);
+            let ended = exchange(connection, &self.packed.bytes, self.count(), limit, &mut self.replies);
+            let left = self.read(batch, ended);
+            if left.out_of_order || !self.is_open {
+                return left;
+            }
+            now = clock::now();
+        }
+    }
+}
+
+/// Reads the end of a transaction. Returns whether it may be open still.
+fn read_changes(batch: &[impl Place], replies: &mut Replies<'_>) -> bool {
+    let mut jobs: Vec<_> = batch.iter().map(Place::job).filter(|job| job.watches && !job.is_done).collect();
+    jobs.retain_mut(|job| {
+        job.is_done = true;
+        job.own.is_sent()
+    });
+    if jobs.is_empty() {
+        let mut discard = Item::beside("DISCARD", Form::Okay);
+        replies.give(&mut discard);
+        replies.left.out_of_order |= discard.replies != [Value::Okay];
+        return false;
+    }
+    let mut changes: Vec<&mut Item> = jobs.iter_mut().map(|job| &mut job.own).collect();
+    // Up to 2.4 a server that is over its memory refuses EXEC itself, and the transaction stays open.
+    let refused = replies.give_changes(&mut changes);
+    let refused_together = refused && jobs.len() > 1;
+    for job in &mut jobs {
+        replies.give(&mut job.behind);
+        job.refused_together = refused_together;
+    }
+    refused
+}
+
+/// Reads what each key holds that is watched now. Returns whether a transaction is open.
+fn read_looks(batch: &[impl Place], replies: &mut Replies<'_>) -> bool {
+    let mut jobs: Vec<_> =
+        batch.iter().map(Place::job).filter(|job| job.expected.is_some() && !job.is_done).collect();
+    for job in &mut jobs {
+        replies.give(&mut job.look);
+    }
+    let mut multi = Item::beside("MULTI", Form::Okay);
+    replies.give(&mut multi);
+    let is_open = multi.replies == [Value::Okay];
+    // It may be watching.
+    replies.left.out_of_order |= !is_open;
+    let (mut changed, many) = (HashSet::new(), jobs.len() > 1);
+    for job in &mut jobs {
+        let expected = job.expected.as_ref();
+        let is_expected = match job.look.replies.as_slice() {
+            [Value::Okay, Value::BulkString(found)] => Some(found) == expected,
+            [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => Some(found) == expected,
+            _ => false,
+        };
+        job.look.lose_as(&multi);
+        job.look.replies.extend(multi.replies.iter().cloned());
+        // In one transaction two changes of a key would both be carried out.
+        job.watches = is_open && is_expected && (!many || changed.insert(job.look.packed.bytes.clone()));
+        job.is_done = !job.watches;
+    }
+    is_open
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! What several keys send over a connection that carries nothing else, and what comes of each.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::*;
+use crate::net::connections::fake::{FakeConnection, closed, refused};
+use crate::net::errors::Failure;
+use crate::net::limits::Budget;
+use crate::net::{Sent, Watch};
+use crate::rules::Entry;
+
+type Answer = (Vec<Value>, Option<redis::RedisError>);
+/// A name, the replies to each trip, what is sent, what comes of each key, and whether the connection stays.
+type Row = (&'static str, Vec<Answer>, &'static [&'static str], [&'static str; 2], bool);
+
+fn bulk() -> Value {
+    Value::BulkString(b"x".to_vec())
+}
+
+fn queued() -> Value {
+    Value::SimpleString("QUEUED".into())
+}
+
+fn list(results: &[Value]) -> Value {
+    Value::Array(results.to_vec())
+}
+
+fn short(outcome: Option<Result<Reply, Failure>>) -> String {
+    match outcome {
+        None => "-".into(),
+        Some(Ok(Reply::Bulk(None))) => "nil".into(),
+        Some(Ok(Reply::Bulk(Some(bytes)))) => String::from_utf8(bytes).unwrap(),
+        Some(Ok(Reply::Executed(None))) => "not done".into(),
+        Some(Ok(Reply::Executed(Some(_)))) => "done".into(),
+        Some(Ok(Reply::Expiring(..))) => "expires".into(),
+        Some(Ok(other)) => format!("{other:?}"),
+        Some(Err(Failure::Refused(refusal))) => format!("{:?}", refusal.kind()),
+        Some(Err(Failure::Lost(_))) => "lost".into(),
+        Some(Err(other)) => format!("{other:?}"),
+    }
+}
+
+/// Changes the keys, which should hold `x`, with GET behind each. Returns what was sent, what came of each, and whether the connection stays.
+fn changed(watch: &Command, keys: [&str; 2], answers: &[Answer]) -> (Vec<String>, [String; 2], bool) {
+    let script = Arc::new(Mutex::new(answers.to_vec()));
+    let mut connection = FakeConnection::answering(move |count| {
+        let (replies, ended) = script.lock().unwrap().remove(0);
+        assert!(ended.is_some() || replies.len() == count, "{replies:?}: {count}");
+        (replies, ended)
+    });
+    let entry = Entry { value: b"y".as_slice().into(), ttl: None };
+    let (set, keys) = (Request::at_any_time(Command::Exec(Change::Set(entry))), keys.map(Key::from));
+    let trips = keys.each_ref().map(|key| Trip {
+        watch: Some(Watch { command: watch, expected: b"x" }),
+        behind: Some(&Command::Get),
+        ..Trip::new(key, &set)
+    });
+    let jobs = trips.each_ref().map(|trip| {
+        let mut job = Job::default();
+        job.set(trip, Protocol::Watched);
+        RefCell::new(job)
+    });
+    let (now, command_timeout) = (clock::now(), Duration::from_secs(1));
+    let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
+    let limits = Limits::within(budget, now);
+    let left = Wire::default().exchange(&mut connection, &jobs, now, &limits);
+    let mut trips = trips.iter();
+    let ended = jobs.map(|job| {
+        let Sent { watched, reply, behind } = job.into_inner().end(trips.next().unwrap());
+        format!("{}, {}, {}", short(watched), short(reply), short(behind))
+    });
+    let words = |(packed, _): &(String, usize)| {
+        let words = packed.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
+        words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
+    };
+    let packed = connection.sent.lock().unwrap().iter().map(words).collect();
+    (packed, ended, !left.out_of_order)
+}
+
+const KEYS: [&str; 2] = ["k0", "k1"];
+const LOOKS: &str = "WATCH k0 GET k0 WATCH k1 GET k1 MULTI";
+const CHANGES: &str = "SET k0 y SET k1 y EXEC GET k0 GET k1";
+
+#[test]
+fn several_keys_are_changed_by_one_transaction() {
+    let ok = || Value::Okay;
+    let looks = |first: Value, second: Value| (vec![ok(), first, ok(), second, ok()], None);
+    let found = || looks(bulk(), bulk());
+    let exec = |exec: Value| (vec![queued(), queued(), exec, bulk(), Value::Nil], None);
+    let oom = || refused("OOM command not allowed");
+    let table: [Row; 9] = [
+        (
+            "done",
+            vec![found(), exec(list(&[ok(), ok()]))],
+            &[LOOKS, CHANGES],
+            ["x, done, x", "x, done, nil"],
+            true,
+        ),
+        (
+            "written meanwhile",
+            vec![found(), exec(Value::Nil)],
+            &[LOOKS, CHANGES],
+            ["x, not done, x", "x, not done, nil"],
+            true,
+        ),
+        (
+            "one holds something else",
+            vec![looks(bulk(), Value::Nil), (vec![queued(), list(&[ok()]), bulk()], None)],
+            &[LOOKS, "SET k0 y EXEC GET k0"],
+            ["x, done, x", "nil, -, -"],
+            true,
+        ),
+        (
+            "none holds what is expected",
+            vec![looks(Value::Nil, Value::Nil), (vec![ok()], None)],
+            &[LOOKS, "DISCARD"],
+            ["nil, -, -", "nil, -, -"],
+            true,
+        ),
+        (
+            "one is no string",
+            vec![looks(bulk(), refused("WRONGTYPE list")), (vec![queued(), list(&[ok()]), bulk()], None)],
+            &[LOOKS, "SET k0 y EXEC GET k0"],
+            ["x, done, x", "WrongType, -, -"],
+            true,
+        ),
+        (
+            "no MULTI",
+            vec![(vec![ok(), bulk(), ok(), bulk(), refused("ERR unknown command 'MULTI'")], None)],
+            &[LOOKS],
+            ["UnknownCommand, -, -", "UnknownCommand, -, -"],
+            false,
+        ),
+        (
+            "over its memory",
+            vec![
+                found(),
+                (vec![oom(), oom(), refused("EXECABORT discarded"), bulk(), bulk()], None),
+                (vec![refused("ERR DISCARD without MULTI")], None),
+            ],
+            &[LOOKS, CHANGES, "DISCARD"],
+            ["x, OverMemory, x", "x, OverMemory, x"],
+            false,
+        ),
+        (
+            "cut",
+            vec![found(), (vec![queued()], Some(closed()))],
+            &[LOOKS, CHANGES],
+            ["x, lost, lost"; 2],
+            false,
+        ),
+        ("cut before", vec![(vec![ok(), bulk()], Some(closed()))], &[LOOKS], ["lost, -, -"; 2], false),
+    ];
+    for (name, answers, sent, outcomes, stays) in table {
+        let expected =
+            (sent.iter().map(|sent| (*sent).to_owned()).collect(), outcomes.map(str::to_owned), stays);
+        assert_eq!(changed(&Command::WatchGet, KEYS, &answers), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_key_with_a_time_to_live_is_left_to_the_server() {
+    let (ok, ttl) = (|| Value::Okay, Value::Int);
+    let looks = vec![ok(), bulk(), ttl(-1), ok(), bulk(), ttl(700), ok()];
+    let answers = [(looks, None), (vec![queued(), list(&[ok()]), bulk()], None)];
+    let (sent, outcomes, stays) = changed(&Command::WatchGetTtl, KEYS, &answers);
+    assert_eq!(sent[0], "WATCH k0 GET k0 PTTL k0 WATCH k1 GET k1 PTTL k1 MULTI");
+    assert_eq!(outcomes, ["x, done, x", "expires, -, -"]);
+    assert!(stays);
+}
+
+#[test]
+fn of_two_changes_of_a_key_one_is_sent() {
+    let ok = || Value::Okay;
+    let looks = vec![ok(), bulk(), ok(), bulk(), ok()];
+    let answers = [(looks, None), (vec![queued(), list(&[ok()]), bulk()], None)];
+    let (sent, outcomes, _) = changed(&Command::WatchGet, ["k0", "k0"], &answers);
+    assert_eq!(sent[1], "SET k0 y EXEC GET k0");
+    assert_eq!(outcomes, ["x, done, x", "x, -, -"]);
+}

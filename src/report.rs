@@ -1,0 +1,4 @@
+//! What callers and observers receive: errors and events.
+
+pub(crate) mod error;
+pub(crate) mod event;

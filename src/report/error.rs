@@ -1,0 +1,400 @@
+//! What can go wrong: each error with the key, what happened, and what to do. Why it happened is the error's source.
+
+mod contention;
+mod text;
+
+use std::borrow::Cow;
+use std::io;
+use std::time::Duration;
+
+use crate::net::{ConnectError, NoConnection, Refusal, TransportError};
+use crate::rules::ownership::LossReason;
+use crate::rules::quorum;
+use crate::values::key::{Cut, Key};
+pub use contention::Contention;
+use text::{Answers, Ended, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
+
+/// Why a call on a lock failed. Where contention is an expected answer, it is no error:
+/// [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
+///
+/// An error's text says what happened to which key and what to do; its [`source`](std::error::Error::source) says why, where another
+/// error is the reason. Print both, for example with anyhow's `{:#}`. No text is longer than 1 kB: long keys and values are cut.
+///
+/// ```
+/// # use setnx_lock::{Error, LockGuard};
+/// # fn handle(outcome: Result<LockGuard, Error>) {
+/// match outcome {
+///     Ok(held) => println!("{held:?}"),
+///     Err(Error::Contended { details, .. }) => println!("held by another: {:?}", details.seen),
+///     Err(Error::Lost { reason, .. }) => println!("lost: {reason}"),
+///     Err(error) if error.is_transient() => println!("try again later: {error}"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Another holder had the lock until the timeout, or at each of the attempts that
+    /// [`max_attempts`](crate::LockOptions::max_attempts) allows. The gem's `Redis::Lock::LockTimeout`, whose text this begins with after a
+    /// timeout that is not zero.
+    #[error("{}{details}", TimedOut(key, *timeout))]
+    #[non_exhaustive]
+    Contended {
+        /// The lock's key.
+        key: Key,
+        /// The timeout as it was given; `None` if the attempts were used up before.
+        timeout: Option<Duration>,
+        /// What was seen while waiting.
+        details: Box<Contention>,
+    },
+
+    /// The wait was ended by its [`CancelToken`](crate::CancelToken), or began after that was cancelled; or the locker was
+    /// [shut down](crate::Locker::shut_down), and acquires no more locks.
+    #[error("lock {} not acquired: {}", shown(key), Ended { waited: *waited, shut_down: *shut_down })]
+    #[non_exhaustive]
+    Cancelled {
+        /// The lock's key.
+        key: Key,
+        /// How long the wait was.
+        waited: Duration,
+        /// Whether the locker was shut down.
+        shut_down: bool,
+    },
+
+    /// The lock was lost while it was held: its lease has ended, or the server shows that it is not held any more. Another client may work
+    /// under it at the same time, or have done so.
+    #[error("lock {} is no longer held: {}", shown(key), LostBy(reason, *late))]
+    #[non_exhaustive]
+    Lost {
+        /// The lock's key.
+        key: Key,
+        /// Why it is not held any more.
+        reason: LossReason,
+        /// How long ago the lease ended, if that is why.
+        late: Option<Duration>,
+    },
+
+    /// The reply to a command that may have changed the key was lost, and reading the key did not settle it.
+    #[error(
+        "lock {}: the reply to {command} was lost, so the server may or may not have carried it out; {advice}",
+        shown(key)
+    )]
+    #[non_exhaustive]
+    InDoubt {
+        /// The lock's key.
+        key: Key,
+        /// The command that got no reply.
+        command: &'static str,
+        /// What it means for the key and what to do.
+        advice: &'static str,
+        /// Why the reply was lost.
+        #[source]
+        cause: TransportError,
+    },
+
+    /// There was no connection to the server in time, or no reply to a command that changes nothing. Nothing is in doubt.
+    #[error("{}{problem}", Of(key.as_ref()))]
+    #[non_exhaustive]
+    Unavailable {
+        /// The lock's key; `None` where a locker is meant.
+        key: Option<Key>,
+        /// What happened, and what to do.
+        problem: String,
+        /// Why.
+        #[source]
+        cause: TransportError,
+    },
+
+    /// The server refused a command, or the connection. The command was not carried out, and nothing is in doubt.
+    #[error("{}{}", Of(key.as_ref()), Refused(refusal, *advice))]
+    #[non_exhaustive]
+    Refused {
+        /// The lock's key; `None` where a locker is meant.
+        key: Option<Key>,
+        /// Its [kind](Refusal::kind), the server's text, and what to do.
+        refusal: Box<Refusal>,
+        /// What it means for a lock that was to be released.
+        advice: Option<&'static str>,
+    },
+
+    /// This thread is inside [`Lock::with`](crate::Lock::with), or a function with the attribute `locked`, on this key: waiting would
+    /// wait for itself.
+    #[error(
+        "lock {} is already held by this thread, in an enclosing `with` or `#[locked]`: acquiring it again would wait for itself; pass the \
+         guard down, use another key for the inner work, or have calls on a `Lock` or `MultiLock` join by `reentrant`",
+        shown(key)
+    )]
+    #[non_exhaustive]
+    Nested {
+        /// The lock's key.
+        key: Key,
+    },
+
+    /// This process was forked from the one that opened the locker, whose connections it must not use.
+    #[error(
+        "{}this process was forked after its locker was opened; open a new one in the child",
+        Of(key.as_ref())
+    )]
+    #[non_exhaustive]
+    Forked {
+        /// The lock's key; `None` where a locker is meant.
+        key: Option<Key>,
+    },
+
+    /// Something given or found is invalid: options, a key, an address, an id (the gem's `NilObjectId`), a builder's value; clocks that differ
+    /// by more than the builder allows, a counter of fencing tokens that is not positive, another number of readers than that of other callers,
+    /// TLS without a crypto provider.
+    #[error("{}{problem}", Of(key.as_ref()))]
+    #[non_exhaustive]
+    Invalid {
+        /// The lock's key; `None` where a locker is meant.
+        key: Option<Key>,
+        /// What is wrong, and what to do instead.
+        problem: Cow<'static, str>,
+    },
+
+    /// Fewer than a majority of the servers of a [`Quorum`](crate::Quorum) agreed: granted the lock, extended it, still have it, or released
+    /// it. [`is_contention`](Error::is_contention) and [`is_lost`](Error::is_lost) say which it was.
+    #[error(
+        "lock {}{}{}",
+        shown(key),
+        Majority { failed, agreed: *agreed, servers: agreed + answers.len(), lost: *lost },
+        Answers(key, answers)
+    )]
+    #[non_exhaustive]
+    NoMajority {
+        /// The lock's key.
+        key: Key,
+        /// What was not done: `not acquired`, `not extended`, `not verified` or `not released`, for an acquisition with its time.
+        failed: String,
+        /// How many servers agreed.
+        agreed: usize,
+        /// Whether the lock was held, and too few servers still have it.
+        lost: bool,
+        /// What each of the other servers said, by its address; `None` if it did not answer in time, or did not hold the lock.
+        answers: Vec<(String, Option<Error>)>,
+    },
+
+    /// A call on several keys failed, and keys need attention: for each of them it is unknown whether it is held, or it could not be
+    /// released.
+    #[error("a call on several locks failed at lock {}{}", cause.key().map_or(Cut(b"?"), shown), Others(others))]
+    #[non_exhaustive]
+    Several {
+        /// Why the call failed.
+        #[source]
+        cause: Box<Error>,
+        /// What is the matter with other keys.
+        others: Vec<Error>,
+    },
+}
+
+impl Error {
+    /// Returns the key that the error is about; `None` where it is about a locker.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Error::Contended { key, .. }
+            | Error::Cancelled { key, .. }
+            | Error::Lost { key, .. }
+            | Error::InDoubt { key, .. }
+            | Error::NoMajority { key, .. }
+            | Error::Nested { key } => Some(key),
+            Error::Unavailable { key, .. }
+            | Error::Refused { key, .. }
+            | Error::Forked { key }
+            | Error::Invalid { key, .. } => key.as_ref(),
+            Error::Several { cause, .. } => cause.key(),
+        }
+    }
+
+    /// Returns true if the lock was not acquired because another holder had it until the timeout, or at the last attempt.
+    #[must_use]
+    pub fn is_contention(&self) -> bool {
+        match self {
+            Error::Contended { .. } => true,
+            Error::NoMajority { .. } => self.majority(|answer| answer.is_some_and(Error::is_contention)),
+            _ => false,
+        }
+    }
+
+    /// Returns true if a majority of a quorum's servers agreed or gave such an answer, and the lock was not lost.
+    fn majority(&self, is_such: impl Fn(Option<&Error>) -> bool) -> bool {
+        let Error::NoMajority { agreed, lost: false, answers, .. } = self else { return false };
+        let such = answers.iter().filter(|(_, answer)| is_such(answer.as_ref())).count();
+        agreed + such >= quorum::majority(agreed + answers.len())
+    }
+
+    /// Returns true if a lock that was held was lost: another client may have worked under it at the same time.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Error::Lost { .. } => true,
+            Error::NoMajority { lost, .. } => *lost,
+            Error::Several { cause, .. } => cause.is_lost(),
+            _ => false,
+        }
+    }
+
+    /// Returns true if the same call may succeed later without any change: after contention, while the server is unreachable, restarts,
+    /// is a replica (as in a failover) or is over its memory, and after a lost reply.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Error::Contended { .. } | Error::InDoubt { .. } | Error::Unavailable { .. } => true,
+            Error::Refused { refusal, .. } => refusal.may_pass(),
+            Error::Several { cause, others } => {
+                cause.is_transient() && others.iter().all(Error::is_transient)
+            }
+            // A server that did not answer may answer later.
+            Error::NoMajority { .. } => self.majority(|answer| answer.is_none_or(Error::is_transient)),
+            Error::Cancelled { .. }
+            | Error::Lost { .. }
+            | Error::Nested { .. }
+            | Error::Forked { .. }
+            | Error::Invalid { .. } => false,
+        }
+    }
+
+    /// Returns true if the lock may be held although the call failed: the reply to a command that acquires, extends, releases or clears it
+    /// was lost. An expiring lock frees itself then.
+    #[must_use]
+    pub fn may_hold_lock(&self) -> bool {
+        match self {
+            Error::InDoubt { .. } => true,
+            Error::NoMajority { answers, .. } => {
+                answers.iter().any(|(_, error)| error.as_ref().is_some_and(Error::may_hold_lock))
+            }
+            Error::Several { cause, others } => {
+                cause.may_hold_lock() || others.iter().any(Error::may_hold_lock)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the error of a call on a lock that is invalid.
+    pub(crate) fn invalid(key: Key, problem: impl Into<Cow<'static, str>>) -> Self {
+        Self::Invalid { key: Some(key), problem: problem.into() }
+    }
+
+    /// Returns the error of a locker that is invalid.
+    pub(crate) fn invalid_locker(problem: impl Into<Cow<'static, str>>) -> Self {
+        Self::Invalid { key: None, problem: problem.into() }
+    }
+
+    pub(crate) fn refused(key: Option<Key>, refusal: Refusal) -> Self {
+        Self::Refused { key, refusal: Box::new(refusal), advice: None }
+    }
+
+    /// Returns the error of a connection that was waited for that long.
+    pub(crate) fn no_connection(key: Option<Key>, cause: NoConnection, waited: Duration) -> Self {
+        let within = text::within(waited);
+        let (problem, cause) = match cause {
+            NoConnection::Connect(ConnectError::Refused(refusal)) => return Self::refused(key, refusal),
+            NoConnection::Connect(ConnectError::Replica { address, of }) => {
+                return Self::refused(key, Refusal::of_replica(&address, of.as_deref()));
+            }
+            NoConnection::Connect(ConnectError::Sentinel { address }) => {
+                return Self::refused(key, Refusal::of_sentinel(&address));
+            }
+            NoConnection::Connect(ConnectError::Panicked(panic)) => {
+                let problem = format!(
+                    "connecting panicked: {panic}; with the feature tls-rustls a program must choose its cryptography: let it depend on \
+                     rustls with the feature ring or aws_lc_rs"
+                );
+                return Self::Invalid { key, problem: problem.into() };
+            }
+            NoConnection::PoolExhausted => (
+                format!(
+                    "no free connection of the pool{within}; make the pool larger, or hold its connections for less long"
+                ),
+                TransportError::new(io::ErrorKind::WouldBlock, "all connections of the pool were in use"),
+            ),
+            NoConnection::Pool(text) => (
+                format!(
+                    "no connection{within}; check that the server is up and that the pool is large enough"
+                ),
+                TransportError::new(io::ErrorKind::NotConnected, &text),
+            ),
+            NoConnection::Connecting { address } => (
+                text::unconnected(Some(&address), &within),
+                TransportError::at(
+                    &address,
+                    io::ErrorKind::TimedOut,
+                    " has not answered the attempt to connect yet",
+                ),
+            ),
+            NoConnection::Connect(ConnectError::Failed(error)) => {
+                (text::unconnected(error.address(), &within), error)
+            }
+        };
+        Self::Unavailable { key, problem, cause }
+    }
+
+    /// Returns the error of a command without a reply that changes nothing.
+    pub(crate) fn no_reply(key: Option<Key>, command: &'static str, cause: TransportError) -> Self {
+        let at = cause.address().map(|address| format!(" at {address}")).unwrap_or_default();
+        let problem = format!("{command} failed{at}; check the server and the network, then try again");
+        Self::Unavailable { key, problem, cause }
+    }
+
+    /// Returns the error of a release that was not carried out, with what that means for the lock.
+    pub(crate) fn not_released(self, means: &'static str) -> Self {
+        match self {
+            Self::Refused { key, refusal, .. } => Self::Refused { key, refusal, advice: Some(means) },
+            Self::Unavailable { key, mut problem, cause } => {
+                let what = problem.split(';').next().unwrap_or_default().len();
+                problem.truncate(what);
+                Self::Unavailable { key, problem: format!("{problem}; {means}"), cause }
+            }
+            error => error,
+        }
+    }
+
+    /// Returns why a lock on one server was lost, if this is such an error.
+    pub(crate) fn loss_reason(&self) -> Option<LossReason> {
+        if let Error::Lost { reason, .. } = self { Some(reason.clone()) } else { None }
+    }
+
+    /// Returns the error of a quorum as that of a loss.
+    pub(crate) fn of_loss(self) -> Self {
+        match self {
+            Self::NoMajority { key, failed, agreed, answers, .. } => {
+                Self::NoMajority { key, failed, agreed, lost: true, answers }
+            }
+            error => error,
+        }
+    }
+
+    /// Returns the error of a loss; any other failure leaves a call with a body as it is.
+    pub(crate) fn unless_lost(self) -> Result<(), Self> {
+        if self.is_lost() { Err(self) } else { Ok(()) }
+    }
+
+    /// Returns the failures of a call on several keys as one error: the first loss if there is one, else the first failure with the others.
+    pub(crate) fn of_all(outcomes: impl Iterator<Item = Result<(), Self>>) -> Result<(), Self> {
+        let mut failures: Vec<Self> = outcomes.filter_map(Result::err).collect();
+        if failures.is_empty() {
+            return Ok(());
+        }
+        match failures.iter().position(Self::is_lost) {
+            Some(lost) => Err(failures.swap_remove(lost)),
+            None => Err(failures.remove(0).and(failures)),
+        }
+    }
+
+    /// Returns the error of a call on several keys, with what is the matter with others.
+    pub(crate) fn and(self, others: Vec<Error>) -> Self {
+        match self {
+            _ if others.is_empty() => self,
+            Self::Several { cause, others: mut all } => {
+                all.extend(others);
+                Self::Several { cause, others: all }
+            }
+            cause => Self::Several { cause: Box::new(cause), others },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

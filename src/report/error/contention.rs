@@ -1,0 +1,67 @@
+//! What a waiter saw of the lock that it did not get.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::values::key::CutAt;
+use crate::values::value::LockState;
+
+/// What a waiter saw of the lock that it did not get.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Contention {
+    /// How often the waiter asked the server for the lock; 0 if other threads of this process were queued ahead all the time.
+    pub attempts: u32,
+    /// How long the wait was.
+    pub waited: Duration,
+    /// What the key, or of permits the one that is free first, was last seen to hold; `None` if it was not read.
+    pub seen: Option<LockState>,
+    /// True if the waiter's own options have an expiration; only then does it take over expired locks.
+    pub expiring: bool,
+    /// How many threads of this process were still queued ahead for the same key through the same locker.
+    pub ahead: usize,
+    /// The name that the holder has written ([`holder_name`](crate::LockerBuilder::holder_name)); `None` if it has none, or if this
+    /// locker has none, so that it was not read. Never set for permits or a zero timeout.
+    pub holder: Option<String>,
+    /// How many permits there are, all of them held; `None` if the wait was for one lock.
+    pub permits: Option<usize>,
+    /// Whether the calling thread itself took this lock, or all permits, and has not released it: a nested lock that waits for itself,
+    /// unless the guard was moved to another thread.
+    pub taken_by_this_thread: bool,
+}
+
+impl fmt::Display for Contention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.attempts == 1 { "attempt" } else { "attempts" };
+        write!(f, " after {} {plural}", self.attempts)?;
+        if self.attempts == 0 {
+            write!(f, ": other threads of this process were queued ahead, and {} still are", self.ahead)?;
+        }
+        if let Some(permits) = self.permits {
+            write!(f, "; all {permits} permits were held")?;
+        }
+        match &self.seen {
+            _ if !self.expiring => f.write_str(
+                "; a lock without an expiration is never taken over: if its holder has crashed, clear it by hand",
+            )?,
+            Some(state) => {
+                let what = if self.permits.is_some() { "the first of them" } else { "last seen" };
+                write!(f, "; {what}: {state}")?;
+                if let Some(advice) = state.advice() {
+                    write!(f, ", {advice}")?;
+                }
+            }
+            None => {}
+        }
+        if let Some(holder) = &self.holder {
+            write!(f, "; its holder is \"{}\"", CutAt(holder.as_bytes(), 100))?;
+        }
+        if self.taken_by_this_thread {
+            f.write_str(
+                "; the calling thread itself took the lock and has not released it: a nested lock waits for itself, unless its guard \
+                 was moved to another thread",
+            )?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,313 @@
+//! What happens to locks: reported to the log, and to an observer where one is set.
+
+use std::error::Error as _;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::net::{Incident, TransportError};
+use crate::report::error::Error;
+use crate::rules::ownership::LossReason;
+use crate::values::contained::{Contained, contained};
+use crate::values::key::{Cut, Key};
+use crate::values::value::LockState;
+
+/// Receives the events of a locker's locks, besides the log: see [`LockerBuilder::observer`](crate::LockerBuilder::observer).
+///
+/// Called on the thread that works with the lock or notices its loss, on the keeper thread, or on the thread that waits for notifications, so it
+/// should be
+/// quick. [`CarriedOutLate`](ProblemKind::CarriedOutLate) comes on the thread that sent the command for another. A panic in an observer is caught
+/// and dropped: releasing never panics. Implemented for closures and for [`Arc`]s of observers.
+///
+/// ```
+/// use setnx_lock::{Event, Locker};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// static TAKEOVERS: AtomicU64 = AtomicU64::new(0);
+///
+/// let builder = Locker::builder("redis://127.0.0.1/")?.observer(|event: &Event<'_>| {
+///     if let Event::TakenOver { .. } = event {
+///         TAKEOVERS.fetch_add(1, Ordering::Relaxed);
+///     }
+/// });
+/// let locker = builder.build()?;
+/// # Ok::<(), setnx_lock::Error>(())
+/// ```
+pub trait Observer: Send + Sync + 'static {
+    /// Receives one event.
+    fn event(&self, event: &Event<'_>);
+}
+
+impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observer for F {
+    fn event(&self, event: &Event<'_>) {
+        self(event);
+    }
+}
+
+impl<T: Observer + ?Sized> Observer for Arc<T> {
+    fn event(&self, event: &Event<'_>) {
+        (**self).event(event);
+    }
+}
+
+/// Something that happened to a lock.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A call that asks for the lock has ended, with the lock or without it. Each call reports one such event, but a nested one that
+    /// [joins](crate::LockOptions::reentrant) the enclosing call none. A call for [several keys](crate::MultiLock) reports one for each key that it
+    /// has asked for by itself, or acquired; one for a [permit](crate::Semaphore) has the semaphore's name as the key, or with a single permit `NAME:0`.
+    #[non_exhaustive]
+    AcquireFinished {
+        /// The lock's key.
+        key: &'a Key,
+        /// How long the call took.
+        waited: Duration,
+        /// How often the server was asked for the lock; 0 if others were queued ahead all the time, or
+        /// if the call ended before it began to wait.
+        attempts: u32,
+        /// Whether the lock was acquired, or why not. Contention is an error here, also where the call returns `None`:
+        /// [`Error::is_contention`].
+        outcome: Result<(), &'a Error>,
+    },
+    /// The lock is about to be acquired by taking over an expired one: its holder crashed, or took too long.
+    #[non_exhaustive]
+    TakenOver {
+        /// The lock's key.
+        key: &'a Key,
+        /// What the key held.
+        from: &'a LockState,
+    },
+    /// The key holds a value that never expires and is not taken over. The server may free it by a time to live; else it has to be
+    /// cleared if its holder has crashed.
+    #[non_exhaustive]
+    NeverExpires {
+        /// The lock's key.
+        key: &'a Key,
+        /// What it holds.
+        state: &'a LockState,
+    },
+    /// The lease of a held lock was extended, by a call or by [`auto_extend`](crate::LockOptions::auto_extend).
+    #[non_exhaustive]
+    Extended {
+        /// The lock's key.
+        key: &'a Key,
+        /// Whether no other client has had the lock meanwhile, as the server says.
+        certified: bool,
+    },
+    /// The lease of a held lock could not be extended for now. It goes on until it ends, and `auto_extend` tries again.
+    #[non_exhaustive]
+    ExtendFailed {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        error: &'a Error,
+    },
+    /// A lock that was held is lost. Reported once, when this process first notices it: at the latest at the release, which reports no
+    /// [`Released`](Self::Released) then. Another holder may work at the same time.
+    #[non_exhaustive]
+    Lost {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        reason: &'a LossReason,
+        /// How long ago the lock was acquired.
+        held: Duration,
+    },
+    /// A lock was released, or left to expire.
+    #[non_exhaustive]
+    Released {
+        /// The lock's key.
+        key: &'a Key,
+        /// How long the lock was held.
+        held: Duration,
+        /// True if the server has proven that no other client had the lock meanwhile: the key still held this holder's own bytes. `false`
+        /// without an expiration, if the key is left to expire, after an uncertified extension, or if a reply was lost; in
+        /// [`Protocol::Classic`](crate::Protocol::Classic) except if the lock is handed over to a waiting thread.
+        certified: bool,
+        /// Whether the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
+        /// [`leave_to_expire`](crate::LockGuard::leave_to_expire).
+        left_to_expire: bool,
+        /// Whether the lease had ended, although no other client has taken the lock: the expiration is too short for the work.
+        outlived_lease: bool,
+    },
+    /// A lock could not be released, by a call or by dropping its guard.
+    #[non_exhaustive]
+    ReleaseFailed {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        error: &'a Error,
+    },
+    /// Something else went wrong, or needs attention. Each [kind](ProblemKind) says what it means.
+    #[non_exhaustive]
+    Problem {
+        /// The lock's key; `None` where it concerns the locker.
+        key: Option<&'a Key>,
+        /// What it is.
+        kind: ProblemKind,
+        /// What happened, for people.
+        details: &'a str,
+    },
+}
+
+/// What an [`Event::Problem`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProblemKind {
+    /// The server granted the lock after its lease had passed. It is not used, and expires.
+    LateGrant,
+    /// In Classic: this contender lost a takeover and has overwritten the winner's value, as the gem's protocol does. Harmless while all
+    /// use the same expiration. Or a holder that extended its lease has overwritten that of a client which had taken the lock.
+    ValueOverwritten,
+    /// The reply to a command was lost: whether it was carried out is unknown. The key is read to find out, where its value names the
+    /// holder.
+    ReplyLost,
+    /// A command was carried out after its thread had given up waiting for the reply, which it had reported as in doubt or had resolved by
+    /// reading the key. After SETNX or GETSET the lock may have no holder until it expires, or is cleared if it does not expire. After
+    /// DEL, another holder's lock was deleted if the lease of the one that gave up had passed before.
+    CarriedOutLate,
+    /// A broken connection of a pool of your own ([`Locker::with_pool`](crate::Locker::with_pool)) could not be closed, perhaps for want
+    /// of a file descriptor. It is never used again, and its pool has one less for as long as the program runs.
+    ConnectionStuck,
+    /// Release notifications do not work for now, in one direction or both, and waiters rely on polling. That none can be received is
+    /// reported once until the locker listens again, that none can be sent once a minute at most. The server may be too old, or refuse the
+    /// commands, or be unreachable.
+    NotificationsUnavailable,
+    /// The locker's keeper thread could not be started, so this lock is neither extended nor looked at. Reported once; a call that extends
+    /// the lock tries again to start the thread.
+    KeeperUnavailable,
+    /// The holder's name could not be written, so others cannot see who holds the lock.
+    HolderNameNotWritten,
+}
+
+const TARGET: &str = "setnx_lock";
+
+/// Writes an event to the log. What needs attention is a warning, the rest is for debugging.
+fn log_event(event: &Event<'_>) {
+    macro_rules! log_at {
+        ($level:ident, $key:expr, $($text:tt)*) => {
+            log::$level!(target: TARGET, "lock {}: {}", Cut($key.as_bytes()), format_args!($($text)*))
+        };
+    }
+    match event {
+        Event::AcquireFinished { key, waited, attempts, outcome: Ok(()) } => {
+            log_at!(debug, key, "acquired after {waited:.1?}, attempts: {attempts}");
+        }
+        Event::AcquireFinished { outcome: Err(error), .. } => {
+            log::debug!(target: TARGET, "not acquired: {}", Chain(error));
+        }
+        Event::TakenOver { key, from } => log_at!(info, key, "taken over, it was {from}"),
+        Event::NeverExpires { key, state } => {
+            log_at!(warn, key, "{state}, {}", state.advice().unwrap_or("and is waited for"));
+        }
+        Event::Extended { key, certified } => log_at!(debug, key, "extended, certified: {certified}"),
+        Event::ExtendFailed { error, .. } => log::warn!(target: TARGET, "not extended: {}", Chain(error)),
+        Event::Lost { key, reason, held } => {
+            log_at!(warn, key, "lost: {reason}; another holder may work at the same time (held {held:.1?})");
+        }
+        Event::Released { key, held, outlived_lease: true, .. } => log_at!(
+            warn,
+            key,
+            "released after its lease ended (held {held:.1?}); nobody else took it this time: choose a longer expiration"
+        ),
+        Event::Released { key, held, left_to_expire: true, .. } => {
+            log_at!(debug, key, "left to expire after {held:.1?}");
+        }
+        Event::Released { key, held, .. } => log_at!(debug, key, "released after {held:.1?}"),
+        Event::ReleaseFailed { error, .. } => log::warn!(target: TARGET, "not released: {}", Chain(error)),
+        Event::Problem { key: Some(key), kind: ProblemKind::ValueOverwritten, details } => {
+            log_at!(debug, key, "{details}");
+        }
+        Event::Problem { key: Some(key), details, .. } => log_at!(warn, key, "{details}"),
+        Event::Problem { key: None, details, .. } => log::warn!(target: TARGET, "{details}"),
+    }
+}
+
+/// An error and its sources, on one line.
+pub(crate) struct Chain<'a>(pub(crate) &'a Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+/// Where events go.
+#[derive(Clone, Default)]
+pub(crate) struct EventSink(Option<Contained<Arc<dyn Observer>>>);
+
+impl EventSink {
+    pub(crate) fn new(observer: impl Observer) -> Self {
+        Self(Some(Contained::new(Arc::new(observer))))
+    }
+
+    pub(crate) fn notify(&self, event: &Event<'_>) {
+        // I10: a logger or an observer that panics must not keep a lock from being released, nor each other from the event.
+        contained(|| log_event(event));
+        if let Some(observer) = self.0.as_ref().and_then(Contained::get) {
+            contained(|| observer.event(event));
+        }
+    }
+}
+
+impl EventSink {
+    /// Reports a problem, in words for people.
+    pub(crate) fn problem(&self, key: Option<&Key>, kind: ProblemKind, details: &dyn fmt::Display) {
+        self.notify(&Event::Problem { key, kind, details: &details.to_string() });
+    }
+
+    pub(crate) fn reply_lost(&self, key: &Key, command: &str, error: &TransportError) {
+        let details = format_args!("the reply to {command} was lost: {error}");
+        self.problem(Some(key), ProblemKind::ReplyLost, &details);
+    }
+
+    pub(crate) fn value_overwritten(&self, key: &Key, winner: &LockState) {
+        let details = format_args!("lost a takeover, and overwrote the holder's value: {winner}");
+        self.problem(Some(key), ProblemKind::ValueOverwritten, &details);
+    }
+
+    pub(crate) fn late_grant(&self, key: &Key) {
+        let details = "granted after its lease had passed, and not used; the server is slow or the expiration too short";
+        self.problem(Some(key), ProblemKind::LateGrant, &details);
+    }
+
+    pub(crate) fn no_notifications(&self, reason: &dyn fmt::Display) {
+        let details = format_args!("no release notifications: {reason}");
+        self.problem(None, ProblemKind::NotificationsUnavailable, &details);
+    }
+
+    pub(crate) fn incident(&self, incident: &Incident<'_>) {
+        match *incident {
+            Incident::CarriedOutLate { key, command } => {
+                let effect = match command {
+                    "DEL" => "if the thread's lease had passed before, another holder's lock was deleted",
+                    _ => {
+                        "unless it has found that out by reading, the lock has no holder until it expires or is cleared"
+                    }
+                };
+                let details = format_args!(
+                    "{command} was carried out after its thread had given up waiting for the reply; {effect}"
+                );
+                self.problem(Some(key), ProblemKind::CarriedOutLate, &details);
+            }
+            Incident::ConnectionStuck => {
+                let details =
+                    "a broken connection could not be closed, and its pool has one less from now on";
+                self.problem(None, ProblemKind::ConnectionStuck, &details);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for EventSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EventSink").field(&self.0.is_some()).finish()
+    }
+}

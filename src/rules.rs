@@ -1,0 +1,224 @@
+//! The rules of the lock: what to send next, given a reply and the time. Pure code: no I/O, no clock, no sleep, no
+//! randomness. The engine performs what the rules ask for and returns with the reply and a fresh [`Now`](crate::values::clock::Now).
+//!
+//! Where the rules come from: the "Handling deadlocks" section of the Redis documentation of SETNX, the lock of the
+//! Ruby gem redis-objects 0.2.3 to 1.4.1, and for Watched and Ttl the Redis documentation of WATCH. `docs/algorithm.md` explains them.
+//! These invariants are cited by number at the lines that rely on them:
+//!
+//! - **I1** Only an absent key or a timestamp in the past is acquired.
+//! - **I2** An expiring value that we write names this holder and no other (not `1`).
+//! - **I3** Nothing is granted later than its own lease.
+//! - **I4** GETSET's reply is judged by the clock read before it was sent, and it is sent soon after that or not at all.
+//! - **I5** We delete only while our own lease has not passed (Classic), or only our own bytes and, within our lease, what a
+//!   classic loser wrote over them (Watched and Ttl).
+//! - **I6** No command whose outcome is unknown is ever sent again; that is resolved by reading, or reported as unknown.
+//! - **I7** The deadline of a wait is monotonic; the lease is over when either clock says so.
+//! - **I8** A connection that saw an I/O or protocol error is never used again.
+//! - **I9** A waiting thread and a thread in its critical section hold no connection.
+//! - **I10** A panic releases; releasing never panics; a forked child releases nothing.
+
+pub(crate) mod acquire;
+
+pub(crate) mod choose;
+pub(crate) mod holder_name;
+pub(crate) mod keeping;
+pub(crate) mod lease;
+pub(crate) mod owned;
+pub(crate) mod ownership;
+
+pub(crate) mod quorum;
+#[cfg(test)]
+mod scenarios;
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod simulation_quorum;
+#[cfg(test)]
+mod simulation_several;
+pub(crate) mod task;
+pub(crate) mod waiting_list;
+pub(crate) mod window;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::values::clock::Uptime;
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+use crate::values::value::ValueBytes;
+use acquire::Pause;
+use holder_name::HolderName;
+use lease::{End, Lease, TTL_GUARD};
+use waiting_list::Waiting;
+
+/// A command on the lock's key, or on a key beside it. Locking sends no others; the rules of Classic send the first four.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// SETNX, or SET with NX and PX where the entry has a time to live.
+    SetNx(Entry),
+    Get,
+    /// MGET.
+    GetAll(Arc<[Key]>),
+    GetSet(ValueBytes),
+    Del,
+    /// WATCH, GET and MULTI. The connection is kept for the command that follows, if that is an [`Exec`](Command::Exec).
+    WatchGet,
+    /// The same with PTTL behind GET.
+    WatchGetTtl,
+    /// The change and EXEC, on the connection that watches: carried out only if no client has written the key since.
+    Exec(Change),
+    /// Increases the key's counter of fencing tokens.
+    Count,
+    /// On the holder's name. Part of no rules.
+    HolderName(HolderName),
+    /// On the waiting list. Part of no rules.
+    Waiting(Waiting),
+}
+
+/// What is written into the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) value: ValueBytes,
+    /// After how long the server removes the key by itself; only in Ttl.
+    pub(crate) ttl: Option<Duration>,
+}
+
+impl Entry {
+    /// The entry of a lease of this expiration.
+    fn of(lease: &Lease, protocol: Protocol, expiration: Option<Duration>) -> Self {
+        let ttl = match protocol {
+            Protocol::Ttl => expiration.map(|expiration| expiration.saturating_add(TTL_GUARD)),
+            Protocol::Auto | Protocol::Classic | Protocol::Watched => None,
+        };
+        Self { value: lease.value, ttl }
+    }
+}
+
+/// What a transaction does, to the key or beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Set(Entry),
+    Del,
+    /// Increases the counter of fencing tokens.
+    Count,
+}
+
+impl Command {
+    /// The name of the command that may change the key, or of the one that reads it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Command::SetNx(Entry { ttl: None, .. }) => "SETNX",
+            Command::SetNx(Entry { ttl: Some(_), .. }) => "SET",
+            Command::GetAll(_) => "MGET",
+            Command::Get => "GET",
+            Command::GetSet(_) => "GETSET",
+            Command::Del => "DEL",
+            Command::WatchGet | Command::WatchGetTtl => "WATCH",
+            Command::Exec(_) => "EXEC",
+            Command::Count => "INCR",
+            Command::HolderName(name) => name.name(),
+            Command::Waiting(waiting) => waiting.name(),
+        }
+    }
+
+    /// Whether it deletes the key.
+    pub(crate) fn deletes(&self) -> bool {
+        matches!(self, Command::Del | Command::Exec(Change::Del))
+    }
+
+    /// Whether it leaves the lock's key as it is.
+    pub(crate) fn only_reads(&self) -> bool {
+        match self {
+            Command::Get | Command::GetAll(_) | Command::WatchGet | Command::WatchGetTtl => true,
+            Command::Exec(Change::Count) | Command::Count | Command::HolderName(_) | Command::Waiting(_) => {
+                true
+            }
+            Command::SetNx(_) | Command::GetSet(_) => false,
+            Command::Del => false,
+            Command::Exec(Change::Set(_) | Change::Del) => false,
+        }
+    }
+}
+
+/// A command as the rules ask for it to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) command: Command,
+    /// It is not sent once this has passed, by the clocks as read with a connection in hand (I4, I5).
+    pub(crate) before: Option<End>,
+}
+
+impl Request {
+    pub(crate) fn at_any_time(command: Command) -> Self {
+        Self { command, before: None }
+    }
+
+    pub(crate) fn before(end: End, command: Command) -> Self {
+        Self { command, before: Some(end) }
+    }
+}
+
+/// The outcome of a command, as far as the rules need to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// To SETNX, DEL and INCR. SET with NX has the same reply in other words.
+    Integer(i64),
+    /// To GET and GETSET, also to GET after WATCH.
+    Bulk(Option<Vec<u8>>),
+    /// To [`Command::WatchGetTtl`], of a key that has a time to live: what it holds, and after how long the server removes it.
+    Expiring(Vec<u8>, Duration),
+    /// To MGET. A key that holds something else than a string looks absent.
+    Bulks(Vec<Option<Vec<u8>>>),
+    /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because the key had been
+    /// written since it was watched.
+    Executed(Option<i64>),
+    /// The server refused: the command was not carried out.
+    Refused,
+    /// The same, since the key holds something else than a string: it is no lock.
+    NoLock,
+    /// An I/O error after sending began: whether the command was carried out is unknown.
+    Lost,
+    /// There was no connection in time: nothing was sent.
+    Unsent,
+    /// The time that the command was bound to, a lease's or a takeover's, passed before it could be sent: nothing was sent.
+    TooLate,
+}
+
+/// Why an attempt ended without its goal. The engine makes the user's error of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GiveUp {
+    /// Another holder had the lock until the deadline.
+    Timeout,
+    /// The reply to a command that may have changed the key was lost, and reading did not settle it (I6).
+    Unknown,
+    /// The server refused.
+    Refused,
+    /// Replies were lost until the attempt gave up, but nothing is in doubt.
+    Io,
+    /// There was no connection until the attempt gave up, and nothing is in doubt.
+    Unsent,
+}
+
+/// What a task does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step<T> {
+    Send(Request),
+    /// Only to acquire.
+    Sleep(Pause),
+    Done(T),
+    GiveUp(GiveUp),
+}
+
+impl<T> Step<T> {
+    /// Returns the outcome of code that never pauses, or the command that is next.
+    pub(crate) fn outcome(self) -> Result<Result<T, GiveUp>, Request> {
+        match self {
+            Step::Send(request) => Err(request),
+            Step::Done(outcome) => Ok(Ok(outcome)),
+            Step::GiveUp(reason) => Ok(Err(reason)),
+            Step::Sleep(_) => unreachable!("only an attempt to acquire pauses"),
+        }
+    }
+}

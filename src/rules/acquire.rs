@@ -1,0 +1,355 @@
+//! Acquiring one lock, as the gem does it: SETNX; if another client has the key, GET; if its time has passed, GETSET; else sleep and look
+//! again. Watched and Ttl take over by a transaction that fails if another client was faster; in Ttl the server also removes the key of a
+//! crashed holder.
+//!
+//! The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up when replies have
+//! been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its attempts.
+
+mod cues;
+mod pace;
+mod params;
+mod unresolved;
+
+use std::convert::Infallible;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::time::Duration;
+
+use super::lease::{End, Lease};
+use super::task::Io;
+use super::{Change, Command, Entry, GiveUp, Reply, Request};
+#[cfg(test)]
+use super::{Step, task::Task};
+use crate::values::clock::{Now, Uptime, Wall};
+use crate::values::options::{LockOptions, Protocol, Takeover};
+use crate::values::value::{Expiry, LockState, Nonce, ValueBytes};
+pub(crate) use pace::Pace;
+pub(crate) use params::{Cue, Note, Observation, Params, Pause};
+use unresolved::Unresolved;
+
+/// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another client takes over
+/// and works, would replace that client's time by an older one. Much less than the guard, which it uses up a part of.
+pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
+
+/// One attempt to acquire one lock: what is wanted, and what is known so far.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    pub(crate) pace: Pace,
+    /// Whether the options say [`Protocol::Auto`].
+    auto: bool,
+    unresolved: Unresolved,
+    /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
+    looks_until: Option<Uptime>,
+    /// Whether the key holds something else than a string.
+    pub(super) is_no_lock: bool,
+}
+
+/// A lock that was acquired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Which, of several.
+    pub(crate) slot: usize,
+    pub(crate) lease: Lease,
+    /// The protocol to release it by.
+    pub(crate) protocol: Protocol,
+    /// Whether another of several was seen that may be acquired.
+    pub(crate) another_is_free: bool,
+}
+
+/// How a round ends: what is done without a pause.
+#[derive(Debug)]
+pub(super) enum Round {
+    Held(Held),
+    Pause(Duration),
+    GiveUp(GiveUp),
+}
+
+/// What the key holds.
+type Found = Option<Vec<u8>>;
+
+/// How a round begins.
+enum First {
+    /// By asking, unless SETNX was sent for the attempt: then with its lease and reply.
+    Ask(Option<(Lease, Reply)>),
+    /// By looking, unless the key was just read.
+    Look(Option<Found>),
+}
+
+/// Why the lock can be acquired, as far as was seen.
+enum Judged {
+    Free,
+    Expired(LockState),
+}
+
+/// Acquires the lock. `cue` says how it begins.
+pub(crate) async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Result<Held, GiveUp> {
+    loop {
+        match attempt.round(io, cue).await {
+            Round::Held(held) => return Ok(held),
+            Round::GiveUp(reason) => return Err(reason),
+            Round::Pause(time) => cue = io.sleep(attempt.pace.pause(time)).await,
+        }
+    }
+}
+
+/// Begins an attempt that a test steps.
+#[cfg(test)]
+pub(super) fn begin(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<Held>) {
+    Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
+}
+
+/// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
+pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (Lease, Request) {
+    let lease = Lease::of(options, nonce, now);
+    let command = Command::SetNx(Entry::of(&lease, options.protocol, options.expiration));
+    let before = lease.end;
+    (lease, Request { command, before })
+}
+
+/// Whether a lock that expires may be taken over: I1, and the one option that departs from it.
+pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall) -> bool {
+    match state {
+        LockState::Until(Expiry(until)) => *until < now,
+        LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => {
+            options.takeover == Takeover::AsTheGem
+        }
+        LockState::Absent => false,
+    }
+}
+
+impl Attempt {
+    pub(crate) fn new(params: Params) -> Self {
+        Self {
+            auto: params.options.protocol == Protocol::Auto,
+            pace: Pace::new(params),
+            unresolved: Unresolved::default(),
+            looks_until: None,
+            is_no_lock: false,
+        }
+    }
+
+    /// The protocol; [`Protocol::Auto`] until the first reply.
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.pace.options.protocol
+    }
+
+    /// Returns the leases that commands without a reply may have begun, and whose values prove it; `None` if a GETSET is among these
+    /// commands, whose value proves nothing.
+    pub(crate) fn into_unresolved(self) -> Option<impl Iterator<Item = Lease>> {
+        self.unresolved.into_leases()
+    }
+
+    /// Asks for the lock, and looks who has it, until it is held or there is nothing to do at once.
+    pub(super) async fn round(&mut self, io: &Io, cue: Cue) -> Round {
+        match self.go_on(io, cue).await {
+            Break(round) => round,
+            Continue(never) => match never {},
+        }
+    }
+
+    async fn go_on(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
+        let mut looked = None;
+        match self.begin(io, cue)? {
+            First::Ask(sent) => self.ask(io, sent).await?,
+            First::Look(found) => looked = found,
+        }
+        loop {
+            let found = match looked.take() {
+                Some(found) => found,
+                None => match self.send(io, Request::at_any_time(Command::Get)).await? {
+                    Reply::Bulk(found) => found,
+                    _ => {
+                        self.pace.lost(io.now())?;
+                        continue;
+                    }
+                },
+            };
+            match (self.judge(io, found.as_deref())?, self.protocol()) {
+                (Judged::Free, _) => self.ask(io, None).await?,
+                (Judged::Expired(_), Protocol::Auto | Protocol::Classic) => self.take_over(io).await?,
+                (Judged::Expired(from), _) => looked = self.replace(io, found, from).await?,
+            }
+        }
+    }
+
+    /// Sends a command. Returns its reply; one that is lost or does not fit is for the caller.
+    async fn send(&mut self, io: &Io, request: Request) -> ControlFlow<Round, Reply> {
+        let reply = io.send(request).await;
+        self.heard(io, reply)
+    }
+
+    fn heard(&mut self, io: &Io, reply: Reply) -> ControlFlow<Round, Reply> {
+        match reply {
+            Reply::Integer(_) | Reply::Bulk(_) | Reply::Expiring(..) | Reply::Executed(_) => {
+                self.pace.answered();
+                // The first command is the same for each protocol.
+                self.pace.options.protocol = self.protocol().on(io.server());
+                Continue(reply)
+            }
+            Reply::Refused | Reply::NoLock => {
+                self.is_no_lock = reply == Reply::NoLock;
+                Break(self.pace.give_up(GiveUp::Refused))
+            }
+            Reply::Unsent => Break(self.pace.give_up(GiveUp::Unsent)),
+            Reply::TooLate | Reply::Lost | Reply::Bulks(_) => Continue(reply),
+        }
+    }
+
+    /// Sends SETNX, unless it was `sent`. Goes on if another client has the key, or it is unknown.
+    async fn ask(&mut self, io: &Io, mut sent: Option<(Lease, Reply)>) -> ControlFlow<Round> {
+        loop {
+            let (lease, reply) = match sent.take() {
+                Some(sent) => sent,
+                None => {
+                    let nonce = self.pace.next_nonce();
+                    let (lease, request) = first_command(&self.pace.options, nonce, io.now());
+                    (lease, io.send(request).await)
+                }
+            };
+            match self.heard(io, reply)? {
+                Reply::Integer(0) if self.pace.expires() => return Continue(()),
+                Reply::Integer(0) => return Break(self.pace.wait(io)),
+                Reply::Integer(_) => return Break(self.granted(io, lease, None)),
+                Reply::TooLate => self.pace.retry(io)?,
+                // The value names no holder.
+                _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
+                _ => {
+                    self.keep(lease, None, io.now());
+                    return self.pace.lost(io.now());
+                }
+            }
+        }
+    }
+
+    /// Rule 2: judges what the key holds. Goes on if it can be acquired.
+    fn judge(&mut self, io: &Io, found: Option<&[u8]>) -> ControlFlow<Round, Judged> {
+        self.resolve(io, found)?;
+        let state = LockState::of_value(found);
+        self.pace.seen = Some(state.clone());
+        self.look_for_poller(io, &state, found)?;
+        if state == LockState::Absent {
+            self.pace.retry(io)?;
+            return Continue(Judged::Free);
+        }
+        if self.may_take_over(&state, io.now().wall) {
+            Continue(Judged::Expired(state))
+        } else {
+            Break(self.pace.wait(io))
+        }
+    }
+
+    /// Rule 3, Classic: GETSET, whose reply is judged by the clock before sending (I4). Goes on if it is to be looked at.
+    async fn take_over(&mut self, io: &Io) -> ControlFlow<Round> {
+        let judged_at = io.now();
+        let lease = self.new_lease(judged_at);
+        let command = Command::GetSet(lease.value);
+        let found =
+            match self.send(io, Request::before(End::of(judged_at, GETSET_TIME_LIMIT), command)).await? {
+                Reply::Bulk(found) => found,
+                // What was read may no longer be true.
+                Reply::TooLate => return Break(self.pace.wait(io)),
+                _ => {
+                    self.keep_takeover(lease.value);
+                    return self.pace.lost(io.now());
+                }
+            };
+        self.pace.in_doubt = false;
+        let state = LockState::of_value(found.as_deref());
+        // A SETNX of our own may have arrived late in between: then our own value was replaced.
+        let was_ours = self.unresolved.wrote(found.as_deref());
+        if was_ours || state == LockState::Absent || self.may_take_over(&state, judged_at.wall) {
+            return Break(self.granted(io, lease, Some(state)));
+        }
+        io.note(Note::ValueOverwritten(state.clone()));
+        self.pace.seen = Some(state);
+        Break(self.pace.wait(io))
+    }
+
+    /// Rule 3, Watched and Ttl: WATCH, GET, MULTI, and if the key is as it was seen, SET and EXEC. Goes on if it is to be looked at; with what
+    /// it was found to hold.
+    async fn replace(&mut self, io: &Io, seen: Found, from: LockState) -> ControlFlow<Round, Option<Found>> {
+        let lease = self.new_lease(io.now());
+        let entry = Entry::of(&lease, self.protocol(), self.pace.options.expiration);
+        // At any time: it changes what was watched, or nothing.
+        let exec = Request::at_any_time(Command::Exec(Change::Set(entry)));
+        let watch = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };
+        let reply = io.watch(watch, seen.as_deref().unwrap_or_default(), exec.clone()).await;
+        if self.auto && reply == Reply::Refused {
+            // It chose Watched by the server's version alone, and this server has no WATCH for this user.
+            self.pace.options.protocol = Protocol::Classic;
+            return Continue(None);
+        }
+        match self.heard(io, reply)? {
+            Reply::Bulk(found) if found == seen => {}
+            Reply::Bulk(found) => {
+                self.pace.retry(io)?;
+                return Continue(Some(found));
+            }
+            Reply::Expiring(found, left) => match self.leave_to_server(io, &found, left)? {},
+            _ => return self.pace.lost(io.now()).map_continue(|()| None),
+        }
+        match self.send(io, exec).await? {
+            Reply::Executed(Some(_)) => return Break(self.granted(io, lease, Some(from))),
+            // Another client was faster, and nothing was overwritten.
+            Reply::Executed(None) => self.pace.retry(io)?,
+            _ => {
+                self.keep(lease, Some(from), io.now());
+                self.pace.lost(io.now())?;
+            }
+        }
+        Continue(None)
+    }
+
+    /// Ttl: a key with a time to live is removed by the server alone, so that no clock of a client decides over it.
+    fn leave_to_server(&mut self, io: &Io, found: &[u8], left: Duration) -> ControlFlow<Round, Infallible> {
+        self.resolve(io, Some(found))?;
+        self.pace.seen = Some(LockState::of_value(Some(found)));
+        // PTTL rounds; a millisecond later the key is gone.
+        self.pace.removed_at = Some(io.now().uptime.after(left + Duration::from_millis(1)));
+        Break(self.pace.wait(io))
+    }
+
+    /// Ends if the key shows that a command without a reply has acquired the lock.
+    fn resolve(&mut self, io: &Io, found: Option<&[u8]>) -> ControlFlow<Round> {
+        self.pace.in_doubt = self.unresolved.is_takeover(found);
+        match self.unresolved.resolve(found) {
+            Some((lease, from)) => Break(self.granted(io, lease, from)),
+            None => Continue(()),
+        }
+    }
+
+    /// Rule 4: a grant counts only while its lease lasts (I3). After a late one the key holds our value, and is free when that expires.
+    fn granted(&mut self, io: &Io, lease: Lease, from: Option<LockState>) -> Round {
+        self.pace.in_doubt = false;
+        if lease.has_passed(io.now()) {
+            io.note(Note::LateGrant);
+            self.pace.seen = Observation::of(&lease, io.now()).seen;
+            return self.pace.wait(io);
+        }
+        if let Some(state) = from {
+            io.note(Note::TakenOver(state));
+        }
+        Round::Held(Held { slot: io.slot(), lease, protocol: self.protocol(), another_is_free: false })
+    }
+
+    /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.
+    fn keep(&mut self, lease: Lease, from: Option<LockState>, now: Now) {
+        self.pace.in_doubt = true;
+        self.unresolved.keep(lease, from, now);
+    }
+
+    /// Keeps the value of a GETSET without a reply.
+    fn keep_takeover(&mut self, value: ValueBytes) {
+        self.pace.in_doubt = true;
+        self.unresolved.keep_takeover(value);
+    }
+
+    fn may_take_over(&self, state: &LockState, now: Wall) -> bool {
+        self.pace.expires() && may_take_over(&self.pace.options, state, now)
+    }
+
+    /// A lease that begins now, with a value that no other command of this client has carried (I2).
+    fn new_lease(&mut self, now: Now) -> Lease {
+        let nonce = self.pace.next_nonce();
+        Lease::of(&self.pace.options, nonce, now)
+    }
+}

@@ -1,0 +1,130 @@
+//! How an attempt begins, and goes on after a pause.
+
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::time::Duration;
+
+use super::{Attempt, Cue, First, Note, Observation, Round};
+use crate::rules::lease::Lease;
+use crate::rules::task::Io;
+use crate::rules::window;
+use crate::values::clock::Uptime;
+use crate::values::options::Protocol;
+use crate::values::value::{self, LockState};
+
+impl Attempt {
+    /// Begins a round, unless it is too early for one.
+    pub(super) fn begin(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, First> {
+        match cue {
+            Cue::Ask => Continue(self.freed()),
+            Cue::Look => Continue(self.woken()),
+            Cue::Behind(observation) => self.behind(io, observation),
+            Cue::Saw(found) => {
+                self.pace.not_before = None;
+                Continue(First::Look(Some(found)))
+            }
+            Cue::Sent(lease, reply) => {
+                self.pace.begin_round();
+                Continue(First::Ask(Some((lease, reply))))
+            }
+            Cue::HandedOver { lease, protocol, in_doubt } => self.handed_over(io, lease, protocol, in_doubt),
+            Cue::Leave(until) => {
+                self.pace.leave_until(until, io)?;
+                Continue(self.freed())
+            }
+            Cue::Window(end) => self.in_window(io, end),
+        }
+    }
+
+    fn freed(&mut self) -> First {
+        self.pace.begin_round();
+        if self.pace.in_doubt { First::Look(None) } else { First::Ask(None) }
+    }
+
+    /// The key is probably still held, so GET is enough; a takeover begins with it as well.
+    fn woken(&mut self) -> First {
+        if self.pace.not_before.is_some() || !self.pace.expires() {
+            return self.freed();
+        }
+        self.pace.begin_round();
+        First::Look(None)
+    }
+
+    fn behind(&mut self, io: &Io, Observation { seen, at }: Observation) -> ControlFlow<Round, First> {
+        self.pace.seen = seen;
+        // An unexpiring attempt takes nothing over, so it does not look. What was seen may have expired since.
+        let looks = match &self.pace.seen {
+            Some(seen) => self.may_take_over(seen, io.now().wall),
+            None => self.pace.expires(),
+        };
+        if looks {
+            return Continue(self.woken());
+        }
+        match self.pace.wait_from(at, io) {
+            Round::Pause(Duration::ZERO) => Continue(self.woken()),
+            round => Break(round),
+        }
+    }
+
+    fn handed_over(
+        &mut self,
+        io: &Io,
+        lease: Lease,
+        protocol: Protocol,
+        in_doubt: bool,
+    ) -> ControlFlow<Round, First> {
+        debug_assert!(!self.pace.in_doubt, "it might have the lock twice");
+        self.pace.options.protocol = protocol;
+        self.pace.begin_round();
+        match protocol {
+            _ if !in_doubt => return Break(self.granted(io, lease, None)),
+            Protocol::Watched | Protocol::Ttl => self.keep(lease, None, io.now()),
+            Protocol::Auto | Protocol::Classic => self.keep_takeover(lease.value),
+        }
+        Continue(First::Look(None))
+    }
+
+    /// Goes on to ask for the lock at the deadline, and for a moment if a poller has it. Looks now and then.
+    fn in_window(&mut self, io: &Io, end: Uptime) -> ControlFlow<Round, First> {
+        let now = io.now();
+        if self.pace.is_last(now) || self.pace.asks(now.uptime) {
+            return Continue(self.freed());
+        }
+        // Looks would use its attempts up.
+        if self.pace.options.max_attempts.is_some() {
+            self.pace.leave_until(end, io)?;
+            return Continue(self.freed());
+        }
+        if self.pace.not_before.is_none() || self.pace.seen.is_some() {
+            self.look_later(io, end)?;
+            return Continue(self.freed());
+        }
+        self.pace.begin_round();
+        Continue(First::Look(None))
+    }
+
+    fn look_later(&mut self, io: &Io, end: Uptime) -> ControlFlow<Round> {
+        let look = io.now().uptime.after(window::until_look(self.pace.nonce.seed()));
+        self.pace.next_nonce();
+        self.looks_until = Some(end);
+        self.pace.leave_until(look.min(end), io)
+    }
+
+    /// In a window, goes on to wait unless a poller has the lock: then it asks for it for a moment.
+    pub(super) fn look_for_poller(
+        &mut self,
+        io: &Io,
+        state: &LockState,
+        found: Option<&[u8]>,
+    ) -> ControlFlow<Round> {
+        let Some(end) = self.looks_until.take() else { return Continue(()) };
+        let now = io.now();
+        // What another process of this library has, it leaves by itself.
+        if *state == LockState::Empty || found.and_then(value::classic_time).is_some() {
+            self.pace.asks_until = Some(now.uptime.after(window::ASKS));
+            io.note(Note::PollerMet);
+        } else if now.uptime < end && !self.pace.is_last(now) {
+            return self.look_later(io, end);
+        }
+        Continue(())
+    }
+}

@@ -1,0 +1,246 @@
+//! The pace of an attempt: when it looks again, and when it gives up.
+
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::time::Duration;
+
+use super::{Note, Params, Pause, Round};
+use crate::rules::GiveUp;
+use crate::rules::task::Io;
+use crate::values::clock::{Now, Uptime};
+use crate::values::options::LockOptions;
+use crate::values::value::{Expiry, LockState, Nonce};
+
+/// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
+/// more often is under contention.
+const IMMEDIATE_RETRIES: u32 = 3;
+
+/// What decides when an attempt looks again, and when it gives up.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    pub(crate) options: LockOptions,
+    deadline: Option<Uptime>,
+    pub(in crate::rules) retry_for: Duration,
+    pub(in crate::rules) nonce: Nonce,
+    /// Whether a command whose reply was lost may have acquired a lock.
+    pub(in crate::rules) in_doubt: bool,
+    /// Since when replies have been lost in a row.
+    losing_since: Option<Uptime>,
+    /// How often in this round it went on after the key had changed, and read again after a lost reply.
+    immediate: (u32, u32),
+    never_expires_noted: bool,
+    /// Until when the lock is left to other processes.
+    pub(in crate::rules) not_before: Option<Uptime>,
+    /// Until when it asks without a pause, since a poller has the lock.
+    pub(in crate::rules) asks_until: Option<Uptime>,
+    /// How often it has looked whether the lock is free.
+    pub(crate) attempts: u32,
+    /// What the key was last seen to hold; of several, the one that is free first.
+    pub(crate) seen: Option<LockState>,
+    /// When the server removes a key that was left to it.
+    pub(in crate::rules) removed_at: Option<Uptime>,
+}
+
+impl Pace {
+    pub(in crate::rules) fn new(Params { options, deadline, retry_for, nonce }: Params) -> Self {
+        Self {
+            options,
+            deadline,
+            retry_for,
+            nonce,
+            in_doubt: false,
+            losing_since: None,
+            immediate: (0, 0),
+            never_expires_noted: false,
+            not_before: None,
+            asks_until: None,
+            attempts: 0,
+            seen: None,
+            removed_at: None,
+        }
+    }
+
+    pub(in crate::rules) fn expires(&self) -> bool {
+        self.options.expiration.is_some()
+    }
+
+    /// Returns a nonce that is in no other command of this client (I2).
+    pub(in crate::rules) fn next_nonce(&mut self) -> Nonce {
+        self.nonce = self.nonce.next();
+        self.nonce
+    }
+
+    pub(in crate::rules) fn begin_round(&mut self) {
+        self.not_before = None;
+        self.attempts = self.attempts.saturating_add(1);
+        self.immediate = (0, 0);
+    }
+
+    /// Notes that the server has answered.
+    pub(in crate::rules) fn answered(&mut self) {
+        self.losing_since = None;
+    }
+
+    /// Returns true at the deadline, where the lock is asked for in any case.
+    pub(in crate::rules) fn is_last(&self, now: Now) -> bool {
+        self.deadline.is_some_and(|deadline| now.uptime >= deadline)
+    }
+
+    /// Returns true if the options allow no further attempt.
+    pub(crate) fn has_used_its_attempts(&self) -> bool {
+        self.options.max_attempts.is_some_and(|most| self.attempts >= most)
+    }
+
+    /// Rule 5: sleeps the poll interval, but not past the deadline, where the lock is asked for once more, nor past the expiry
+    /// that was seen.
+    pub(in crate::rules) fn wait(&mut self, io: &Io) -> Round {
+        self.wait_from(io.now().uptime, io)
+    }
+
+    /// Sleeps the rest of the pause that began at `looked`.
+    pub(in crate::rules) fn wait_from(&mut self, looked: Uptime, io: &Io) -> Round {
+        if let Some(state) = &self.seen
+            && state.advice().is_some()
+            && !self.never_expires_noted
+        {
+            self.never_expires_noted = true;
+            io.note(Note::NeverExpires(state.clone()));
+        }
+        let now = io.now();
+        match self.time_left(looked, now) {
+            Some(time) => Round::Pause(time.min(self.until_free(now))),
+            None => self.give_up(GiveUp::Timeout),
+        }
+    }
+
+    /// Returns how long a lock that was seen cannot be taken over, as far as is known.
+    fn until_free(&mut self, now: Now) -> Duration {
+        let removed = self.removed_at.take().map_or(Duration::MAX, |at| at.since(now.uptime));
+        match self.seen {
+            Some(LockState::Until(Expiry(until))) if self.expires() && until >= now.wall => {
+                // Only a time in the past is taken over: one microsecond more.
+                removed.min(until.since(now.wall) + Duration::from_micros(1))
+            }
+            _ => removed,
+        }
+    }
+
+    /// Returns a pause of this time, with what others may know.
+    pub(in crate::rules) fn pause(&self, time: Duration) -> Pause {
+        Pause { time, seen: self.seen.clone(), in_doubt: self.in_doubt, leaves: self.not_before.is_some() }
+    }
+
+    /// Leaves the lock to other processes until then. At the deadline it goes on in any case.
+    pub(in crate::rules) fn leave_until(&mut self, until: Uptime, io: &Io) -> ControlFlow<Round> {
+        if self.is_last(io.now()) || io.now().uptime >= until {
+            return Continue(());
+        }
+        self.not_before = Some(until);
+        self.seen = None;
+        Break(self.wait(io))
+    }
+
+    /// `None` at the deadline, and after the last attempt.
+    pub(in crate::rules) fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
+        if self.has_used_its_attempts() {
+            return None;
+        }
+        let pause = match self.not_before {
+            Some(until) => until.since(now.uptime),
+            None if self.asks(now.uptime) => Duration::ZERO,
+            None => self.options.poll_interval.saturating_sub(now.uptime.since(looked)),
+        };
+        match self.deadline {
+            Some(deadline) if now.uptime >= deadline => None,
+            Some(deadline) => Some(pause.min(deadline.since(now.uptime))),
+            None => Some(pause),
+        }
+    }
+
+    /// Returns true while it asks without a pause.
+    pub(in crate::rules) fn asks(&self, now: Uptime) -> bool {
+        self.asks_until.is_some_and(|until| now < until)
+    }
+
+    /// After the key changed between two commands, goes on without a pause, if it did so not too often.
+    pub(in crate::rules) fn retry(&mut self, io: &Io) -> ControlFlow<Round> {
+        self.immediate.0 += 1;
+        if self.immediate.0 <= IMMEDIATE_RETRIES { Continue(()) } else { Break(self.wait(io)) }
+    }
+
+    /// A reply was lost. Goes on to read: that is how it is found out whether the command was carried out, which is never sent
+    /// again (I6).
+    pub(in crate::rules) fn lost(&mut self, now: Now) -> ControlFlow<Round> {
+        let since = match self.losing_since {
+            Some(since) => since,
+            None => {
+                self.losing_since = Some(now.uptime);
+                // Often the server has only closed an idle connection: no pause. But some hang up on one command alone.
+                self.immediate.1 += 1;
+                if self.immediate.1 <= IMMEDIATE_RETRIES {
+                    return Continue(());
+                }
+                now.uptime
+            }
+        };
+        Break(match self.time_left(now.uptime, now) {
+            Some(time) if now.uptime.since(since) < self.retry_for => Round::Pause(time),
+            _ => self.give_up(GiveUp::Io),
+        })
+    }
+
+    pub(in crate::rules) fn give_up(&self, reason: GiveUp) -> Round {
+        Round::GiveUp(if self.in_doubt { GiveUp::Unknown } else { reason })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::acquire::{Cue, Params, begin};
+    use crate::rules::{Reply, Step};
+    use crate::values::clock::Wall;
+    use crate::values::identity::Identity;
+    use crate::values::options::LockOptions;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const START: Now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(HOUR) };
+
+    fn params(options: LockOptions) -> Params {
+        let nonce = Identity::new().next_nonce();
+        Params { options: options.poll_interval(HOUR), deadline: None, retry_for: HOUR, nonce }
+    }
+
+    fn pause<T>(step: Step<T>) -> Duration {
+        match step {
+            Step::Sleep(pause) => pause.time,
+            _ => panic!("it goes on"),
+        }
+    }
+
+    #[test]
+    fn a_thread_that_wakes_after_a_window_asks_at_once() {
+        let (_, step) = begin(params(LockOptions::expiring_after(HOUR)), Cue::Leave(START.uptime), START);
+        assert!(matches!(step, Step::Send(_)), "{step:?}");
+    }
+
+    #[test]
+    fn a_look_takes_nothing_over_for_an_attempt_without_an_expiration() {
+        let (mut attempt, _) = begin(params(LockOptions::without_expiration()), Cue::Ask, START);
+        assert_eq!(pause(attempt.resume(Reply::Integer(0), START)), HOUR);
+        let step = attempt.wake(Cue::Saw(Some(b"1532000016.5".to_vec())), START);
+        assert_eq!(pause(step), HOUR);
+        let step = attempt.wake(Cue::Saw(None), START);
+        assert!(matches!(step, Step::Send(_)), "{step:?}");
+    }
+
+    #[test]
+    fn after_a_late_grant_the_pause_ends_when_the_key_expires() {
+        const LEASE: Duration = Duration::from_millis(100);
+        let (mut attempt, _) = begin(params(LockOptions::expiring_after(LEASE)), Cue::Ask, START);
+        let late = Now { wall: START.wall.after(2 * LEASE), uptime: START.uptime.after(2 * LEASE) };
+        let step = attempt.resume(Reply::Integer(1), late);
+        assert_eq!(attempt.io().take_notes(), [(0, Note::LateGrant)]);
+        // The expiration and the gem's second, less what has passed, and one microsecond.
+        assert_eq!(pause(step), Duration::from_micros(900_001));
+    }
+}

@@ -1,0 +1,302 @@
+//! Acquiring one of several locks, whichever is free: a permit of a semaphore. SETNX of a random one and, behind it, MGET of all; then those
+//! that look free are tried, each by the rules of a single lock; else sleep and ask again.
+
+use std::convert::Infallible;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::sync::Arc;
+
+use super::acquire::{
+    Attempt, Cue, Held, Note, Observation, Pace, Params, Round, first_command, may_take_over,
+};
+use super::lease::Lease;
+use super::owned::{self, Owned};
+use super::task::Io;
+use super::{Command, GiveUp, Reply, Request};
+use crate::values::clock::{Now, Wall};
+use crate::values::key::Key;
+use crate::values::options::{LockOptions, Protocol};
+use crate::values::value::{Expiry, LockState};
+
+/// How many locks that looked free are tried in a row before a pause: if all were taken meanwhile, they are under contention.
+const TRIES: u32 = 3;
+
+/// What all locks hold, in their order.
+type Values = Vec<Option<Vec<u8>>>;
+
+/// One attempt to acquire one of several locks: what is wanted, and what is known so far.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) pace: Pace,
+    /// As the options say: each lock that is tried decides by itself what [`Protocol::Auto`] is.
+    asked_protocol: Protocol,
+    slots: Arc<[Key]>,
+    /// The leases of commands without a reply, and in which lock each may be.
+    unresolved: Vec<(usize, Lease)>,
+    /// Keys that hold no lock, and never will.
+    no_locks: Vec<usize>,
+}
+
+/// Acquires one of the locks. `cue` says how it begins; a lease that is handed over is that of [`Io::slot`].
+pub(crate) async fn acquire_one_of(io: &Io, choice: &mut Choice, mut cue: Cue) -> Result<Held, GiveUp> {
+    loop {
+        let round = match choice.round(io, cue).await {
+            Break(round) => round,
+            Continue(never) => match never {},
+        };
+        match round {
+            Round::Held(held) => return Ok(held),
+            Round::GiveUp(reason) => return Err(reason),
+            Round::Pause(time) => cue = io.sleep(choice.pace.pause(time)).await,
+        }
+    }
+}
+
+impl Choice {
+    pub(crate) fn new(params: Params, slots: &Arc<[Key]>) -> Self {
+        Self {
+            asked_protocol: params.options.protocol,
+            pace: Pace::new(params),
+            slots: Arc::clone(slots),
+            unresolved: Vec::new(),
+            no_locks: Vec::new(),
+        }
+    }
+
+    async fn round(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
+        let mut looks = self.pace.in_doubt;
+        match cue {
+            Cue::Ask | Cue::Look | Cue::Saw(_) | Cue::Sent(..) => {}
+            Cue::Behind(Observation { seen, at }) => {
+                self.pace.seen = seen;
+                match self.pace.wait_from(at, io) {
+                    Round::Pause(time) if time.is_zero() => {}
+                    round => return Break(round),
+                }
+            }
+            Cue::Leave(until) | Cue::Window(until) => self.pace.leave_until(until, io)?,
+            Cue::HandedOver { lease, protocol, in_doubt } => {
+                debug_assert!(!self.pace.in_doubt, "it might have two");
+                self.pace.options.protocol = protocol;
+                // In Classic its bytes prove nothing: GETSET may have overwritten another client's.
+                looks = in_doubt && matches!(protocol, Protocol::Watched | Protocol::Ttl);
+                if !in_doubt {
+                    // What is left to other processes is free, and no other waiter knows.
+                    let another_is_free = self.pace.not_before.is_some();
+                    self.pace.begin_round();
+                    return Break(self.granted(io, io.slot(), lease, another_is_free));
+                }
+                if looks {
+                    self.pace.in_doubt = true;
+                    self.unresolved.push((io.slot(), lease));
+                }
+            }
+        }
+        let (values, asked) = if looks { (self.look(io).await?, None) } else { self.ask(io).await? };
+        self.take_ours(io, &values).await?;
+        self.pace.seen =
+            values.iter().map(|value| LockState::of_value(value.as_deref())).min_by_key(frees_itself);
+        self.try_each(io, self.free(&values, asked, io.now())).await
+    }
+
+    /// Sends SETNX for one lock, and MGET of all behind it. Goes on with what they hold, if that one is held; and with which that is.
+    async fn ask(&mut self, io: &Io) -> ControlFlow<Round, (Values, Option<usize>)> {
+        self.pace.begin_round();
+        let nonce = self.pace.next_nonce();
+        let slot = usize::try_from(nonce.seed() % self.slots.len() as u64).unwrap_or(0);
+        let (lease, request) = first_command(&self.pace.options, nonce, io.now());
+        io.on(slot);
+        let (set, found) = io.send_with(request, Command::GetAll(Arc::clone(&self.slots))).await;
+        if let Reply::Integer(_) = set {
+            self.pace.answered();
+            self.decide_protocol(io);
+        }
+        match set {
+            Reply::Integer(0) => match self.values(found)? {
+                Some(values) => return Continue((values, Some(slot))),
+                None => self.pace.lost(io.now())?,
+            },
+            Reply::Integer(_) => {
+                let another_is_free = match &found {
+                    Reply::Bulks(values) => {
+                        let surplus = self.ours(values);
+                        let free = !self.free(values, Some(slot), io.now()).is_empty();
+                        self.release(io, surplus).await || free
+                    }
+                    // Perhaps, and no other waiter may know.
+                    _ => true,
+                };
+                return Break(self.granted(io, slot, lease, another_is_free));
+            }
+            Reply::TooLate => return Break(self.pace.wait(io)),
+            Reply::Refused | Reply::NoLock => return Break(Round::GiveUp(GiveUp::Refused)),
+            Reply::Unsent => return Break(Round::GiveUp(GiveUp::Unsent)),
+            // The value names no holder.
+            _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
+            _ => {
+                self.pace.in_doubt = true;
+                self.unresolved.retain(|(_, lease)| !lease.has_passed(io.now()));
+                self.unresolved.push((slot, lease));
+                self.pace.lost(io.now())?;
+            }
+        }
+        Continue((self.look(io).await?, None))
+    }
+
+    /// Sends MGET, until there is a reply.
+    async fn look(&mut self, io: &Io) -> ControlFlow<Round, Values> {
+        loop {
+            let look = Request::at_any_time(Command::GetAll(Arc::clone(&self.slots)));
+            let found = io.send(look).await;
+            if let Some(values) = self.values(found)? {
+                self.pace.answered();
+                self.pace.in_doubt = false;
+                self.decide_protocol(io);
+                return Continue(values);
+            }
+            self.pace.lost(io.now())?;
+        }
+    }
+
+    /// Returns what all locks hold; `None` if the reply is lost.
+    fn values(&self, found: Reply) -> ControlFlow<Round, Option<Values>> {
+        match found {
+            Reply::Bulks(values) => Continue(Some(values)),
+            Reply::Refused | Reply::NoLock => Break(self.pace.give_up(GiveUp::Refused)),
+            Reply::Unsent | Reply::TooLate => Break(self.pace.give_up(GiveUp::Unsent)),
+            _ => Continue(None),
+        }
+    }
+
+    fn decide_protocol(&mut self, io: &Io) {
+        self.pace.options.protocol = self.pace.options.protocol.on(io.server());
+    }
+
+    /// Takes the locks that commands without a reply have acquired. Keeps the one that lasts longest.
+    async fn take_ours(&mut self, io: &Io, values: &Values) -> ControlFlow<Round> {
+        let mut ours = self.ours(values);
+        let last = (0..ours.len()).max_by_key(|at| ours[*at].1.end.map(|end| end.uptime));
+        let Some(at) = last else { return Continue(()) };
+        let (slot, lease) = ours.swap_remove(at);
+        let free = !self.free(values, Some(slot), io.now()).is_empty();
+        let another_is_free = self.release(io, ours).await || free;
+        Break(self.granted(io, slot, lease, another_is_free))
+    }
+
+    /// Takes out the unresolved leases whose values the locks hold.
+    fn ours(&mut self, values: &Values) -> Vec<(usize, Lease)> {
+        let is_ours = |(slot, lease): &mut (usize, Lease)| {
+            values.get(*slot).and_then(Option::as_ref).is_some_and(|value| *value == lease.value)
+        };
+        self.unresolved.extract_if(.., is_ours).collect()
+    }
+
+    /// Releases locks that are not wanted. Returns whether there were some; one that could not be released frees itself.
+    async fn release(&self, io: &Io, surplus: Vec<(usize, Lease)>) -> bool {
+        let any = !surplus.is_empty();
+        for (slot, lease) in surplus {
+            io.on(slot);
+            let own = Owned { lease, protocol: self.pace.options.protocol, asked: self.asked_protocol };
+            let _ = owned::release(io, own).await;
+        }
+        any
+    }
+
+    /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `asked`. That one itself is last:
+    /// SETNX does not acquire what has expired.
+    fn free(&self, values: &Values, asked: Option<usize>, now: Now) -> Vec<(usize, LockState)> {
+        let count = self.slots.len();
+        let first = asked.map_or(0, |asked| (asked + 1) % count);
+        let states = (first..count).chain(0..first).filter_map(|slot| {
+            let state = LockState::of_value(values.get(slot)?.as_deref());
+            // What is not a string reads as absent.
+            let is_free = state == LockState::Absent && !self.no_locks.contains(&slot)
+                || self.pace.expires() && may_take_over(&self.pace.options, &state, now.wall);
+            is_free.then_some((slot, state))
+        });
+        let (mut absent, expired): (Vec<_>, Vec<_>) =
+            states.partition(|(_, state)| *state == LockState::Absent);
+        absent.extend(expired);
+        absent
+    }
+
+    /// Tries each once, by the rules of a single lock, until one is held.
+    async fn try_each(&mut self, io: &Io, free: Vec<(usize, LockState)>) -> ControlFlow<Round, Infallible> {
+        let (count, mut tries) = (free.len(), 0);
+        for (position, (slot, state)) in free.into_iter().enumerate() {
+            if tries == TRIES {
+                break;
+            }
+            io.on(slot);
+            let now = io.now();
+            let cue = match state {
+                LockState::Absent => Cue::Ask,
+                state => Cue::Behind(Observation { seen: Some(state), at: now.uptime }),
+            };
+            let mut attempt = Attempt::new(self.once(now));
+            let round = attempt.round(io, cue).await;
+            self.pace.removed_at = self.pace.removed_at.into_iter().chain(attempt.pace.removed_at).min();
+            tries += 1;
+            match round {
+                Round::Held(Held { lease, protocol, .. }) => {
+                    let another_is_free = position + 1 < count;
+                    return Break(Round::Held(Held { slot, lease, protocol, another_is_free }));
+                }
+                Round::Pause(_) | Round::GiveUp(GiveUp::Timeout) => {}
+                Round::GiveUp(_) if attempt.is_no_lock => {
+                    tries -= 1;
+                    self.no_locks.push(slot);
+                    if self.no_locks.len() == self.slots.len() {
+                        return Break(Round::GiveUp(GiveUp::Refused));
+                    }
+                }
+                // Others may do, after a pause.
+                Round::GiveUp(GiveUp::Io) => return Break(self.pause_or(GiveUp::Io, io)),
+                Round::GiveUp(GiveUp::Unknown) if self.pace.expires() => {
+                    let Some(leases) = attempt.into_unresolved() else {
+                        return Break(Round::GiveUp(GiveUp::Unknown));
+                    };
+                    self.pace.in_doubt = true;
+                    self.unresolved.extend(leases.map(|lease| (slot, lease)));
+                    return Break(self.pause_or(GiveUp::Unknown, io));
+                }
+                Round::GiveUp(reason) => return Break(Round::GiveUp(reason)),
+            }
+        }
+        Break(self.pace.wait(io))
+    }
+
+    /// Returns what is wanted of a lock that is tried: it is not waited for.
+    fn once(&mut self, now: Now) -> Params {
+        let options = LockOptions { max_attempts: None, protocol: self.asked_protocol, ..self.pace.options };
+        let nonce = self.pace.next_nonce();
+        self.pace.nonce = nonce.behind_an_attempt();
+        Params { options, deadline: Some(now.uptime), retry_for: self.pace.retry_for, nonce }
+    }
+
+    fn pause_or(&self, reason: GiveUp, io: &Io) -> Round {
+        let now = io.now();
+        self.pace.time_left(now.uptime, now).map_or(Round::GiveUp(reason), Round::Pause)
+    }
+
+    /// A grant counts only while its lease lasts (I3).
+    fn granted(&mut self, io: &Io, slot: usize, lease: Lease, another_is_free: bool) -> Round {
+        io.on(slot);
+        self.pace.in_doubt = false;
+        if lease.has_passed(io.now()) {
+            io.note(Note::LateGrant);
+            return self.pace.wait(io);
+        }
+        Round::Held(Held { slot, lease, protocol: self.pace.options.protocol, another_is_free })
+    }
+}
+
+/// Orders states by when the lock is free: those that never are come last.
+fn frees_itself(state: &LockState) -> (bool, Option<Wall>) {
+    match state {
+        LockState::Until(Expiry(until)) => (false, Some(*until)),
+        _ => (true, None),
+    }
+}
+
+#[cfg(test)]
+mod tests;

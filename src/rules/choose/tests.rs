@@ -1,0 +1,546 @@
+//! What each reply leads to.
+
+mod search;
+
+use std::time::Duration;
+
+use super::*;
+use crate::rules::Step;
+use crate::rules::acquire::Pause;
+use crate::rules::task::Task;
+use crate::values::clock::Uptime;
+use crate::values::identity::Identity;
+use crate::values::value::ValueBytes;
+use crate::values::version::Version;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const POLL: Duration = Duration::from_millis(100);
+const SLOTS: usize = 3;
+const PAST: &[u8] = b"1532000016.5";
+
+fn start() -> Now {
+    Now { wall: Wall(1_795_000_000_000_000), uptime: Uptime(HOUR) }
+}
+
+fn later(time: Duration) -> Now {
+    Now { wall: start().wall.after(time), uptime: start().uptime.after(time) }
+}
+
+fn params(options: LockOptions) -> Params {
+    let nonce = Identity::new().next_nonce();
+    Params { options: options.poll_interval(POLL), deadline: None, retry_for: HOUR, nonce }
+}
+
+fn expiring() -> LockOptions {
+    LockOptions::expiring_after(Duration::from_secs(10))
+}
+
+/// What is done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Action {
+    /// SETNX of one, and MGET of all behind it.
+    Ask {
+        slot: usize,
+        request: Request,
+    },
+    /// MGET of all.
+    Look,
+    Send {
+        slot: usize,
+        request: Request,
+    },
+    Sleep(Pause),
+    Held(Held),
+    GiveUp(GiveUp),
+}
+
+/// An attempt that a test steps.
+struct Stepped(Task<Held>);
+
+impl Stepped {
+    fn start(params: Params, slots: usize, now: Now) -> (Self, Action) {
+        let slots: Arc<[Key]> = (0..slots).map(|slot| Key::from(format!("k{slot}"))).collect();
+        let begin = async move |io: &Io| acquire_one_of(io, &mut Choice::new(params, &slots), Cue::Ask).await;
+        let (task, step) = Task::begin(now, begin);
+        let stepped = Self(task);
+        let action = stepped.action(step);
+        (stepped, action)
+    }
+
+    fn action(&self, step: Step<Held>) -> Action {
+        let slot = self.0.io().slot();
+        match step {
+            Step::Send(request) if matches!(request.command, Command::GetAll(_)) => Action::Look,
+            Step::Send(request) if self.0.io().take_behind().is_some() => Action::Ask { slot, request },
+            Step::Send(request) => Action::Send { slot, request },
+            Step::Sleep(pause) => Action::Sleep(pause),
+            Step::Done(held) => Action::Held(held),
+            Step::GiveUp(reason) => Action::GiveUp(reason),
+        }
+    }
+
+    fn asked(&mut self, set: &Reply, found: &Reply, now: Now) -> Action {
+        self.0.io().answer_behind(found.clone());
+        self.reply(set.clone(), now)
+    }
+
+    fn reply(&mut self, reply: Reply, now: Now) -> Action {
+        let step = self.0.resume(reply, now);
+        self.action(step)
+    }
+
+    fn wake(&mut self, cue: Cue, now: Now) -> Action {
+        let step = self.0.wake(cue, now);
+        self.action(step)
+    }
+
+    fn woken(&mut self, now: Now) -> Action {
+        self.wake(Cue::Look, now)
+    }
+
+    fn handed_over(
+        &mut self,
+        slot: usize,
+        lease: Lease,
+        protocol: Protocol,
+        in_doubt: bool,
+        now: Now,
+    ) -> Action {
+        self.0.io().on(slot);
+        self.wake(Cue::HandedOver { lease, protocol, in_doubt }, now)
+    }
+
+    fn notes(&self) -> Vec<(usize, Note)> {
+        self.0.io().take_notes()
+    }
+}
+
+#[track_caller]
+fn pause(action: Action) -> Pause {
+    match action {
+        Action::Sleep(pause) => pause,
+        action => panic!("{action:?}"),
+    }
+}
+
+#[track_caller]
+fn sleeps(action: Action) -> Duration {
+    pause(action).time
+}
+
+#[track_caller]
+fn held(action: Action) -> Held {
+    match action {
+        Action::Held(held) => held,
+        action => panic!("{action:?}"),
+    }
+}
+
+/// Begins, and returns also which lock is asked for and what is written.
+fn asking(options: LockOptions) -> (Stepped, usize, ValueBytes) {
+    let (attempt, action) = Stepped::start(params(options), SLOTS, start());
+    let (slot, value) = asks(&action);
+    (attempt, slot, value)
+}
+
+#[track_caller]
+fn asks(action: &Action) -> (usize, ValueBytes) {
+    let Action::Ask { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
+        panic!("{action:?}")
+    };
+    assert!(*slot < SLOTS);
+    (*slot, entry.value)
+}
+
+/// A value that is held for so long.
+fn held_for(seconds: u64) -> Option<Vec<u8>> {
+    Some(format!("{}.5", 1_795_000_000 + seconds).into_bytes())
+}
+
+fn all(value: Option<Vec<u8>>) -> Reply {
+    Reply::Bulks(vec![value; SLOTS])
+}
+
+/// What the locks hold if all are held but those.
+fn but(others: &[(usize, Option<&[u8]>)]) -> Reply {
+    let mut values = vec![held_for(60); SLOTS];
+    for (slot, value) in others {
+        values[*slot] = value.map(<[u8]>::to_vec);
+    }
+    Reply::Bulks(values)
+}
+
+const TAKEN: Reply = Reply::Integer(0);
+const GRANTED: Reply = Reply::Integer(1);
+
+#[test]
+fn what_is_asked_for_is_held_if_it_was_free() {
+    for (found, expected) in [
+        (all(held_for(60)), false),
+        (but(&[(0, None), (1, None), (2, None)]), true),
+        (but(&[(0, Some(PAST)), (1, Some(PAST)), (2, Some(PAST))]), true),
+        // Others that wait may know of a release that this one does not.
+        (Reply::Lost, true),
+        (Reply::Refused, true),
+    ] {
+        let (mut attempt, asked, value) = asking(expiring());
+        let action = attempt.asked(&GRANTED, &found, start());
+        let held = held(action);
+        assert_eq!((held.slot, held.lease.value), (asked, value));
+        assert_eq!(held.another_is_free, expected, "{found:?}");
+    }
+}
+
+#[test]
+fn a_grant_after_its_lease_is_not_used() {
+    let (mut attempt, slot, _) = asking(expiring());
+    let action = attempt.asked(&GRANTED, &all(held_for(60)), later(Duration::from_secs(10)));
+    sleeps(action);
+    assert_eq!(attempt.notes(), [(slot, Note::LateGrant)]);
+}
+
+#[test]
+fn what_is_free_is_tried_before_what_has_expired() {
+    for _ in 0..20 {
+        let (mut attempt, asked, first) = asking(expiring());
+        let (free, expired) = ((asked + 2) % SLOTS, (asked + 1) % SLOTS);
+        let action = attempt.asked(&TAKEN, &but(&[(free, None), (expired, Some(PAST))]), start());
+        let Action::Send { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
+            panic!("{action:?}")
+        };
+        assert_eq!(slot, free);
+        assert_ne!(entry.value, first, "no value is sent twice");
+        // Another client was faster, so the next is tried.
+        let action = attempt.reply(TAKEN, start());
+        let action = match action {
+            Action::Send { slot, request: Request { command: Command::Get, .. } } if slot == free => {
+                attempt.reply(Reply::Bulk(held_for(60)), start())
+            }
+            action => action,
+        };
+        let expected = Request::at_any_time(Command::Get);
+        assert_eq!(action, Action::Send { slot: expired, request: expected });
+        let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), start());
+        let Action::Send { slot, request: Request { command: Command::GetSet(value), .. } } = action else {
+            panic!("{action:?}")
+        };
+        assert_eq!(slot, expired);
+        let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), start());
+        let held = held(action);
+        assert_eq!((held.slot, held.lease.value, held.another_is_free), (expired, value, false));
+        assert_eq!(attempt.notes().len(), 1);
+    }
+}
+
+#[test]
+fn the_one_that_was_asked_for_is_taken_over_if_it_has_expired() {
+    let (mut attempt, asked, _) = asking(expiring());
+    let action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
+    assert_eq!(action, Action::Send { slot: asked, request: Request::at_any_time(Command::Get) });
+}
+
+#[test]
+fn three_that_looked_free_are_tried_in_a_row() {
+    let (mut attempt, action) = Stepped::start(params(expiring()), 8, start());
+    assert!(matches!(action, Action::Ask { .. }));
+    let mut action = attempt.asked(&TAKEN, &Reply::Bulks(vec![None; 8]), start());
+    let mut tried = Vec::new();
+    while let Action::Send { slot, request } = &action {
+        tried.push(*slot);
+        let reply = if request.command == Command::Get { Reply::Bulk(held_for(60)) } else { TAKEN };
+        action = attempt.reply(reply, start());
+    }
+    tried.dedup();
+    assert_eq!(tried.len(), 3, "{tried:?}");
+    assert_eq!(sleeps(action), POLL);
+}
+
+#[test]
+fn held_locks_are_waited_for_until_the_first_expires() {
+    let (mut attempt, ..) = asking(expiring());
+    assert_eq!(sleeps(attempt.asked(&TAKEN, &all(held_for(60)), start())), POLL);
+    let (_, second) = asks(&attempt.woken(later(POLL)));
+    let (mut other, _, first) = asking(expiring());
+    assert_ne!(first, second);
+    // Earlier than the pause, and a microsecond more.
+    let soon = Some(b"1795000000.05".to_vec());
+    let mut values = vec![held_for(60), Some(b"1".to_vec()), Some(b"rubbish".to_vec())];
+    values[0] = soon;
+    let action = other.asked(&TAKEN, &Reply::Bulks(values), start());
+    assert_eq!(sleeps(action), Duration::from_micros(50_001));
+    // Without an expiration none is taken over.
+    let (mut waits, ..) = asking(LockOptions::without_expiration());
+    assert_eq!(sleeps(waits.asked(&TAKEN, &all(Some(PAST.to_vec())), start())), POLL);
+}
+
+#[test]
+fn a_lost_reply_is_resolved_by_a_look() {
+    // Carried out, as a look on another connection shows.
+    let (mut attempt, asked, value) = asking(expiring());
+    assert_eq!(attempt.asked(&Reply::Lost, &Reply::Lost, start()), Action::Look);
+    let held_lock = held(attempt.reply(but(&[(asked, Some(&value))]), start()));
+    assert_eq!((held_lock.slot, held_lock.lease.value, held_lock.another_is_free), (asked, value, false));
+
+    // Not carried out, and all are held.
+    let (mut attempt, asked, value) = asking(expiring());
+    attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    assert!(!pause(attempt.reply(all(held_for(60)), start())).in_doubt);
+    // It was late, and is found by any look that follows.
+    asks(&attempt.woken(later(POLL)));
+    let action = attempt.asked(&TAKEN, &but(&[(asked, Some(&value))]), later(POLL));
+    let late = held(action);
+    assert_eq!((late.slot, late.lease.value), (asked, value));
+
+    // The look is lost, too: it is repeated after a pause, and nothing else is sent.
+    let (mut attempt, ..) = asking(expiring());
+    attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    assert!(pause(attempt.reply(Reply::Lost, start())).in_doubt);
+    assert_eq!(attempt.woken(later(POLL)), Action::Look);
+    let action = attempt.reply(Reply::Lost, later(2 * HOUR));
+    assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
+
+    // A value that names no holder says nothing.
+    let (mut attempt, ..) = asking(LockOptions::without_expiration());
+    let action = attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
+}
+
+#[test]
+fn the_lost_reply_of_a_lock_that_is_tried_is_resolved_by_a_look_at_all() {
+    let (mut attempt, asked, _) = asking(expiring());
+    let free = (asked + 1) % SLOTS;
+    let action = attempt.asked(&TAKEN, &but(&[(free, None)]), start());
+    let Action::Send { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
+        panic!("{action:?}")
+    };
+    assert_eq!(slot, free);
+    // The look at this lock is lost as well.
+    let action = attempt.reply(Reply::Lost, start());
+    assert_eq!(action, Action::Send { slot, request: Request::at_any_time(Command::Get) });
+    let mut action = attempt.reply(Reply::Lost, start());
+    while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
+        action = attempt.reply(Reply::Lost, start());
+    }
+    let pause = pause(action);
+    assert_eq!((pause.time, pause.in_doubt), (POLL, true));
+    assert_eq!(attempt.woken(later(POLL)), Action::Look);
+    let action = attempt.reply(but(&[(free, Some(&entry.value))]), start());
+    let held = held(action);
+    assert_eq!((held.slot, held.lease.value), (free, entry.value));
+}
+
+#[test]
+fn the_lost_look_at_an_expired_lock_does_not_end_the_wait() {
+    let (mut attempt, asked, _) = asking(expiring());
+    let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
+    while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
+        action = attempt.reply(Reply::Lost, start());
+    }
+    assert_eq!(sleeps(action), POLL);
+    asks(&attempt.woken(later(POLL)));
+}
+
+#[test]
+fn a_takeover_without_a_reply_ends_the_attempt() {
+    let (mut attempt, asked, _) = asking(expiring());
+    attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
+    let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), start());
+    let Action::Send { request: Request { command: Command::GetSet(value), .. }, .. } = action else {
+        panic!("{action:?}")
+    };
+    assert!(matches!(attempt.reply(Reply::Lost, start()), Action::Send { .. }));
+    // Its value in the key proves nothing: it may have overwritten another's.
+    let action = attempt.reply(Reply::Bulk(Some(value.to_vec())), start());
+    assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
+}
+
+#[test]
+fn a_transaction_that_is_refused_leaves_auto_with_the_rules_of_classic() {
+    let (mut attempt, asked, _) = asking(expiring().protocol(Protocol::Auto));
+    attempt.0.io().know(Some(Version::new(7, 0, 0)));
+    let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
+    let mut sent = Vec::new();
+    while let Action::Send { request, .. } = action {
+        sent.push(request.command.name());
+        let reply = match request.command {
+            Command::WatchGet => Reply::Refused,
+            _ => Reply::Bulk(Some(PAST.to_vec())),
+        };
+        action = attempt.reply(reply, start());
+    }
+    assert_eq!(sent, ["GET", "WATCH", "GET", "GETSET"]);
+    assert_eq!(held(action).protocol, Protocol::Classic);
+}
+
+#[track_caller]
+fn is_released(action: &Action, surplus: usize) {
+    assert!(
+        matches!(action, Action::Send { slot, request } if *slot == surplus && request.command == Command::Del),
+        "{action:?}"
+    );
+}
+
+#[test]
+fn of_two_that_were_acquired_without_a_reply_one_is_surplus() {
+    let (mut attempt, first, value) = asking(expiring());
+    attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    attempt.reply(all(held_for(60)), start());
+    // It is late; meanwhile another is asked for, and that reply is lost, too.
+    let mut now = later(POLL);
+    let (second, other) = loop {
+        let (slot, other) = asks(&attempt.woken(now));
+        if slot != first {
+            break (slot, other);
+        }
+        sleeps(attempt.asked(&TAKEN, &all(held_for(60)), now));
+        now = Now { wall: now.wall.after(POLL / 10), uptime: now.uptime.after(POLL / 10) };
+    };
+    assert_eq!(attempt.asked(&Reply::Lost, &Reply::Lost, now), Action::Look);
+    let found = but(&[(first, Some(&value)), (second, Some(&other))]);
+    is_released(&attempt.reply(found, now), first);
+    let held = held(attempt.reply(Reply::Integer(1), now));
+    assert_eq!((held.slot, held.lease.value), (second, other), "the one that lasts longer");
+    assert!(held.another_is_free);
+}
+
+#[test]
+fn what_comes_late_beside_what_is_granted_is_surplus() {
+    let (mut attempt, first, value) = asking(expiring());
+    attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    attempt.reply(all(held_for(60)), start());
+    let now = later(POLL);
+    loop {
+        let (slot, granted) = asks(&attempt.woken(now));
+        if slot == first {
+            sleeps(attempt.asked(&TAKEN, &all(held_for(60)), now));
+            continue;
+        }
+        let action = attempt.asked(&GRANTED, &but(&[(first, Some(&value)), (slot, Some(&granted))]), now);
+        is_released(&action, first);
+        let held = held(attempt.reply(Reply::Integer(1), now));
+        return assert_eq!((held.slot, held.another_is_free), (slot, true));
+    }
+}
+
+#[test]
+fn a_key_that_is_no_lock_is_tried_once() {
+    let (mut attempt, asked, _) = asking(expiring());
+    let wrong = (asked + 1) % SLOTS;
+    // MGET shows what is not a string as absent.
+    let found = but(&[(wrong, None)]);
+    let action = attempt.asked(&TAKEN, &found, start());
+    assert!(matches!(action, Action::Send { slot, .. } if slot == wrong), "{action:?}");
+    attempt.reply(TAKEN, start());
+    assert_eq!(sleeps(attempt.reply(Reply::NoLock, start())), POLL);
+    // The others are waited for.
+    let (mut now, mut others) = (later(POLL), 0);
+    while others == 0 {
+        let (slot, _) = asks(&attempt.woken(now));
+        others += usize::from(slot != wrong);
+        sleeps(attempt.asked(&TAKEN, &found, now));
+        now = Now { wall: now.wall.after(POLL), uptime: now.uptime.after(POLL) };
+    }
+
+    let (mut attempt, ..) = asking(expiring());
+    let mut action = attempt.asked(&TAKEN, &all(None), start());
+    let mut tried = Vec::new();
+    while let Action::Send { slot, request } = action {
+        tried.push(slot);
+        action = attempt.reply(if request.command == Command::Get { Reply::NoLock } else { TAKEN }, start());
+    }
+    assert_eq!(action, Action::GiveUp(GiveUp::Refused), "none is a lock");
+    tried.dedup();
+    assert_eq!(tried.len(), SLOTS);
+}
+
+#[test]
+fn what_is_refused_or_not_sent_ends_the_attempt() {
+    for (set, found, reason) in [
+        (Reply::Refused, Reply::Unsent, GiveUp::Refused),
+        (Reply::NoLock, Reply::Unsent, GiveUp::Refused),
+        (Reply::Unsent, Reply::Unsent, GiveUp::Unsent),
+        (TAKEN, Reply::Refused, GiveUp::Refused),
+        (TAKEN, Reply::Unsent, GiveUp::Unsent),
+    ] {
+        let (mut attempt, ..) = asking(expiring());
+        assert_eq!(attempt.asked(&set, &found, start()), Action::GiveUp(reason), "{set:?}, {found:?}");
+    }
+}
+
+#[test]
+fn a_permit_that_is_handed_over_is_held() {
+    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
+    let sleeping = || {
+        let (mut attempt, ..) = asking(expiring());
+        sleeps(attempt.asked(&TAKEN, &all(held_for(60)), start()));
+        attempt
+    };
+    let hand_over =
+        |mut attempt: Stepped, now| attempt.handed_over(1, lease.clone(), Protocol::Classic, false, now);
+    let held = |another_is_free| {
+        let (lease, protocol) = (lease.clone(), Protocol::Classic);
+        Action::Held(Held { slot: 1, lease, protocol, another_is_free })
+    };
+    assert_eq!(hand_over(sleeping(), start()), held(false));
+    // What it leaves to other processes is free, and no other thread knows.
+    let mut attempt = sleeping();
+    assert!(pause(attempt.wake(Cue::Leave(later(POLL).uptime), start())).leaves);
+    assert_eq!(hand_over(attempt, start()), held(true));
+    let action = hand_over(sleeping(), later(expiring().expiration.unwrap()));
+    assert!(matches!(action, Action::Sleep(_)), "too late: {action:?}");
+}
+
+#[test]
+fn a_permit_that_may_have_been_handed_over_is_looked_for() {
+    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
+    let (mut attempt, ..) = asking(expiring());
+    attempt.asked(&TAKEN, &all(held_for(60)), start());
+    let action = attempt.handed_over(1, lease.clone(), Protocol::Watched, true, start());
+    assert_eq!(action, Action::Look);
+    let action = attempt.reply(but(&[(1, Some(&lease.value))]), start());
+    assert_eq!(held(action).slot, 1);
+    // In Classic its bytes would prove nothing.
+    let (mut attempt, ..) = asking(expiring());
+    attempt.asked(&TAKEN, &all(held_for(60)), start());
+    asks(&attempt.handed_over(1, lease, Protocol::Classic, true, start()));
+}
+
+#[test]
+fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
+    let options = expiring().poll_interval(HOUR);
+    let params = Params { options, ..params(expiring()) };
+    let until = later(POLL).uptime;
+    let waiting = |params| {
+        let (mut attempt, _) = Stepped::start(params, SLOTS, start());
+        attempt.asked(&TAKEN, &all(held_for(60)), start());
+        attempt
+    };
+    let mut attempt = waiting(params);
+    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), start())), POLL);
+    let half = later(POLL / 2);
+    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), half)), POLL / 2);
+    asks(&attempt.woken(later(POLL)));
+    // Not beyond the deadline, where it asks once more.
+    let params = Params { deadline: Some(half.uptime), ..params };
+    let mut attempt = waiting(params);
+    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), start())), POLL / 2);
+    asks(&attempt.wake(Cue::Leave(until), half));
+    assert_eq!(attempt.asked(&TAKEN, &all(held_for(60)), half), Action::GiveUp(GiveUp::Timeout));
+}
+
+#[test]
+fn in_ttl_the_pause_ends_when_the_server_removes_a_permit_that_looks_expired() {
+    let options = LockOptions::expiring_after(HOUR).protocol(Protocol::Ttl).poll_interval(HOUR);
+    let (mut rules, _) = Stepped::start(params(options), 1, start());
+    let past = || Some(PAST.to_vec());
+    let action = rules.asked(&Reply::Integer(0), &Reply::Bulks(vec![past()]), start());
+    assert!(matches!(action, Action::Send { .. }), "{action:?}");
+    let action = rules.reply(Reply::Bulk(past()), start());
+    assert!(
+        matches!(&action, Action::Send { request, .. } if request.command == Command::WatchGetTtl),
+        "{action:?}"
+    );
+    let left = Duration::from_millis(40);
+    let action = rules.reply(Reply::Expiring(PAST.to_vec(), left), start());
+    assert_eq!(sleeps(action), left + Duration::from_millis(1));
+}

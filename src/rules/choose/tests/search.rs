@@ -1,0 +1,202 @@
+//! A random search: several clients that want one of two locks, with random interleavings, crashes, lost requests and replies. It looks for
+//! two clients that hold a lock at the same time, each within its lease.
+
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+use crate::rules::owned::{HandedOver, NextLease};
+use crate::rules::simulated::{Server, Watching};
+use crate::values::value::Nonce;
+
+/// One of the clients of the search.
+#[derive(Default)]
+struct Client {
+    attempt: Option<Stepped>,
+    action: Option<Action>,
+    held: Option<(usize, Lease)>,
+    watching: Watching,
+    grants: u64,
+}
+
+struct Search {
+    /// In microseconds.
+    time: u64,
+    /// How far the clock of each client is ahead of that of the one before.
+    skew: Duration,
+    servers: [Server; 2],
+    clients: [Client; 4],
+    nonces: u64,
+}
+
+impl Search {
+    fn now(&self, n: usize) -> Now {
+        let time = Duration::from_micros(self.time);
+        let skew = self.skew * u32::try_from(n).unwrap_or(0);
+        Now { wall: start().wall.after(time + skew), uptime: start().uptime.after(time) }
+    }
+
+    fn values(&mut self) -> Reply {
+        let now = Duration::from_micros(self.time);
+        Reply::Bulks(self.servers.iter_mut().map(|server| server.value(now).map(<[u8]>::to_vec)).collect())
+    }
+
+    /// Carries the command out, unless the request is lost, and returns the reply, unless that is.
+    fn send(&mut self, n: usize, slot: usize, command: &Command, choice: u8) -> Reply {
+        if choice % 8 == 1 {
+            return Reply::Lost;
+        }
+        let now = Duration::from_micros(self.time);
+        let reply = self.servers[slot].carry_out(now, &mut self.clients[n].watching, command);
+        if choice % 8 == 2 { Reply::Lost } else { reply }
+    }
+
+    fn look(&mut self, choice: u8) -> Reply {
+        if choice % 16 == 3 { Reply::Lost } else { self.values() }
+    }
+
+    fn step(&mut self, protocol: Protocol, n: usize, choice: u8) {
+        let now = self.now(n);
+        if let Some((slot, lease)) = self.clients[n].held.clone() {
+            // It works on, crashes, or releases.
+            match choice % 4 {
+                0 => self.clients[n].held = None,
+                1 | 2 => self.release(protocol, n, slot, &lease, choice / 4),
+                _ => {}
+            }
+            return;
+        }
+        let action = match self.clients[n].action.take() {
+            // A crash, at any moment.
+            Some(_) if choice == 255 => return,
+            Some(Action::Ask { slot, request }) => {
+                let set = self.send(n, slot, &request.command, choice);
+                let found = if set == Reply::Lost { Reply::Lost } else { self.look(choice) };
+                self.attempt(n).asked(&set, &found, now)
+            }
+            Some(Action::Look) => {
+                let found = self.look(choice);
+                self.attempt(n).reply(found, now)
+            }
+            Some(Action::Send { slot, request }) => {
+                let reply = match request.before {
+                    Some(end) if end.has_passed(now) => Reply::TooLate,
+                    _ => self.send(n, slot, &request.command, choice),
+                };
+                self.attempt(n).reply(reply, now)
+            }
+            Some(Action::Sleep(_)) => self.attempt(n).woken(now),
+            Some(Action::Held(_) | Action::GiveUp(_)) | None => {
+                self.nonces += 1_000_000;
+                let options = expiring_briefly(protocol);
+                let nonce = Nonce::from_random(self.nonces + u64::from(choice));
+                let params = Params { nonce, ..params(options) };
+                let (attempt, action) = Stepped::start(params, 2, now);
+                self.clients[n].attempt = Some(attempt);
+                action
+            }
+        };
+        self.act(n, action);
+    }
+
+    fn act(&mut self, n: usize, action: Action) {
+        if let Action::Held(Held { slot, lease, .. }) = &action {
+            self.clients[n].held = Some((*slot, lease.clone()));
+            self.clients[n].grants += 1;
+        }
+        self.clients[n].action = Some(action);
+    }
+
+    fn attempt(&mut self, n: usize) -> &mut Stepped {
+        self.clients[n].attempt.as_mut().expect("there is an action")
+    }
+
+    fn release(&mut self, protocol: Protocol, n: usize, slot: usize, lease: &Lease, mut choice: u8) {
+        let now = self.now(n);
+        self.clients[n].held = None;
+        let own = Owned { lease: lease.clone(), protocol, asked: protocol };
+        let sleeps = |other: &usize| {
+            let asleep =
+                matches!(&self.clients[*other].action, Some(Action::Sleep(pause)) if !pause.in_doubt);
+            *other != n && asleep
+        };
+        let next = (0..self.clients.len()).find(sleeps);
+        self.nonces += 1_000_000;
+        let expiration = Duration::from_millis(1500);
+        let lease = Lease::beginning(now, Some(expiration), Nonce::from_random(self.nonces));
+        let next_lease = next.map(|_| NextLease { lease, expiration });
+        let (mut task, mut step) = match next_lease {
+            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, own, next).await),
+            None => Task::begin(now, async move |io| owned::end(io, own).await),
+        };
+        while let Step::Send(request) = step {
+            let reply = self.send(n, slot, &request.command, choice);
+            choice = choice.rotate_left(3) ^ 5;
+            step = task.resume(reply, now);
+        }
+        if let (Some(next), Step::Done(HandedOver { next: Some(lease), in_doubt, .. })) = (next, step) {
+            let now = self.now(next);
+            let action = self.attempt(next).handed_over(slot, lease, protocol, in_doubt, now);
+            self.act(next, action);
+        }
+    }
+
+    /// Whether two hold one lock.
+    fn overlaps(&self) -> bool {
+        let held = self.clients.iter().enumerate().filter_map(|(n, client)| {
+            let (slot, lease) = client.held.as_ref()?;
+            (!lease.has_passed(self.now(n))).then_some(*slot)
+        });
+        let held: Vec<usize> = held.collect();
+        (0..2).any(|slot| held.iter().filter(|held| **held == slot).count() > 1)
+    }
+}
+
+fn expiring_briefly(protocol: Protocol) -> LockOptions {
+    LockOptions::expiring_after(Duration::from_millis(1500)).protocol(protocol).wait_forever()
+}
+
+/// Searches so many runs. Returns how often a permit was acquired, or an error with the fewest steps to an overlap.
+fn search(protocol: Protocol, skew: Duration, runs: u32) -> Result<u64, String> {
+    let grants = Cell::new(0);
+    let config = Config { cases: runs, failure_persistence: None, ..Config::default() };
+    // Mostly no time between two steps, sometimes a little, sometimes as long as a lease.
+    let pause = prop_oneof![8 => Just(0_u64), 3 => 0..50_u64, 1 => 1000..3000_u64];
+    let steps = prop::collection::vec((0..4_usize, any::<u8>(), pause), 1..250);
+    TestRunner::new(config)
+        .run(&steps, |steps| {
+            let server = |value: Option<&[u8]>| Server::holding(value.map(<[u8]>::to_vec));
+            let servers = [server(Some(PAST)), server(None)];
+            let mut search = Search { time: 0, skew, servers, clients: Default::default(), nonces: 0 };
+            for (n, choice, millis) in steps {
+                search.time += millis * 1000;
+                search.step(protocol, n, choice);
+                prop_assert!(!search.overlaps(), "two clients hold a permit");
+            }
+            grants.set(grants.get() + search.clients.iter().map(|client| client.grants).sum::<u64>());
+            Ok(())
+        })
+        .map(|()| grants.get())
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn no_permit_has_two_holders() {
+    let hours = Duration::from_secs(7200);
+    for (protocol, skew) in [
+        (Protocol::Classic, Duration::ZERO),
+        (Protocol::Watched, Duration::ZERO),
+        (Protocol::Ttl, Duration::ZERO),
+        (Protocol::Ttl, hours),
+    ] {
+        let grants = search(protocol, skew, 1500).unwrap_or_else(|steps| panic!("{protocol:?}: {steps}"));
+        assert!(grants > 10_000, "little happened: {grants} grants");
+    }
+}
+
+#[test]
+fn a_permit_has_two_holders_when_clocks_are_further_apart_than_the_guard() {
+    assert!(search(Protocol::Classic, Duration::from_secs(2), 20_000).is_err());
+}

@@ -1,0 +1,165 @@
+//! When the keeper does something for a held lock, and what: extends its lease, looks whether it is still held, or notes that the lease has
+//! passed.
+
+use std::time::Duration;
+
+use crate::values::clock::Uptime;
+use crate::values::options::LockOptions;
+
+/// Which part of the expiration passes before a lease is extended: a third. So two more attempts fit in, and each has time.
+const EXTENDED_AFTER: u32 = 3;
+
+/// What is pending may be done by this part of a lease early, so that commands for many locks go together.
+const TOGETHER_WITHIN: u32 = 60;
+
+/// After which part of a lease the server is asked again that could not be asked, at least and at most.
+const RETRIED_AFTER: u32 = 30;
+const RETRY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// What the keeper does for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Extends the lease, by [`lease`].
+    Extend,
+    Verify,
+    /// Notes that the lease has passed.
+    Expire,
+}
+
+/// What is known of a held lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) acquired: Uptime,
+    /// When the lease began, and when it ends.
+    pub(crate) began: Uptime,
+    pub(crate) end: Option<Uptime>,
+    /// When the server last said that the lock is held.
+    pub(crate) asked: Uptime,
+    /// When it could last not be asked, if that has not worked since.
+    pub(crate) failed: Option<Uptime>,
+}
+
+/// How much earlier than it is due something may be done for a lock.
+pub(crate) fn slack(options: &LockOptions) -> Duration {
+    options.expiration.unwrap_or_default() / TOGETHER_WITHIN
+}
+
+/// Returns what is to be done next, and when.
+///
+/// | options | | next |
+/// |---|---|---|
+/// | `auto_extend` | the lease ends before the limit | extend, when two thirds of the lease are left, or of the expiration if that is shorter |
+/// | | a full lease no longer fits in after the next extension | extend at the last moment when it does, so that the lease ends at the limit |
+/// | | the lease ends at the limit or later | no more extensions |
+/// | any | no extension is due | verify, a third of the expiration after the server last said that the lock is held |
+/// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
+/// | | nothing is due before the lease ends | note that it has passed |
+pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Due)> {
+    let Progress { acquired, began, end, asked, failed } = progress;
+    let length = end.map_or(Duration::MAX, |end| end.since(began));
+    let pause = (length / RETRIED_AFTER).clamp(RETRY[0], RETRY[1]);
+    let not_before = failed.map(|failed| failed.after(pause));
+    let due = |at: Uptime| {
+        let at = not_before.map_or(at, |not_before| at.max(not_before));
+        end.map_or(at, |end| at.min(end))
+    };
+    let extension = extend_at(options, acquired, began, end).map(|at| (due(at), Due::Extend));
+    let third = options.expiration.map(|expiration| expiration / EXTENDED_AFTER);
+    let verification =
+        third.map(|time| (due(asked.after(time)), Due::Verify)).filter(|(at, _)| Some(*at) != end);
+    let expiry = end.map(|end| (end, Due::Expire));
+    [extension, verification, expiry].into_iter().flatten().min_by_key(|(at, _)| *at)
+}
+
+fn extend_at(options: &LockOptions, acquired: Uptime, began: Uptime, end: Option<Uptime>) -> Option<Uptime> {
+    let (at_most, expiration, end) = (options.auto_extend?, options.expiration?, end?);
+    let limit = acquired.after(at_most);
+    // The ends of leases are not exact to the microsecond.
+    if end.after(expiration / TOGETHER_WITHIN) >= limit {
+        return None;
+    }
+    // A longer lease, of a call, is not cut short.
+    let left = end.since(began).min(expiration) / EXTENDED_AFTER * (EXTENDED_AFTER - 1);
+    let third = Uptime(end.0.saturating_sub(left));
+    let last = Uptime(limit.0.saturating_sub(expiration));
+    Some(if last > began { third.min(last) } else { third })
+}
+
+/// Returns for how long a lease is extended that is extended now: the expiration, or what is left until the limit; `None` if nothing is.
+pub(crate) fn lease(options: &LockOptions, acquired: Uptime, now: Uptime) -> Option<Duration> {
+    let left = acquired.after(options.auto_extend?).since(now);
+    Some(options.expiration?.min(left)).filter(|lease| !lease.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(millis: u64) -> Uptime {
+        Uptime(Duration::from_millis(millis))
+    }
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn held(began: u64, end: u64) -> Progress {
+        Progress { acquired: at(1000), began: at(began), end: Some(at(end)), asked: at(began), failed: None }
+    }
+
+    const THREE: LockOptions = LockOptions::expiring_after(Duration::from_secs(3));
+
+    #[test]
+    fn a_lease_is_extended_at_a_third_until_it_ends_at_the_limit() {
+        let options = THREE.auto_extend(ms(10_000));
+        // The limit is at 11000, and a full lease fits in until 8000.
+        assert_eq!(next(&options, held(1000, 4000)), Some((at(2000), Due::Extend)));
+        assert_eq!(next(&options, held(7000, 10_000)), Some((at(8000), Due::Extend)));
+        assert_eq!(next(&options, held(7500, 10_500)), Some((at(8000), Due::Extend)));
+        // No more extensions: only looks.
+        assert_eq!(next(&options, held(8000, 11_000)), Some((at(9000), Due::Verify)));
+        let asked = Progress { asked: at(10_500), ..held(8000, 11_000) };
+        assert_eq!(next(&options, asked), Some((at(11_000), Due::Expire)));
+        let nearly = next(&options, held(8000, 10_999));
+        assert_eq!(nearly, Some((at(9000), Due::Verify)), "not again and again for what is left");
+        // Late: what is left.
+        assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Due::Extend)));
+        // A lease that a call has made longer, or shorter.
+        let asked = Progress { asked: at(5500), ..held(1000, 8000) };
+        assert_eq!(next(&options, asked), Some((at(6000), Due::Extend)));
+        assert_eq!(next(&options, held(1000, 1300)), Some((at(1100), Due::Extend)));
+        let exact = THREE.auto_extend(ms(3000));
+        assert_eq!(next(&exact, held(1000, 4000)), Some((at(2000), Due::Verify)));
+    }
+
+    #[test]
+    fn a_lease_is_extended_by_the_expiration_or_by_what_is_left() {
+        let options = THREE.auto_extend(ms(10_000));
+        assert_eq!(lease(&options, at(1000), at(8000)), Some(ms(3000)));
+        assert_eq!(lease(&options, at(1000), at(9300)), Some(ms(1700)));
+        assert_eq!(lease(&options, at(1000), at(11_000)), None);
+        assert_eq!(lease(&THREE, at(1000), at(2000)), None);
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_while_the_lease_lasts_and_once_at_its_end() {
+        let options = THREE.auto_extend(ms(10_000));
+        let failed = |failed| Progress { failed: Some(at(failed)), ..held(1000, 4000) };
+        assert_eq!(next(&options, failed(2000)), Some((at(2100), Due::Extend)));
+        assert_eq!(next(&options, failed(3950)), Some((at(4000), Due::Extend)));
+        let brief = LockOptions::expiring_after(ms(30)).auto_extend(ms(10_000));
+        let progress = Progress { failed: Some(at(1010)), ..held(1000, 1030) };
+        assert_eq!(next(&brief, progress), Some((at(1020), Due::Extend)), "not all the time");
+    }
+
+    #[test]
+    fn a_look_comes_a_third_of_the_expiration_after_the_server_was_asked() {
+        assert_eq!(next(&THREE, held(1000, 4000)), Some((at(2000), Due::Verify)));
+        let asked = Progress { asked: at(3200), ..held(1000, 4000) };
+        assert_eq!(next(&THREE, asked), Some((at(4000), Due::Expire)));
+        let options = THREE.auto_extend(ms(10_000));
+        assert_eq!(next(&options, Progress { asked: at(1900), ..held(1000, 4000) }).unwrap().0, at(2000));
+        let progress = Progress { end: None, ..held(1000, 0) };
+        assert_eq!(next(&LockOptions::without_expiration(), progress), None);
+    }
+}

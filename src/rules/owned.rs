@@ -1,0 +1,370 @@
+//! What a holder does with its lock: releases it, extends its lease, asks whether it is still held, takes a fencing token. Each is code for
+//! one key, run by a [`Task`](super::task::Task).
+//!
+//! In Classic the clocks decide, and what a GET has found: these servers have no command that compares and changes. In Watched and Ttl the
+//! key is read, and changed by a transaction that fails if any client has written it since: our own bytes there prove that no other client
+//! had the lock. A lease without an end has a value that names no holder, so that its key is never compared.
+
+mod hand_over;
+
+pub(crate) use hand_over::{HandedOver, NextLease, end, hand_over};
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use super::acquire::GETSET_TIME_LIMIT;
+use super::lease::{End, Lease};
+use super::ownership::{LossReason, Ownership};
+use super::task::Io;
+use super::{Change, Command, Entry, GiveUp, Reply, Request};
+use crate::values::clock::{Now, Uptime};
+use crate::values::options::Protocol;
+use crate::values::value::{LockState, Nonce};
+
+/// How often in a row the key is read again because it was written after it had been read.
+const LOOKS: u32 = 3;
+
+/// A lock that is held.
+#[derive(Clone, Debug)]
+pub(crate) struct Owned {
+    pub(crate) lease: Lease,
+    /// The protocol that it was acquired by.
+    pub(crate) protocol: Protocol,
+    /// What the options say. Auto chooses Watched by the server's version alone, so the rules of Classic will do where WATCH is refused.
+    pub(crate) asked: Protocol,
+}
+
+/// The outcome of a release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The key was deleted, so that the next contender can acquire the lock, or the lock was handed over.
+    Released {
+        /// Whether the key still held this holder's own bytes, which proves that no other client had the lock. DEL in Classic does not look.
+        certified: bool,
+    },
+    /// The lock was lost before. Nothing was deleted.
+    Lost(LossReason),
+}
+
+/// The outcome of an extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Extension {
+    /// This lease is ours from now on. The caller checks whether it still lasts (I3).
+    Extended { lease: Lease, began: Uptime },
+    Lost {
+        reason: LossReason,
+        /// In Classic: the other client's value that was overwritten, as by a loser of the classic takeover.
+        overwrote: Option<LockState>,
+    },
+    /// The reply was lost, and reading the key did not settle it: either lease may be in the key (I6).
+    Unknown {
+        lease: Lease,
+        /// Whether the new value in the key proves that no other client has had the lock: a transaction writes it over our own value only.
+        proves: bool,
+    },
+}
+
+/// What the server says of a held lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Verification {
+    /// The key holds this holder's value.
+    Held {
+        /// Whether that proves that no other client has had the lock from its acquisition until the server answered, whatever the
+        /// clocks did. `false` without an expiration, where the value `1` names no holder, and after an extension that was not certified.
+        certified: bool,
+    },
+    /// The key holds a time close to the one that this holder wrote: a client that lost the takeover of the same expired lock has
+    /// overwritten this holder's value, as the classic protocol does. Or, in Classic, the value of an extension whose reply was lost. By the
+    /// clocks the lock is held; the server proves nothing.
+    Overwritten,
+    /// The lock is not held any more.
+    Lost(LossReason),
+}
+
+/// The outcome of taking a fencing token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    Token(i64),
+    Lost(LossReason),
+}
+
+/// Returns a number as a token; `None` if it is none, since another program has set the counter.
+pub(crate) fn usable(token: i64) -> Option<u64> {
+    u64::try_from(token).ok().filter(|token| *token > 0)
+}
+
+/// Deletes the key: in Classic only before our own lease has passed, otherwise only our own bytes, and within our lease what a loser of the
+/// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
+pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
+    if own.by_transaction() {
+        match change_watched(io, &own, Change::Del).await? {
+            // The server's time to live was over.
+            Changed::Done { count: 0, .. } => return Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
+            Changed::Done { ours, .. } => {
+                return Ok(Release::Released { certified: ours && own.lease.proven });
+            }
+            Changed::NotOurs(reason) => return Ok(Release::Lost(own.loss(reason, io.now()))),
+            Changed::Unanswered { holds, .. } => return own.deleted_if_absent(&holds, io.now()),
+            Changed::NoTransactions => {}
+        }
+    }
+    if own.lease.has_passed(io.now()) {
+        return Ok(Release::Lost(LossReason::Expired)); // I5
+    }
+    match io.send(own.within_lease(Command::Del)).await {
+        Reply::Integer(0) => Ok(Release::Lost(LossReason::Gone)),
+        Reply::Integer(_) => Ok(Release::Released { certified: false }),
+        Reply::TooLate => Ok(Release::Lost(LossReason::Expired)),
+        Reply::Unsent if own.lease.has_passed(io.now()) => Ok(Release::Lost(LossReason::Expired)),
+        Reply::Refused | Reply::NoLock => Err(GiveUp::Refused),
+        Reply::Unsent => Err(GiveUp::Unsent),
+        _ if own.lease.end.is_none() => Err(GiveUp::Unknown),
+        _ => own.deleted_if_absent(&read(io).await, io.now()), // I6
+    }
+}
+
+/// Replaces our value by that of `new`, a lease of [`Owned::next_lease`]. If it gives up, the old lease stands. Until the outcome is known
+/// the lease counts that ends first, the old or the new one: another client may see either in the key.
+pub(crate) async fn extend(
+    io: &Io,
+    own: Owned,
+    new: Lease,
+    expiration: Duration,
+) -> Result<Extension, GiveUp> {
+    let began = io.now().uptime;
+    if own.by_transaction() {
+        let entry = Entry::of(&new, own.protocol, Some(expiration));
+        match change_watched(io, &own, Change::Set(entry)).await? {
+            // The server's time to live may have ended, and no client has acquired the lock since.
+            Changed::Done { ours, .. } => return Ok(own.extended(new, began, ours)),
+            Changed::NotOurs(reason) => return Ok(own.not_extended(reason, io.now())),
+            Changed::Unanswered { ours, holds } => {
+                return Ok(own.extended_if_found(new, began, ours, &holds, io.now()));
+            }
+            Changed::NoTransactions => {}
+        }
+    }
+    loop {
+        let Some(end) = own.lease.end.filter(|end| !end.has_passed(io.now())) else {
+            return Ok(own.not_extended(LossReason::Expired, io.now()));
+        };
+        let found = look(io).await?;
+        if own.lease.has_passed(io.now()) {
+            return Ok(own.not_extended(LossReason::Expired, io.now()));
+        }
+        if let Ownership::Lost(reason) = own.judge(found.as_deref(), io.now()) {
+            return Ok(own.not_extended(reason, io.now()));
+        }
+        // Neither after our lease (I5) nor after the time limit of a GETSET (I4): by then another client may hold the lock.
+        let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
+        let soon = End::of(io.now(), time);
+        match io.send(Request::before(soon, Command::GetSet(new.value))).await {
+            Reply::Bulk(replaced) => return Ok(own.swapped(new, began, replaced.as_deref(), io.now())),
+            // What was read may no longer be so.
+            Reply::TooLate => {}
+            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Unsent => return Err(GiveUp::Unsent),
+            _ => {
+                let holds = read(io).await;
+                return Ok(own.extended_if_found(new, began, false, &holds, io.now()));
+            }
+        }
+    }
+}
+
+/// Asks the server whether the lock is still held: one look, which changes nothing.
+pub(crate) async fn verify(io: &Io, own: Owned) -> Result<Verification, GiveUp> {
+    let found = look(io).await?;
+    Ok(match own.judge(found.as_deref(), io.now()) {
+        Ownership::Ours => Verification::Held { certified: own.lease.proven },
+        Ownership::Unproven => Verification::Overwritten,
+        Ownership::Lost(reason) => Verification::Lost(own.loss(reason, io.now())),
+    })
+}
+
+/// Takes a number from the key's counter. It counts only if this holder had the lock when the counter was increased, so a later
+/// holder's is greater. A number whose reply was lost is left out.
+pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
+    let mut asked_again = false;
+    while own.by_transaction() {
+        match change_watched(io, &own, Change::Count).await? {
+            Changed::Done { ours, count } => return Ok(own.token(count, ours, io.now())),
+            Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
+            Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
+            Changed::Unanswered { .. } => asked_again = true,
+            Changed::NoTransactions => break,
+        }
+    }
+    loop {
+        if own.lease.has_passed(io.now()) {
+            return Ok(Counted::Lost(LossReason::Expired));
+        }
+        match io.send(own.within_lease(Command::Count)).await {
+            Reply::Integer(token) => return Ok(own.token(token, false, io.now())),
+            Reply::TooLate => return Ok(Counted::Lost(LossReason::Expired)),
+            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Unsent => return Err(GiveUp::Unsent),
+            _ if asked_again => return Err(GiveUp::Io),
+            _ => asked_again = true,
+        }
+    }
+}
+
+/// What came of a change by a transaction.
+enum Changed {
+    /// Carried out: whether our own bytes were found, not those of a loser of the classic takeover, and how many keys there were to change.
+    Done { ours: bool, count: i64 },
+    /// The key holds something else, or was written each time after it had been read. It was not changed.
+    NotOurs(LossReason),
+    /// The reply was lost, and the key holds this since, if it could be read.
+    Unanswered { ours: bool, holds: Result<Option<Vec<u8>>, GiveUp> },
+    /// The server refuses transactions, and Auto does without.
+    NoTransactions,
+}
+
+/// Reads the key and changes it, unless any client writes it in between. It changes our own bytes also after our lease has passed. If it
+/// gives up, the key was not changed.
+async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed, GiveUp> {
+    let (mut looked_again, mut expected) = (false, Cow::Borrowed(&*own.lease.value));
+    for look in 1.. {
+        // What may be a loser's bytes is changed within our lease only; our own at any time.
+        let before = if own.lease.value == *expected { None } else { own.lease.end };
+        let exec = || Request { command: Command::Exec(change), before };
+        let found = match io.watch(Command::WatchGet, &expected, exec()).await {
+            Reply::Bulk(found) => found,
+            Reply::Refused if own.asked == Protocol::Auto => return Ok(Changed::NoTransactions),
+            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),
+            _ if looked_again => return Err(GiveUp::Io),
+            _ => {
+                looked_again = true;
+                continue;
+            }
+        };
+        let ours = match Ownership::judge(&own.lease, Protocol::Watched, found.as_deref(), io.now()) {
+            Ownership::Ours => true,
+            Ownership::Unproven => false,
+            Ownership::Lost(reason) => return Ok(Changed::NotOurs(reason)),
+        };
+        match io.send(exec()).await {
+            Reply::Executed(Some(count)) => return Ok(Changed::Done { ours, count }),
+            // The key holds something else than expected, or was written since.
+            Reply::Executed(None) if look < LOOKS => expected = Cow::Owned(found.unwrap_or_default()),
+            Reply::Executed(None) => break,
+            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),
+            _ => return Ok(Changed::Unanswered { ours, holds: read(io).await }),
+        }
+    }
+    Ok(Changed::NotOurs(LossReason::Taken(LockState::of_value(Some(&own.lease.value)))))
+}
+
+/// Reads the key; once more if the reply is lost, as that of a connection that the server has closed.
+async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
+    for _ in 0..2 {
+        match io.send(Request::at_any_time(Command::Get)).await {
+            Reply::Bulk(found) => return Ok(found),
+            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),
+            _ => {}
+        }
+    }
+    Err(GiveUp::Io)
+}
+
+/// Reads the key after a command whose reply was lost, which is never sent again (I6).
+async fn read(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
+    match io.send(Request::at_any_time(Command::Get)).await {
+        Reply::Bulk(holds) => Ok(holds),
+        _ => Err(GiveUp::Unknown),
+    }
+}
+
+impl Owned {
+    /// Returns the lease that an extension begins now.
+    pub(crate) fn next_lease(&self, expiration: Duration, nonce: Nonce, now: Now) -> Lease {
+        let new = Lease::beginning(now, Some(expiration), nonce).ending_earlier(self.lease.early());
+        self.lease.replaced_by(&new, now)
+    }
+
+    fn by_transaction(&self) -> bool {
+        matches!(self.protocol, Protocol::Watched | Protocol::Ttl) && self.lease.end.is_some()
+    }
+
+    fn within_lease(&self, command: Command) -> Request {
+        Request { command, before: self.lease.end }
+    }
+
+    fn judge(&self, found: Option<&[u8]>, now: Now) -> Ownership {
+        Ownership::judge(&self.lease, self.protocol, found, now)
+    }
+
+    /// The reason of a loss that was noticed now.
+    fn loss(&self, reason: LossReason, now: Now) -> LossReason {
+        if self.lease.has_passed(now) { LossReason::Expired } else { reason }
+    }
+
+    fn token(&self, token: i64, proven: bool, now: Now) -> Counted {
+        let counts = proven || !self.lease.has_passed(now);
+        if counts { Counted::Token(token) } else { Counted::Lost(LossReason::Expired) }
+    }
+
+    /// Judges what the key holds after the reply to the command that deletes it was lost. It may still come, and a loser's bytes may stand
+    /// for our lock.
+    fn deleted_if_absent(
+        &self,
+        holds: &Result<Option<Vec<u8>>, GiveUp>,
+        now: Now,
+    ) -> Result<Release, GiveUp> {
+        match holds {
+            Ok(None) if !self.lease.has_passed(now) => Ok(Release::Released { certified: false }),
+            _ => Err(GiveUp::Unknown),
+        }
+    }
+
+    /// Whether our own bytes were `replaced` decides whether anything is proven from now on.
+    fn extended(&self, mut lease: Lease, began: Uptime, replaced: bool) -> Extension {
+        lease.proven = replaced && self.lease.proven;
+        Extension::Extended { lease, began }
+    }
+
+    fn not_extended(&self, reason: LossReason, now: Now) -> Extension {
+        Extension::Lost { reason: self.loss(reason, now), overwrote: None }
+    }
+
+    /// Judges what GETSET has replaced.
+    fn swapped(&self, new: Lease, began: Uptime, found: Option<&[u8]>, now: Now) -> Extension {
+        match self.judge(found, now) {
+            Ownership::Ours => self.extended(new, began, true),
+            // Another client may have had the lock since, and released it.
+            Ownership::Lost(LossReason::Gone) if self.lease.has_passed(now) => {
+                self.not_extended(LossReason::Gone, now)
+            }
+            // Cleared in between, and not acquired by another client since: it is ours anew (I1).
+            Ownership::Unproven | Ownership::Lost(LossReason::Gone) => self.extended(new, began, false),
+            Ownership::Lost(reason) => {
+                Extension::Lost { reason, overwrote: Some(LockState::of_value(found)) }
+            }
+        }
+    }
+
+    /// Judges what the key holds after the reply to the command that changes it was lost. Our new bytes there show that it was carried out;
+    /// where a transaction replaced our `own`, also after the old lease. An old value says nothing: the command may still arrive.
+    fn extended_if_found(
+        &self,
+        new: Lease,
+        began: Uptime,
+        own: bool,
+        holds: &Result<Option<Vec<u8>>, GiveUp>,
+        now: Now,
+    ) -> Extension {
+        let is_new = matches!(holds, Ok(Some(holds)) if *holds == new.value);
+        if is_new && (own || !self.lease.has_passed(now)) {
+            return self.extended(new, began, own);
+        }
+        match holds.as_ref().map(|holds| self.judge(holds.as_deref(), now)) {
+            Ok(Ownership::Lost(reason)) if !is_new => Extension::Lost { reason, overwrote: None },
+            _ => Extension::Unknown { lease: new, proves: own },
+        }
+    }
+}

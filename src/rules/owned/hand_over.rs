@@ -1,0 +1,139 @@
+//! Handing a lock over to the next thread of this process: our value is replaced by one of that thread's, in one command, so that the key is
+//! never absent in between. It is judged as an extension is.
+
+use std::time::Duration;
+
+use super::{Changed, Owned, Release, change_watched, read, release};
+use crate::rules::acquire::GETSET_TIME_LIMIT;
+use crate::rules::lease::{End, Lease};
+use crate::rules::ownership::{LossReason, Ownership};
+use crate::rules::task::Io;
+use crate::rules::{Change, Command, Entry, GiveUp, Reply, Request};
+use crate::values::clock::Now;
+use crate::values::value::LockState;
+
+/// The lease that the next thread is to have. Both leases have an end, and the protocol is the same.
+#[derive(Clone, Debug)]
+pub(crate) struct NextLease {
+    pub(crate) lease: Lease,
+    pub(crate) expiration: Duration,
+}
+
+/// The outcome of handing over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HandedOver {
+    /// What came of our own hold.
+    pub(crate) release: Result<Release, GiveUp>,
+    /// The next thread's lease, if that has the lock, or may have it. It looks whether the lease has passed (I3).
+    pub(crate) next: Option<Lease>,
+    /// Whether only the key can tell if the next thread has the lock: the reply was lost, and the command may still come.
+    pub(crate) in_doubt: bool,
+    /// In Classic: another client's value that was overwritten, as by a loser of the classic takeover.
+    pub(crate) overwrote: Option<LockState>,
+}
+
+/// Replaces our value by the next thread's: in Classic by GETSET, within both leases, otherwise by a transaction. If that is refused, or comes
+/// too late for the next lease, our lock is released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives
+/// up, nothing was written.
+pub(crate) async fn hand_over(io: &Io, own: Owned, next: NextLease) -> Result<HandedOver, GiveUp> {
+    let handed = if own.by_transaction() {
+        by_transaction(io, &own, next).await?
+    } else {
+        by_getset(io, &own, next).await?
+    };
+    match handed {
+        Some(handed) => Ok(handed),
+        None => end(io, own).await,
+    }
+}
+
+/// Releases our lock, where no thread is next.
+pub(crate) async fn end(io: &Io, own: Owned) -> Result<HandedOver, GiveUp> {
+    release(io, own).await.map(to_nobody)
+}
+
+/// `None` if nothing was written, and our lock is to be released.
+async fn by_transaction(io: &Io, own: &Owned, next: NextLease) -> Result<Option<HandedOver>, GiveUp> {
+    let NextLease { lease, expiration } = next;
+    let lease = own.lease.replaced_by(&lease, io.now());
+    let change = Change::Set(Entry::of(&lease, own.protocol, Some(expiration)));
+    Ok(Some(match change_watched(io, own, change).await {
+        // The transaction has waited for its connection. Nobody has that lease; left alone it would expire.
+        Ok(Changed::Done { ours, .. }) if lease.has_passed(io.now()) => {
+            let late = Owned { lease: lease.clone(), ..own.clone() };
+            let _ = release(io, late).await;
+            HandedOver { next: None, ..own.passed_on(lease, ours) }
+        }
+        Ok(Changed::Done { ours, .. }) => own.passed_on(lease, ours),
+        Ok(Changed::NotOurs(reason)) => to_nobody(Release::Lost(own.loss(reason, io.now()))),
+        // A transaction writes it over our own value only, even if it comes late.
+        Ok(Changed::Unanswered { ours, holds: Ok(Some(holds)) }) if holds == lease.value => {
+            own.passed_on(lease, ours)
+        }
+        Ok(Changed::Unanswered { holds, .. }) => in_doubt(own.deleted_if_absent(&holds, io.now()), lease),
+        Ok(Changed::NoTransactions) | Err(GiveUp::Refused) => return Ok(None),
+        Err(reason) => return Err(reason),
+    }))
+}
+
+/// The same.
+async fn by_getset(io: &Io, own: &Owned, next: NextLease) -> Result<Option<HandedOver>, GiveUp> {
+    let lease = own.lease.replaced_by(&next.lease, io.now());
+    let Some((end, until)) = own.lease.end.zip(lease.end) else { return Ok(None) };
+    if end.has_passed(io.now()) {
+        return Ok(None);
+    }
+    // Within our lease, as DEL (I5), and soon: the next lease has begun.
+    let before = end.min(until).min(End::of(io.now(), GETSET_TIME_LIMIT));
+    let request = Request::before(before, Command::GetSet(lease.value));
+    Ok(Some(match io.send(request).await {
+        Reply::Bulk(replaced) => own.replaced_by_next(lease, replaced.as_deref(), io.now()),
+        Reply::Refused | Reply::TooLate => return Ok(None),
+        Reply::Unsent if end.has_passed(io.now()) => to_nobody(Release::Lost(LossReason::Expired)),
+        Reply::NoLock => return Err(GiveUp::Refused),
+        Reply::Unsent => return Err(GiveUp::Unsent),
+        // What it has replaced is unknown, so nothing is proven. Our own bytes say nothing: it may still come (I6).
+        _ => match read(io).await {
+            Ok(Some(holds)) if holds == lease.value && !end.has_passed(io.now()) => {
+                own.passed_on(lease, false)
+            }
+            _ => in_doubt(Err(GiveUp::Unknown), lease),
+        },
+    }))
+}
+
+fn to_nobody(release: Release) -> HandedOver {
+    HandedOver { release: Ok(release), next: None, in_doubt: false, overwrote: None }
+}
+
+fn in_doubt(release: Result<Release, GiveUp>, next: Lease) -> HandedOver {
+    HandedOver { release, next: Some(next), in_doubt: true, overwrote: None }
+}
+
+impl Owned {
+    /// Whether our own bytes were `replaced` decides whether anything is proven, to us and to the next thread.
+    fn passed_on(&self, mut next: Lease, replaced: bool) -> HandedOver {
+        let certified = replaced && self.lease.proven;
+        next.proven = certified;
+        let release = Ok(Release::Released { certified });
+        HandedOver { release, next: Some(next), in_doubt: false, overwrote: None }
+    }
+
+    /// Judges what GETSET has replaced.
+    fn replaced_by_next(&self, next: Lease, found: Option<&[u8]>, now: Now) -> HandedOver {
+        match self.judge(found, now) {
+            Ownership::Ours => self.passed_on(next, true),
+            Ownership::Unproven => self.passed_on(next, false),
+            Ownership::Lost(reason) => {
+                let is_taken = found.is_some();
+                HandedOver {
+                    release: Ok(Release::Lost(self.loss(reason, now))),
+                    // An absent key is acquired (I1).
+                    next: (!is_taken).then_some(next),
+                    in_doubt: false,
+                    overwrote: is_taken.then(|| LockState::of_value(found)),
+                }
+            }
+        }
+    }
+}

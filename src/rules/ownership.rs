@@ -1,0 +1,69 @@
+//! Whose the lock is, as the bytes in its key show it to a holder.
+
+use std::fmt;
+
+use super::lease::{Lease, Wrote};
+use crate::values::clock::Now;
+use crate::values::options::Protocol;
+use crate::values::value::{self, Expiry, LockState};
+
+/// Why a lock that was acquired is not held any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// The lease has passed by the wall clock or by the monotonic one, and the server did not prove that no other client had the lock
+    /// since.
+    Expired,
+    /// The key is missing: it was cleared, or the server lost it (eviction, a failover, a restart without persistence).
+    Gone,
+    /// The key holds another client's value: this is what.
+    Taken(LockState),
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LossReason::Expired => f.write_str("its lease has ended"),
+            LossReason::Gone => {
+                f.write_str("its key is missing (cleared, evicted, or lost in a failover or restart)")
+            }
+            LossReason::Taken(state) => write!(f, "its key holds another client's value ({state})"),
+        }
+    }
+}
+
+/// What a key shows of a lock to the client that has acquired it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ownership {
+    /// Our own bytes, which name this holder and no other (I2): no other client has had the lock until they were read.
+    Ours,
+    /// A time that a loser of the classic takeover may have written over ours, or our own bytes by a GETSET whose reply was lost, which may
+    /// have come late. By the clocks the lock is ours; nothing proves it.
+    Unproven,
+    Lost(LossReason),
+}
+
+impl Ownership {
+    /// Judges what was found in the key of a lock that was acquired by `protocol`.
+    pub(crate) fn judge(lease: &Lease, protocol: Protocol, found: Option<&[u8]>, now: Now) -> Self {
+        let Some(found) = found else { return Ownership::Lost(LossReason::Gone) };
+        let wrote = lease.wrote(found);
+        if wrote == Wrote::Proven {
+            return Ownership::Ours;
+        }
+        let state = LockState::of_value(Some(found));
+        let time = match protocol {
+            // Of clients that use Classic, a gem's value is known by its form; those of this library are not ours, and say so.
+            Protocol::Watched | Protocol::Ttl => value::classic_time(found),
+            Protocol::Auto | Protocol::Classic => match &state {
+                LockState::Until(Expiry(until)) => Some(*until),
+                _ => None,
+            },
+        };
+        let may_be_a_losers = time.is_some_and(|time| lease.may_be_a_losers(time));
+        if (may_be_a_losers || wrote == Wrote::Unproven) && !lease.has_passed(now) {
+            return Ownership::Unproven;
+        }
+        Ownership::Lost(LossReason::Taken(state))
+    }
+}

@@ -1,0 +1,239 @@
+//! A client of a scenario: its options, its state, and how its next step is written.
+
+use std::collections::VecDeque;
+
+use super::{ScriptResult, time};
+use crate::rules::acquire::{Held, Note, Observation};
+use crate::rules::lease::{End, Lease};
+use crate::rules::owned::{Counted, Extension, HandedOver, Owned, Release, Verification};
+use crate::rules::ownership::LossReason;
+use crate::rules::simulated::Watching;
+use crate::rules::task::Task;
+use crate::rules::{Change, Command, Entry, GiveUp, Reply, Request, Step};
+use crate::values::clock::Now;
+use crate::values::options::{LockOptions, Protocol, Takeover};
+use crate::values::value::LockState;
+
+pub(super) struct Client {
+    pub(super) options: LockOptions,
+    pub(super) number: u64,
+    /// How far its wall clock is ahead, in microseconds.
+    pub(super) skew: i64,
+    pub(super) attempt: Option<Task<Held>>,
+    /// The protocol that its last attempt decided on.
+    pub(super) holds_by: Option<Protocol>,
+    /// What it saw last of the lock, and when.
+    pub(super) observation: Option<Observation>,
+    pub(super) lease: Option<Lease>,
+    /// The release of the lease, if it has begun.
+    pub(super) releasing: Option<Task<Release>>,
+    /// What hands the lock over, and to whom.
+    pub(super) handing_over: Option<(Task<HandedOver>, String)>,
+    /// The extension of the lease, if it has begun.
+    pub(super) extending: Option<Task<Extension>>,
+    pub(super) verifying: Option<Task<Verification>>,
+    pub(super) counting: Option<Task<Counted>>,
+    /// How often a lease was extended, or handed over to it.
+    pub(super) extensions: u64,
+    /// What its connection watches.
+    pub(super) watching: Watching,
+    pub(super) sent: Option<Command>,
+    /// When it may no longer be sent.
+    pub(super) before: Option<End>,
+    /// The values that the commands of its attempt have carried; each may be sent once (I2).
+    pub(super) values: Vec<Vec<u8>>,
+    /// The reply on its way.
+    pub(super) reply: Option<Reply>,
+    /// Lost requests, with what their connections watched.
+    pub(super) lost: VecDeque<(Command, Watching)>,
+    pub(super) asleep: bool,
+}
+
+impl Client {
+    pub(super) fn declared(n: u64, options: &[&str]) -> ScriptResult<Self> {
+        let mut client = Client {
+            options: LockOptions::without_expiration(),
+            number: n,
+            skew: 0,
+            attempt: None,
+            holds_by: None,
+            observation: None,
+            lease: None,
+            releasing: None,
+            handing_over: None,
+            extending: None,
+            verifying: None,
+            counting: None,
+            extensions: 0,
+            watching: Watching::default(),
+            sent: None,
+            before: None,
+            values: Vec::new(),
+            reply: None,
+            lost: VecDeque::new(),
+            asleep: false,
+        };
+        let mut options = options.iter();
+        while let Some(option) = options.next() {
+            match *option {
+                "unexpiring" => client.options.expiration = None,
+                "stealing" => client.options.takeover = Takeover::AsTheGem,
+                "watched" => client.options.protocol = Protocol::Watched,
+                "auto" => client.options.protocol = Protocol::Auto,
+                "ttl" => client.options.protocol = Protocol::Ttl,
+                "forever" => client.options.timeout = None,
+                "every" => {
+                    client.options.poll_interval = time(options.next().ok_or("every what")?)?;
+                }
+                "timeout" => client.options.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
+                expiration => client.options.expiration = Some(time(expiration)?),
+            }
+        }
+        Ok(client)
+    }
+
+    /// The protocol that its last attempt decided on.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.holds_by.unwrap_or(self.options.protocol)
+    }
+
+    /// The lock that it holds.
+    pub(super) fn owned(&self) -> ScriptResult<Owned> {
+        let lease = self.lease.clone().ok_or("it holds nothing")?;
+        Ok(Owned { lease, protocol: self.protocol(), asked: self.options.protocol })
+    }
+
+    pub(super) fn shown(&mut self, step: Step<Held>) -> String {
+        let mut shown: Vec<String> = Vec::new();
+        if let Some(attempt) = &self.attempt {
+            shown.extend(attempt.io().take_notes().into_iter().filter_map(|(_, note)| {
+                Some(match note {
+                    Note::TakenOver(_) => "takes over".into(),
+                    Note::ValueOverwritten(_) => "overwrites the winner".into(),
+                    Note::LateGrant => "granted too late".into(),
+                    Note::NeverExpires(state) => format!("never expires: {state:?}"),
+                    Note::PollerMet => return None,
+                })
+            }));
+        }
+        shown.push(match step {
+            Step::Send(request) => self.sends(request),
+            Step::Sleep(pause) => {
+                self.asleep = true;
+                format!("sleeps {:?}", pause.time)
+            }
+            Step::Done(Held { lease, protocol, .. }) => {
+                (self.lease, self.holds_by) = (Some(lease), Some(protocol));
+                "holds".into()
+            }
+            Step::GiveUp(reason) => {
+                self.attempt = None;
+                format!("gives up: {reason:?}")
+            }
+        });
+        shown.join(", ")
+    }
+
+    pub(super) fn sends(&mut self, Request { command, before }: Request) -> String {
+        self.note_value(&command);
+        let name = command.name().to_owned();
+        (self.sent, self.before) = (Some(command), before);
+        name
+    }
+
+    fn note_value(&mut self, command: &Command) {
+        if let Command::SetNx(Entry { value, .. })
+        | Command::GetSet(value)
+        | Command::Exec(Change::Set(Entry { value, .. })) = command
+        {
+            assert!(
+                self.options.expiration.is_none() || !self.values.contains(&value.to_vec()),
+                "a value is sent twice"
+            );
+            self.values.push(value.to_vec());
+        }
+    }
+
+    pub(super) fn shown_release(&mut self, step: Step<Release>) -> String {
+        let outcome = match step.outcome() {
+            Err(request) => return self.sends(request),
+            Ok(outcome) => outcome,
+        };
+        self.releasing = None;
+        shown_release(&outcome)
+    }
+
+    pub(super) fn shown_extension(&mut self, step: Step<Extension>, now: Now) -> String {
+        let outcome = match step.outcome() {
+            Err(request) => return self.sends(request),
+            Ok(outcome) => outcome,
+        };
+        self.extending = None;
+        match outcome {
+            Ok(Extension::Extended { lease, .. }) => {
+                let certified = lease.proven;
+                self.lease = Some(lease);
+                if certified { "extended, certified".into() } else { "extended".into() }
+            }
+            Ok(Extension::Lost { reason, overwrote }) => {
+                self.lease = None;
+                let overwrites = if overwrote.is_some() { ", overwrites it" } else { "" };
+                format!("{}{overwrites}", shown_loss(&reason))
+            }
+            Ok(Extension::Unknown { lease: new, proves }) => {
+                if let Some(lease) = &mut self.lease {
+                    lease.may_have_become(&new, proves, now);
+                }
+                format!("gives up: {:?}", GiveUp::Unknown)
+            }
+            Err(reason) => format!("gives up: {reason:?}"),
+        }
+    }
+
+    pub(super) fn shown_verification(&mut self, step: Step<Verification>) -> String {
+        let outcome = match step.outcome() {
+            Err(request) => return self.sends(request),
+            Ok(outcome) => outcome,
+        };
+        self.verifying = None;
+        match outcome {
+            Ok(Verification::Held { certified: true }) => "held, certified".into(),
+            Ok(Verification::Held { certified: false }) => "held".into(),
+            Ok(Verification::Overwritten) => "overwritten".into(),
+            Ok(Verification::Lost(reason)) => shown_loss(&reason),
+            Err(reason) => format!("gives up: {reason:?}"),
+        }
+    }
+
+    pub(super) fn shown_token(&mut self, step: Step<Counted>) -> String {
+        let outcome = match step.outcome() {
+            Err(request) => return self.sends(request),
+            Ok(outcome) => outcome,
+        };
+        self.counting = None;
+        match outcome {
+            Ok(Counted::Token(token)) => format!("token {token}"),
+            Ok(Counted::Lost(reason)) => shown_loss(&reason),
+            Err(reason) => format!("gives up: {reason:?}"),
+        }
+    }
+}
+
+pub(super) fn shown_release(outcome: &Result<Release, GiveUp>) -> String {
+    match outcome {
+        Ok(Release::Released { certified: false }) => "released".into(),
+        Ok(Release::Released { certified: true }) => "released, certified".into(),
+        Ok(Release::Lost(LossReason::Expired)) => "released: Expired".into(),
+        Ok(Release::Lost(_)) => "released: Lost".into(),
+        Err(reason) => format!("gives up: {reason:?}"),
+    }
+}
+
+fn shown_loss(reason: &LossReason) -> String {
+    match reason {
+        LossReason::Expired => "lost: expired".into(),
+        LossReason::Gone => "lost: gone".into(),
+        LossReason::Taken(LockState::Until(_)) => "lost: taken".into(),
+        LossReason::Taken(state) => format!("lost: {state:?}"),
+    }
+}

@@ -1,0 +1,102 @@
+//! What a client of a scenario does with its lock.
+
+use std::time::Duration;
+
+use super::client::shown_release;
+use super::{Interpreter, MANY, ScriptResult};
+use crate::rules::Step;
+use crate::rules::acquire::Cue;
+use crate::rules::lease::Lease;
+use crate::rules::owned::{self, HandedOver, NextLease};
+use crate::rules::task::Task;
+use crate::values::value::Nonce;
+
+impl Interpreter {
+    pub(super) fn releases(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        client.lease = None;
+        let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
+        client.releasing = Some(task);
+        Ok(client.shown_release(step))
+    }
+
+    pub(super) fn extends(&mut self, name: &str, expiration: Duration) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        client.extensions += 1;
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
+        let new = own.next_lease(expiration, nonce, now);
+        let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new, expiration).await);
+        client.extending = Some(task);
+        Ok(client.shown_extension(step, now))
+    }
+
+    pub(super) fn verifies(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        let (task, step) = Task::begin(now, async move |io| owned::verify(io, own).await);
+        client.verifying = Some(task);
+        Ok(client.shown_verification(step))
+    }
+
+    pub(super) fn counts(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        let (task, step) = Task::begin(now, async move |io| owned::count(io, own).await);
+        client.counting = Some(task);
+        Ok(client.shown_token(step))
+    }
+
+    pub(super) fn hands_over(&mut self, name: &str, other: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let next = self.client(other)?;
+        next.extensions += 1;
+        let nonce = Nonce::from_random(next.number * MANY + MANY / 2 + next.extensions);
+        let expiration = next.options.expiration.ok_or("it has no expiration")?;
+        let next = NextLease { lease: Lease::beginning(now, Some(expiration), nonce), expiration };
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        client.lease = None;
+        let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
+        client.handing_over = Some((task, other.to_owned()));
+        self.shows_hand_over(name, step)
+    }
+
+    /// Shows a step of a hand-over. At its end the other client has the lock, if that still sleeps.
+    pub(super) fn shows_hand_over(&mut self, name: &str, step: Step<HandedOver>) -> ScriptResult<String> {
+        let handed = match step.outcome() {
+            Err(request) => return Ok(self.client(name)?.sends(request)),
+            Ok(Ok(handed)) => handed,
+            Ok(Err(reason)) => {
+                self.client(name)?.handing_over = None;
+                return Ok(format!("gives up: {reason:?}"));
+            }
+        };
+        let client = self.client(name)?;
+        let protocol = client.protocol();
+        let mut shown = shown_release(&handed.release);
+        if handed.overwrote.is_some() {
+            shown += ", overwrites it";
+        }
+        let other = client.handing_over.take().map(|(_, other)| other).ok_or("it hands nothing over")?;
+        let Some(lease) = handed.next else { return Ok(shown) };
+        let now = self.now(&other)?;
+        let next = self.client(&other)?;
+        if std::mem::take(&mut next.asleep) {
+            let attempt = next.attempt.as_mut().ok_or("it has no attempt")?;
+            let step = attempt.wake(Cue::HandedOver { lease, protocol, in_doubt: handed.in_doubt }, now);
+            return Ok(format!("{shown}; {other} {}", next.shown(step)));
+        }
+        if handed.in_doubt {
+            return Ok(shown);
+        }
+        let client = self.client(name)?;
+        client.lease = Some(lease);
+        Ok(format!("{shown}; {other} has left, {}", self.releases(name)?))
+    }
+}

@@ -1,0 +1,400 @@
+//! One run of the random search: three clients, their clocks, one key, and the commands and replies on their way.
+
+mod holding;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::time::Duration;
+
+use crate::rules::acquire::{self, Cue, Observation, Params};
+use crate::rules::lease::End;
+use crate::rules::owned::Release;
+use crate::rules::simulated::{Server, Watching};
+use crate::rules::task::Task;
+use crate::rules::{Command, Reply, Request, Step};
+use crate::values::clock::{Now, Uptime, Wall};
+use crate::values::options::{LockOptions, Protocol};
+use crate::values::value::Nonce;
+use crate::values::version::Version;
+use holding::{Held, Power};
+
+const START: u64 = 1_795_000_000_000_000;
+const MILLI: u64 = 1000;
+
+/// The conditions of a run. Times are in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Conditions {
+    pub(super) protocols: [Protocol; 3],
+    pub(super) expirations: [u64; 3],
+    /// How far apart the clocks are at most.
+    pub(super) skew: u64,
+    /// Whether the key is cleared at times. Then two clients may well hold the lock, and none may be told that no other had it.
+    pub(super) clears: bool,
+    /// How long a command may take from being sent to being carried out.
+    pub(super) delay: u64,
+    /// Whether a command may wait for a connection before it is sent, for any time, unless its time is limited.
+    pub(super) waits: bool,
+}
+
+/// Which client, which of its possible steps, and after how many milliseconds.
+pub(super) type Choice = (usize, u8, u64);
+
+#[derive(Debug)]
+enum Doing {
+    Nothing,
+    /// There is no connection yet.
+    Waiting(Request),
+    /// A command is on its way.
+    Sent {
+        command: Command,
+        since: u64,
+    },
+    /// The command was carried out, and the reply is on its way.
+    Replied(Reply),
+    /// Whether a command whose reply was lost may have acquired the lock.
+    Asleep {
+        in_doubt: bool,
+    },
+    /// It holds the lock, and no command is on its way.
+    Working,
+}
+
+#[derive(Debug)]
+struct Client {
+    protocol: Protocol,
+    /// The version that its connection reported.
+    server: Option<Version>,
+    /// The protocol that its attempt decided on.
+    holds_by: Protocol,
+    expiration: Duration,
+    skew: u64,
+    doing: Doing,
+    attempt: Option<Task<acquire::Held>>,
+    releasing: Option<Task<Release>>,
+    held: Option<Held>,
+    /// During an extension: until when one of the leases counts.
+    counts_until: Option<End>,
+    power: Option<Power>,
+    watching: Watching,
+    /// When the server carried out its last command, counted by commands.
+    executed: u64,
+    /// What its last change of the key has replaced.
+    replaced: Option<Vec<u8>>,
+    /// What it saw last of the lock, and when.
+    observation: Option<Observation>,
+}
+
+#[derive(Debug)]
+pub(super) struct Run {
+    conditions: Conditions,
+    /// True time, in microseconds.
+    time: u64,
+    server: Server,
+    clients: Vec<Client>,
+    /// Requests whose connections have failed, and that arrive all the same: when, and whose.
+    late: Vec<(u64, usize, Command, Watching)>,
+    /// What happened; only on request, since writing it takes longer than the rest of the run.
+    log: Option<Vec<String>>,
+    /// How often a client acquired the lock, how often a holder's lease was extended, and how often that was certified.
+    pub(super) grants: u64,
+    pub(super) extensions: u64,
+    pub(super) certified: u64,
+    /// How many commands the server has carried out.
+    executions: u64,
+    /// The numbers of all holders so far.
+    holders: BTreeSet<u64>,
+    /// The tokens of holders, by their number.
+    pub(super) tokens: BTreeMap<u64, i64>,
+    /// Whether a holder was told that no other client had the lock meanwhile, and one had.
+    falsely_certified: bool,
+    /// How often a holder has handed the lock over.
+    pub(super) handed_over: u64,
+    /// All that was ever written into the key.
+    written: BTreeSet<Vec<u8>>,
+    /// Whether a client was told that it has the lock, and its value was never in the key; or that it alone has it, and it was another's.
+    falsely_granted: bool,
+    nonces: u64,
+}
+
+impl Run {
+    fn new(conditions: Conditions) -> Self {
+        let clients = (0..3).map(|n| Client {
+            protocol: conditions.protocols[n],
+            // Two of three know that the server supports Watched.
+            server: (n > 0).then_some(Version::new(2, 4, 18)),
+            holds_by: conditions.protocols[n],
+            expiration: Duration::from_millis(conditions.expirations[n]),
+            skew: conditions.skew * MILLI * n as u64 / 2,
+            doing: Doing::Nothing,
+            attempt: None,
+            releasing: None,
+            held: None,
+            counts_until: None,
+            power: None,
+            watching: Watching::default(),
+            executed: 0,
+            replaced: None,
+            observation: None,
+        });
+        Self {
+            conditions,
+            time: START,
+            server: Server::holding(Some(b"1532000016.5".to_vec())),
+            clients: clients.collect(),
+            late: Vec::new(),
+            log: None,
+            grants: 0,
+            extensions: 0,
+            certified: 0,
+            executions: 0,
+            holders: BTreeSet::new(),
+            tokens: BTreeMap::new(),
+            falsely_certified: false,
+            handed_over: 0,
+            written: BTreeSet::new(),
+            falsely_granted: false,
+            nonces: 0,
+        }
+    }
+
+    /// Performs the steps until a law is broken. Returns the run, and which.
+    pub(super) fn perform(conditions: Conditions, steps: &[Choice]) -> (Self, Option<&'static str>) {
+        let mut run = Self::new(conditions);
+        let broken = steps.iter().find_map(|(n, choice, millis)| run.step(*n, *choice, *millis));
+        (run, broken)
+    }
+
+    /// Performs the steps again, and returns what happened.
+    pub(super) fn log(conditions: Conditions, steps: &[Choice]) -> String {
+        let mut run = Self { log: Some(Vec::new()), ..Self::new(conditions) };
+        steps.iter().find_map(|(n, choice, millis)| run.step(*n, *choice, *millis));
+        run.log.unwrap_or_default().join("\n")
+    }
+
+    fn since_start(&self) -> Duration {
+        Duration::from_micros(self.time - START)
+    }
+
+    fn now(&self, n: usize) -> Now {
+        Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime(self.since_start()) }
+    }
+
+    /// Lets client `n` take one of its possible steps, after some time. Returns the law that is broken then.
+    fn step(&mut self, n: usize, choice: u8, millis: u64) -> Option<&'static str> {
+        self.pass(millis * MILLI);
+        if self.conditions.clears && choice % 16 == 13 {
+            self.server.set(None);
+            self.note(n, format_args!("finds that the key was cleared"));
+        }
+        let now = self.now(n);
+        match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
+            Doing::Nothing => self.start(n, choice, now),
+            Doing::Waiting(Request { before, .. }) if before.is_some_and(|end| end.has_passed(now)) => {
+                self.reply(n, Reply::TooLate);
+            }
+            Doing::Waiting(_) if one_in(16, choice) => self.reply(n, Reply::Unsent),
+            Doing::Waiting(Request { command, .. }) => {
+                self.clients[n].doing = Doing::Sent { command, since: self.time };
+            }
+            Doing::Sent { command, since } if one_in(8, choice) => {
+                let watching = std::mem::take(&mut self.clients[n].watching);
+                // It is lost, or arrives after the client has given it up.
+                if one_in(16, choice) {
+                    let delay = self.conditions.delay * MILLI;
+                    self.late.push((since + delay, n, command, watching));
+                }
+                self.reply(n, Reply::Lost);
+            }
+            Doing::Sent { command, .. } => {
+                let reply = self.carry_out(n, &command);
+                self.clients[n].doing = Doing::Replied(reply);
+            }
+            Doing::Replied(_) if one_in(8, choice) => self.reply(n, Reply::Lost),
+            Doing::Replied(reply) => self.reply(n, reply),
+            // Another thread holds the lock mostly for longer than a sleep.
+            asleep @ Doing::Asleep { .. } if one_in(3, choice) => self.clients[n].doing = asleep,
+            // A hint may be old, or of another's release.
+            Doing::Asleep { .. } => self.wake(n, if one_in(5, choice) { Cue::Ask } else { Cue::Look }, now),
+            Doing::Working => self.work(n, choice, now),
+        }
+        if self.falsely_certified {
+            return Some("another client had the lock, and a holder was told that none had");
+        }
+        if self.falsely_granted {
+            return Some("a client was told that it has the lock, and it had not");
+        }
+        if self.conditions.clears {
+            return None;
+        }
+        if self.present().count() > 1 {
+            return Some("two clients hold the lock");
+        }
+        let in_order = self.tokens.values().is_sorted_by(|earlier, later| earlier < later);
+        (!in_order).then_some("a later holder has a smaller token")
+    }
+
+    /// Lets time pass. A command that has been on its way for the longest delay is carried out.
+    fn pass(&mut self, time: u64) {
+        let end = self.time + time;
+        let limit = self.conditions.delay * MILLI;
+        loop {
+            let due = |client: &Client| match client.doing {
+                Doing::Sent { since, .. } => Some(since + limit),
+                _ => None,
+            };
+            let next = (0..3).filter_map(|n| due(&self.clients[n]).map(|at| (at, n))).min();
+            let next = next.filter(|(at, _)| *at <= end);
+            let by = next.map_or(end, |(at, _)| at);
+            if let Some(first) = (0..self.late.len()).find(|late| self.late[*late].0 <= by) {
+                let (at, n, command, mut watching) = self.late.swap_remove(first);
+                self.time = self.time.max(at);
+                let reply = self.server.carry_out(self.since_start(), &mut watching, &command);
+                self.note_written();
+                self.note(n, format_args!("carried out late: {command:?}, no reply, which was {reply:?}"));
+                continue;
+            }
+            let Some((at, n)) = next else { break };
+            self.time = self.time.max(at);
+            if let Doing::Sent { command, .. } = std::mem::replace(&mut self.clients[n].doing, Doing::Nothing)
+            {
+                let reply = self.carry_out(n, &command);
+                self.clients[n].doing = Doing::Replied(reply);
+            }
+        }
+        self.time = self.time.max(end);
+    }
+
+    /// Those that hold the lock now.
+    fn present(&self) -> impl Iterator<Item = usize> {
+        let holds = |n: &usize| {
+            let Client { held, counts_until, .. } = &self.clients[*n];
+            let end = held.as_ref().and_then(|held| counts_until.or(held.lease.end));
+            end.is_some_and(|end| !end.has_passed(self.now(*n)))
+        };
+        (0..3).filter(holds)
+    }
+
+    fn start(&mut self, n: usize, choice: u8, now: Now) {
+        let other = usize::from(choice / 6) % 3;
+        let observation = self.clients[other].observation.clone().filter(|_| one_in(6, choice));
+        let nonce = self.fresh_nonce();
+        let options = self.options(n);
+        let client = &mut self.clients[n];
+        let params = Params { options, deadline: None, retry_for: Duration::from_secs(5), nonce };
+        let (attempt, step) = acquire::begin(params, observation.map_or(Cue::Ask, Cue::Behind), now);
+        attempt.io().know(client.server);
+        client.attempt = Some(attempt);
+        self.act(n, step);
+    }
+
+    pub(super) fn options(&self, n: usize) -> LockOptions {
+        let Client { expiration, protocol, .. } = self.clients[n];
+        LockOptions::expiring_after(expiration).protocol(protocol).wait_forever()
+    }
+
+    fn reply(&mut self, n: usize, reply: Reply) {
+        let now = self.now(n);
+        let client = &mut self.clients[n];
+        if let Some(releasing) = &mut client.releasing {
+            let step = releasing.resume(reply, now);
+            self.act_on_release(n, step);
+        } else if client.power.is_some() {
+            self.reply_to_holder(n, reply, now);
+        } else {
+            self.reply_to_attempt(n, reply, now);
+        }
+    }
+
+    fn reply_to_attempt(&mut self, n: usize, reply: Reply, now: Now) {
+        let client = &mut self.clients[n];
+        if let Some(attempt) = &mut client.attempt {
+            let step = attempt.resume(reply, now);
+            self.act(n, step);
+        }
+    }
+
+    fn wake(&mut self, n: usize, cue: Cue, now: Now) {
+        if let Some(attempt) = &mut self.clients[n].attempt {
+            let step = attempt.wake(cue, now);
+            self.act(n, step);
+        }
+    }
+
+    fn act(&mut self, n: usize, step: Step<acquire::Held>) {
+        self.note(n, format_args!("{step:?}"));
+        let now = self.now(n);
+        self.clients[n].doing = match step {
+            Step::Send(request) => self.sent(request),
+            Step::Sleep(pause) => {
+                self.clients[n].observation = Some(Observation { seen: pause.seen, at: now.uptime });
+                Doing::Asleep { in_doubt: pause.in_doubt }
+            }
+            Step::Done(acquire::Held { lease, protocol, .. }) => {
+                self.grants += 1;
+                self.clients[n].holds_by = protocol;
+                let number = self.clients[n].executed;
+                self.holders.insert(number);
+                self.falsely_granted |= !self.written.contains(&*lease.value);
+                self.clients[n].held = Some(Held { lease, number });
+                Doing::Working
+            }
+            Step::GiveUp(_) => Doing::Nothing,
+        };
+    }
+
+    fn act_on_release(&mut self, n: usize, step: Step<Release>) {
+        self.note(n, format_args!("{step:?}"));
+        match step {
+            Step::Send(request) => {
+                self.clients[n].doing = self.sent(request);
+            }
+            Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
+        }
+    }
+
+    /// A nonce that is far from all others and their successors.
+    fn fresh_nonce(&mut self) -> Nonce {
+        self.nonces += 1_000_000;
+        Nonce::from_random(self.nonces)
+    }
+
+    fn sent(&self, request: Request) -> Doing {
+        if self.conditions.waits {
+            Doing::Waiting(request)
+        } else {
+            Doing::Sent { command: request.command, since: self.time }
+        }
+    }
+
+    fn note_written(&mut self) {
+        if let Some(value) = self.server.value(self.since_start()) {
+            self.written.insert(value.to_vec());
+        }
+    }
+
+    fn note(&mut self, n: usize, what: fmt::Arguments<'_>) {
+        let millis = (self.time - START) / MILLI;
+        if let Some(log) = &mut self.log {
+            log.push(format!("{millis:>6} ms  client {n} {what}"));
+        }
+    }
+
+    fn carry_out(&mut self, n: usize, command: &Command) -> Reply {
+        let now = self.since_start();
+        if !command.only_reads() {
+            self.clients[n].replaced = self.server.value(now).map(<[u8]>::to_vec);
+        }
+        let mut watching = self.clients[n].watching;
+        let reply = self.server.carry_out(now, &mut watching, command);
+        self.clients[n].watching = watching;
+        self.note_written();
+        self.executions += 1;
+        self.clients[n].executed = self.executions;
+        self.note(n, format_args!("carried out: {command:?}, reply: {reply:?}"));
+        reply
+    }
+}
+
+fn one_in(n: u8, choice: u8) -> bool {
+    choice.is_multiple_of(n)
+}

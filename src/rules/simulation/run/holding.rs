@@ -1,0 +1,233 @@
+//! What a holder does with its lock in the random search.
+
+use std::time::Duration;
+
+use super::{Client, Doing, Run};
+use crate::rules::acquire::Cue;
+use crate::rules::lease::Lease;
+use crate::rules::owned::{self, Counted, Extension, HandedOver, NextLease, Owned, Release, Verification};
+use crate::rules::task::Task;
+use crate::rules::{Reply, Step};
+use crate::values::clock::Now;
+
+/// A lock that a client holds.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) lease: Lease,
+    /// When the server carried out the command that acquired it, counted by commands.
+    pub(super) number: u64,
+}
+
+/// What a holder does with its lock, if it does something.
+#[derive(Debug)]
+pub(super) enum Power {
+    Extending(Task<Extension>),
+    /// It has no lock any more: it leaves the key to expire sooner.
+    Leaving(Task<Extension>),
+    Verifying(Task<Verification>),
+    Counting(Task<Counted>),
+    /// It has ended its hold: a lease of this length is written for another client, which sleeps. With the number of the hold.
+    HandingOver(Task<HandedOver>, u64, Duration),
+}
+
+impl Run {
+    /// A holder does something with its lock, or nothing.
+    pub(super) fn work(&mut self, n: usize, choice: u8, now: Now) {
+        let Some(Held { lease, number }) = self.clients[n].held.clone() else {
+            unreachable!("it holds the lock")
+        };
+        let Client { holds_by, protocol, .. } = self.clients[n];
+        let own = Owned { lease: lease.clone(), protocol: holds_by, asked: protocol };
+        // Two of the clients mostly begin with a token.
+        let choice = if n != 1 && choice >= 80 && !self.tokens.contains_key(&number) { 5 } else { choice };
+        let expirations = self.conditions.expirations.map(Duration::from_millis);
+        let next = expirations.into_iter().find(|time| self.next(n, *time).is_some());
+        match choice % 8 {
+            // It crashes, and starts again as another holder.
+            0 | 1 => self.clients[n].held = None,
+            2 if next.is_none() => self.clients[n].doing = Doing::Working,
+            3 | 4 => {
+                let expirations = self.conditions.expirations;
+                let expiration = Duration::from_millis(expirations[usize::from(choice / 8) % 3]);
+                let nonce = self.fresh_nonce();
+                let new = own.next_lease(expiration, nonce, now);
+                self.clients[n].counts_until = lease.end.zip(new.end).map(|(old, new)| old.min(new));
+                let (task, step) =
+                    Task::begin(now, async move |io| owned::extend(io, own, new, expiration).await);
+                self.clients[n].power = Some(Power::Extending(task));
+                self.act_on_extension(n, step);
+            }
+            5 => {
+                let (task, step) = Task::begin(now, async move |io| owned::count(io, own).await);
+                self.clients[n].power = Some(Power::Counting(task));
+                self.act_on_token(n, step);
+            }
+            6 if choice >= 128 => {
+                let (task, step) = Task::begin(now, async move |io| owned::verify(io, own).await);
+                self.clients[n].power = Some(Power::Verifying(task));
+                self.act_on_verification(n, step);
+            }
+            6 => {
+                self.clients[n].held = None;
+                let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
+                let new = own.next_lease(rest, nonce, now);
+                let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new, rest).await);
+                self.clients[n].power = Some(Power::Leaving(task));
+                self.act_on_extension(n, step);
+            }
+            _ => {
+                self.clients[n].held = None;
+                let Some(expiration) = next else { return self.release(n, own, now) };
+                let lease = Lease::beginning(now, Some(expiration), self.fresh_nonce());
+                let next = NextLease { lease, expiration };
+                let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
+                self.clients[n].power = Some(Power::HandingOver(task, number, expiration));
+                self.act_on_hand_over(n, step);
+            }
+        }
+    }
+
+    fn release(&mut self, n: usize, own: Owned, now: Now) {
+        let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
+        self.clients[n].releasing = Some(task);
+        self.act_on_release(n, step);
+    }
+
+    /// Returns a client that a holder can hand its lock over to: one that sleeps and follows the same rules.
+    fn next(&self, n: usize, expiration: Duration) -> Option<usize> {
+        let Client { protocol, .. } = self.clients[n];
+        let is_next = |client: &Client| {
+            let is_asleep = matches!(client.doing, Doing::Asleep { in_doubt: false });
+            is_asleep && client.protocol == protocol && client.expiration == expiration
+        };
+        (0..3).find(|other| *other != n && is_next(&self.clients[*other]))
+    }
+
+    fn act_on_hand_over(&mut self, n: usize, step: Step<HandedOver>) {
+        self.note(n, format_args!("{step:?}"));
+        let handed = match step.outcome() {
+            Err(request) => return self.clients[n].doing = self.sent(request),
+            Ok(handed) => handed.ok(),
+        };
+        let Some(Power::HandingOver(_, number, expiration)) = self.clients[n].power.take() else {
+            unreachable!("it hands its lock over")
+        };
+        let Some(HandedOver { release, next: Some(lease), in_doubt, .. }) = handed else { return };
+        self.handed_over += u64::from(!in_doubt);
+        self.certify(n, number, release == Ok(Release::Released { certified: true }));
+        let now = self.now(n);
+        let Some(other) = self.next(n, expiration) else {
+            let Client { holds_by, protocol, .. } = self.clients[n];
+            if in_doubt {
+                return;
+            }
+            return self.release(n, Owned { lease, protocol: holds_by, asked: protocol }, now);
+        };
+        let replaced = self.clients[n].replaced.take();
+        let is_anothers = |n: usize| {
+            let held = self.clients[n].held.as_ref();
+            replaced.is_some() && held.map(|held| &*held.lease.value) == replaced.as_deref()
+        };
+        self.falsely_granted |= !in_doubt && lease.proven && self.present().any(is_anothers);
+        // As if it had sent the command itself.
+        self.clients[other].executed = self.clients[n].executed;
+        let now = self.now(other);
+        let protocol = self.clients[n].holds_by;
+        self.wake(other, Cue::HandedOver { lease, protocol, in_doubt }, now);
+    }
+
+    pub(super) fn reply_to_holder(&mut self, n: usize, reply: Reply, now: Now) {
+        match &mut self.clients[n].power {
+            Some(Power::Extending(task) | Power::Leaving(task)) => {
+                let step = task.resume(reply, now);
+                self.act_on_extension(n, step);
+            }
+            Some(Power::Verifying(task)) => {
+                let step = task.resume(reply, now);
+                self.act_on_verification(n, step);
+            }
+            Some(Power::Counting(task)) => {
+                let step = task.resume(reply, now);
+                self.act_on_token(n, step);
+            }
+            Some(Power::HandingOver(task, ..)) => {
+                let step = task.resume(reply, now);
+                self.act_on_hand_over(n, step);
+            }
+            None => unreachable!("it does something"),
+        }
+    }
+
+    fn act_on_extension(&mut self, n: usize, step: Step<Extension>) {
+        self.note(n, format_args!("{step:?}"));
+        let outcome = match step.outcome() {
+            Err(request) => return self.clients[n].doing = self.sent(request),
+            Ok(outcome) => outcome,
+        };
+        let now = self.now(n);
+        self.clients[n].counts_until = None;
+        let Some(Power::Extending(_)) = self.clients[n].power.take() else { return };
+        let Some(mut held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
+        match outcome {
+            Ok(Extension::Extended { lease, .. }) => {
+                self.extensions += 1;
+                self.certify(n, held.number, lease.proven);
+                held.lease = lease;
+            }
+            Ok(Extension::Lost { .. }) => return,
+            Ok(Extension::Unknown { lease, proves }) => held.lease.may_have_become(&lease, proves, now),
+            Err(_) => {}
+        }
+        self.goes_on(n, held);
+    }
+
+    fn act_on_verification(&mut self, n: usize, step: Step<Verification>) {
+        self.note(n, format_args!("{step:?}"));
+        if let Step::Send(request) = step {
+            return self.clients[n].doing = self.sent(request);
+        }
+        self.clients[n].power = None;
+        let held = self.clients[n].held.take();
+        if let (Some(held), Step::Done(Verification::Held { certified })) = (&held, &step) {
+            self.certify(n, held.number, *certified);
+        }
+        if let (
+            Some(held),
+            Step::Done(Verification::Held { .. } | Verification::Overwritten) | Step::GiveUp(_),
+        ) = (held, step)
+        {
+            self.goes_on(n, held);
+        }
+    }
+
+    fn act_on_token(&mut self, n: usize, step: Step<Counted>) {
+        self.note(n, format_args!("{step:?}"));
+        let counted = match step.outcome() {
+            Err(request) => return self.clients[n].doing = self.sent(request),
+            Ok(counted) => counted,
+        };
+        self.clients[n].power = None;
+        let Some(held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
+        match counted {
+            Ok(Counted::Token(token)) => {
+                // Asked once a hold; another answer counts as well.
+                self.tokens.insert(held.number, token);
+                self.goes_on(n, held);
+            }
+            Ok(Counted::Lost(_)) => {}
+            Err(_) => self.goes_on(n, held),
+        }
+    }
+
+    /// A holder is told whether another client had the lock since it was acquired, until its last command was carried out.
+    fn certify(&mut self, n: usize, number: u64, certified: bool) {
+        self.certified += u64::from(certified);
+        let others = number + 1..=self.clients[n].executed;
+        self.falsely_certified |= certified && self.holders.range(others).next().is_some();
+    }
+
+    fn goes_on(&mut self, n: usize, held: Held) {
+        self.clients[n].held = Some(held);
+        self.clients[n].doing = Doing::Working;
+    }
+}

@@ -1,0 +1,72 @@
+//! The random search for several keys: clients that want some of them, in their order, with random interleavings, crashes, lost requests and
+//! replies. It looks for two clients that hold a key at the same time, each within its lease; for a client that sleeps for a key and holds
+//! another behind it, so that two could wait for each other; and afterwards for a client whose call does not end.
+
+mod client;
+mod run;
+
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use crate::values::options::Protocol;
+use run::Run;
+
+/// How long a command may be on its way within the guard, in milliseconds, and how far the clock of each client is ahead of that of the one
+/// before.
+const WITHIN_THE_GUARD: [u64; 2] = [300, 0];
+
+/// Searches this many runs. Returns how often several keys were acquired, at once and after a wait, or an error with the fewest steps to a broken
+/// law.
+fn search(protocols: [Protocol; 2], times: [u64; 2], runs: u32) -> Result<[u64; 2], String> {
+    let totals = Cell::new([0; 2]);
+    let config =
+        Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    // Mostly no time between two steps, sometimes a little, sometimes as long as a lease.
+    let pause = prop_oneof![6 => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
+    let steps = prop::collection::vec((0..4_usize, any::<u8>(), pause), 1..250);
+    let searched = TestRunner::new(config).run(&steps, |steps| {
+        let (run, broken) = Run::perform(protocols, times, &steps);
+        prop_assert!(broken.is_none(), "{}: {run:#?}", broken.unwrap_or_default());
+        let [at_once, waited] = totals.get();
+        totals.set([at_once + run.at_once, waited + run.waited]);
+        Ok(())
+    });
+    searched.map(|()| totals.get()).map_err(|error| error.to_string())
+}
+
+/// Each mixture of protocols is a test of its own, so that they run at the same time.
+macro_rules! mixtures {
+    ($($name:ident: $protocols:expr, $times:expr;)*) => { $(
+        #[test]
+        fn $name() {
+            no_key_has_two_holders_and_each_call_ends($protocols, $times);
+        }
+    )* };
+}
+
+mixtures! {
+    classic: [Protocol::Classic; 2], WITHIN_THE_GUARD;
+    classic_and_watched: [Protocol::Classic, Protocol::Watched], WITHIN_THE_GUARD;
+    ttl_and_classic: [Protocol::Ttl, Protocol::Classic], WITHIN_THE_GUARD;
+    // These need no quick commands, and Ttl no clocks that agree: here they are two hours apart.
+    watched: [Protocol::Watched; 2], [3000, 0];
+    ttl: [Protocol::Ttl; 2], [3000, 0];
+    ttl_with_clocks_hours_apart: [Protocol::Ttl; 2], [3000, 7_200_000];
+}
+
+fn no_key_has_two_holders_and_each_call_ends(protocols: [Protocol; 2], times: [u64; 2]) {
+    const RUNS: u32 = 1500;
+    let [at_once, waited] = search(protocols, times, RUNS)
+        .unwrap_or_else(|problem| panic!("{protocols:?}, {times:?} ms: {problem}"));
+    let least = u64::from(RUNS) / 30;
+    let happened = at_once > least && waited > least;
+    assert!(happened, "{protocols:?}: too little happened: {at_once} and {waited}");
+}
+
+#[test]
+fn there_are_two_holders_when_commands_take_longer_than_the_guard() {
+    let problem = search([Protocol::Classic; 2], [3000, 0], 20_000).expect_err("an overlap is found");
+    assert!(problem.contains("two clients hold a key"), "{problem}");
+}

@@ -1,0 +1,261 @@
+//! Runs an `async fn` that does no I/O, one command at a time.
+//!
+//! The rules are written as straight-line code: send a command, look at its reply, send the next. A function that could be stopped at
+//! each command and continued later would do, and that is what `async` makes: at each `await` the compiler stores where the function is,
+//! and what its variables hold. No runtime is needed. [`Io::send`] leaves the request in a cell and is pending until the reply is in
+//! another; [`Task::resume`] puts the reply there, polls once, and takes out the next request. So the owner of the task decides when the
+//! function goes on: the engine once the server has answered, a test at any moment.
+//!
+//! The test below has an example.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use super::acquire::{Cue, Note, Pause};
+use super::{Command, GiveUp, Reply, Request, Step};
+use crate::values::clock::Now;
+use crate::values::version::Version;
+
+/// What the code of a task sees of the world.
+pub(crate) struct Io {
+    asked: Cell<Option<Asked>>,
+    reply: Cell<Option<Reply>>,
+    cue: Cell<Option<Cue>>,
+    now: Cell<Now>,
+    server: Cell<Option<Version>>,
+    plan: Cell<Option<Plan>>,
+    notes: RefCell<Vec<(usize, Note)>>,
+    /// Which of several locks the commands are for.
+    slot: Cell<usize>,
+    /// What goes behind the next command, and its reply.
+    behind: Cell<Option<Command>>,
+    reply_behind: Cell<Option<Reply>>,
+}
+
+enum Asked {
+    Command(Request),
+    Pause(Pause),
+}
+
+/// The transaction that follows a WATCH if the key holds what is expected, and has no time to live where that is asked for.
+pub(crate) struct Plan {
+    pub(crate) expected: Vec<u8>,
+    /// EXEC.
+    pub(crate) change: Request,
+}
+
+impl Io {
+    pub(crate) fn new(now: Now) -> Self {
+        Self {
+            asked: Cell::default(),
+            reply: Cell::default(),
+            cue: Cell::default(),
+            now: Cell::new(now),
+            server: Cell::default(),
+            plan: Cell::default(),
+            notes: RefCell::default(),
+            slot: Cell::new(0),
+            behind: Cell::default(),
+            reply_behind: Cell::default(),
+        }
+    }
+
+    /// Returns the time at which the last reply was read, or the last pause ended.
+    pub(crate) fn now(&self) -> Now {
+        self.now.get()
+    }
+
+    /// Returns the version of the server, as far as it is known.
+    pub(super) fn server(&self) -> Option<Version> {
+        self.server.get()
+    }
+
+    /// Sends a command, and returns its reply.
+    pub(crate) async fn send(&self, request: Request) -> Reply {
+        self.asked.set(Some(Asked::Command(request)));
+        future::poll_fn(|_| self.reply.take().map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    /// Sends a command, and another behind it in the same trip. Returns both replies.
+    pub(super) async fn send_with(&self, request: Request, behind: Command) -> (Reply, Reply) {
+        self.behind.set(Some(behind));
+        let reply = self.send(request).await;
+        (reply, self.reply_behind.take().unwrap_or(Reply::Unsent))
+    }
+
+    /// Has the commands that follow sent for this one of several locks.
+    pub(crate) fn on(&self, slot: usize) {
+        self.slot.set(slot);
+    }
+
+    /// Returns which of several locks the commands are for.
+    pub(crate) fn slot(&self) -> usize {
+        self.slot.get()
+    }
+
+    /// Pauses, and returns how to go on.
+    pub(super) async fn sleep(&self, pause: Pause) -> Cue {
+        self.asked.set(Some(Asked::Pause(pause)));
+        future::poll_fn(|_| self.cue.take().map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    /// Sends WATCH, with what is to follow if the key holds what is expected. Returns what it holds; then EXEC is sent as any command.
+    pub(super) async fn watch(&self, watch: Command, expected: &[u8], change: Request) -> Reply {
+        self.plan.set(Some(Plan { expected: expected.to_vec(), change }));
+        self.send(Request::at_any_time(watch)).await
+    }
+
+    /// Notes something to be reported.
+    pub(super) fn note(&self, note: Note) {
+        self.notes.borrow_mut().push((self.slot(), note));
+    }
+
+    /// Takes what is to be reported since the last step, with the lock that each is about.
+    pub(crate) fn take_notes(&self) -> Vec<(usize, Note)> {
+        self.notes.take()
+    }
+
+    /// Lets the code know the version of the server.
+    pub(crate) fn know(&self, server: Option<Version>) {
+        self.server.set(server);
+    }
+
+    /// Takes what is to go behind the command of the last step.
+    pub(crate) fn take_behind(&self) -> Option<Command> {
+        self.behind.take()
+    }
+
+    /// Leaves the reply to what went behind a command.
+    pub(crate) fn answer_behind(&self, reply: Reply) {
+        self.reply_behind.set(Some(reply));
+    }
+
+    /// Takes what is to follow the WATCH of the last step.
+    pub(crate) fn take_plan(&self) -> Option<Plan> {
+        self.plan.take()
+    }
+
+    /// Lets the code go on after its command.
+    pub(crate) fn answer(&self, reply: Reply, now: Now) {
+        self.plan.set(None);
+        self.now.set(now);
+        self.reply.set(Some(reply));
+    }
+
+    /// Lets the code go on after its pause.
+    pub(crate) fn wake(&self, cue: Cue, now: Now) {
+        self.now.set(now);
+        self.cue.set(Some(cue));
+    }
+
+    /// Runs code with this `Io` to its next command or pause, or its end.
+    pub(crate) fn step<T>(
+        &self,
+        code: Pin<&mut (impl Future<Output = Result<T, GiveUp>> + ?Sized)>,
+    ) -> Step<T> {
+        match code.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(outcome)) => Step::Done(outcome),
+            Poll::Ready(Err(reason)) => Step::GiveUp(reason),
+            Poll::Pending => match self.asked.take() {
+                Some(Asked::Command(request)) => Step::Send(request),
+                Some(Asked::Pause(pause)) => Step::Sleep(pause),
+                None => unreachable!("rules wait for nothing but a reply or a pause"),
+            },
+        }
+    }
+}
+
+/// Code that has been begun, and waits for the reply to the command of its last [`Step`].
+pub(crate) struct Task<T> {
+    io: Rc<Io>,
+    code: Pin<Box<dyn Future<Output = Result<T, GiveUp>>>>,
+}
+
+impl<T> Task<T> {
+    /// Begins `code`. Returns its first step with it.
+    pub(crate) fn begin(
+        now: Now,
+        code: impl AsyncFnOnce(&Io) -> Result<T, GiveUp> + 'static,
+    ) -> (Self, Step<T>) {
+        let io = Rc::new(Io::new(now));
+        let own = Rc::clone(&io);
+        let mut task = Self { code: Box::pin(async move { code(&own).await }), io };
+        let step = task.step();
+        (task, step)
+    }
+
+    /// Goes on after the command of the last step.
+    pub(crate) fn resume(&mut self, reply: Reply, now: Now) -> Step<T> {
+        self.io.answer(reply, now);
+        self.step()
+    }
+
+    /// Takes what is to follow the WATCH of the last step.
+    pub(crate) fn take_plan(&self) -> Option<Plan> {
+        self.io.take_plan()
+    }
+
+    fn step(&mut self) -> Step<T> {
+        self.io.step(self.code.as_mut())
+    }
+}
+
+#[cfg(test)]
+impl<T> Task<T> {
+    pub(super) fn io(&self) -> &Io {
+        &self.io
+    }
+
+    /// Goes on after the pause of the last step.
+    pub(super) fn wake(&mut self, cue: Cue, now: Now) -> Step<T> {
+        self.io.wake(cue, now);
+        self.step()
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Task").field("now", &self.io.now()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::values::clock;
+
+    /// Code as a rule has it.
+    async fn is_ours(io: &Io, own: Vec<u8>) -> Result<bool, GiveUp> {
+        for _ in 0..2 {
+            match io.send(Request::at_any_time(Command::Get)).await {
+                Reply::Bulk(found) => return Ok(found.as_ref() == Some(&own)),
+                Reply::Lost => {}
+                _ => return Err(GiveUp::Refused),
+            }
+        }
+        Err(GiveUp::Io)
+    }
+
+    #[test]
+    fn a_task_stops_at_each_command_and_goes_on_with_its_reply() {
+        let (look, now) = (Request::at_any_time(Command::Get), clock::now());
+        let begin = || Task::begin(now, async |io| is_ours(io, b"5.25".to_vec()).await);
+        let (mut task, step) = begin();
+        assert_eq!(step, Step::Send(look.clone()));
+        assert_eq!(task.resume(Reply::Lost, now), Step::Send(look.clone()));
+        assert_eq!(task.resume(Reply::Bulk(Some(b"5.25".to_vec())), now), Step::Done(true));
+
+        let (mut other, _) = begin();
+        let (mut third, _) = begin();
+        assert_eq!(
+            other.resume(Reply::Refused, now),
+            Step::GiveUp(GiveUp::Refused),
+            "one does not disturb another"
+        );
+        assert_eq!(third.resume(Reply::Bulk(None), now), Step::Done(false));
+    }
+}

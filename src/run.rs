@@ -1,0 +1,230 @@
+//! Runs one acquisition or release: asks the rules what to do, performs it through the backend, the wait queue and the clock, and
+//! returns the reply and the time to the rules, until they end. Knows no rule of its own.
+
+mod acquire;
+mod drive;
+mod ending;
+pub(crate) mod hold;
+mod holder_name;
+pub(crate) mod keeper;
+mod keeping;
+mod maybe_held;
+mod notifications;
+mod outbox;
+mod owner;
+mod permits;
+mod release;
+mod session;
+mod several;
+pub(crate) mod thread_holds;
+
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::net::{Backend, Budget};
+use crate::report::error::Error;
+use crate::report::event::EventSink;
+use crate::rules::acquire::Cue;
+use crate::rules::lease::Lease;
+use crate::rules::{Command, GiveUp, Reply, Request};
+use crate::run::hold::Changes;
+use crate::run::keeper::Keeper;
+use crate::run::thread_holds::HoldKind;
+use crate::values::clock::{self, Uptime};
+use crate::values::identity::Identity;
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+use crate::values::value::LockState;
+use crate::wait::{Hint, WaitQueue};
+pub(crate) use acquire::{Acquired, ReaderCount};
+use acquire::{Answer, ComparedReaders};
+pub(crate) use ending::{Ended, Leaving};
+use keeping::Kept;
+pub(crate) use maybe_held::MaybeHeld;
+use notifications::Notifications;
+pub(crate) use permits::Permits;
+use session::Session;
+pub(crate) use several::Several;
+
+/// A lock that a holder hands over to a thread which waits for it.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) key: Key,
+    pub(crate) lease: Lease,
+    /// The protocol that it was written by.
+    pub(crate) protocol: Protocol,
+    /// Whether only the key can tell if the lock was handed over.
+    pub(crate) in_doubt: bool,
+}
+
+impl Delivery {
+    /// Returns how the attempt of the thread goes on that gets it.
+    fn cue(self) -> Cue {
+        let Self { lease, protocol, in_doubt, .. } = self;
+        Cue::HandedOver { lease, protocol, in_doubt }
+    }
+}
+
+/// What the locks of a locker share.
+#[derive(Clone, Debug)]
+pub(crate) struct Engine {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) observer: EventSink,
+    /// What tells people who holds a lock.
+    pub(crate) holder_name: Option<Arc<str>>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) queue: Arc<WaitQueue<Delivery>>,
+    notifications: Arc<Notifications>,
+    keeper: Arc<Keeper<Kept>>,
+    /// Wakes the threads that wait for a loss.
+    changes: Arc<Changes>,
+    compared_readers: Arc<ComparedReaders>,
+    /// Until when no transaction on several keys is sent, since the server has refused one, in microseconds of uptime.
+    refuses_many_until: Arc<AtomicU64>,
+    /// When a wait last ended because the server was unreachable, in microseconds of uptime; 0 is never.
+    unreachable_since: Arc<AtomicU64>,
+}
+
+/// How long a connection is waited for that matters little: of a server that another thread has just found unreachable, or for a
+/// notification.
+const SHORT_CONNECT_WAIT: Duration = Duration::from_millis(50);
+
+// A panic in the user's code leaves nothing here half done: pool and observer are reached only through mutexes that are
+// released between two calls, and a connection that was in the middle of a command is not used again (I8).
+impl UnwindSafe for Engine {}
+impl RefUnwindSafe for Engine {}
+
+impl Engine {
+    pub(crate) fn new(backend: Arc<dyn Backend>, identity: Identity) -> Self {
+        let queue = Arc::<WaitQueue<Delivery>>::default();
+        let random = identity.next_nonce().seed();
+        let notifications = Arc::new(Notifications::new(Arc::clone(&backend), Arc::clone(&queue), random));
+        Self {
+            backend,
+            observer: EventSink::default(),
+            holder_name: None,
+            identity: Arc::new(identity),
+            queue,
+            notifications,
+            keeper: Arc::new(Keeper::new("setnx-lock keeper", keeping::work)),
+            changes: Arc::default(),
+            compared_readers: Arc::default(),
+            refuses_many_until: Arc::default(),
+            unreachable_since: Arc::default(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn refuse_threads(&self, refuse: bool) {
+        self.keeper.refuse_threads(refuse);
+    }
+
+    /// Reads what the key holds, with one GET.
+    pub(crate) fn state(&self, key: &Key) -> Result<LockState, Error> {
+        match self.once(key, Command::Get)? {
+            Reply::Bulk(found) => Ok(LockState::of_value(found.as_deref())),
+            _ => unreachable!("a backend answers GET with a bulk"),
+        }
+    }
+
+    /// Deletes the key, whatever it holds, with one DEL.
+    pub(crate) fn clear(&self, key: &Key) -> Result<bool, Error> {
+        match self.once(key, Command::Del)? {
+            Reply::Integer(deleted) => {
+                if deleted > 0 {
+                    self.queue.notify(key, Hint::Freed);
+                }
+                Ok(deleted > 0)
+            }
+            _ => unreachable!("a backend answers DEL with an integer"),
+        }
+    }
+
+    fn once(&self, key: &Key, command: Command) -> Result<Reply, Error> {
+        self.refuse_after_fork(key)?;
+        let now = clock::now();
+        let mut session = Session::new(self, key, Protocol::Classic, Some(now.uptime));
+        let request = Request::at_any_time(command);
+        let reason = match session.send(&request, None, now) {
+            reply @ (Reply::Integer(_)
+            | Reply::Bulk(_)
+            | Reply::Expiring(..)
+            | Reply::Bulks(_)
+            | Reply::Executed(_)) => return Ok(reply),
+            Reply::Refused | Reply::NoLock => GiveUp::Refused,
+            Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
+            Reply::Lost if !request.command.only_reads() => GiveUp::Unknown,
+            Reply::Lost => GiveUp::Io,
+        };
+        Err(session.error(reason, "look at the key again"))
+    }
+
+    /// I10: a child shares its parent's connections, and each would read the other's replies.
+    pub(crate) fn refuse_after_fork(&self, key: &Key) -> Result<(), Error> {
+        if self.identity.is_this_process() { Ok(()) } else { Err(Error::Forked { key: Some(key.clone()) }) }
+    }
+
+    /// Fails inside a `with` of this thread on this key.
+    fn refuse_nested(&self, key: &Key) -> Result<(), Error> {
+        match thread_holds::by_this_thread(&self.identity, key) {
+            Some(HoldKind::Scoped) => Err(Error::Nested { key: key.clone() }),
+            Some(HoldKind::Movable) | None => Ok(()),
+        }
+    }
+
+    fn note_unreachable(&self) {
+        let now = clock::uptime().0.as_micros();
+        self.unreachable_since.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long a wait that began then retries while the server is unreachable: only briefly where another thread has just given up
+    /// while this one was queued behind it. Otherwise the waits of a queue would add up.
+    fn retry_for(&self, began: Uptime) -> Duration {
+        let full = self.backend.retry_for();
+        let found = Uptime(Duration::from_micros(self.unreachable_since.load(Ordering::Relaxed)));
+        let just_now = began < found && clock::uptime().since(found) < full;
+        if just_now { SHORT_CONNECT_WAIT.min(full) } else { full }
+    }
+
+    pub(crate) fn budget(&self, deadline: Option<Uptime>) -> Budget {
+        Budget {
+            deadline,
+            retry_for: self.backend.retry_for(),
+            command_timeout: self.backend.command_timeout(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use crate::net::scripted::ScriptedBackend;
+    use crate::{Lock, LockOptions, Locker};
+
+    #[test]
+    fn commands_that_may_change_another_s_key_are_bound_in_time() {
+        let backend = ScriptedBackend::replying(|command| match command {
+            Command::SetNx(_) => Reply::Integer(0),
+            Command::Del => Reply::Integer(1),
+            _ => Reply::Bulk(Some(b"1532000016.5".to_vec())),
+        });
+        let options = LockOptions::expiring_after(Duration::from_secs(10));
+        drop(Lock::new(&Locker::over(backend.clone()), "k", options).unwrap().lock().unwrap());
+        let sent = backend.sent.lock().unwrap();
+        let names: Vec<&str> = sent.iter().map(|(name, ..)| *name).collect();
+        assert_eq!(names, ["SETNX", "GET", "GETSET", "DEL"]);
+        for (name, at, before) in sent.iter() {
+            let remaining = before.map(|end| end.remaining(*at));
+            match *name {
+                "GETSET" => assert_eq!(remaining, Some(Duration::from_millis(100)), "well within the guard"),
+                "SETNX" | "DEL" => {
+                    assert!(remaining.is_some_and(|time| time <= Duration::from_secs(10)), "the lease");
+                }
+                _ => assert_eq!(remaining, None),
+            }
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! One wait for one lock: waits for its turn in the queue, then does what the rules say, until there is a lease or an error.
+
+mod attempt;
+mod listed;
+mod readers;
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use crate::net::StopCheck;
+use crate::report::error::{Contention, Error};
+use crate::report::event::Event;
+use crate::rules::GiveUp;
+use crate::rules::acquire::{Cue, Note, Params};
+use crate::rules::lease::Lease;
+use crate::run::session::Session;
+use crate::run::thread_holds::{self, HoldKind};
+use crate::run::{Delivery, Engine};
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
+use crate::values::options::{LockOptions, Protocol};
+use crate::values::value::LockState;
+use crate::wait::{CancelToken, Hint, HolderTicket, Observation, Ticket, Turn, WaitMode};
+pub(in crate::run) use attempt::Answer;
+use attempt::Beginning;
+pub(in crate::run) use readers::ComparedReaders;
+pub(crate) use readers::ReaderCount;
+
+/// A lock that was granted, and what it took.
+#[derive(Debug)]
+pub(in crate::run) struct Granted {
+    /// Which, of several.
+    pub(in crate::run) slot: usize,
+    pub(in crate::run) lease: Lease,
+    /// The protocol to release it by.
+    pub(in crate::run) protocol: Protocol,
+    pub(in crate::run) holder: HolderTicket<Delivery>,
+    pub(in crate::run) at: Now,
+}
+
+/// One wait for one lock, or for one of several.
+pub(in crate::run) struct Wait<'a> {
+    engine: &'a Engine,
+    key: &'a Key,
+    /// The locks of which one is wanted, and their queue. The key is a name then, and no lock.
+    slots: Option<(&'a Arc<[Key]>, &'a Key)>,
+    options: &'a LockOptions,
+    cancel_token: Option<&'a CancelToken>,
+    began: Now,
+    deadline: Option<Uptime>,
+    /// The queue of those for which this lock is one of several that will do.
+    shared: Option<&'a Key>,
+    /// Where it is a reader's or a writer's: the number of readers, which all callers must share.
+    readers: Option<&'a ReaderCount>,
+    /// The answer to a command that was sent before the wait.
+    first: Cell<Option<Answer>>,
+    /// How often the server was asked for the lock so far.
+    attempts: Cell<u32>,
+    /// Whether this thread has learned of a release, and the server has not answered since.
+    owes: Cell<bool>,
+    /// The leases that commands without a reply may have begun.
+    unresolved: RefCell<Vec<Lease>>,
+    /// The protocol to release by.
+    protocol: Cell<Protocol>,
+    /// Whether an error is to name the holder. A call that tries once has none to show.
+    names_holder: bool,
+}
+
+impl Engine {
+    pub(in crate::run) fn report_note(&self, key: &Key, note: &Note) {
+        match note {
+            Note::TakenOver(from) => self.observer.notify(&Event::TakenOver { key, from }),
+            Note::ValueOverwritten(winner) => self.observer.value_overwritten(key, winner),
+            Note::LateGrant => self.observer.late_grant(key),
+            Note::NeverExpires(state) => self.observer.notify(&Event::NeverExpires { key, state }),
+            Note::PollerMet => self.queue.met_poller(key, clock::uptime()),
+        }
+    }
+}
+
+impl<'a> Wait<'a> {
+    pub(in crate::run) fn new(
+        engine: &'a Engine,
+        key: &'a Key,
+        options: &'a LockOptions,
+        cancel_token: Option<&'a CancelToken>,
+        began: Now,
+    ) -> Self {
+        let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
+        Self {
+            engine,
+            key,
+            slots: None,
+            options,
+            cancel_token,
+            began,
+            deadline,
+            shared: None,
+            readers: None,
+            first: Cell::new(None),
+            attempts: Cell::new(0),
+            owes: Cell::new(false),
+            unresolved: RefCell::default(),
+            protocol: Cell::new(options.protocol),
+            names_holder: engine.holder_name.is_some() && options.timeout != Some(Duration::ZERO),
+        }
+    }
+
+    /// Returns the wait as a part of a longer one, which ends at `deadline` and has sent the first command, if there is an answer.
+    pub(in crate::run) fn within(
+        self,
+        deadline: Option<Uptime>,
+        shared: Option<&'a Key>,
+        first: Option<Answer>,
+    ) -> Self {
+        Self { deadline, shared, first: Cell::new(first), ..self }
+    }
+
+    /// Returns the wait as one for one of several locks, which have a queue of their own.
+    pub(in crate::run) fn for_one_of(self, slots: &'a Arc<[Key]>, queue: &'a Key) -> Self {
+        Self { slots: Some((slots, queue)), names_holder: false, ..self }
+    }
+
+    /// Returns the wait as one that compares the number of readers first, if it is a reader's or a writer's.
+    pub(in crate::run) fn comparing(self, readers: Option<&'a ReaderCount>) -> Self {
+        Self { readers, ..self }
+    }
+
+    pub(in crate::run) fn began(&self) -> Now {
+        self.began
+    }
+
+    /// Returns how often the server was asked for the lock so far.
+    pub(in crate::run) fn attempts(&self) -> u32 {
+        self.attempts.get()
+    }
+
+    /// Takes the leases that commands without a reply may have begun, and the protocol to release them by.
+    pub(in crate::run) fn take_unresolved(&self) -> (Vec<Lease>, Protocol) {
+        (self.unresolved.take(), self.protocol.get())
+    }
+
+    pub(in crate::run) fn key(&self) -> &'a Key {
+        self.key
+    }
+
+    /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Contended`].
+    pub(in crate::run) fn acquire(&self) -> Result<Granted, Error> {
+        let first = self.first.take();
+        let is_granted =
+            first.as_ref().is_some_and(|first| first.is_granted() && !first.lease.has_passed(self.began));
+        self.first.set(first);
+        if is_granted {
+            return self.at_once();
+        }
+        self.may_begin()?;
+        let _registered = self.cancel_token.map(CancelToken::register);
+        self.check()?;
+        self.agree()?;
+        self.once()
+    }
+
+    /// Fails where the lock is not to be waited for.
+    fn may_begin(&self) -> Result<(), Error> {
+        self.engine.refuse_after_fork(self.key)?;
+        let Some((slots, _)) = self.slots else { return self.engine.refuse_nested(self.key) };
+        let is_ours =
+            |slot| thread_holds::by_this_thread(&self.engine.identity, slot) == Some(HoldKind::Scoped);
+        if slots.iter().all(is_ours) {
+            return Err(Error::Nested { key: self.key.clone() });
+        }
+        Ok(())
+    }
+
+    fn queue(&self) -> &'a Key {
+        self.slots.map_or(self.key, |(_, queue)| queue)
+    }
+
+    fn slot(&self, key: &Key) -> usize {
+        self.slots.and_then(|(slots, _)| slots.iter().position(|slot| slot == key)).unwrap_or(0)
+    }
+
+    /// Returns the key of one of the locks.
+    fn lock(&self, slot: usize) -> &'a Key {
+        self.slots.map_or(self.key, |(slots, _)| &slots[slot])
+    }
+
+    /// Returns true if this process enters the key's waiting list. Permits have none.
+    fn notifies(&self) -> bool {
+        self.options.notifies && self.slots.is_none()
+    }
+
+    /// Is queued until it is the head, then tries. A call that tries once is not queued.
+    fn once(&self) -> Result<Granted, Error> {
+        if self.options.timeout == Some(Duration::ZERO) {
+            return self.at_once();
+        }
+        let stop = || self.is_over();
+        let mut ticket = Some(self.engine.queue.join(self.queue(), WaitMode::of(self.options)));
+        let acquired = self.queued(&mut ticket, &stop);
+        if let Some(ticket) = ticket {
+            let hint = ticket.leave();
+            if self.notifies() {
+                self.engine.notifications.left(self.key, hint == Some(Hint::Freed) || self.owes.get());
+            }
+        }
+        acquired
+    }
+
+    /// Tries without being queued.
+    fn at_once(&self) -> Result<Granted, Error> {
+        let stop = || self.is_over();
+        let mut session = self.session(0, &stop);
+        let cue = Self::start(&mut session, self.first.take());
+        self.attempt(
+            Beginning { session, slot: 0, cue, looked: self.began.uptime },
+            self.began,
+            &stop,
+            &mut None,
+        )
+    }
+
+    fn queued(
+        &self,
+        ticket: &mut Option<Ticket<Delivery>>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Granted, Error> {
+        let Some(waiting) = ticket else { unreachable!("it has just been queued") };
+        let (mut park, mut has_waited) = (self.parking(self.deadline), self.readers.is_some());
+        let turn = waiting.turn(|| {
+            has_waited = true;
+            park()
+        });
+        let now = if has_waited { clock::now() } else { self.began };
+        match &turn {
+            // As after a command of its own.
+            Turn::Delivered(_) => {}
+            Turn::Over { .. } => self.check()?,
+            Turn::Head(_, hint) if self.is_cancelled() => {
+                self.pass_on(hint.unwrap_or(Hint::Changed));
+                self.check()?;
+            }
+            Turn::Head(..) => {}
+        }
+        let mut session = self.session(0, stop);
+        let (mut slot, mut looked) = (0, now.uptime);
+        // What is known since says more than a refusal that came before.
+        let is_news = matches!(turn, Turn::Head(None, None));
+        let first = self.first.take().filter(|first| is_news || first.is_lost());
+        self.owes.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
+        let is_head = matches!(turn, Turn::Head(..));
+        // Of several locks, others may be free.
+        let window = if is_head && self.slots.is_none() { self.window(now) } else { None };
+        let cue = match (turn, window) {
+            (Turn::Delivered(delivery), _) => {
+                slot = self.slot(&delivery.key);
+                delivery.cue()
+            }
+            (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => Self::start(&mut session, first),
+            (Turn::Head(..), Some(end)) => Cue::Window(end),
+            (Turn::Head(None, Some(Hint::Freed)), _) => Cue::Ask,
+            (Turn::Head(None, _), _) => self.head_start().map_or(Cue::Ask, Cue::Leave),
+            (Turn::Head(Some(_), Some(_)), _) if self.slots.is_some() => Cue::Ask,
+            (Turn::Head(Some(observation), _), _) => {
+                looked = observation.at;
+                Cue::Behind(observation)
+            }
+            // The threads ahead have seen no holder, or leave the key to pollers. So this one tries itself.
+            (Turn::Over { seen, .. }, _)
+                if !self.has_seen_holder(seen.as_ref()) || self.window(now).is_some() =>
+            {
+                Cue::Ask
+            }
+            (Turn::Over { seen, ahead }, _) => {
+                let seen = seen.and_then(|observation| observation.seen);
+                return Err(self.timed_out(self.contention(seen, ahead, now)));
+            }
+        };
+        self.attempt(Beginning { session, slot, cue, looked }, now, stop, ticket)
+    }
+
+    /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
+    pub(in crate::run) fn has_seen_holder(&self, observation: Option<&Observation>) -> bool {
+        match observation.map(|observation| &observation.seen) {
+            Some(Some(state)) => *state != LockState::Absent,
+            Some(None) => self.options.expiration.is_none(),
+            None => false,
+        }
+    }
+
+    /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
+    pub(in crate::run) fn window(&self, now: Now) -> Option<Uptime> {
+        let (queue, key) = (&self.engine.queue, self.queue());
+        let activity = queue.activity(key).filter(|_| self.slots.is_some() || !queue.is_held(key))?;
+        activity.window(key, now)
+    }
+
+    /// Begins by asking for the lock, or with the answer to a command that has asked for it.
+    fn start(session: &mut Session<'_>, first: Option<Answer>) -> Cue {
+        let Some(first) = first else { return Cue::Ask };
+        let (lease, reply) = session.answered(first);
+        Cue::Sent(lease, reply)
+    }
+
+    /// Returns the commands of the wait for one of the locks, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
+    /// unreachable.
+    fn session<'b>(&'b self, slot: usize, stop: &'b dyn Fn() -> bool) -> Session<'b> {
+        let session = Session::new(self.engine, self.lock(slot), self.options.protocol, self.deadline);
+        session.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
+    }
+
+    pub(in crate::run) fn given_up(&self, session: &mut Session<'_>, reason: GiveUp) -> Error {
+        // A thread that gives up at its own deadline has found out nothing for those behind it.
+        let before_deadline = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
+        let unreachable = match reason {
+            // That all connections are in use says nothing about the server.
+            GiveUp::Unsent => !session.found_pool_exhausted(),
+            reason => reason == GiveUp::Io,
+        };
+        if before_deadline && unreachable {
+            self.engine.note_unreachable();
+        }
+        session.take_error(reason, Self::advice(self.options))
+    }
+
+    /// What to do if it is unknown whether the lock was acquired.
+    pub(in crate::run) fn advice(options: &LockOptions) -> &'static str {
+        match options.expiration {
+            Some(_) => "if the lock was acquired, it frees itself when its lease has passed; try again then",
+            None => {
+                "it has no expiration, so its value names no holder; look at the key, and clear it if its holder has crashed"
+            }
+        }
+    }
+
+    /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
+    pub(in crate::run) fn pass_on(&self, hint: Hint) {
+        self.engine.queue.notify(self.queue(), hint);
+    }
+
+    pub(in crate::run) fn params(&self) -> Params {
+        Params {
+            options: *self.options,
+            deadline: self.deadline,
+            retry_for: self.engine.retry_for(self.began.uptime),
+            nonce: self.engine.identity.next_nonce(),
+        }
+    }
+
+    /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on.
+    pub(in crate::run) fn parking(&self, until: Option<Uptime>) -> impl FnMut() -> bool {
+        move || {
+            let left = until.map(|until| until.since(clock::uptime()));
+            if self.is_cancelled() || left == Some(Duration::ZERO) {
+                return false;
+            }
+            match left {
+                Some(left) => thread::park_timeout(left),
+                None => thread::park(),
+            }
+            true
+        }
+    }
+
+    pub(in crate::run) fn is_over(&self) -> bool {
+        self.is_cancelled() || self.engine.queue.is_closed()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel_token.is_some_and(CancelToken::is_cancelled)
+    }
+
+    /// Fails where the wait was ended from outside.
+    pub(in crate::run) fn check(&self) -> Result<(), Error> {
+        let shut_down = self.engine.queue.is_closed();
+        if shut_down || self.is_cancelled() {
+            let waited = clock::uptime().since(self.began.uptime);
+            return Err(Error::Cancelled { key: self.key.clone(), waited, shut_down });
+        }
+        Ok(())
+    }
+
+    /// The error of an attempt that has found the lock held until the end.
+    pub(in crate::run) fn contended(&self, seen: Option<LockState>, exhausted: bool, now: Now) -> Error {
+        let details = self.contention(seen, 0, now);
+        let is_at_deadline = self.deadline.is_some_and(|deadline| now.uptime >= deadline);
+        if exhausted && !is_at_deadline {
+            return Error::Contended { key: self.key.clone(), timeout: None, details: Box::new(details) };
+        }
+        self.timed_out(details)
+    }
+
+    pub(in crate::run) fn timed_out(&self, details: Contention) -> Error {
+        let timeout = Some(self.options.timeout.unwrap_or(Duration::MAX));
+        Error::Contended { key: self.key.clone(), timeout, details: Box::new(details) }
+    }
+
+    pub(in crate::run) fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
+        let Self { engine, key, options, slots, .. } = self;
+        let is_ours = |key: &Key| thread_holds::by_this_thread(&engine.identity, key).is_some();
+        Contention {
+            attempts: self.attempts.get(),
+            waited: now.uptime.since(self.began.uptime),
+            seen,
+            expiring: options.expiration.is_some(),
+            ahead,
+            permits: slots.map(|(slots, _)| slots.len()),
+            holder: self.names_holder.then(|| engine.name_of_holder(key, now)).flatten(),
+            taken_by_this_thread: slots.map_or_else(|| is_ours(key), |(slots, _)| slots.iter().all(is_ours)),
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Talking to the server, as the rules say, until there is a lease or an error.
+
+use std::mem;
+use std::pin::{Pin, pin};
+
+use super::{Granted, Wait};
+use crate::net::Failure;
+use crate::report::error::Error;
+use crate::rules::acquire::{Attempt, Cue, Held, Pace, Pause, acquire};
+use crate::rules::choose::{Choice, acquire_one_of};
+use crate::rules::lease::Lease;
+use crate::rules::task::Io;
+use crate::rules::{Command, GiveUp, Reply, Request, Step};
+use crate::run::Delivery;
+use crate::run::release::HeldLock;
+use crate::run::session::Session;
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+use crate::wait::{Hint, Observation, Ticket, Woken};
+
+/// What the server has answered to a SETNX that was sent before the wait for the lock.
+#[derive(Clone, Debug)]
+pub(in crate::run) struct Answer {
+    /// The lock that was asked for.
+    pub(in crate::run) key: Key,
+    /// What it acquires.
+    pub(in crate::run) lease: Lease,
+    pub(in crate::run) command: &'static str,
+    pub(in crate::run) reply: Result<Reply, Failure>,
+}
+
+impl Answer {
+    /// Whether the lock was acquired.
+    pub(in crate::run) fn is_granted(&self) -> bool {
+        matches!(self.reply, Ok(Reply::Integer(granted)) if granted > 0)
+    }
+
+    /// Whether the command may have been carried out, or may be still.
+    pub(in crate::run) fn is_lost(&self) -> bool {
+        matches!(self.reply, Err(Failure::Lost(_)))
+    }
+}
+
+/// How an attempt begins.
+pub(super) struct Beginning<'a> {
+    /// The commands of the first of the locks.
+    pub(super) session: Session<'a>,
+    /// The lock that was handed over, of several.
+    pub(super) slot: usize,
+    pub(super) cue: Cue,
+    /// When the key was last looked at.
+    pub(super) looked: Uptime,
+}
+
+/// The commands for one of the locks.
+struct Commands<'a> {
+    session: Session<'a>,
+    slot: usize,
+    stop: &'a dyn Fn() -> bool,
+}
+
+/// What the thread knows beside its rules.
+struct Known {
+    now: Now,
+    /// When the key was last looked at.
+    looked: Uptime,
+    /// Whether a holder has handed the lock over since the last command.
+    handed_over: bool,
+    /// Whether the key was looked at before the sleep that is next.
+    has_looked: bool,
+    /// Whether the server has answered since the last step.
+    is_answered: bool,
+}
+
+impl Known {
+    /// Notes that a command has been answered, or could not be.
+    fn hear(&mut self, reply: &Reply) {
+        self.now = clock::now();
+        self.handed_over = false;
+        self.is_answered = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
+        if !matches!(reply, Reply::Lost | Reply::Unsent | Reply::TooLate) {
+            self.looked = self.now.uptime;
+        }
+    }
+}
+
+impl Wait<'_> {
+    /// Talks to the server, as the head of the queue.
+    pub(super) fn attempt<'b>(
+        &'b self,
+        beginning: Beginning<'b>,
+        now: Now,
+        stop: &'b dyn Fn() -> bool,
+        ticket: &mut Option<Ticket<Delivery>>,
+    ) -> Result<Granted, Error> {
+        let Beginning { session, slot, cue, looked } = beginning;
+        let handed_over = matches!(cue, Cue::HandedOver { .. });
+        let mut known = Known { now, looked, handed_over, has_looked: false, is_answered: false };
+        let mut commands = Commands { session, slot: 0, stop };
+        let (io, params) = (Io::new(now), self.params());
+        io.on(slot);
+        match self.slots {
+            None => {
+                let mut attempt = Attempt::new(params);
+                let rules = acquire(&io, &mut attempt, cue);
+                let ended = self.follow(&io, pin!(rules), &mut commands, &mut known, ticket.as_mut());
+                let acquired = self.end(ended, &mut attempt.pace, commands, &known, ticket);
+                self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
+                self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
+                acquired
+            }
+            Some((slots, _)) => {
+                let mut choice = Choice::new(params, slots);
+                let rules = acquire_one_of(&io, &mut choice, cue);
+                let ended = self.follow(&io, pin!(rules), &mut commands, &mut known, ticket.as_mut());
+                self.end(ended, &mut choice.pace, commands, &known, ticket)
+            }
+        }
+    }
+
+    /// Does what the rules say until they end.
+    fn follow<'b>(
+        &'b self,
+        io: &Io,
+        mut rules: Pin<&mut dyn Future<Output = Result<Held, GiveUp>>>,
+        commands: &mut Commands<'b>,
+        known: &mut Known,
+        mut ticket: Option<&mut Ticket<Delivery>>,
+    ) -> Result<Result<Held, GiveUp>, Error> {
+        loop {
+            let step = io.step(rules.as_mut());
+            // One that leaves the lock has not acted upon its release.
+            if mem::take(&mut known.is_answered) && !matches!(&step, Step::Sleep(pause) if pause.leaves) {
+                self.owes.set(false);
+            }
+            for (slot, note) in io.take_notes() {
+                self.engine.report_note(self.lock(slot), &note);
+            }
+            match step {
+                Step::Send(request) => {
+                    let reply = self.send(io, &request, commands, known, ticket.as_deref());
+                    known.hear(&reply);
+                    if self.options.protocol == Protocol::Auto {
+                        io.know(self.engine.backend.server_version());
+                    }
+                    io.answer(reply, known.now);
+                }
+                Step::Sleep(pause) => {
+                    let Some(ticket) = ticket.as_deref_mut() else {
+                        unreachable!("at its deadline an attempt gives up rather than sleep")
+                    };
+                    let cue = self.pause(io, &mut commands.session, pause, known, ticket)?;
+                    io.wake(cue, known.now);
+                }
+                Step::Done(held) => return Ok(Ok(held)),
+                Step::GiveUp(reason) => return Ok(Err(reason)),
+            }
+        }
+    }
+
+    /// Sends a command for the lock that the rules are at.
+    fn send<'b>(
+        &'b self,
+        io: &Io,
+        request: &Request,
+        commands: &mut Commands<'b>,
+        known: &mut Known,
+        ticket: Option<&Ticket<Delivery>>,
+    ) -> Reply {
+        known.has_looked = false;
+        if commands.slot != io.slot() {
+            commands.slot = io.slot();
+            commands.session = self.session(commands.slot, commands.stop);
+        }
+        let session = &mut commands.session;
+        match io.take_behind() {
+            Some(behind) => {
+                let (reply, behind) = session.ask_and_look(request, &behind, known.now);
+                io.answer_behind(behind);
+                reply
+            }
+            None if self.options.notifies && request.command == Command::Get => {
+                self.look(session, ticket, known.now)
+            }
+            None => session.send(request, io.take_plan().as_ref(), known.now),
+        }
+    }
+
+    fn end(
+        &self,
+        ended: Result<Result<Held, GiveUp>, Error>,
+        pace: &mut Pace,
+        mut commands: Commands<'_>,
+        known: &Known,
+        ticket: &mut Option<Ticket<Delivery>>,
+    ) -> Result<Granted, Error> {
+        self.attempts.set(pace.attempts);
+        match ended? {
+            Ok(held) => self.enter(held, known, ticket.take()),
+            Err(GiveUp::Timeout) => {
+                Err(self.contended(pace.seen.take(), pace.has_used_its_attempts(), known.now))
+            }
+            Err(reason) => {
+                // Unless the outcome is unknown, the end of the wait from outside is the reason.
+                if reason != GiveUp::Unknown {
+                    self.check()?;
+                }
+                Err(self.given_up(&mut commands.session, reason))
+            }
+        }
+    }
+
+    /// Sleeps, and looks at the key before, if that is due and was not done. Returns how the rules go on.
+    fn pause(
+        &self,
+        io: &Io,
+        session: &mut Session<'_>,
+        pause: Pause,
+        known: &mut Known,
+        ticket: &mut Ticket<Delivery>,
+    ) -> Result<Cue, Error> {
+        let Pause { time, seen, in_doubt, leaves } = pause;
+        let ends = known.now.uptime.after(time);
+        if !mem::take(&mut known.has_looked)
+            && let Some(reply) = self.look_before_sleep(session, Some(ticket), known.now)
+        {
+            known.hear(&reply);
+            match reply {
+                Reply::Bulk(None) if leaves => {}
+                Reply::Bulk(found) => {
+                    known.has_looked = true;
+                    return Ok(Cue::Saw(found));
+                }
+                _ => {}
+            }
+            known.is_answered = false;
+        }
+        let observation = Observation { seen, at: known.looked };
+        let woken = ticket.sleep(observation, in_doubt, self.parking(Some(ends)));
+        known.now = clock::now();
+        if self.is_over() && !matches!(woken, Woken::Delivered(_)) {
+            if let Woken::Hint(hint) = woken {
+                self.pass_on(hint);
+            }
+            if in_doubt {
+                return Err(self.given_up(session, GiveUp::Unknown));
+            }
+            self.check()?;
+        }
+        self.owes.set(self.owes.get() || matches!(woken, Woken::Hint(Hint::Freed)));
+        let window = if in_doubt { None } else { self.window(known.now) };
+        Ok(match (woken, window) {
+            (Woken::Delivered(delivery), _) => {
+                (known.looked, known.handed_over) = (known.now.uptime, true);
+                io.on(self.slot(&delivery.key));
+                delivery.cue()
+            }
+            (Woken::Hint(_) | Woken::Over, Some(end)) => Cue::Window(end),
+            (Woken::Hint(Hint::Freed), None) => Cue::Ask,
+            (Woken::Hint(Hint::Changed) | Woken::Over, None) => Cue::Look,
+        })
+    }
+
+    /// Leaves the queue with the lock.
+    fn enter(
+        &self,
+        Held { slot, lease, protocol, another_is_free }: Held,
+        known: &Known,
+        ticket: Option<Ticket<Delivery>>,
+    ) -> Result<Granted, Error> {
+        let (key, options, now) = (self.lock(slot), self.options, known.now);
+        if self.notifies() {
+            self.engine.notifications.acquired(key);
+        }
+        let observation = Observation::of(&lease, now);
+        let shared = self.slots.map_or(self.shared, |(_, queue)| Some(queue));
+        let holder = match ticket {
+            Some(ticket) if self.slots.is_some() => ticket.enter_one(key, &observation, another_is_free),
+            Some(ticket) => ticket.enter(shared, &observation),
+            None => self.engine.queue.hold(key, shared, &observation),
+        };
+        // A command of its own would not have been sent.
+        if let (true, Err(ended)) = (known.handed_over, self.check()) {
+            self.engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
+            return Err(ended);
+        }
+        Ok(Granted { slot, lease, protocol, holder, at: now })
+    }
+}

@@ -1,0 +1,66 @@
+//! A wait with notifications: how this process enters the key's waiting list, along with its looks at the key.
+
+use super::Wait;
+use crate::rules::waiting_list::Waiting;
+use crate::rules::{Command, Reply, Request};
+use crate::run::Delivery;
+use crate::run::Engine;
+use crate::run::session::Session;
+use crate::values::clock::{self, Now, Uptime};
+use crate::wait::Ticket;
+
+impl Wait<'_> {
+    /// Until when this thread leaves the lock to a process that was just notified.
+    pub(super) fn head_start(&self) -> Option<Uptime> {
+        if self.notifies() { self.engine.notifications.head_start(self.key) } else { None }
+    }
+
+    /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
+    /// release would wake this one.
+    fn entering(&self, ticket: Option<&Ticket<Delivery>>) -> Option<Waiting> {
+        if !self.notifies() || ticket.is_none() {
+            return None;
+        }
+        let Engine { notifications, queue, observer, .. } = self.engine;
+        notifications.want(self.key, observer);
+        if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
+    }
+
+    /// Looks at the key before a sleep, if something is to be done with the waiting list: the rules do not look before each sleep.
+    pub(super) fn look_before_sleep(
+        &self,
+        session: &mut Session<'_>,
+        ticket: Option<&Ticket<Delivery>>,
+        now: Now,
+    ) -> Option<Reply> {
+        self.entering(ticket).map(|waiting| self.look_behind(session, waiting, now))
+    }
+
+    /// Looks at the key, as a process that waits for notifications.
+    pub(super) fn look(
+        &self,
+        session: &mut Session<'_>,
+        ticket: Option<&Ticket<Delivery>>,
+        now: Now,
+    ) -> Reply {
+        match self.entering(ticket) {
+            Some(waiting) => self.look_behind(session, waiting, now),
+            None => session.send(&Request::at_any_time(Command::Get), None, now),
+        }
+    }
+
+    /// Enters this process in the waiting list, and looks at the key.
+    fn look_behind(&self, session: &mut Session<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
+        let Engine { notifications, observer, .. } = self.engine;
+        loop {
+            let (reply, entered) = session.look(waiting.clone(), now);
+            if !notifications.entered(self.key, &waiting, entered, observer) {
+                return reply;
+            }
+            match notifications.enter(self.key) {
+                Some(again) => (waiting, now) = (again, clock::now()),
+                None => return reply,
+            }
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! The number of readers of a reader-writer lock, which all its callers must share. A key of its own holds it. A caller compares it before it
+//! first asks for one of the locks, so nothing has to be given back if the numbers differ.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::Wait;
+use crate::net::StopCheck;
+use crate::report::error::Error;
+use crate::rules::{Command, Entry, GiveUp, Reply, Request};
+use crate::run::Engine;
+use crate::run::session::Session;
+use crate::values::clock;
+use crate::values::key::{Cut, Key};
+use crate::values::options::Protocol;
+use crate::values::value::ValueBytes;
+
+/// How often the number is read: it may appear meanwhile, and a reply may be lost.
+const LOOKS: u32 = 3;
+/// Of how many locks a locker remembers the number. What it has forgotten it compares again.
+const MAX_REMEMBERED: usize = 10_000;
+
+/// The numbers of readers that callers have compared through a locker, by their keys.
+#[derive(Debug, Default)]
+pub(in crate::run) struct ComparedReaders(Mutex<HashMap<Key, usize>>);
+
+impl ComparedReaders {
+    fn has(&self, count: &ReaderCount) -> bool {
+        self.lock().get(&count.key) == Some(&count.readers)
+    }
+
+    fn note(&self, count: &ReaderCount) {
+        let mut compared = self.lock();
+        if compared.len() >= MAX_REMEMBERED {
+            compared.clear();
+        }
+        compared.insert(count.key.clone(), count.readers);
+    }
+
+    fn forget(&self, count: &ReaderCount) {
+        self.lock().remove(&count.key);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How many readers a caller of a reader-writer lock lets in.
+#[derive(Clone, Debug)]
+pub(crate) struct ReaderCount {
+    /// The key that holds the number of all callers.
+    key: Key,
+    readers: usize,
+}
+
+impl ReaderCount {
+    pub(crate) fn new(name: &Key, readers: usize) -> Self {
+        Self { key: Key::joined([name.as_bytes(), b"setnx-lock", b"readers"]), readers }
+    }
+
+    fn value(&self) -> ValueBytes {
+        self.readers.to_string().as_bytes().into()
+    }
+
+    /// Reads the number of all callers, and writes this one if there is none. Returns what is there, if that is something else.
+    fn differs(&self, mut session: Session<'_>) -> Result<Option<Vec<u8>>, Error> {
+        let look = Request::at_any_time(Command::Get);
+        let write = Request::at_any_time(Command::SetNx(Entry { value: self.value(), ttl: None }));
+        for _ in 0..LOOKS {
+            let reply = match session.send(&look, None, clock::now()) {
+                Reply::Bulk(None) => session.send(&write, None, clock::now()),
+                reply => reply,
+            };
+            match reply {
+                Reply::Bulk(found) => return Ok(found.filter(|found| *found != self.value())),
+                Reply::Integer(1) => return Ok(None),
+                // Another caller was faster, or it is unknown whether the number was written (I6).
+                Reply::Integer(_) | Reply::Lost => {}
+                Reply::Refused | Reply::NoLock => return Err(session.error(GiveUp::Refused, "")),
+                _ => return Err(session.error(GiveUp::Unsent, "")),
+            }
+        }
+        if session.has_failed() {
+            return Err(session.error(GiveUp::Io, ""));
+        }
+        let problem = "it is missing whenever it is read and there whenever it is written; are reads sent to a replica?";
+        Err(Error::invalid(self.key.clone(), problem))
+    }
+
+    /// Returns the error of a caller if others use another number.
+    fn refused(&self, found: &[u8]) -> Error {
+        let (found, own) = (Cut(found), self.readers);
+        let problem = format!(
+            "this key says {found} readers, and this `RwLock` has {own}, so a writer would not exclude all readers; use one number everywhere, \
+             or stop the other callers and change it by `RwLock::set_readers`"
+        );
+        Error::invalid(self.key.clone(), problem)
+    }
+}
+
+impl Wait<'_> {
+    /// Compares the number of readers with that of other callers, once, and writes it if there is none yet. Waits as for the lock.
+    pub(in crate::run) fn agree(&self) -> Result<(), Error> {
+        let compared = &self.engine.compared_readers;
+        let Some(count) = self.readers.filter(|count| !compared.has(count)) else { return Ok(()) };
+        let stop = || self.is_over();
+        let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
+        let session = session.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
+        // Where the wait was ended from outside, that is the reason.
+        match count.differs(session).or_else(|error| self.check().and(Err(error)))? {
+            Some(found) => Err(count.refused(&found)),
+            None => {
+                compared.note(count);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Returns the number of readers that other callers use, if it is not this one; zero if that is no number. Writes this one if there is
+    /// none.
+    pub(crate) fn other_readers(&self, count: &ReaderCount) -> Result<Option<usize>, Error> {
+        self.refuse_after_fork(&count.key)?;
+        let session = Session::new(self, &count.key, Protocol::Classic, Some(clock::now().uptime));
+        let number = |found| String::from_utf8(found).ok().and_then(|found| found.parse().ok());
+        Ok(count.differs(session)?.map(|found| number(found).unwrap_or_default()))
+    }
+
+    /// Makes this number the one that all callers must use, whatever it was.
+    pub(crate) fn set_readers(&self, count: &ReaderCount) -> Result<(), Error> {
+        self.compared_readers.forget(count);
+        self.once(&count.key, Command::GetSet(count.value()))?;
+        Ok(())
+    }
+}

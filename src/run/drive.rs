@@ -1,0 +1,208 @@
+//! Runs tasks until they end. The commands of several go together: what stands alone in one trip, and transactions as one. What is left then,
+//! because something went wrong, each does by itself.
+
+use std::mem;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::Engine;
+use super::session::{self, Session};
+use crate::net::{Failure, NoConnection, Refusal, Trip};
+use crate::rules::task::{Plan, Task};
+use crate::rules::{Command, GiveUp, Reply, Request, Step};
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+
+/// For how long no command on several keys is sent to a server that has refused one.
+const REFUSED: Duration = Duration::from_secs(60);
+
+/// How often at most commands that stand alone are sent together: rules that ask for more meet failures.
+const ROUNDS: usize = 2;
+
+/// A task, and the commands that it sends.
+pub(super) struct Job<'a, T> {
+    pub(super) key: &'a Key,
+    task: Task<T>,
+    step: Step<T>,
+    /// What was to follow a WATCH that was refused together with others.
+    plan: Option<Plan>,
+    pub(super) session: Session<'a>,
+}
+
+/// What a job sends next.
+struct Sends<'a> {
+    key: &'a Key,
+    request: Request,
+    plan: Option<Plan>,
+    behind: Option<Command>,
+}
+
+impl<'a, T> Job<'a, T> {
+    pub(super) fn new(key: &'a Key, (task, step): (Task<T>, Step<T>), session: Session<'a>) -> Self {
+        Self { key, task, step, plan: None, session }
+    }
+
+    /// Returns the command that is to be sent next, if there is one.
+    fn request(&self) -> Option<&Request> {
+        match &self.step {
+            Step::Send(request) => Some(request),
+            Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => None,
+        }
+    }
+
+    /// Returns what it sends next.
+    fn sends(&mut self) -> Option<Sends<'a>> {
+        let request = self.request()?.clone();
+        let plan = self.task.take_plan();
+        let behind = self.session.behind(plan.as_ref().map_or(&request.command, |plan| &plan.change.command));
+        Some(Sends { key: self.key, request, plan, behind })
+    }
+
+    fn reply(&mut self, reply: Reply, now: Now) {
+        self.step = self.task.resume(reply, now);
+    }
+
+    /// Ends the task as if there were no connection.
+    fn abandon(&mut self, now: Now) {
+        while self.request().is_some() {
+            self.reply(Reply::Unsent, now);
+        }
+    }
+
+    /// Runs the task by itself.
+    fn run(&mut self, now: Now) {
+        let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
+        self.step = match self.session.run(&mut self.task, step, self.plan.take(), now) {
+            Ok(outcome) => Step::Done(outcome),
+            Err(reason) => Step::GiveUp(reason),
+        };
+    }
+
+    /// Returns what came of a task that was driven, once.
+    pub(super) fn outcome(&mut self) -> Result<T, GiveUp> {
+        let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
+        step.outcome().unwrap_or_else(|_| unreachable!("it was driven"))
+    }
+
+    pub(super) fn end(mut self) -> (Result<T, GiveUp>, Session<'a>) {
+        (self.outcome(), self.session)
+    }
+}
+
+impl Engine {
+    /// Runs the jobs of these, which `job` returns, until all have ended.
+    pub(super) fn drive<'a, T, J>(
+        &self,
+        jobs: &mut [J],
+        job: impl Fn(&mut J) -> Option<&mut Job<'a, T>>,
+        now: Now,
+    ) where
+        T: 'a,
+    {
+        if let [one] = jobs {
+            if let Some(job) = job(one) {
+                job.run(now);
+            }
+            return;
+        }
+        let mut jobs: Vec<&mut Job<'a, T>> = jobs.iter_mut().filter_map(job).collect();
+        for round in 0..ROUNDS {
+            self.send_together(&mut jobs, round == 0);
+        }
+        self.finish_each(jobs);
+    }
+
+    /// Does what is left of each by itself. Once the server has taken long not to answer one, the others have less time; it may be one of
+    /// several servers behind a proxy. When that has passed, nothing is sent for the rest.
+    fn finish_each<T>(&self, jobs: Vec<&mut Job<'_, T>>) {
+        let command_timeout = self.backend.command_timeout();
+        let mut unreachable: Option<(NoConnection, Uptime)> = None;
+        for job in jobs.into_iter().filter(|job| job.request().is_some()) {
+            let began = clock::now();
+            match &unreachable {
+                Some((cause, until)) if began.uptime >= *until => {
+                    job.session.fail(cause.clone());
+                    job.abandon(began);
+                    continue;
+                }
+                Some(_) => job.session.hurry(command_timeout / 8),
+                None => {}
+            }
+            if !job.session.has_failed() {
+                job.session.begin_anew(began);
+            }
+            job.run(began);
+            let ended = clock::uptime();
+            let is_slow = ended.since(began.uptime) >= command_timeout / 2;
+            if unreachable.is_none() && is_slow {
+                unreachable = job.session.unreachable().map(|cause| (cause, ended.after(command_timeout)));
+            }
+        }
+    }
+
+    /// Sends what each is to send next in one trip, and changes the keys that transactions change by one. That fails for all if any of them is
+    /// written meanwhile, or if the server refuses: it may not take several keys, as in a cluster, or one of these. Then each is done by
+    /// itself.
+    fn send_together<T>(&self, jobs: &mut [&mut Job<'_, T>], transacts: bool) {
+        let now = clock::now();
+        let transacts = transacts && !self.refuses_many(now.uptime);
+        let goes = |job: &&mut Job<'_, T>| match job.request().map(|request| &request.command) {
+            Some(Command::Get | Command::GetSet(_) | Command::Del | Command::Count) => true,
+            Some(Command::WatchGet) => transacts,
+            _ => false,
+        };
+        let mut jobs: Vec<&mut Job<'_, T>> = jobs.iter_mut().map(|job| &mut **job).filter(goes).collect();
+        if jobs.len() < 2 {
+            return;
+        }
+        let sends: Vec<_> = jobs.iter_mut().filter_map(|job| job.sends()).collect();
+        let trips: Vec<Trip<'_>> = sends
+            .iter()
+            .map(|Sends { key, request, plan, behind }| {
+                session::trip(key, request, plan.as_ref(), behind.as_ref())
+            })
+            .collect();
+        let watches = trips.iter().any(|trip| trip.watch.is_some());
+        let needs = if watches { Protocol::Watched } else { Protocol::Classic };
+        let limits = jobs[0].session.limits_together(needs, now);
+        let sent = self.backend.send_all(&trips, &limits);
+        drop(trips);
+        let now = clock::now();
+        for ((job, Sends { request, plan, .. }), mut sent) in jobs.iter_mut().zip(sends).zip(sent) {
+            if let Some(Err(Failure::Refused(refusal))) = &sent.watched {
+                self.note_refused_many(refusal);
+                job.plan = plan;
+                continue;
+            }
+            if let (Some(_), Some(Err(Failure::Refused(refusal)))) = (&plan, &sent.reply) {
+                // Not carried out for any of them.
+                self.note_refused_many(refusal);
+                sent.reply = Some(Ok(Reply::Executed(None)));
+            }
+            let reply = job.session.heard(&request, sent, needs);
+            job.reply(reply, now);
+            if let Some(Command::Exec(_)) = job.request().map(|request| &request.command) {
+                let reply = job.session.changed();
+                job.reply(reply, now);
+            }
+        }
+    }
+
+    /// Whether the server has refused a command on several keys lately.
+    pub(super) fn refuses_many(&self, now: Uptime) -> bool {
+        self.refuses_many_until.load(Ordering::Relaxed) > micros(now)
+    }
+
+    /// Has commands on several keys left out for a while, unless the reason passes by itself.
+    pub(super) fn note_refused_many(&self, refusal: &Refusal) {
+        if !refusal.may_pass() {
+            let until = clock::uptime().after(REFUSED);
+            self.refuses_many_until.store(micros(until), Ordering::Relaxed);
+        }
+    }
+}
+
+fn micros(time: Uptime) -> u64 {
+    u64::try_from(time.0.as_micros()).unwrap_or(u64::MAX)
+}

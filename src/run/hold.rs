@@ -1,0 +1,351 @@
+//! A lock that is held, as its guard, its signals and the keeper share it: its lease, whether it was lost, and what is to happen then.
+
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+use std::{fmt, io, mem};
+
+use crate::report::event::{Event, EventSink, ProblemKind};
+use crate::rules::lease::{End, Lease};
+use crate::rules::ownership::LossReason;
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::contained::{Contained, contained};
+use crate::values::key::Key;
+use crate::values::options::{LockOptions, Protocol};
+
+/// How often a thread that waits for a loss looks at the wall clock, which may be set.
+const CLOCK_CHECKED_EVERY: Duration = Duration::from_secs(1);
+
+/// A lock that is held.
+pub(crate) struct Hold {
+    pub(crate) key: Key,
+    pub(crate) options: LockOptions,
+    /// The protocol that it was acquired by.
+    pub(crate) protocol: Protocol,
+    pub(crate) acquired: Now,
+    /// How the keeper knows it; 0 if it does not.
+    pub(crate) kept_as: AtomicU64,
+    /// Whether its guard is gone.
+    pub(crate) is_dropped: AtomicBool,
+    observer: EventSink,
+    /// Locked for as long as commands of the hold are on their way, so that they come one after the other.
+    own: Mutex<Own>,
+    /// Locked for a moment.
+    status: Mutex<Status>,
+    /// Those of all holds of the locker.
+    changes: Arc<Changes>,
+}
+
+/// What the commands of a hold need.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) lease: Lease,
+    pub(crate) token: Option<u64>,
+    /// When the lease began.
+    pub(crate) began: Uptime,
+    /// When the server last said that the lock is held.
+    pub(crate) asked: Uptime,
+    /// When it could last not be asked, if that has not worked since.
+    pub(crate) failed: Option<Uptime>,
+    /// Whether the server is to be asked nothing more: the lock is released, or left.
+    pub(crate) over: bool,
+}
+
+struct Status {
+    /// Until when the lock can be relied on; `None` without an expiration.
+    end: Option<End>,
+    phase: Phase,
+    /// Whether the loss is still to be reported.
+    unreported: bool,
+    on_loss: Vec<Contained<OnLoss>>,
+    keeper: Keeper,
+}
+
+/// Whether the keeper could be asked to work on the lock.
+enum Keeper {
+    Works,
+    /// Why not, to be reported.
+    Failed(String),
+    Reported,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Held,
+    Lost(LossReason),
+    /// Released before a loss was noticed.
+    Over,
+}
+
+/// What a program does when a lock is lost.
+pub(crate) type OnLoss = Box<dyn FnOnce(LossReason) + Send>;
+
+impl Hold {
+    pub(crate) fn new(
+        key: Key,
+        options: LockOptions,
+        protocol: Protocol,
+        acquired: Now,
+        lease: Lease,
+        observer: EventSink,
+        changes: Arc<Changes>,
+    ) -> Self {
+        let status = Status {
+            end: lease.end,
+            phase: Phase::Held,
+            unreported: false,
+            on_loss: Vec::new(),
+            keeper: Keeper::Works,
+        };
+        Self {
+            key,
+            options,
+            protocol,
+            acquired,
+            kept_as: AtomicU64::new(0),
+            is_dropped: AtomicBool::new(false),
+            observer,
+            own: Mutex::new(Own {
+                lease,
+                token: None,
+                began: acquired.uptime,
+                asked: acquired.uptime,
+                failed: None,
+                over: false,
+            }),
+            status: Mutex::new(status),
+            changes,
+        }
+    }
+
+    /// Waits until no command of the hold is on its way, and keeps others from being sent.
+    pub(crate) fn own(&self) -> MutexGuard<'_, Own> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same without waiting; `None` while a command is on its way.
+    pub(crate) fn try_own(&self) -> Option<MutexGuard<'_, Own>> {
+        match self.own.try_lock() {
+            Ok(own) => Some(own),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when the lock can be relied on; `None` without an expiration.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.status().end
+    }
+
+    /// How long it can still be relied on: no longer if it is lost.
+    pub(crate) fn remaining(&self, now: Now) -> Option<Duration> {
+        let status = self.status();
+        match status.phase {
+            Phase::Lost(_) => Some(Duration::ZERO),
+            Phase::Held | Phase::Over => status.end.map(|end| end.remaining(now)),
+        }
+    }
+
+    /// Sets until when the lock can be relied on.
+    pub(crate) fn rely_until(&self, end: Option<End>) {
+        let mut status = self.status();
+        status.end = end;
+        drop(status);
+        self.changes.note();
+    }
+
+    /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. The loss is
+    /// reported by [`report`](Self::report).
+    pub(crate) fn lost(&self, now: Now) -> Option<LossReason> {
+        let status = self.status();
+        match &status.phase {
+            Phase::Lost(reason) => return Some(reason.clone()),
+            Phase::Over => return None,
+            Phase::Held => {}
+        }
+        let passed = status.end.is_some_and(|end| end.has_passed(now));
+        drop(status);
+        passed.then(|| {
+            self.lose(&LossReason::Expired);
+            LossReason::Expired
+        })
+    }
+
+    /// Returns why the lock was lost, if that was noticed, whatever the clocks say by now.
+    pub(crate) fn noticed_loss(&self) -> Option<LossReason> {
+        match &self.status().phase {
+            Phase::Lost(reason) => Some(reason.clone()),
+            Phase::Held | Phase::Over => None,
+        }
+    }
+
+    /// Notes that the lock is lost. Only the first loss counts. [`report`](Self::report) reports it.
+    pub(crate) fn lose(&self, reason: &LossReason) {
+        let mut status = self.status();
+        if status.phase == Phase::Held {
+            status.phase = Phase::Lost(reason.clone());
+            status.unreported = true;
+            drop(status);
+            self.changes.note();
+        }
+    }
+
+    /// Notes whether the keeper could be asked to work on the lock. [`report`](Self::report) reports a failure, once until it could: an
+    /// observer may extend the lease, which asks again.
+    pub(crate) fn note_kept(&self, asked: Result<(), io::Error>) {
+        let keeper = &mut self.status().keeper;
+        match (asked, &keeper) {
+            (Ok(()), _) => *keeper = Keeper::Works,
+            (Err(error), Keeper::Works) => {
+                *keeper = Keeper::Failed(format!("cannot start a thread: {error}"));
+            }
+            (Err(_), Keeper::Failed(_) | Keeper::Reported) => {}
+        }
+    }
+
+    /// Reports that the keeper could not be asked, and a loss, and does what is to happen at a loss, each once. Called while nothing is
+    /// locked: the program may do anything then, such as dropping a guard.
+    pub(crate) fn report(&self) {
+        let mut status = self.status();
+        if let Keeper::Failed(reason) = &mut status.keeper {
+            let reason = mem::take(reason);
+            status.keeper = Keeper::Reported;
+            drop(status);
+            let details = format_args!("is neither extended nor looked at: {reason}");
+            self.observer.problem(Some(&self.key), ProblemKind::KeeperUnavailable, &details);
+            status = self.status();
+        }
+        let Phase::Lost(reason) = status.phase.clone() else { return };
+        let unreported = mem::take(&mut status.unreported);
+        let on_loss = mem::take(&mut status.on_loss);
+        drop(status);
+        if unreported {
+            let held = clock::uptime().since(self.acquired.uptime);
+            self.observer.notify(&Event::Lost { key: &self.key, reason: &reason, held });
+        }
+        for act in on_loss.into_iter().filter_map(Contained::take) {
+            // A panic keeps neither the lock from being released nor the keeper from its work (I10).
+            contained(|| act(reason.clone()));
+        }
+    }
+
+    /// Notes that the holder has the lock no longer because it does not want it. Returns whether a loss had been noticed before.
+    pub(crate) fn finish(&self) -> bool {
+        let mut status = self.status();
+        if status.phase != Phase::Held {
+            return true;
+        }
+        status.phase = Phase::Over;
+        let on_loss = mem::take(&mut status.on_loss);
+        drop(status);
+        self.changes.note();
+        // Dropped without the mutex: they are the program's.
+        drop(on_loss);
+        false
+    }
+
+    /// Whether it is neither lost, as far as was noticed, nor released.
+    pub(crate) fn is_held(&self) -> bool {
+        self.status().phase == Phase::Held
+    }
+
+    /// Has this done when the lock is lost; if it was released, never.
+    pub(crate) fn on_loss(&self, act: OnLoss) {
+        let act = Contained::new(act);
+        let mut status = self.status();
+        if status.phase != Phase::Over {
+            status.on_loss.push(act);
+        }
+    }
+}
+
+/// Waits until one of the locks, which are of one locker, is lost or released, and at most until then.
+pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
+    let Some(first) = holds.first() else { return };
+    let mut waiting = first.changes.wait();
+    loop {
+        let now = clock::now();
+        if now.uptime >= until || holds.iter().any(|hold| hold.lost(now).is_some() || !hold.is_held()) {
+            return;
+        }
+        let left = holds.iter().filter_map(|hold| hold.remaining(now)).min();
+        // A little more: a wait that ends a microsecond early would be repeated.
+        let left = left.map_or(Duration::MAX, |left| left + Duration::from_micros(50));
+        waiting.sleep(until.since(now.uptime).min(left).min(CLOCK_CHECKED_EVERY));
+    }
+}
+
+/// Wakes the threads that wait for a loss when something has changed of any lock of the locker.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// How many there have been while threads waited.
+    count: Mutex<u64>,
+    changed: Condvar,
+    /// How many threads wait: waking none takes a system call as well.
+    waiting: AtomicUsize,
+}
+
+/// A thread that waits for a change.
+struct WaitingThread<'a> {
+    changes: &'a Changes,
+    /// How many changes it has seen.
+    seen: u64,
+}
+
+impl Changes {
+    fn count(&self) -> MutexGuard<'_, u64> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called after the change was written under a hold's mutex, under which a waiting thread reads it: one that has read it before is counted
+    /// here.
+    fn note(&self) {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            *self.count() += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    fn wait(&self) -> WaitingThread<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        WaitingThread { changes: self, seen: *self.count() }
+    }
+}
+
+impl WaitingThread<'_> {
+    /// Sleeps until there is a change that it has not seen, and at most for so long.
+    fn sleep(&mut self, time: Duration) {
+        let mut count = self.changes.count();
+        if *count == self.seen {
+            let waited = self.changes.changed.wait_timeout(count, time);
+            count = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.seen = *count;
+    }
+}
+
+impl Drop for WaitingThread<'_> {
+    fn drop(&mut self) {
+        self.changes.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+// A panic in the user's code leaves nothing here half done: it is called while nothing is locked.
+impl UnwindSafe for Hold {}
+impl RefUnwindSafe for Hold {}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.status();
+        f.debug_struct("Hold")
+            .field("key", &self.key)
+            .field("protocol", &self.protocol)
+            .field("phase", &status.phase)
+            .finish_non_exhaustive()
+    }
+}

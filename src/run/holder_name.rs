@@ -1,0 +1,114 @@
+//! The holder's name, for people: written after the acquisition and with each extension, read for errors. A failure does no harm to the lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Engine;
+use super::session::Session;
+use crate::net::{Limits, Trip};
+use crate::report::error::Error;
+use crate::report::event::{Chain, ProblemKind};
+use crate::rules::holder_name::{HolderName, named};
+use crate::rules::{Command, GiveUp, Reply, Request};
+use crate::run::hold::Hold;
+use crate::values::clock::{self, Now};
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+use crate::values::value::ValueBytes;
+use crate::values::version::Version;
+
+/// The first version that has SETEX.
+const NEEDED: Version = Version::new(2, 0, 0);
+
+/// What a failure means.
+const ADVICE: &str = "the lock is held all the same, but others may not see by whom";
+
+impl Engine {
+    /// Writes the names of holders behind their values, in one trip, if they have a name. Reports for which that failed.
+    pub(super) fn write_names<'a>(
+        &self,
+        holds: impl Iterator<Item = (&'a Arc<Hold>, ValueBytes, Option<Duration>)>,
+    ) {
+        let Some(name) = self.holder_name.as_deref() else { return };
+        let request = |(hold, value, lease): (&'a Arc<Hold>, ValueBytes, Option<Duration>)| {
+            let command = Command::HolderName(HolderName::write(name, &value, lease?));
+            Some((hold, Request::at_any_time(command)))
+        };
+        let (holds, requests): (Vec<&Arc<Hold>>, Vec<Request>) = holds.filter_map(request).unzip();
+        let Some(first) = holds.first() else { return };
+        if !self.has_names() {
+            return holds.iter().for_each(|hold| self.report_unnamed(hold, &too_old(&hold.key)));
+        }
+        let now = clock::now();
+        // Half of the shortest lease at most: a name is worth less than the lock.
+        let left = holds.iter().filter_map(|hold| hold.end()).map(|end| end.remaining(now)).min();
+        let session = |hold: &'a Arc<Hold>| {
+            let mut session = Session::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
+            session.hurry(left.map_or(Duration::MAX, |left| left / 2));
+            session
+        };
+        let trips: Vec<Trip<'_>> =
+            holds.iter().zip(&requests).map(|(hold, request)| Trip::new(&hold.key, request)).collect();
+        let written = session(first).send_each(&trips, now);
+        for ((hold, request), sent) in holds.iter().zip(&requests).zip(written) {
+            let mut session = session(hold);
+            let reply = session.heard(request, sent, Protocol::Classic);
+            if let Some(error) = unnamed(session, &reply) {
+                self.report_unnamed(hold, &error);
+            }
+        }
+    }
+
+    /// Whether the server has what names are written by, as far as is known.
+    pub(super) fn has_names(&self) -> bool {
+        self.backend.server_version().is_none_or(|version| version >= NEEDED)
+    }
+
+    fn report_unnamed(&self, hold: &Hold, error: &Error) {
+        let details = format_args!("the holder's name is not written: {}", Chain(error));
+        self.observer.problem(Some(&hold.key), ProblemKind::HolderNameNotWritten, &details);
+    }
+
+    /// Returns the name that the holder of a key has written, if it can be read.
+    pub(super) fn name_of_holder(&self, key: &Key, now: Now) -> Option<String> {
+        self.holder(key, now).ok().flatten()
+    }
+
+    /// Reads the key, and the name that goes with what it holds, in one trip.
+    pub(crate) fn holder(&self, key: &Key, now: Now) -> Result<Option<String>, Error> {
+        self.refuse_after_fork(key)?;
+        let mut session = Session::new(self, key, Protocol::Classic, Some(now.uptime));
+        let limits = Limits::within(self.budget(Some(now.uptime)), now);
+        let read = Command::HolderName(HolderName::Read);
+        let get = Request::at_any_time(Command::Get);
+        let mut sent = self.backend.send(&Trip { behind: Some(&read), ..Trip::new(key, &get) }, &limits);
+        let name = sent.behind.take();
+        let value = match session.heard(&get, sent, Protocol::Classic) {
+            Reply::Bulk(value) => value,
+            Reply::Refused | Reply::NoLock => return Err(session.error(GiveUp::Refused, "")),
+            Reply::Lost => return Err(session.error(GiveUp::Io, "")),
+            _ => return Err(session.error(GiveUp::Unsent, "")),
+        };
+        Ok(match (value, name) {
+            (Some(value), Some(Ok(Reply::Bulk(Some(entry))))) => named(&entry, &value),
+            _ => None,
+        })
+    }
+}
+
+fn unnamed(session: Session<'_>, reply: &Reply) -> Option<Error> {
+    let reason = match reply {
+        Reply::Refused | Reply::NoLock => GiveUp::Refused,
+        Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
+        Reply::Lost => GiveUp::Io,
+        _ => return None,
+    };
+    Some(session.error(reason, ADVICE))
+}
+
+fn too_old(key: &Key) -> Error {
+    Error::invalid(
+        key.clone(),
+        "a holder's name needs SETEX, which servers before Redis 2.0 lack; leave `holder_name` out, or use a newer server",
+    )
+}

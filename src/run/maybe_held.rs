@@ -1,0 +1,65 @@
+//! A lock that may be held: the reply to a command that asked for it was lost, and that may still arrive, whatever the key showed since.
+
+use std::sync::Arc;
+
+use super::acquire::Wait;
+use super::release::HeldLock;
+use super::{Acquired, Engine};
+use crate::report::error::Error;
+use crate::rules::lease::Lease;
+use crate::rules::{Command, Reply};
+use crate::values::clock;
+use crate::values::key::Key;
+use crate::values::options::{LockOptions, Protocol};
+use crate::wait::Observation;
+
+/// A lock that may be held.
+#[derive(Debug)]
+pub(crate) struct MaybeHeld {
+    key: Key,
+    options: LockOptions,
+    protocol: Protocol,
+    leases: Vec<Lease>,
+}
+
+impl Engine {
+    /// Asks for the lock once, without waiting for its holder. If a reply was lost, returns the lock that may be held as well.
+    /// The hold is noted for no thread.
+    pub(crate) fn acquire_once(
+        self: &Arc<Self>,
+        key: &Key,
+        options: &LockOptions,
+    ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
+        let wait = Wait::new(self, key, options, None, clock::now());
+        let acquired = self.acquire_by(&wait, options, None);
+        let (leases, protocol) = wait.take_unresolved();
+        let (key, options) = (key.clone(), *options);
+        let maybe = (!leases.is_empty()).then_some(MaybeHeld { key, options, protocol, leases });
+        (acquired, maybe)
+    }
+
+    /// Releases the lock if its key holds the value of a command without a reply. Returns true if there is nothing left to do, since each
+    /// lease was released or has ended.
+    pub(crate) fn release_if_held(&self, maybe: &mut MaybeHeld) -> bool {
+        let MaybeHeld { key, options, protocol, leases } = maybe;
+        let now = clock::now();
+        leases.retain(|lease| !lease.has_passed(now));
+        if leases.is_empty() {
+            return true;
+        }
+        let Ok(Reply::Bulk(Some(found))) = self.once(key, Command::Get) else { return false };
+        // Until it is there, the command may still arrive.
+        if let Some(at) = leases.iter().position(|lease| lease.value == found) {
+            let (lease, now) = (leases.swap_remove(at), clock::now());
+            let holder = self.queue.hold(key, None, &Observation::of(&lease, now));
+            let own = lease.clone();
+            let held = HeldLock { key, options, protocol: *protocol, lease: own, holder };
+            let is_released = self.release_unwanted(held, now).is_empty();
+            // Classic does not compare, so that its DEL is not sent again.
+            if !is_released && *protocol != Protocol::Classic {
+                leases.push(lease);
+            }
+        }
+        leases.is_empty()
+    }
+}

@@ -1,0 +1,348 @@
+//! Release notifications between processes. Each key has a waiting list on the server, with the channels of the processes that wait for
+//! it. A release takes the first channel in the trip of its DEL, and publishes the key there; the process that listens wakes the head of
+//! its queue for the key. A failure here costs a waiter a poll interval and no more.
+
+mod listener;
+mod reports;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{Delivery, SHORT_CONNECT_WAIT};
+use crate::net::{Backend, Budget, Failure, Limits, Trip};
+use crate::report::event::EventSink;
+use crate::rules::waiting_list::{Entry, Owed, Waiting};
+use crate::rules::{Command, Reply, Request};
+use crate::values::clock::{self, Uptime};
+use crate::values::key::Key;
+use crate::values::version::Version;
+use crate::wait::{Hint, WaitQueue};
+use reports::describe;
+
+/// How long a server is left alone that has refused, and how often it is reported at most.
+const REFUSED: Duration = Duration::from_secs(60);
+
+/// How long a process leaves a key to one that it has notified, which may have to wait for a processor. The other may also be done already,
+/// and have notified no process, since this one was not listed then: in this case the time is lost.
+const HEAD_START: Duration = Duration::from_millis(10);
+
+/// Of how many keys it is noted at most that another process was notified, before old notes are dropped.
+const MANY: usize = 128;
+
+/// Before this version, a push removes a list that has a time to live.
+const PUSHES_KEEP_A_LIST: Version = Version::new(2, 2, 0);
+
+/// The notifications of a locker.
+pub(super) struct Notifications {
+    backend: Arc<dyn Backend>,
+    queue: Arc<WaitQueue<Delivery>>,
+    /// What this process listens on.
+    channel: Vec<u8>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The keys that threads of this process wait for, or waited for lately.
+    keys: HashMap<Key, Waited>,
+    /// When this process notified another that may not have asked yet.
+    notified: HashMap<Key, Uptime>,
+    /// Whether there is a thread that listens, or tries to.
+    running: bool,
+    /// Whether it is subscribed.
+    listening: bool,
+    /// Until when it does not listen, since the server refuses it.
+    listening_paused_until: Option<Uptime>,
+    /// Until when no list is used and nothing is published, for the same reason.
+    sending_paused_until: Option<Uptime>,
+    /// Whether it has been reported that it cannot listen, and it could not since.
+    listening_reported: bool,
+    /// When it was last reported that something cannot be sent.
+    sending_reported: Option<Uptime>,
+}
+
+struct Waited {
+    /// When it was last waited for.
+    at: Uptime,
+    entry: Entry,
+}
+
+/// Who was notified of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// The process that has waited longest, and is another.
+    ToOther,
+    /// No other process waits, or it is the turn of this one.
+    ToNone,
+}
+
+impl Notifications {
+    /// `random` names this locker's channel.
+    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, random: u64) -> Self {
+        let channel = format!("setnx-lock:wake-up:{random:x}").into_bytes();
+        Self { backend, queue, channel, state: Mutex::default() }
+    }
+
+    /// Returns what goes with a look at a key that is waited for; `None` if the process is listed there, or cannot be notified.
+    pub(super) fn enter(&self, key: &Key) -> Option<Waiting> {
+        let now = clock::uptime();
+        let mut state = self.lock();
+        if !state.listening || !self.may_send(&state, now) {
+            return None;
+        }
+        state.keys.get_mut(key)?.entry.enter(&self.channel, self.lists_expire(), now)
+    }
+
+    /// Notes what came of entering the list; `None` is that nothing was sent. Returns whether to enter anew.
+    pub(super) fn entered(
+        &self,
+        key: &Key,
+        waiting: &Waiting,
+        reply: Option<Result<Reply, Failure>>,
+        observer: &EventSink,
+    ) -> bool {
+        match (waiting, reply) {
+            (Waiting::Check { .. }, Some(Ok(Reply::Integer(count)))) => {
+                self.change_entry(key, |entry| entry.found(count)).unwrap_or_default()
+            }
+            (_, Some(Ok(_))) => false,
+            (_, failed) => {
+                self.forget_entry(key);
+                // A broken connection is reported by the look.
+                if let Some(Err(failure @ Failure::Refused(_))) = failed {
+                    self.failed(&failure, observer);
+                }
+                false
+            }
+        }
+    }
+
+    /// Returns what a release sends behind the command that deletes the key; `None` if it sends nothing. `follows` says whether a thread of
+    /// this process waits its turn.
+    pub(super) fn next(&self, key: &Key, follows: bool) -> Option<Waiting> {
+        let now = clock::uptime();
+        let mut state = self.lock();
+        if !self.may_send(&state, now) {
+            return None;
+        }
+        let (listening, expires) = (state.listening, self.lists_expire());
+        Some(match state.keys.get_mut(key).filter(|_| follows && listening) {
+            Some(waited) => waited.entry.next_behind(&self.channel, expires, now),
+            None => Waiting::Next,
+        })
+    }
+
+    /// Notes whether what [`next`](Self::next) returned was sent; `None` is that it was not.
+    pub(super) fn sent_next(&self, key: &Key, waiting: &Waiting, taken: Option<&Result<Reply, Failure>>) {
+        match (waiting, taken) {
+            (Waiting::NextAfter { .. }, None | Some(Err(Failure::Refused(_)))) => self.forget_entry(key),
+            (_, Some(Err(_))) => drop(self.change_entry(key, Entry::doubt)),
+            _ => {}
+        }
+    }
+
+    /// Notifies the process of the channel that a release has taken from the list, or the next if that is gone.
+    pub(super) fn pass_on(
+        &self,
+        key: &Key,
+        taken: Result<Reply, Failure>,
+        budget: Budget,
+        observer: &EventSink,
+    ) -> Passed {
+        let limits = Limits::within(budget, clock::now());
+        self.notify_first(key, taken, &limits).unwrap_or_else(|failure| {
+            self.failed(&failure, observer);
+            Passed::ToNone
+        })
+    }
+
+    fn notify_first(
+        &self,
+        key: &Key,
+        mut taken: Result<Reply, Failure>,
+        limits: &Limits<'_>,
+    ) -> Result<Passed, Failure> {
+        loop {
+            let Reply::Bulk(Some(channel)) = taken? else { return Ok(Passed::ToNone) };
+            if channel == self.channel {
+                // In this order: a thread that leaves passes it on from then on.
+                self.change_entry(key, |entry| *entry = Entry::Notified);
+                if self.queue.is_waited_for(key) {
+                    return Ok(Passed::ToNone);
+                }
+                self.forget_entry(key);
+            } else {
+                let now = clock::uptime();
+                // Before it is sent: the answer may be fast.
+                self.lock().note_notified(key, now);
+                if self.send(key, Waiting::Wake(channel), limits)? != Reply::Integer(0) {
+                    return Ok(Passed::ToOther);
+                }
+                self.lock().notified.remove(key);
+            }
+            taken = self.send(key, Waiting::Next, limits);
+        }
+    }
+
+    /// A lock was released to the threads of this process, and none waits for it any more: it is another process's turn.
+    pub(super) fn was_left_to_none(&self, key: &Key) {
+        if self.may_send(&self.lock(), clock::uptime()) {
+            self.pass_on_unused(key);
+        }
+    }
+
+    /// A notification has come that no thread waits for, or whose thread has given up: it goes to the next thread or process.
+    fn pass_on_unused(&self, key: &Key) {
+        if self.queue.notify(key, Hint::Freed) {
+            return;
+        }
+        self.forget_entry(key);
+        // If it fails, the others wait for a poll interval; a busy pool is no reason for that.
+        let limits = self.limits();
+        let first = self.send(key, Waiting::Next, &limits);
+        if let Ok(Passed::ToNone) = self.notify_first(key, first, &limits) {
+            // A thread may have come meanwhile.
+            self.queue.notify(key, Hint::Freed);
+        }
+    }
+
+    /// Whether this process will be notified of a release to come.
+    pub(super) fn is_listed(&self, key: &Key) -> bool {
+        let state = self.lock();
+        state.listening && state.keys.get(key).is_some_and(|waited| waited.entry.is_listed())
+    }
+
+    /// Notes that a thread of this process has acquired the lock.
+    pub(super) fn acquired(&self, key: &Key) {
+        let mut state = self.lock();
+        state.notified.remove(key);
+        if let Some(waited) = state.keys.get_mut(key) {
+            waited.entry.acquired();
+        }
+    }
+
+    /// Notes that a thread of this process does not wait any more, without the lock. `notified` says whether it had learned of a release
+    /// that it did not act upon.
+    pub(super) fn left(&self, key: &Key, notified: bool) {
+        let mut state = self.lock();
+        let entry = state.keys.get(key).map(|waited| waited.entry).unwrap_or_default();
+        let owed = entry.left(notified, self.queue.is_waited_for(key));
+        if owed == Owed::Entry {
+            state.keys.remove(key);
+        }
+        drop(state);
+        match owed {
+            Owed::Nothing => {}
+            // If that fails, a notification will show that no thread waits here.
+            Owed::Entry => drop(self.leave(key)),
+            Owed::Notification => self.pass_on_unused(key),
+        }
+    }
+
+    /// Removes this process from the list. A thread that has come meanwhile may have entered it anew, and checks that.
+    fn leave(&self, key: &Key) -> Result<(), Failure> {
+        let left = self.send(key, Waiting::Leave(self.channel.clone()), &self.brief_limits());
+        self.change_entry(key, Entry::doubt);
+        self.queue.notify(key, Hint::Changed);
+        left.map(drop)
+    }
+
+    /// Until when a thread that comes now leaves the key to another process, which this one has just notified.
+    pub(super) fn head_start(&self, key: &Key) -> Option<Uptime> {
+        let now = clock::uptime();
+        let state = self.lock();
+        let until = state.notified.get(key)?.after(HEAD_START);
+        // One that cannot listen has no turn to wait for.
+        let listens = state.listening_paused_until.is_none_or(|paused| now >= paused);
+        (listens && now < until).then_some(until)
+    }
+
+    /// Has the process listen, and notes that the key is waited for.
+    pub(super) fn want(self: &Arc<Self>, key: &Key, observer: &EventSink) {
+        let now = clock::uptime();
+        let mut state = self.lock();
+        if state.listening_paused_until.is_some_and(|until| now < until) {
+            return;
+        }
+        match state.keys.get_mut(key) {
+            Some(waited) => waited.at = now,
+            None => drop(state.keys.insert(key.clone(), Waited { at: now, entry: Entry::Out })),
+        }
+        let start = !state.running;
+        state.running = true;
+        drop(state);
+        if start {
+            self.start(observer);
+        }
+    }
+
+    fn may_send(&self, state: &State, now: Uptime) -> bool {
+        state.sending_paused_until.is_none_or(|until| now >= until) && self.backend.has_channels()
+    }
+
+    fn lists_expire(&self) -> bool {
+        self.backend.server_version().is_none_or(|version| version >= PUSHES_KEEP_A_LIST)
+    }
+
+    fn forget_entry(&self, key: &Key) {
+        self.change_entry(key, |entry| *entry = Entry::Out);
+    }
+
+    fn change_entry<T>(&self, key: &Key, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.lock().keys.get_mut(key).map(|waited| change(&mut waited.entry))
+    }
+
+    fn send(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
+        self.backend.send(&Trip::new(key, &Request::at_any_time(Command::Waiting(waiting))), limits).own()
+    }
+
+    /// Reports why something could not be sent, from time to time.
+    fn failed(&self, failure: &Failure, observer: &EventSink) {
+        let now = clock::uptime();
+        let mut state = self.lock();
+        if reports::concerns_all_keys(failure) {
+            state.sending_paused_until = Some(now.after(REFUSED));
+        }
+        if state.sending_reported.is_some_and(|at| now.since(at) < REFUSED) {
+            return;
+        }
+        state.sending_reported = Some(now);
+        drop(state);
+        let reason = format!("cannot send them, so waiters in other processes poll: {}", describe(failure));
+        observer.no_notifications(&reason);
+    }
+
+    /// For what is sent beside a wait, or after it, and may fail: less time than the caller's own commands have.
+    fn limits(&self) -> Limits<'static> {
+        let now = clock::now();
+        let command_timeout = self.backend.command_timeout() / 4;
+        let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
+        Limits::within(budget, now)
+    }
+
+    /// For what does little harm if it is not sent: a moment for a connection.
+    fn brief_limits(&self) -> Limits<'static> {
+        Limits { connected_by: clock::uptime().after(SHORT_CONNECT_WAIT), ..self.limits() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn note_notified(&mut self, key: &Key, now: Uptime) {
+        if self.notified.len() >= MANY {
+            self.notified.retain(|_, at| now < at.after(HEAD_START));
+        }
+        self.notified.insert(key.clone(), now);
+    }
+}
+
+impl fmt::Debug for Notifications {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Notifications").finish_non_exhaustive()
+    }
+}

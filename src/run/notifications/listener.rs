@@ -1,0 +1,148 @@
+//! The thread that listens: for all keys that threads of the process wait for, on one connection and one channel. It starts when the first
+//! waiter asks for it, and ends when no thread has waited for a while.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::reports::describe;
+use super::{Notifications, REFUSED, State};
+use crate::net::{Failure, Heard};
+use crate::report::event::EventSink;
+use crate::rules::waiting_list::Entry;
+use crate::values::clock::{self, Uptime};
+use crate::values::key::Key;
+use crate::wait::Hint;
+
+/// How long the thread listens after a key was last waited for, so that it does not start anew for each wait.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How often it looks which keys are still waited for.
+const SWEPT_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the thread pauses after it could not connect, at first and at most.
+const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+impl Notifications {
+    pub(super) fn start(self: &Arc<Self>, observer: &EventSink) {
+        let (this, of_thread) = (Arc::clone(self), observer.clone());
+        let body = move || {
+            if catch_unwind(AssertUnwindSafe(|| this.run(&of_thread))).is_err() {
+                this.end(Some(REFUSED));
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("setnx-lock notifications".to_owned()).spawn(body) {
+            self.end(Some(REFUSED));
+            observer.no_notifications(&format_args!(
+                "cannot start a thread, so waiters of this process poll: {error}"
+            ));
+        }
+    }
+
+    /// Listens until no thread waits.
+    fn run(&self, observer: &EventSink) {
+        let mut pause = RETRY[0];
+        let mut swept_at = clock::uptime();
+        loop {
+            let listened = self.backend.listen(&self.channel, &mut |heard| {
+                match heard {
+                    Heard::Subscribed => self.subscribed(),
+                    Heard::Message(key) => self.notified(&Key::from(key)),
+                    Heard::Silence => {}
+                }
+                // A server that accepts a client and closes the connection at once does not work.
+                if !matches!(heard, Heard::Subscribed) {
+                    pause = RETRY[0];
+                    self.lock().listening_reported = false;
+                }
+                self.goes_on(&mut swept_at)
+            });
+            let failure = match listened {
+                Ok(()) => return,
+                Err(failure) => failure,
+            };
+            self.lock().listening = false;
+            if !mem::replace(&mut self.lock().listening_reported, true) {
+                let reason =
+                    format!("cannot wait for them, so waiters of this process poll: {}", describe(&failure));
+                observer.no_notifications(&reason);
+            }
+            match failure {
+                Failure::Refused(refusal) if !refusal.passes_by_waiting() => return self.end(Some(REFUSED)),
+                Failure::TooOld(_) => return self.end(Some(REFUSED)),
+                _ => {}
+            }
+            thread::sleep(pause);
+            pause = RETRY[1].min(pause * 2);
+            if !self.goes_on(&mut swept_at) {
+                return;
+            }
+        }
+    }
+
+    /// Has the heads of all queues look, and enter their lists: what was published before is lost.
+    fn subscribed(&self) {
+        let mut state = self.lock();
+        state.listening = true;
+        for waited in state.keys.values_mut() {
+            waited.entry.doubt();
+        }
+        let keys: Vec<Key> = state.keys.keys().cloned().collect();
+        drop(state);
+        for key in &keys {
+            self.queue.notify(key, Hint::Changed);
+        }
+    }
+
+    /// It is the turn of this process for a key.
+    fn notified(&self, key: &Key) {
+        let mut state = self.lock();
+        state.notified.remove(key);
+        if let Some(waited) = state.keys.get_mut(key) {
+            waited.entry = Entry::Notified;
+        }
+        drop(state);
+        self.pass_on_unused(key);
+    }
+
+    /// Forgets the keys that no thread waits for any more. Returns whether some are left; if not, the thread ends.
+    fn goes_on(&self, swept_at: &mut Uptime) -> bool {
+        let now = clock::uptime();
+        if now.since(*swept_at) < SWEPT_EVERY {
+            return true;
+        }
+        *swept_at = now;
+        let mut left = Vec::new();
+        let mut state = self.lock();
+        state.keys.retain(|key, waited| {
+            let stays = now.since(waited.at) < LINGER || self.queue.is_waited_for(key);
+            if !stays && waited.entry.is_listed() {
+                left.push(key.clone());
+            }
+            stays
+        });
+        let ends = state.keys.is_empty();
+        if ends {
+            (state.running, state.listening) = (false, false);
+        }
+        drop(state);
+        // If that fails, a release finds out that no client listens.
+        let _ = left.iter().try_for_each(|key| self.leave(key));
+        !ends
+    }
+
+    fn end(&self, pause: Option<Duration>) {
+        let listening_paused_until = pause.map(|time| clock::uptime().after(time));
+        let mut state = self.lock();
+        let State { sending_paused_until, listening_reported, sending_reported, .. } = mem::take(&mut *state);
+        *state = State {
+            listening_paused_until,
+            sending_paused_until,
+            listening_reported,
+            sending_reported,
+            ..State::default()
+        };
+    }
+}

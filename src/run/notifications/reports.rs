@@ -1,0 +1,35 @@
+//! What is reported of notifications that do not work.
+
+use crate::net::{Failure, Refusal, RefusalKind};
+
+/// Whether the server will refuse the same for each key, and for some time.
+pub(super) fn concerns_all_keys(failure: &Failure) -> bool {
+    // One list may be something else.
+    let of_all = |refusal: &Refusal| !refusal.passes_by_waiting() && refusal.kind() != RefusalKind::WrongType;
+    matches!(failure, Failure::Refused(refusal) if of_all(refusal))
+}
+
+pub(super) fn describe(failure: &Failure) -> String {
+    match failure {
+        Failure::NoConnection { cause, .. } => cause.to_string(),
+        Failure::Refused(refusal) => {
+            let text = refusal.text().trim_end_matches('.');
+            match refusal.kind() {
+                RefusalKind::NotPermitted => format!(
+                    "the server refused: {text}: the user needs RPUSH, LPOP, LRANGE, LREM and EXPIRE on KEY:setnx-lock:waiters, and \
+                     PUBLISH and SUBSCRIBE on the channels setnx-lock:wake-up:*"
+                ),
+                RefusalKind::WrongType => {
+                    format!(
+                        "the server refused: {text}: for one of the keys, KEY:setnx-lock:waiters holds no list"
+                    )
+                }
+                _ => refusal.to_string(),
+            }
+        }
+        Failure::Lost(error) => error.to_string(),
+        Failure::TooOld(version) => format!("the server is Redis {version}, and notifications need 2.0"),
+        Failure::NoTransactions(_) => unreachable!("no notification needs a transaction"),
+        Failure::TooLate => "there was no time left".to_owned(),
+    }
+}

@@ -1,0 +1,290 @@
+//! What a holder does with its locks: extends them, asks for them, takes fencing tokens. One lock is a slice of one. Their commands go
+//! together, and what happens is reported when nothing of a hold is locked any more.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use super::Engine;
+use super::drive::Job;
+use super::outbox::{LateReport, Outbox};
+use super::session::Session;
+use crate::report::error::Error;
+use crate::report::event::Event;
+use crate::rules::lease::{End, Lease};
+use crate::rules::owned::{self, Counted, Extension, Owned, Verification};
+use crate::rules::ownership::LossReason;
+use crate::rules::task::Task;
+use crate::rules::{GiveUp, Step};
+use crate::run::hold::{Hold, OnLoss, Own};
+use crate::values::clock::{self, Now};
+
+/// A hold, and what its commands need. Others wait until it is dropped.
+pub(super) struct Locked<'a> {
+    pub(super) hold: &'a Arc<Hold>,
+    pub(super) own: MutexGuard<'a, Own>,
+}
+
+/// In the order of their keys, as each thread that works on several does.
+fn lock_all<'a>(holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
+    holds.iter().map(|hold| Locked { hold, own: hold.own() }).collect()
+}
+
+impl Engine {
+    /// Runs a task for each of these holds, unless `begin` begins none. `end` notes what came of it.
+    fn on_each<'h, T: 'static, R>(
+        &self,
+        locked: &mut [Locked<'h>],
+        outbox: &Outbox,
+        begin: impl Fn(&Hold, &Own, Now) -> Option<(Task<T>, Step<T>)>,
+        end: impl Fn(&Hold, &mut Own, Option<(Result<T, GiveUp>, Session<'_>)>) -> R,
+    ) -> Vec<R> {
+        let now = clock::now();
+        let mut jobs: Vec<Option<Job<'_, T>>> = Vec::with_capacity(locked.len());
+        for Locked { hold, own } in locked.iter() {
+            let hold: &'h Arc<Hold> = hold;
+            let job = |task| Job::new(&hold.key, task, self.session(hold, now, outbox));
+            jobs.push(begin(hold, own, now).map(job));
+        }
+        self.drive(&mut jobs, Option::as_mut, now);
+        let end = |(locked, job): (&mut Locked<'h>, Option<Job<'_, T>>)| {
+            end(locked.hold, &mut locked.own, job.map(Job::end))
+        };
+        locked.iter_mut().zip(jobs).map(end).collect()
+    }
+
+    /// The commands of a holder.
+    pub(super) fn session<'a>(&'a self, hold: &'a Hold, now: Now, outbox: &'a Outbox) -> Session<'a> {
+        Session::new(self, &hold.key, hold.options.protocol, Some(now.uptime)).reporting_to(outbox)
+    }
+
+    /// Extends the leases of these holds, which expire, to ones of `asked` that begin now, or of the expiration of each.
+    pub(crate) fn extend(
+        self: &Arc<Self>,
+        holds: &[&Arc<Hold>],
+        asked: Option<Duration>,
+    ) -> Vec<Result<(), Error>> {
+        let outbox = Outbox::default();
+        let mut locked = lock_all(holds);
+        let extended = self.extend_locked(&mut locked, &outbox, |hold, _| {
+            // That a lease has passed is no loss that the server has shown.
+            asked.or(hold.options.expiration).filter(|_| hold.noticed_loss().is_none())
+        });
+        self.end_extensions(locked, &outbox, &extended, true);
+        extended.into_iter().map(|extended| extended.map(drop)).collect()
+    }
+
+    /// Unlocks holds whose leases were extended, reports that, and writes the holder's name again if they are to be `named`.
+    pub(super) fn end_extensions(
+        self: &Arc<Self>,
+        locked: Vec<Locked<'_>>,
+        outbox: &Outbox,
+        extended: &[Result<bool, Error>],
+        named: bool,
+    ) {
+        let mut holds = Vec::with_capacity(locked.len());
+        let mut to_name = Vec::new();
+        let now = clock::now();
+        for (Locked { hold, own }, extended) in locked.into_iter().zip(extended) {
+            self.reschedule(hold, &own);
+            if named && self.holder_name.is_some() && extended.is_ok() {
+                let rest = own.lease.end.map(|end| end.remaining(now));
+                to_name.push((hold, own.lease.value, rest));
+            }
+            holds.push(hold);
+        }
+        outbox.flush(&self.observer);
+        for (hold, extended) in holds.iter().zip(extended) {
+            let key = &hold.key;
+            match extended {
+                Ok(certified) => self.observer.notify(&Event::Extended { key, certified: *certified }),
+                // These are reported as a loss.
+                Err(error) if error.is_lost() => {}
+                Err(error) => self.observer.notify(&Event::ExtendFailed { key, error }),
+            }
+        }
+        self.write_names(to_name.into_iter());
+        for hold in holds {
+            hold.report();
+        }
+    }
+
+    /// Extends leases to the `time` that begins with the new one, unless one is not to be extended: it is lost. Returns whether each extension was certified.
+    pub(super) fn extend_locked(
+        &self,
+        locked: &mut [Locked<'_>],
+        outbox: &Outbox,
+        time: impl Fn(&Hold, Now) -> Option<Duration>,
+    ) -> Vec<Result<bool, Error>> {
+        let begin = |hold: &Hold, own: &Own, now| {
+            let time = time(hold, now)?;
+            let (own, new) = self.next_lease(hold, &own.lease, time, now);
+            Some(Task::begin(now, async move |io| owned::extend(io, own, new, time).await))
+        };
+        let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| match ended {
+            Some((outcome, session)) => Self::end_extension(hold, own, outcome, session, outbox),
+            None => Err(Self::loss_of(hold)),
+        };
+        self.on_each(locked, outbox, begin, end)
+    }
+
+    /// Returns the lock of a hold, and the lease that replaces its own if an extension succeeds. Until the outcome is known, the lease counts
+    /// that ends first.
+    pub(super) fn next_lease(
+        &self,
+        hold: &Hold,
+        lease: &Lease,
+        expiration: Duration,
+        now: Now,
+    ) -> (Owned, Lease) {
+        let own = owned(hold, lease);
+        let new = own.next_lease(expiration, self.identity.next_nonce(), now);
+        let ends = lease.end.zip(new.end);
+        hold.rely_until(ends.map(|(old, new)| old.min(new)));
+        (own, new)
+    }
+
+    /// Notes what came of an extension. Returns whether it was certified.
+    fn end_extension(
+        hold: &Hold,
+        own: &mut Own,
+        outcome: Result<Extension, GiveUp>,
+        session: Session<'_>,
+        outbox: &Outbox,
+    ) -> Result<bool, Error> {
+        let now = clock::now();
+        let reason = match outcome {
+            Ok(Extension::Extended { lease, began }) => {
+                own.lease = lease;
+                (own.began, own.asked, own.failed) = (began, now.uptime, None);
+                hold.rely_until(own.lease.end);
+                // I3: the reply may have come after the new lease.
+                let lost = hold.lost(now).map(|reason| Self::lost(hold, reason, now));
+                return lost.map_or(Ok(own.lease.proven), Err);
+            }
+            Ok(Extension::Lost { reason, overwrote }) => {
+                if let Some(winner) = overwrote {
+                    outbox.push(LateReport::Overwritten(hold.key.clone(), winner));
+                }
+                return Err(Self::lose(hold, reason));
+            }
+            Ok(Extension::Unknown { lease, proves }) => {
+                own.lease.may_have_become(&lease, proves, now);
+                GiveUp::Unknown
+            }
+            Err(reason) => reason,
+        };
+        own.failed = Some(now.uptime);
+        hold.rely_until(own.lease.end);
+        Err(session.error(reason, "the lease goes on until it ends; extend it again, or stop in time"))
+    }
+
+    /// Asks the server whether these locks are still held.
+    pub(crate) fn verify(&self, holds: &[&Arc<Hold>]) -> Vec<Result<(), Error>> {
+        let outbox = Outbox::default();
+        let mut locked = lock_all(holds);
+        let verified = self.verify_locked(&mut locked, &outbox);
+        drop(locked);
+        self.report_all(holds, &outbox);
+        verified
+    }
+
+    pub(super) fn verify_locked(&self, locked: &mut [Locked<'_>], outbox: &Outbox) -> Vec<Result<(), Error>> {
+        let begin = |hold: &Hold, own: &Own, now| {
+            let own = owned(hold, &own.lease);
+            Some(Task::begin(now, async move |io| owned::verify(io, own).await))
+        };
+        let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| {
+            let Some((outcome, session)) = ended else { unreachable!("each is asked for") };
+            let now = clock::uptime();
+            match outcome {
+                Ok(verification) => {
+                    (own.asked, own.failed) = (now, None);
+                    match verification {
+                        Verification::Held { .. } | Verification::Overwritten => Ok(()),
+                        Verification::Lost(reason) => Err(Self::lose(hold, reason)),
+                    }
+                }
+                Err(reason) => {
+                    own.failed = Some(now);
+                    Err(session.error(reason, "ask again"))
+                }
+            }
+        };
+        self.on_each(locked, outbox, begin, end)
+    }
+
+    /// Takes a fencing token for each of these holds that has none, and returns all.
+    pub(crate) fn fencing_tokens(&self, holds: &[&Arc<Hold>]) -> Vec<Result<u64, Error>> {
+        let outbox = Outbox::default();
+        let mut locked = lock_all(holds);
+        let begin = |hold: &Hold, own: &Own, now| {
+            let takes = own.token.is_none() && hold.noticed_loss().is_none();
+            let own = owned(hold, &own.lease);
+            takes.then(|| Task::begin(now, async move |io| owned::count(io, own).await))
+        };
+        let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| match ended {
+            Some((Ok(Counted::Token(found)), _)) => {
+                own.token = owned::usable(found);
+                own.token.ok_or_else(|| no_token(hold, found))
+            }
+            Some((Ok(Counted::Lost(reason)), _)) => Err(Self::lose(hold, reason)),
+            Some((Err(reason), session)) => Err(session.error(reason, "ask again")),
+            None => own.token.ok_or_else(|| Self::loss_of(hold)),
+        };
+        let tokens = self.on_each(&mut locked, &outbox, begin, end);
+        drop(locked);
+        self.report_all(holds, &outbox);
+        tokens
+    }
+
+    fn report_all(&self, holds: &[&Arc<Hold>], outbox: &Outbox) {
+        outbox.flush(&self.observer);
+        for hold in holds {
+            hold.report();
+        }
+    }
+
+    /// Calls `act` when the lock is lost, even if only the clocks notice it.
+    pub(crate) fn on_loss(self: &Arc<Self>, hold: &Arc<Hold>, act: OnLoss) {
+        hold.on_loss(act);
+        hold.report();
+        self.watch(hold);
+    }
+
+    /// Has the keeper look at a lock, since the program wants to know of a loss.
+    pub(crate) fn watch(self: &Arc<Self>, hold: &Arc<Hold>) {
+        if self.identity.is_this_process() && hold.end().is_some() {
+            self.keep_from_now_on(hold);
+        }
+    }
+
+    /// Returns the error of a hold whose loss has been noticed.
+    fn loss_of(hold: &Hold) -> Error {
+        Self::lost(hold, hold.noticed_loss().unwrap_or(LossReason::Expired), clock::now())
+    }
+
+    /// Notes that a lock is lost, and returns the error.
+    pub(super) fn lose(hold: &Hold, reason: LossReason) -> Error {
+        hold.lose(&reason);
+        Self::lost(hold, hold.noticed_loss().unwrap_or(reason), clock::now())
+    }
+
+    /// Returns the error of a lock that is lost.
+    pub(crate) fn lost(hold: &Hold, reason: LossReason, now: Now) -> Error {
+        let ended = hold.end().filter(|_| reason == LossReason::Expired);
+        let late = ended.map(|End { wall, uptime }| now.uptime.since(uptime).max(now.wall.since(wall)));
+        Error::Lost { key: hold.key.clone(), reason, late }
+    }
+}
+
+/// Returns the lock of a hold, as its rules know it.
+fn owned(hold: &Hold, lease: &Lease) -> Owned {
+    Owned { lease: lease.clone(), protocol: hold.protocol, asked: hold.options.protocol }
+}
+
+fn no_token(hold: &Hold, found: i64) -> Error {
+    let problem = format!(
+        "its fencing counter is at {found}, which is no token; set it to the greatest token that the storage has seen"
+    );
+    Error::invalid(hold.key.clone(), problem)
+}

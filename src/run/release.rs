@@ -1,0 +1,262 @@
+//! The end of holds: a lock is handed over to the next queued thread of this process, or released, and the next process that waits learns of
+//! it.
+
+use super::drive::Job;
+use super::notifications::Passed;
+use super::outbox::{LateReport, Outbox};
+use super::session::Session;
+use super::{Delivery, Engine};
+use std::time::Duration;
+
+use crate::net::Failure;
+use crate::report::error::Error;
+use crate::report::event::Event;
+use crate::rules::lease::Lease;
+use crate::rules::owned::{self, HandedOver, NextLease, Owned, Release};
+use crate::rules::task::Task;
+use crate::rules::waiting_list::Waiting;
+use crate::rules::{GiveUp, Reply};
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
+use crate::values::options::{LockOptions, Protocol};
+use crate::wait::{Ending, Hint, HolderTicket, WaitMode};
+
+/// For how long the lock passes among the threads of a process before it is the turn of another that waits for notifications.
+const SLICE: Duration = Duration::from_millis(10);
+
+/// A held lock, to be released.
+#[derive(Debug)]
+pub(super) struct HeldLock<'a> {
+    pub(super) key: &'a Key,
+    pub(super) options: &'a LockOptions,
+    /// The protocol that it was acquired by.
+    pub(super) protocol: Protocol,
+    pub(super) lease: Lease,
+    pub(super) holder: HolderTicket<Delivery>,
+}
+
+/// What is done when all locks that end together have ended, so that each next thread has its lock first.
+#[derive(Debug, Default)]
+pub(super) struct Later<'a> {
+    pub(super) outbox: Outbox,
+    /// Locks that were handed over, and that no thread waits for any more.
+    unwanted: Vec<HeldLock<'a>>,
+}
+
+/// A release that has begun.
+pub(super) struct Releasing<'a> {
+    options: &'a LockOptions,
+    protocol: Protocol,
+    expires: bool,
+    /// Until it has ended.
+    holder: Option<HolderTicket<Delivery>>,
+    turn: Turn,
+    /// How the thread waits that it is handed over to.
+    next: Option<Box<WaitMode>>,
+    pub(super) job: Job<'a, HandedOver>,
+}
+
+impl Engine {
+    /// Releases a lock that the thread has got and does not want any more. A failure is reported, and returned.
+    pub(super) fn release_unwanted(&self, lock: HeldLock<'_>, now: Now) -> Vec<Error> {
+        self.release_all_unwanted(vec![lock], now)
+    }
+
+    /// The same for several. Returns the failures.
+    pub(super) fn release_all_unwanted(&self, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Error> {
+        let keys: Vec<&Key> = locks.iter().map(|lock| lock.key).collect();
+        let released = self.release_all(locks, now);
+        let failed = |(key, released): (&Key, Result<_, Error>)| {
+            let error = released.err()?;
+            self.observer.notify(&Event::ReleaseFailed { key, error: &error });
+            Some(error)
+        };
+        keys.into_iter().zip(released).filter_map(failed).collect()
+    }
+
+    /// Ends locks by the rules that each was acquired by, together, with a few commands and no sleep: each is handed over to the next thread of
+    /// this process, or released, and the next process that waits is notified. All replies come within the time of one command; what cannot go
+    /// together, or went wrong for one, is done for it alone.
+    pub(super) fn release_all(&self, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Result<Release, Error>> {
+        // The last key first: a writer waits for the first, and would go on before the readers, for which any will do, are told.
+        let mut taken = Vec::new();
+        let begin = |lock| self.begin_release(lock, &mut taken, now);
+        let mut under_way: Vec<Releasing<'_>> = locks.into_iter().rev().map(begin).collect();
+        self.drive(&mut under_way, |release| Some(&mut release.job), now);
+        let mut later = Later::default();
+        let end = |release| self.end_release(release, &mut later, now.uptime);
+        let mut released: Vec<_> = under_way.iter_mut().map(end).collect();
+        self.after_release(later);
+        released.reverse();
+        released
+    }
+
+    /// Begins to hand a lock over to a thread that is not among those `taken`, or to release it.
+    pub(super) fn begin_release<'a>(
+        &'a self,
+        lock: HeldLock<'a>,
+        taken: &mut Vec<u64>,
+        now: Now,
+    ) -> Releasing<'a> {
+        let HeldLock { key, options, protocol, lease, holder } = lock;
+        let turn = self.turn(&holder, key, options, now);
+        let mut session =
+            Session::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
+        let next = match &turn {
+            Turn::Passes if lease.end.is_some() => {
+                let is_like = |mode: &WaitMode| {
+                    mode.options().protocol == options.protocol && mode.options().expiration.is_some()
+                };
+                holder.next(taken, is_like).map(Box::new)
+            }
+            Turn::Passes | Turn::Comes | Turn::Yields => None,
+            Turn::Ends(taking) => {
+                session.take(taking.clone());
+                None
+            }
+        };
+        let next_lease = next.as_ref().and_then(|mode| {
+            let lease = Lease::of(mode.options(), self.identity.next_nonce(), now);
+            Some(NextLease { lease, expiration: mode.options().expiration? })
+        });
+        let expires = lease.end.is_some();
+        let own = Owned { lease, protocol, asked: options.protocol };
+        let task = match next_lease {
+            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, own, next).await),
+            None => Task::begin(now, async move |io| owned::end(io, own).await),
+        };
+        let (job, holder) = (Job::new(key, task, session), Some(holder));
+        Releasing { options, protocol, expires, holder, turn, next, job }
+    }
+
+    /// Has the next waiter get the lock, or learn of the release.
+    pub(super) fn end_release<'a>(
+        &self,
+        release: &mut Releasing<'a>,
+        later: &mut Later<'a>,
+        now: Uptime,
+    ) -> Result<Release, Error> {
+        let Releasing { options, protocol, expires, holder, turn, next, job } = release;
+        let Some(holder) = holder.take() else { unreachable!("it ends once") };
+        let (key, outcome) = (job.key, job.outcome());
+        let taken = job.session.taken.take();
+        let (outcome, lease, in_doubt) = match outcome {
+            Ok(HandedOver { release, next, in_doubt, overwrote }) => {
+                if let Some(winner) = overwrote {
+                    later.outbox.push(LateReport::Overwritten(key.clone(), winner));
+                }
+                (release, next, in_doubt)
+            }
+            Err(reason) => (Err(reason), None, false),
+        };
+        let outcome = outcome.map_err(|reason| not_released(&mut job.session, reason, *expires, in_doubt));
+        let released = matches!(outcome, Ok(Release::Released { .. }));
+        let holder = match lease.zip(next.as_deref()) {
+            Some((lease, mode)) => {
+                let (key, protocol) = (key.clone(), *protocol);
+                match holder.deliver(mode, Delivery { key, lease, protocol, in_doubt }, now) {
+                    Ok(()) => return outcome,
+                    Err((holder, _)) if in_doubt => holder,
+                    Err((holder, Delivery { lease, .. })) => {
+                        later.unwanted.push(HeldLock { key: job.key, options, protocol, lease, holder });
+                        return outcome;
+                    }
+                }
+            }
+            None => holder,
+        };
+        holder.end(self.ending(key, turn, released, taken, now), now);
+        // The threads that it was left to may have given up meanwhile.
+        let is_left_here = released && !matches!(turn, Turn::Ends(_));
+        if options.notifies && is_left_here && !self.queue.is_waited_for(key) {
+            self.notifications.was_left_to_none(key);
+        }
+        outcome
+    }
+
+    /// Does what is left when all locks have ended.
+    pub(super) fn after_release(&self, later: Later<'_>) {
+        if !later.unwanted.is_empty() {
+            self.release_all_unwanted(later.unwanted, clock::now());
+        }
+        later.outbox.flush(&self.observer);
+    }
+
+    /// Notifies the next process, if it is its turn. Returns how the threads of this one learn of the release.
+    fn ending(
+        &self,
+        key: &Key,
+        turn: &Turn,
+        released: bool,
+        taken: Option<Result<Reply, Failure>>,
+        now: Uptime,
+    ) -> Ending {
+        if let Turn::Ends(taking) = turn {
+            self.notifications.sent_next(key, taking, taken.as_ref());
+        }
+        let passed = match taken {
+            // Also if the key holds another's value: the process that is notified then looks, and enters the list again.
+            Some(taken) if released || taken.is_ok() => {
+                self.notifications.pass_on(key, taken, self.budget(Some(now)), &self.observer)
+            }
+            _ => Passed::ToNone,
+        };
+        match turn {
+            _ if !released => Ending::Hint(Hint::Changed),
+            Turn::Passes | Turn::Comes => Ending::Hint(Hint::Freed),
+            Turn::Yields => Ending::NextSlice(Hint::Freed),
+            Turn::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
+            Turn::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
+            // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
+            Turn::Ends(_) => Ending::NextSlice(Hint::Changed),
+        }
+    }
+
+    /// Whose turn it is after a release.
+    fn turn(&self, holder: &HolderTicket<Delivery>, key: &Key, options: &LockOptions, now: Now) -> Turn {
+        let yields = holder.of_next(|key, activity| activity.window(key, now).is_some());
+        if yields == Some(true) {
+            return Turn::Yields;
+        }
+        if options.notifies {
+            let slice = holder.slice();
+            if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
+                return Turn::Passes;
+            }
+            if let Some(taking) = self.notifications.next(key, slice.is_some()) {
+                return Turn::Ends(taking);
+            }
+        }
+        if yields.is_some() { Turn::Passes } else { Turn::Comes }
+    }
+}
+
+/// Whose turn it is after a release.
+enum Turn {
+    /// That of the next thread of this process.
+    Passes,
+    /// That of the thread that comes next.
+    Comes,
+    /// That of other processes, which poll.
+    Yields,
+    /// That of the process which has waited longest, as the waiting list says.
+    Ends(Waiting),
+}
+
+fn not_released(session: &mut Session<'_>, reason: GiveUp, expires: bool, in_doubt: bool) -> Error {
+    let (if_unknown, if_refused) = if in_doubt {
+        let may_be = "a waiting thread may have it now; otherwise it frees itself when its lease or that thread's has passed";
+        (may_be, may_be)
+    } else if expires {
+        (
+            "if it was not released, it frees itself when its lease has passed",
+            "it was not released, and frees itself when its lease has passed",
+        )
+    } else {
+        (
+            "it has no expiration, so look at the key, and clear it if it is still there",
+            "it was not released and has no expiration, so clear it",
+        )
+    };
+    session.take_release_error(reason, if_unknown, if_refused)
+}

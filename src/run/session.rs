@@ -1,0 +1,285 @@
+//! The commands of one call on one lock: under which limits and on which connection each is sent.
+
+mod failure;
+mod limits;
+
+use std::time::Duration;
+
+use super::Engine;
+use super::acquire::Answer;
+use super::outbox::{LateReport, Outbox};
+use crate::net::{
+    Budget, Failure, Incident, RefusalKind, Report, Sent, StopCheck, TransportError, Trip, Watch,
+};
+use crate::rules::lease::Lease;
+use crate::rules::task::{Plan, Task};
+use crate::rules::waiting_list::Waiting;
+use crate::rules::{Command, GiveUp, Reply, Request, Step};
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+use failure::LastFailure;
+
+/// The commands of one call on one lock, and the last failure.
+pub(super) struct Session<'a> {
+    engine: &'a Engine,
+    key: &'a Key,
+    /// As the options say, so that it may be [`Protocol::Auto`].
+    protocol: Protocol,
+    budget: Budget,
+    /// Until when the lock is held that it releases; only of a release.
+    held_until: Option<Uptime>,
+    stop: StopCheck<'a>,
+    last_failure: Option<Box<LastFailure>>,
+    /// Whether the last command got no answer.
+    unanswered_last: bool,
+    /// Where to put what is to be reported later; `None` if it is reported at once.
+    outbox: Option<&'a Outbox>,
+    /// What takes an entry from the key's waiting list, behind the command that deletes the key, until that is sent.
+    behind: Option<Waiting>,
+    /// The reply to the command on the waiting list.
+    pub(super) taken: Option<Result<Reply, Failure>>,
+    /// What came of the change that was sent with WATCH: it is the reply to the EXEC that the rules ask for next.
+    changed: Option<Box<Result<Reply, Failure>>>,
+    /// The last command that may have changed the key and whose reply was lost, and why.
+    unanswered: Option<Box<(&'static str, TransportError)>>,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        engine: &'a Engine,
+        key: &'a Key,
+        protocol: Protocol,
+        deadline: Option<Uptime>,
+    ) -> Self {
+        let budget = engine.budget(deadline);
+        let stop = StopCheck::NEVER;
+        Self {
+            engine,
+            key,
+            protocol,
+            budget,
+            held_until: None,
+            stop,
+            last_failure: None,
+            unanswered_last: false,
+            outbox: None,
+            behind: None,
+            taken: None,
+            changed: None,
+            unanswered: None,
+        }
+    }
+
+    /// Returns the call with a check that ends its waits for a connection, and another time for an unreachable server.
+    pub(super) fn stopped_by(mut self, stop: StopCheck<'a>, retry_for: Duration) -> Self {
+        self.budget.retry_for = retry_for;
+        self.stop = stop;
+        self
+    }
+
+    /// Returns the call as one that reports later: something is locked meanwhile.
+    pub(super) fn reporting_to(self, outbox: &'a Outbox) -> Self {
+        Self { outbox: Some(outbox), ..self }
+    }
+
+    /// Gives the commands that follow the time of a call that begins now.
+    pub(super) fn begin_anew(&mut self, now: Now) {
+        self.budget.deadline = Some(now.uptime);
+    }
+
+    /// Gives its commands less time, if the command timeout is longer.
+    pub(super) fn hurry(&mut self, time: Duration) {
+        self.budget.command_timeout = self.budget.command_timeout.min(time);
+    }
+
+    /// Has the call also take an entry from the key's waiting list, along with the command that deletes the key.
+    pub(super) fn take(&mut self, waiting: Waiting) {
+        self.behind = Some(waiting);
+    }
+
+    /// Runs a task until it ends.
+    pub(super) fn run<T>(
+        &mut self,
+        task: &mut Task<T>,
+        mut step: Step<T>,
+        mut plan: Option<Plan>,
+        mut now: Now,
+    ) -> Result<T, GiveUp> {
+        loop {
+            let request = match step.outcome() {
+                Err(request) => request,
+                Ok(outcome) => return outcome,
+            };
+            let plan = plan.take().or_else(|| task.take_plan());
+            let reply = self.send(&request, plan.as_ref(), now);
+            now = clock::now();
+            step = task.resume(reply, now);
+        }
+    }
+
+    /// Sends a command; a WATCH with what is planned to follow.
+    pub(super) fn send(&mut self, request: &Request, plan: Option<&Plan>, now: Now) -> Reply {
+        if let Command::Exec(_) = request.command {
+            return self.changed();
+        }
+        let change = plan.map_or(&request.command, |plan| &plan.change.command);
+        let behind = self.behind(change);
+        let report = self.report();
+        let limits = self.limits(change, Report(Some(&report)), now);
+        if self.is_too_late(&limits) {
+            return Reply::Unsent;
+        }
+        let sent = self.engine.backend.send(&trip(self.key, request, plan, behind.as_ref()), &limits);
+        let needs = limits.needs;
+        self.heard(request, sent, needs)
+    }
+
+    /// Returns what goes behind a command.
+    pub(super) fn behind(&self, command: &Command) -> Option<Command> {
+        self.behind.clone().filter(|_| command.deletes()).map(Command::Waiting)
+    }
+
+    /// Notes what came of a trip. Returns the rules' reply to its first command.
+    pub(super) fn heard(&mut self, request: &Request, sent: Sent, needs: Protocol) -> Reply {
+        let Sent { watched, reply, behind } = sent;
+        if let Some(taken) = behind {
+            (self.behind, self.taken) = (None, Some(taken));
+        }
+        let command = &request.command;
+        match watched {
+            Some(watched) => {
+                self.changed = reply.map(Box::new);
+                self.reply(watched, command.name(), true, needs)
+            }
+            None => self.reply(
+                reply.unwrap_or(Err(Failure::TooLate)),
+                command.name(),
+                command.only_reads(),
+                needs,
+            ),
+        }
+    }
+
+    /// Returns the rules' reply to EXEC. If none was sent, the key holds something else than was expected: they are to look again.
+    pub(super) fn changed(&mut self) -> Reply {
+        match self.changed.take() {
+            Some(changed) => self.reply(*changed, "EXEC", false, Protocol::Watched),
+            None => Reply::Executed(None),
+        }
+    }
+
+    fn report(&self) -> impl Fn(Incident<'_>) + use<'a> {
+        let (engine, outbox) = (self.engine, self.outbox);
+        move |incident| match outbox {
+            Some(outbox) => outbox.push(incident.into()),
+            None => engine.observer.incident(&incident),
+        }
+    }
+
+    /// Sends a command, and another behind it in the same trip. Returns both replies; none to the second if that was not sent.
+    fn send_both(&mut self, request: &Request, behind: &Command, now: Now) -> Option<(Sent, Protocol)> {
+        let report = self.report();
+        let limits = self.limits(&request.command, Report(Some(&report)), now);
+        if self.is_too_late(&limits) {
+            return None;
+        }
+        let trip = Trip { behind: Some(behind), ..Trip::new(self.key, request) };
+        Some((self.engine.backend.send(&trip, &limits), limits.needs))
+    }
+
+    /// Asks for this lock and looks at others in one trip. Returns both replies.
+    pub(super) fn ask_and_look(&mut self, request: &Request, look: &Command, now: Now) -> (Reply, Reply) {
+        let Some((Sent { reply, behind, .. }, needs)) = self.send_both(request, look, now) else {
+            return (Reply::Unsent, Reply::Unsent);
+        };
+        let found = behind.map_or(Reply::Unsent, |found| self.reply(found, look.name(), true, needs));
+        let reply = reply.unwrap_or(Err(Failure::TooLate));
+        (self.reply(reply, request.command.name(), false, needs), found)
+    }
+
+    /// Sends a trip for each of several keys, of which this call's is the first, together.
+    pub(super) fn send_each(&self, trips: &[Trip<'_>], now: Now) -> Vec<Sent> {
+        let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
+        let limits = self.limits(&trips[0].request.command, Report(Some(&report)), now);
+        self.engine.backend.send_all(trips, &limits)
+    }
+
+    /// Looks at the key, right behind a command on its waiting list. Returns the replies to both; none to that one if it was not sent.
+    pub(super) fn look(&mut self, waiting: Waiting, now: Now) -> (Reply, Option<Result<Reply, Failure>>) {
+        let request = Request::at_any_time(Command::Waiting(waiting));
+        let Some((Sent { reply, behind, .. }, needs)) = self.send_both(&request, &Command::Get, now) else {
+            return (Reply::Unsent, None);
+        };
+        let (entered, looked) = match (reply, behind) {
+            (entered, Some(looked)) => (entered, looked),
+            (failed, None) => (None, failed.unwrap_or(Err(Failure::TooLate))),
+        };
+        (self.reply(looked, Command::Get.name(), true, needs), entered)
+    }
+
+    /// Returns the rules' reply for what the backend returned, and keeps why it is none.
+    pub(super) fn reply(
+        &mut self,
+        carried: Result<Reply, Failure>,
+        command: &'static str,
+        only_reads: bool,
+        needs: Protocol,
+    ) -> Reply {
+        self.unanswered_last = matches!(carried, Err(Failure::Lost(_) | Failure::NoConnection { .. }));
+        let (reply, failure) = match carried {
+            Ok(reply) => return reply,
+            Err(Failure::TooLate) => return Reply::TooLate,
+            Err(Failure::TooOld(version)) => {
+                (Reply::Refused, LastFailure::TooOld { version, protocol: needs })
+            }
+            Err(Failure::NoTransactions(refusal)) => {
+                (Reply::Refused, LastFailure::NoTransactions { refusal, protocol: needs })
+            }
+            Err(Failure::Refused(refusal)) => {
+                let no_lock = refusal.kind() == RefusalKind::WrongType;
+                let reply = if no_lock { Reply::NoLock } else { Reply::Refused };
+                (reply, LastFailure::Refused { command, refusal })
+            }
+            Err(Failure::NoConnection { cause, waited }) => {
+                (Reply::Unsent, LastFailure::NoConnection { cause, waited })
+            }
+            Err(Failure::Lost(error)) => {
+                match self.outbox {
+                    Some(outbox) => {
+                        outbox.push(LateReport::ReplyLost(self.key.clone(), command, error.clone()));
+                    }
+                    None => self.engine.observer.reply_lost(self.key, command, &error),
+                }
+                if !only_reads {
+                    self.unanswered = Some(Box::new((command, error.clone())));
+                }
+                (Reply::Lost, LastFailure::Lost { command, error })
+            }
+        };
+        self.last_failure = Some(Box::new(failure));
+        reply
+    }
+
+    /// Returns the lease and the reply of an answer, as if this call had sent the command.
+    pub(super) fn answered(&mut self, answer: Answer) -> (Lease, Reply) {
+        let Answer { lease, command, reply, .. } = answer;
+        (lease, self.reply(reply, command, false, self.protocol.on(None)))
+    }
+}
+
+/// Returns what a key sends for the rules.
+pub(super) fn trip<'a>(
+    key: &'a Key,
+    request: &'a Request,
+    plan: Option<&'a Plan>,
+    behind: Option<&'a Command>,
+) -> Trip<'a> {
+    match plan {
+        Some(Plan { expected, change }) => {
+            let watch = Some(Watch { command: &request.command, expected });
+            Trip { key, watch, request: change, behind }
+        }
+        None => Trip { behind, ..Trip::new(key, request) },
+    }
+}

@@ -1,0 +1,66 @@
+//! The limits of a call's commands.
+
+use std::time::Duration;
+
+use super::Session;
+use crate::net::{Budget, Limits, Report};
+use crate::rules::Command;
+use crate::rules::lease::End;
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::options::Protocol;
+
+impl<'a> Session<'a> {
+    /// Returns the call as one that releases a lock, which is held until then.
+    pub(in crate::run) fn held_until(mut self, end: Option<End>, now: Now) -> Self {
+        let end = end.map_or(Uptime::MAX, |end| now.uptime.after(end.remaining(now)));
+        self.held_until = Some(end);
+        self
+    }
+
+    pub(super) fn limits<'b>(&self, command: &Command, report: Report<'b>, now: Now) -> Limits<'b>
+    where
+        'a: 'b,
+    {
+        Limits {
+            report,
+            needs: self.needs(command),
+            held_until: self.held_until,
+            stop: self.stop,
+            ..Limits::within(self.budget_from(now), now)
+        }
+    }
+
+    /// The commands of a call share the time of one. But a release may have waited for a connection: then there is a quarter of that time
+    /// for the next command, and all of it after a longer wait than any reply takes.
+    pub(super) fn budget_from(&self, now: Now) -> Budget {
+        let Budget { deadline: Some(began), command_timeout, .. } = self.budget else { return self.budget };
+        if self.held_until.is_none() || self.has_failed() {
+            return self.budget;
+        }
+        let waited = now.uptime.since(began);
+        let used = if waited >= command_timeout {
+            Duration::ZERO
+        } else {
+            waited.min(Budget::until_sent(command_timeout))
+        };
+        Budget { deadline: Some(Uptime(now.uptime.0.saturating_sub(used))), ..self.budget }
+    }
+
+    /// Returns the limits of commands of several calls that go together.
+    pub(in crate::run) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
+        Limits { needs, held_until: self.held_until, ..Limits::within(self.budget_from(now), now) }
+    }
+
+    pub(super) fn is_too_late(&self, limits: &Limits<'_>) -> bool {
+        self.last_failure.is_some() && clock::uptime() >= limits.answered_by
+    }
+
+    /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
+    /// manages without transactions.
+    pub(super) fn needs(&self, command: &Command) -> Protocol {
+        match (self.protocol, command) {
+            (Protocol::Auto, Command::WatchGet | Command::Exec(_)) => Protocol::Watched,
+            (protocol, _) => protocol.on(None),
+        }
+    }
+}

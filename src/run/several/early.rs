@@ -1,0 +1,125 @@
+//! Locks that were acquired while others are waited for: they are kept meanwhile, and given back if another cannot be acquired.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::WaitAll;
+use crate::report::error::Error;
+use crate::report::event::Event;
+use crate::rules::lease::Lease;
+use crate::run::acquire::Granted;
+use crate::run::hold::Hold;
+use crate::run::{Delivery, Engine, Leaving};
+use crate::values::clock;
+use crate::values::key::Key;
+use crate::values::options::LockOptions;
+use crate::wait::HolderTicket;
+
+/// What part of the expiration may have passed of a lease, when the last lock is acquired, before it is extended.
+const FRESH: u32 = 10;
+
+/// A lock that was acquired while others are waited for.
+pub(super) struct Early {
+    hold: Arc<Hold>,
+    holder: HolderTicket<Delivery>,
+}
+
+/// How acquiring all has ended.
+pub(super) enum InOrder {
+    Granted(Vec<(Key, Granted)>),
+    /// One was lost while others were waited for; all are given back.
+    Lost(Error),
+}
+
+impl WaitAll<'_> {
+    /// Releases locks that are not wanted any more: those that were waited for, and those behind them. Returns why some were not released.
+    pub(super) fn give_back(&self, early: Vec<Early>, behind: Vec<(Key, Granted)>) -> Vec<Error> {
+        let behind = behind.into_iter().map(|(key, granted)| self.keep_early(&key, granted, true));
+        let parts = early.into_iter().chain(behind).map(|Early { hold, holder }| (hold, holder));
+        let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.unzip();
+        let ending = holds.iter().map(|hold| &**hold).zip(holders).rev();
+        let failed = |(hold, released): (&Hold, Result<_, Error>)| {
+            let error = released.err().filter(|error| !error.is_lost())?;
+            self.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
+            Some(error)
+        };
+        self.engine.end(ending, Leaving::Release).into_iter().filter_map(failed).collect()
+    }
+
+    /// Ends the wait for all, whose locks these are. One may have been lost meanwhile.
+    pub(super) fn all_acquired(&self, early: Vec<Early>) -> Result<InOrder, Error> {
+        if let Some(lost) = self.refresh(&early) {
+            let others = self.give_back(early, Vec::new());
+            let is_known = others.is_empty();
+            let lost = lost.and(others);
+            return if is_known { Ok(InOrder::Lost(lost)) } else { Err(lost) };
+        }
+        let now = clock::now();
+        let granted = |Early { hold, holder }: Early| {
+            hold.finish();
+            let mut own = hold.own();
+            let lease = mem::replace(&mut own.lease, Lease::none());
+            drop(own);
+            let protocol = hold.protocol;
+            (hold.key.clone(), Granted { slot: 0, lease, protocol, holder, at: now })
+        };
+        Ok(InOrder::Granted(early.into_iter().map(granted).collect()))
+    }
+
+    /// Begins a hold, and has the keeper extend its lease if the others may take long.
+    pub(super) fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
+        let Granted { lease, protocol, holder, at, .. } = granted;
+        let options = self.wanted.options.while_waiting(LockOptions::MAX_EXPIRATION);
+        let hold = Hold::new(
+            key.clone(),
+            options,
+            protocol,
+            at,
+            lease,
+            self.engine.observer.clone(),
+            Arc::clone(&self.engine.changes),
+        );
+        let hold = Arc::new(hold);
+        let rest = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
+        if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {
+            self.engine.keep_from_now_on(&hold);
+        }
+        Early { hold, holder }
+    }
+
+    /// Extends the leases that have lasted for a while, and has the keeper do no more. Returns why a lock was lost.
+    fn refresh(&self, early: &[Early]) -> Option<Error> {
+        let holds = || early.iter().map(|early| &early.hold);
+        if let Some(expiration) = self.wanted.options.expiration {
+            let now = clock::now();
+            let is_fresh = |hold: &Hold| {
+                let left = hold.remaining(now);
+                left.is_some_and(|left| left >= expiration.saturating_sub(expiration / FRESH))
+            };
+            let stale: Vec<&Arc<Hold>> = holds().filter(|hold| !is_fresh(hold)).collect();
+            let extended = self.engine.extend(&stale, None);
+            if let Some(error) = extended.into_iter().find_map(Result::err) {
+                return Some(error);
+            }
+        }
+        // The keeper may have found out what the extensions did not see.
+        for hold in holds() {
+            hold.own().over = true;
+            self.engine.forget(hold);
+        }
+        let now = clock::now();
+        holds().find_map(|hold| hold.lost(now).map(|reason| Engine::lost(hold, reason, now)))
+    }
+
+    /// Returns the error of a wait for one lock as that of the wait for all.
+    pub(super) fn with_whole_wait(&self, mut error: Error) -> Error {
+        let whole = clock::uptime().since(self.began.uptime);
+        match &mut error {
+            Error::Contended { details, .. } => details.waited = whole,
+            Error::Cancelled { waited, .. } => *waited = whole,
+            _ => {}
+        }
+        error
+    }
+}

@@ -1,0 +1,10 @@
+//! Plain values: keys, what a key holds, times, versions, options. They know nothing of locks that are held, servers or threads.
+
+pub(crate) mod clock;
+pub(crate) mod contained;
+pub(crate) mod identity;
+pub(crate) mod key;
+pub(crate) mod options;
+pub(crate) mod sync;
+pub(crate) mod value;
+pub(crate) mod version;

@@ -1,0 +1,397 @@
+//! What the bytes in a lock's key mean, and how this library writes them. Numbers are read as Ruby reads them, as the gem
+//! does. The bytes are classified here, so that the rules never look at bytes.
+
+mod float;
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::values::clock::{self, Wall};
+use crate::values::key::Cut;
+use float::{Float, to_f};
+
+/// How many nonces there are: ten random digits follow the six decimals of a timestamp.
+const NONCES: u64 = 10_000_000_000;
+
+/// Random digits that name one holder in the values it writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nonce(u64);
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Nonce {
+    /// Makes a nonce of any random number.
+    pub(crate) fn from_random(random: u64) -> Self {
+        Self(random % NONCES)
+    }
+
+    /// Returns a number that differs between holders, for random choices that should differ as well.
+    pub(crate) fn seed(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the next one. Each value gets one of its own, so two values differ even if they are written in the same microsecond, or by
+    /// a clock that was set back.
+    pub(crate) fn next(self) -> Self {
+        Self((self.0 + 1) % NONCES)
+    }
+
+    /// Returns one behind those that an attempt which does not wait may use.
+    pub(crate) fn behind_an_attempt(self) -> Self {
+        Self((self.0 + 1000) % NONCES)
+    }
+}
+
+/// The value of a lock without an expiration, the gem's. It names no holder.
+pub(crate) const UNEXPIRING: &[u8] = b"1";
+
+/// Numbers from here on (September 2001, before there was Redis) are taken for points in time, smaller ones are not.
+const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
+
+/// The bytes of a value that this library writes. In place, since a lease and its command have one each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ValueBytes {
+    bytes: [u8; LONGEST],
+    length: u8,
+}
+
+/// The latest point in time has 14 digits of seconds.
+const LONGEST: usize = 14 + 1 + 16;
+
+impl ValueBytes {
+    /// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
+    /// numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
+    pub(crate) fn until(until: Wall, nonce: Nonce) -> Self {
+        let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
+        let mut written = Self { bytes: [0; LONGEST], length: 0 };
+        let length = seconds.checked_ilog10().map_or(1, |log| log + 1);
+        written.digits(seconds, u8::try_from(length).unwrap_or(u8::MAX));
+        written.push(b'.');
+        written.digits(micros * NONCES + nonce.0, 16);
+        written
+    }
+
+    fn digits(&mut self, number: u64, count: u8) {
+        let mut rest = number;
+        let (begin, end) = (usize::from(self.length), usize::from(self.length + count));
+        for digit in self.bytes[begin..end].iter_mut().rev() {
+            // Below ten.
+            *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
+            rest /= 10;
+        }
+        self.length += count;
+    }
+
+    fn push(&mut self, byte: u8) {
+        self.bytes[usize::from(self.length)] = byte;
+        self.length += 1;
+    }
+}
+
+impl From<&[u8]> for ValueBytes {
+    /// Of bytes that are no longer than a value.
+    fn from(bytes: &[u8]) -> Self {
+        let mut written = Self { bytes: [0; LONGEST], length: 0 };
+        for byte in bytes {
+            written.push(*byte);
+        }
+        written
+    }
+}
+
+impl Deref for ValueBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl PartialEq<[u8]> for ValueBytes {
+    fn eq(&self, other: &[u8]) -> bool {
+        **self == *other
+    }
+}
+
+impl PartialEq<Vec<u8>> for ValueBytes {
+    fn eq(&self, other: &Vec<u8>) -> bool {
+        **self == **other
+    }
+}
+
+impl PartialEq<ValueBytes> for Vec<u8> {
+    fn eq(&self, other: &ValueBytes) -> bool {
+        other == self
+    }
+}
+
+impl fmt::Debug for ValueBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&String::from_utf8_lossy(self), f)
+    }
+}
+
+/// What a lock's key holds.
+///
+/// The rules decide which of these may be taken over. The gem takes over everything but a time in the future at once, whether its
+/// holder is alive or not.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LockState {
+    /// No key: the lock is free.
+    Absent,
+    /// A point in time: the lock is held until then, and may be taken over afterwards.
+    Until(Expiry),
+    /// A small number, as `1`: held without an expiration, by the gem or by this library. It names no holder.
+    Unexpiring,
+    /// An empty value: a redis-objects gem from 1.4.2 on holds the lock, and the server frees it.
+    Empty,
+    /// Bytes that no lock of this kind writes. Errors and logs show the beginning of long ones.
+    Unreadable(Arc<[u8]>),
+}
+
+/// The point in time a lock's value names, by the wall clock, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Expiry(pub(crate) Wall);
+
+impl Expiry {
+    /// Returns it as a calendar time, or `None` beyond the calendar's end.
+    #[must_use]
+    pub fn date(self) -> Option<chrono::DateTime<chrono::Utc>> {
+        self.0.date()
+    }
+}
+
+impl fmt::Debug for Expiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Expiry({})", self.0)
+    }
+}
+
+impl fmt::Display for Expiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl LockState {
+    /// Returns what the value of a lock's key means, as GET returned it; `None` where there is no such key. For programs that read many
+    /// keys at once, as a list of locks does; for one lock there is [`Lock::state`](crate::Lock::state).
+    ///
+    /// ```
+    /// use setnx_lock::LockState;
+    ///
+    /// assert_eq!(LockState::of_value(None), LockState::Absent);
+    /// assert!(matches!(LockState::of_value(Some(b"1795153464.2949657")), LockState::Until(_)));
+    /// ```
+    #[must_use]
+    pub fn of_value(value: Option<&[u8]>) -> LockState {
+        let Some(bytes) = value else { return LockState::Absent };
+        if bytes.is_empty() {
+            return LockState::Empty;
+        }
+        let Float { value, whole } = to_f(bytes);
+        if value >= FIRST_PLAUSIBLE_SECOND {
+            LockState::Until(Expiry(wall_from_seconds(bytes, value)))
+        } else if whole && value >= 0.0 {
+            LockState::Unexpiring
+        } else {
+            LockState::Unreadable(bytes.into())
+        }
+    }
+}
+
+impl LockState {
+    /// Returns true if the lock is held, as far as the value and this machine's wall clock say: an expired one is free to be taken over.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        match self {
+            LockState::Absent => false,
+            LockState::Until(Expiry(until)) => *until >= clock::now().wall,
+            LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => true,
+        }
+    }
+
+    /// Returns what to do about a value that a wait will not see expire; `None` where waiting helps.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        match self {
+            LockState::Absent | LockState::Until(_) => None,
+            LockState::Empty => Some(
+                "which is not taken over: the server frees it when its time to live ends; if it has none, clear it by hand",
+            ),
+            LockState::Unexpiring | LockState::Unreadable(_) => {
+                Some("which is not taken over: if its holder has crashed, clear it by hand")
+            }
+        }
+    }
+}
+
+impl fmt::Display for LockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LockState::Absent => f.write_str("free"),
+            LockState::Until(expiry) if self.is_held() => write!(f, "held until {expiry}"),
+            LockState::Until(expiry) => write!(f, "expired at {expiry}"),
+            LockState::Unexpiring => f.write_str("held without an expiration"),
+            LockState::Empty => {
+                f.write_str("held with an empty value, as redis-objects from 1.4.2 on writes it")
+            }
+            LockState::Unreadable(bytes) => {
+                write!(f, "held with a value that no lock writes: \"{}\"", Cut(bytes))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LockState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LockState::Absent => f.write_str("Absent"),
+            LockState::Until(expiry) => write!(f, "Until({expiry})"),
+            LockState::Unexpiring => f.write_str("Unexpiring"),
+            LockState::Empty => f.write_str("Empty"),
+            LockState::Unreadable(bytes) => write!(f, "Unreadable(\"{}\")", Cut(bytes)),
+        }
+    }
+}
+
+/// Seconds as microseconds, rounded down so that "before now" means the same for both. Plain decimals, which is what
+/// all known writers write, are taken digit by digit: a double near today is only good to a quarter of a microsecond.
+fn wall_from_seconds(bytes: &[u8], value: f64) -> Wall {
+    plain_decimal(bytes).unwrap_or_else(|| {
+        let micros = value * 1e6;
+        // `as` saturates, which is what an absurdly distant time asks for.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        Wall(micros as u64)
+    })
+}
+
+/// Reads `DIGITS.DIGITS` exactly; `None` for any other form.
+fn plain_decimal(bytes: &[u8]) -> Option<Wall> {
+    let text = str::from_utf8(bytes).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if !whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let seconds: u64 = whole.parse().ok()?;
+    let micros: u64 = format!("{fraction:0<6.6}").parse().ok()?;
+    seconds.checked_mul(1_000_000)?.checked_add(micros).map(Wall)
+}
+
+/// Returns the time in a value that looks as a gem's does, a plain decimal of at most seven decimals; `None` for every other,
+/// ours among them.
+pub(crate) fn classic_time(bytes: &[u8]) -> Option<Wall> {
+    let decimals = bytes.split(|byte| *byte == b'.').nth(1)?;
+    (1..=7).contains(&decimals.len()).then(|| plain_decimal(bytes)).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(bytes: &[u8]) -> LockState {
+        LockState::of_value(Some(bytes))
+    }
+
+    fn until(micros: u64) -> LockState {
+        LockState::Until(Expiry(Wall(micros)))
+    }
+
+    #[test]
+    fn a_written_value_is_the_time_and_ten_digits() {
+        let value = ValueBytes::until(Wall(1_795_157_376_492_303), Nonce::from_random(8_374_650_192));
+        assert_eq!(&*value, b"1795157376.4923038374650192");
+        let value = ValueBytes::until(Wall(1_795_157_376_000_007), Nonce::from_random(10_000_000_042));
+        assert_eq!(&*value, b"1795157376.0000070000000042");
+    }
+
+    #[test]
+    fn values_of_every_known_writer_are_classified() {
+        assert_eq!(LockState::of_value(None), LockState::Absent);
+        assert_eq!(read(b"1795153464.2949657"), until(1_795_153_464_294_965));
+        assert_eq!(read(b"1532000016.0"), until(1_532_000_016_000_000));
+        assert_eq!(read(b"1795157376.4923038374650192"), until(1_795_157_376_492_303));
+        assert_eq!(read(b"1795154048.25:host:pid"), until(1_795_154_048_250_000));
+        assert_eq!(read(b" 1_795_154_048.5 "), until(1_795_154_048_500_000));
+        assert_eq!(read(b"1e400"), LockState::Until(Expiry(Wall::MAX)));
+        assert_eq!(read(b"99999999999999999999999.5"), LockState::Until(Expiry(Wall::MAX)));
+        assert_eq!(read(b"1"), LockState::Unexpiring);
+        assert_eq!(read(b"0"), LockState::Unexpiring);
+        assert_eq!(read(b"15.0\n"), LockState::Unexpiring);
+        assert_eq!(read(b""), LockState::Empty);
+        for odd in ["abc", "nan", "2018-07-10 12:00", "-1795157376.5", "1x", "0x1A", " ", "1\0"] {
+            assert_eq!(read(odd.as_bytes()), LockState::Unreadable(odd.as_bytes().into()), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_gems_time_differs_in_form_from_ours() {
+        assert_eq!(classic_time(b"1795153464.2949657"), Some(Wall(1_795_153_464_294_965)));
+        assert_eq!(classic_time(b"1532000016.0"), Some(Wall(1_532_000_016_000_000)));
+        for other in
+            ["1795157376.4923038374650192", "1795153464", "1795153464.", "1", "", "1.2.3", "17951.25:host"]
+        {
+            assert_eq!(classic_time(other.as_bytes()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_displayed_in_words() {
+        assert_eq!(until(1_532_000_016_492_303).to_string(), "expired at 2018-07-19T11:33:36.492Z");
+        assert_eq!(until(32_503_680_000_492_303).to_string(), "held until 3000-01-01T00:00:00.492Z");
+        assert_eq!(read(b"\x00oops").to_string(), "held with a value that no lock writes: \"\\u{0}oops\"");
+        assert_eq!(format!("{:?}", read(b"abc")), "Unreadable(\"abc\")");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back_exactly(micros in 1_000_000_000_000_000_u64..u64::MAX / 2, random: u64) {
+            let value = ValueBytes::until(Wall(micros), Nonce::from_random(random));
+            prop_assert_eq!(read(&value), until(micros));
+        }
+
+        #[test]
+        fn ruby_reads_what_is_written_to_within_two_microseconds(
+            micros in 1_500_000_000_000_000_u64..4_000_000_000_000_000, random: u64
+        ) {
+            let Float { value, whole } = to_f(&ValueBytes::until(Wall(micros), Nonce::from_random(random)));
+            prop_assert!(whole);
+            #[expect(clippy::cast_precision_loss)]
+            let written = micros as f64 / 1e6;
+            // Ten digits more add less than one, and a double is good to a half at the end of this century.
+            prop_assert!((value - written).abs() < 2e-6, "{value} {written}");
+        }
+
+        #[test]
+        fn two_holders_never_write_the_same_bytes(micros: u64, a in 0..10_000_000_000_u64, b in 0..10_000_000_000_u64) {
+            prop_assume!(a != b);
+            prop_assert_ne!(ValueBytes::until(Wall(micros), Nonce(a)), ValueBytes::until(Wall(micros), Nonce(b)));
+        }
+
+        #[test]
+        fn before_now_means_the_same_for_a_gems_float_and_for_whole_microseconds(
+            seconds in 1_500_000_000_u64..4_000_000_000, fraction in "[0-9]{1,7}", now in 0..10_000_000_u64
+        ) {
+            let text = format!("{seconds}.{fraction}");
+            let LockState::Until(expiry) = read(text.as_bytes()) else { panic!("{text} was not read as a time") };
+            let digits = format!("{fraction:0<7}").parse::<u64>().unwrap();
+            // In tenths of a microsecond, where both are whole numbers.
+            let exact = u128::from(seconds) * 10_000_000 + u128::from(digits);
+            let now = Wall(seconds * 1_000_000 + now % 1_000_000);
+            prop_assert_eq!(expiry.0 < now, exact < u128::from(now.0) * 10);
+        }
+
+        #[test]
+        fn reading_never_fails(bytes: Vec<u8>) {
+            let content = read(&bytes);
+            prop_assert_ne!(content.to_string(), "");
+            prop_assert!(!matches!(content, LockState::Absent));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! Waiting within a process: which of the threads that want one key comes next, what they report to each other, and how a wait
+//! is ended from outside. Nothing here talks to a server or asks the time.
+
+mod cancel_token;
+mod wait_queue;
+
+pub use cancel_token::CancelToken;
+pub(crate) use wait_queue::{Ending, Hint, HolderTicket, Ticket, Turn, WaitQueue, Woken};
+
+pub(crate) use crate::rules::acquire::Observation;
+use crate::rules::window::Activity;
+use crate::values::clock::Uptime;
+use crate::values::key::Key;
+use crate::values::options::LockOptions;
+use crate::values::sync;
+
+/// How a thread waits, for a holder that hands its lock over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WaitMode(LockOptions);
+
+impl WaitMode {
+    pub(crate) fn of(options: &LockOptions) -> Self {
+        // How long each thread waits, and what it does then, is its own.
+        Self(options.of_waiting())
+    }
+
+    pub(crate) fn options(&self) -> &LockOptions {
+        &self.0
+    }
+
+    /// Whether one of two threads can look at the lock for both.
+    fn waits_as(&self, other: &Self) -> bool {
+        self.0 == other.0
+    }
+
+    /// Whether a lease that was written for one of two threads will do for the other.
+    fn takes_leases_of(&self, other: &Self) -> bool {
+        let of = |mode: &Self| (mode.0.protocol, mode.0.expiration, mode.0.allowance);
+        of(self) == of(other)
+    }
+
+    /// Whether a release also comes as a notification, in the order in which all processes wait.
+    fn is_notified(&self) -> bool {
+        self.0.notifies
+    }
+}
