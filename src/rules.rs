@@ -57,7 +57,7 @@ use waiting_list::Waiting;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// SETNX, or SET with NX and PX where the entry has a time to live.
-    SetNx(Entry),
+    SetNx(NewValue),
     Get,
     /// MGET.
     GetAll(Arc<[Key]>),
@@ -79,13 +79,13 @@ pub(crate) enum Command {
 
 /// What is written into the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct NewValue {
     pub(crate) value: ValueBytes,
     /// After how long the server removes the key by itself; only in Ttl.
     pub(crate) ttl: Option<Duration>,
 }
 
-impl Entry {
+impl NewValue {
     /// The entry of a lease of this expiration.
     fn of(lease: &Lease, protocol: Protocol, expiration: Option<Duration>) -> Self {
         let ttl = match protocol {
@@ -99,7 +99,7 @@ impl Entry {
 /// What a transaction does, to the key or beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    Set(Entry),
+    Set(NewValue),
     Del,
     /// Increases the counter of fencing tokens.
     Count,
@@ -109,8 +109,8 @@ impl Command {
     /// The name of the command that may change the key, or of the one that reads it.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Command::SetNx(Entry { ttl: None, .. }) => "SETNX",
-            Command::SetNx(Entry { ttl: Some(_), .. }) => "SET",
+            Command::SetNx(NewValue { ttl: None, .. }) => "SETNX",
+            Command::SetNx(NewValue { ttl: Some(_), .. }) => "SET",
             Command::GetAll(_) => "MGET",
             Command::Get => "GET",
             Command::GetSet(_) => "GETSET",

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::net::{Backend, Failure, Inspect, Limits, Refusal, ServerReport, Trip, Watch};
 use crate::report::error::Error;
-use crate::rules::{Change, Command, Entry, Reply, Request};
+use crate::rules::{Change, Command, NewValue, Reply, Request};
 use crate::run::Engine;
 use crate::run::keeper::Keeper;
 use crate::values::clock;
@@ -42,13 +42,13 @@ pub struct Locker {
     engine: Arc<Engine>,
     inspector: Arc<dyn Inspect>,
     /// The thread that a quorum has for this server.
-    jobs: Arc<Keeper<Job>>,
+    jobs: Arc<Keeper<QuorumJob>>,
 }
 
 /// What a thread of its own does for this server.
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type QuorumJob = Box<dyn FnOnce() + Send>;
 
-fn run(jobs: Vec<(u64, Job)>) {
+fn run(jobs: Vec<(u64, QuorumJob)>) {
     for (_, job) in jobs {
         contained(job);
     }
@@ -120,7 +120,7 @@ impl Locker {
     #[doc(hidden)]
     #[must_use]
     pub fn set_and_delete(&self, key: &Key, value: &[u8], watched: bool) -> bool {
-        let entry = Entry { value: value.into(), ttl: None };
+        let entry = NewValue { value: value.into(), ttl: None };
         let (set, delete) = (Command::SetNx(entry), Request::at_any_time(Command::Del));
         let backend = &self.engine.backend;
         let limits = || {

@@ -22,9 +22,9 @@ pub(crate) trait Losable: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe 
 }
 
 /// Locks that were acquired together: the loss of one is the loss of all.
-struct All(Box<[Arc<Hold>]>);
+struct AllHolds(Box<[Arc<Hold>]>);
 
-impl Losable for All {
+impl Losable for AllHolds {
     fn loss(&self, now: Now) -> Option<LossReason> {
         self.0.iter().find_map(|hold| {
             let reason = hold.lost(now)?;
@@ -42,7 +42,7 @@ impl Losable for All {
     }
 }
 
-impl fmt::Debug for All {
+impl fmt::Debug for AllHolds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.0.iter().map(|hold| (&hold.key, hold.noticed_loss()))).finish()
     }
@@ -79,7 +79,7 @@ pub struct LossSignal(Arc<dyn Losable>);
 impl LossSignal {
     /// Of locks that were acquired together.
     pub(crate) fn of_all(holds: impl Iterator<Item = Arc<Hold>>) -> Self {
-        Self::of(Arc::new(All(holds.collect())))
+        Self::of(Arc::new(AllHolds(holds.collect())))
     }
 
     pub(crate) fn of(held: Arc<dyn Losable>) -> Self {

@@ -9,7 +9,7 @@ use super::errors::{Refusal, TransportError};
 use super::resp::{Form, Packed};
 use crate::rules::holder_name::HolderName;
 use crate::rules::waiting_list::{LIST_TTL, Waiting};
-use crate::rules::{Change, Command, Entry, Reply};
+use crate::rules::{Change, Command, NewValue, Reply};
 
 /// What follows a lock's key in the names of the keys beside it.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
@@ -22,7 +22,9 @@ pub(super) const NO_TTL: i64 = -1;
 /// Packs a command, without the MULTI and the EXEC of a transaction.
 pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     match command {
-        Command::SetNx(Entry { value, ttl: None }) => packed.command(Form::Integer, &[b"SETNX", key, value]),
+        Command::SetNx(NewValue { value, ttl: None }) => {
+            packed.command(Form::Integer, &[b"SETNX", key, value]);
+        }
         Command::SetNx(entry) => set(packed, Form::OkayOrNil, key, entry, true),
         Command::Get => packed.command(Form::Bulk, &[b"GET", key]),
         Command::GetAll(keys) => {
@@ -116,7 +118,7 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
     }
 }
 
-fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &Entry, if_absent: bool) {
+fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &NewValue, if_absent: bool) {
     // Rounded up: the server must not free the lock before the time in the value.
     let ttl = entry.ttl.map(|ttl| ttl.as_micros().div_ceil(1000).to_string());
     let mut words: [&[u8]; 6] = [b"SET", key, &entry.value, b"", b"", b""];
@@ -139,7 +141,7 @@ pub(super) fn read(
 ) -> Result<Result<Reply, Refusal>, TransportError> {
     match (command, replies.as_slice()) {
         // The usual ones first, whose list can be used again.
-        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del, [Value::Int(n)]) => {
+        (Command::SetNx(NewValue { ttl: None, .. }) | Command::Del, [Value::Int(n)]) => {
             Ok(Ok(Reply::Integer(*n)))
         }
         _ => read_any(command, mem::take(replies)),
@@ -175,7 +177,7 @@ fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, 
         return Err(unexpected(command.name(), replies.first()));
     }
     Ok(Ok(match (command, last) {
-        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del | Command::Count, Some(Value::Int(n))) => {
+        (Command::SetNx(NewValue { ttl: None, .. }) | Command::Del | Command::Count, Some(Value::Int(n))) => {
             Reply::Integer(n)
         }
         (Command::GetAll(keys), Some(Value::Array(values))) if values.len() == keys.len() => {
@@ -185,8 +187,8 @@ fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, 
             }
         }
         (Command::HolderName(HolderName::Write { .. }), Some(Value::Okay)) => Reply::Integer(1),
-        (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Okay)) => Reply::Integer(1),
-        (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Nil)) => Reply::Integer(0),
+        (Command::SetNx(NewValue { ttl: Some(_), .. }), Some(Value::Okay)) => Reply::Integer(1),
+        (Command::SetNx(NewValue { ttl: Some(_), .. }), Some(Value::Nil)) => Reply::Integer(0),
         (
             Command::Get | Command::GetSet(_) | Command::WatchGet | Command::HolderName(HolderName::Read),
             Some(Value::BulkString(bytes)),

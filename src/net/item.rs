@@ -22,12 +22,12 @@ pub(super) struct Item {
     before: Option<End>,
     /// A server that is known to be too old for this protocol does not get it.
     needs: Protocol,
-    state: State,
+    state: ItemState,
     pub(super) replies: Vec<Value>,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum ItemState {
     #[default]
     Unsent,
     Sent,
@@ -42,7 +42,7 @@ impl Item {
     /// One command beside those of threads, with a reply of this form.
     pub(super) fn beside(name: &'static str, form: Form) -> Self {
         let packed = Packed { bytes: Vec::new(), forms: vec![form] };
-        Self { name, packed, state: State::Sent, ..Self::default() }
+        Self { name, packed, state: ItemState::Sent, ..Self::default() }
     }
 
     /// Makes it the item of a command; of a change without the EXEC that carries it out.
@@ -60,32 +60,32 @@ impl Item {
     pub(super) fn clear(&mut self) {
         self.packed.clear();
         self.replies.clear();
-        self.state = State::Unsent;
+        self.state = ItemState::Unsent;
     }
 
     /// Notes that it is sent now, if there is one and it may be.
     pub(super) fn sends(&mut self, server: Option<Version>, now: Now) -> bool {
         let sends = !self.packed.forms.is_empty() && may_be_sent(self.needs, self.before, server, now);
         self.replies.clear();
-        self.state = if sends { State::Sent } else { State::Unsent };
+        self.state = if sends { ItemState::Sent } else { ItemState::Unsent };
         sends
     }
 
     pub(super) fn is_sent(&self) -> bool {
-        !matches!(self.state, State::Unsent)
+        !matches!(self.state, ItemState::Unsent)
     }
 
     /// Notes that more was missing.
     pub(super) fn lose_as(&mut self, other: &Self) {
-        if let (State::Replied, State::Lost(error)) = (&self.state, &other.state) {
-            self.state = State::Lost(error.clone());
+        if let (ItemState::Replied, ItemState::Lost(error)) = (&self.state, &other.state) {
+            self.state = ItemState::Lost(error.clone());
         }
     }
 
     /// Returns the refusal of a connection for which the server has no room.
     pub(super) fn found_no_room(&self) -> Option<&Refusal> {
         match &self.state {
-            State::Unread(refusal) => refusal.as_ref(),
+            ItemState::Unread(refusal) => refusal.as_ref(),
             _ => None,
         }
     }
@@ -93,14 +93,14 @@ impl Item {
     /// Returns what came of the command, once. `None`: the server has not read it.
     pub(super) fn outcome(&mut self, command: &Command) -> Option<Result<Reply, Failure>> {
         Some(match mem::take(&mut self.state) {
-            State::Unsent | State::Unread(_) => return None,
-            State::Sent => {
+            ItemState::Unsent | ItemState::Unread(_) => return None,
+            ItemState::Sent => {
                 // For the thread that receives the replies, which come later.
-                self.state = State::Sent;
+                self.state = ItemState::Sent;
                 Err(Failure::Lost(lost_in_batch()))
             }
-            State::Lost(error) => Err(Failure::Lost(error)),
-            State::Replied => match codec::read(command, &mut self.replies) {
+            ItemState::Lost(error) => Err(Failure::Lost(error)),
+            ItemState::Replied => match codec::read(command, &mut self.replies) {
                 Ok(Ok(reply)) => Ok(reply),
                 Ok(Err(refusal)) => Err(Failure::Refused(refusal)),
                 Err(error) => Err(Failure::Lost(error)),
@@ -119,7 +119,7 @@ fn may_be_sent(needs: Protocol, before: Option<End>, server: Option<Version>, no
 /// Notes that a command is sent now, and what goes behind it, as far as each may be. Without the first the other is not.
 pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Option<Version>, now: Now) -> bool {
     let sends = own.sends(server, now);
-    behind.state = State::Unsent;
+    behind.state = ItemState::Unsent;
     if sends {
         behind.sends(server, now);
     }
@@ -128,7 +128,7 @@ pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Option<Versio
 
 /// In what state a trip leaves the connection.
 #[derive(Debug, Default)]
-pub(crate) struct Left {
+pub(crate) struct AfterTrip {
     /// It must not be used again (I8).
     pub(super) out_of_order: bool,
     /// The server said that it is no master.
@@ -146,14 +146,14 @@ pub(super) struct Replies<'a> {
     pub(super) no_room: Option<Refusal>,
     /// Set once a reply was missing or of another form than its command's: which command a later one belongs to is unknown.
     broken: Option<TransportError>,
-    pub(super) left: Left,
+    pub(super) left: AfterTrip,
 }
 
 impl<'a> Replies<'a> {
     /// Those that were received, and why there are no more.
     pub(super) fn of(replies: &'a mut Vec<Value>, ended: Option<TransportError>) -> Self {
         let only = replies.len() == 1 && ended.is_none();
-        let (values, left) = (replies.drain(..), Left::default());
+        let (values, left) = (replies.drain(..), AfterTrip::default());
         Self { values, ended, only, no_room: None, broken: None, left }
     }
 
@@ -163,7 +163,7 @@ impl<'a> Replies<'a> {
             return;
         }
         if self.no_room.is_some() {
-            item.state = State::Unread(None);
+            item.state = ItemState::Unread(None);
             return;
         }
         for at in 0..item.packed.forms.len() {
@@ -175,7 +175,7 @@ impl<'a> Replies<'a> {
                         if let Some(refusal) = refusal {
                             self.note(&refusal);
                             if self.no_room.is_some() {
-                                item.state = State::Unread(Some(refusal));
+                                item.state = ItemState::Unread(Some(refusal));
                                 return;
                             }
                         }
@@ -193,23 +193,23 @@ impl<'a> Replies<'a> {
                 }
             }
             if let Some(error) = &self.broken {
-                item.state = State::Lost(error.clone());
+                item.state = ItemState::Lost(error.clone());
                 return;
             }
         }
-        item.state = State::Replied;
+        item.state = ItemState::Replied;
     }
 
     /// Gives changes of one transaction their replies, and each its part of the reply to EXEC. Returns whether one was refused.
     pub(super) fn give_changes(&mut self, items: &mut [&mut Item]) -> bool {
-        let mut all = Item { name: "EXEC", state: State::Sent, ..Item::default() };
+        let mut all = Item { name: "EXEC", state: ItemState::Sent, ..Item::default() };
         all.packed.forms.extend(items.iter().flat_map(|item| &item.packed.forms));
         all.packed.forms.push(Form::ListOrNil);
         self.give(&mut all);
         let exec = all.replies.pop().filter(|_| all.replies.len() == items.len());
         let each = match (all.state, exec) {
-            (State::Replied, Some(exec)) => split_exec(&all.replies, exec),
-            (State::Lost(error), _) => Err(error),
+            (ItemState::Replied, Some(exec)) => split_exec(&all.replies, exec),
+            (ItemState::Lost(error), _) => Err(error),
             _ => Err(hung_up()),
         };
         let each = match each {
@@ -217,7 +217,7 @@ impl<'a> Replies<'a> {
             Err(error) => {
                 self.lose(error.clone());
                 for item in items {
-                    item.state = State::Lost(error.clone());
+                    item.state = ItemState::Lost(error.clone());
                 }
                 return false;
             }
@@ -226,7 +226,7 @@ impl<'a> Replies<'a> {
         let refused = all.replies.iter().zip(&each).any(is_refused);
         for (item, (own, exec)) in items.iter_mut().zip(all.replies.into_iter().zip(each)) {
             item.replies.extend([own, exec]);
-            item.state = State::Replied;
+            item.state = ItemState::Replied;
         }
         refused
     }

@@ -15,15 +15,15 @@ use super::lanes::Told;
 use super::limits::Limits;
 use super::patience::SMALL;
 use super::pooled::PooledBackend;
-use super::trip::{Job, Place, Wire};
+use super::trip::{Place, TripState, Wire};
 use super::{Sent, Trip};
 use crate::rules::Reply;
 use crate::values::clock::{self, Now, Uptime};
 use leading::Leading;
 pub(crate) use source::{Alone, OwnSource};
 
-type Slot = super::lanes::Slot<Job, Line>;
-type Lane = super::lanes::Lane<Job, Line>;
+type Slot = super::lanes::Slot<TripState, Line>;
+type Lane = super::lanes::Lane<TripState, Line>;
 
 /// A connection, and the trip that is under way on it.
 pub(crate) struct Line {
@@ -42,7 +42,7 @@ impl Line {
 }
 
 impl Place for Arc<Slot> {
-    fn job(&self) -> impl DerefMut<Target = Job> {
+    fn job(&self) -> impl DerefMut<Target = TripState> {
         Slot::job(self)
     }
 
@@ -52,11 +52,11 @@ impl Place for Arc<Slot> {
 }
 
 /// The slot of a thread, and room for a list of others.
-type Kept = (Arc<Slot>, Vec<Arc<Slot>>);
+type KeptSlot = (Arc<Slot>, Vec<Arc<Slot>>);
 
 thread_local! {
     /// Of this thread, while they are not in use.
-    static SLOT: Cell<Option<Kept>> = const { Cell::new(None) };
+    static SLOT: Cell<Option<KeptSlot>> = const { Cell::new(None) };
 }
 
 impl PooledBackend<OwnSource> {
@@ -72,7 +72,7 @@ impl OwnSource {
     /// another slot.
     fn carry(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Result<Sent, Failure> {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
-        let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(Job::default()), Vec::new()));
+        let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()));
         slot.job().set(trip, limits.needs);
         let finished = match self.enter(&slot, false, limits) {
             Ok(Told::Lead(lane)) => self.lead(lane, &slot, finished, limits),
@@ -204,7 +204,7 @@ impl Source for OwnSource {
     type Checkout = Alone;
 
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
-        let slot = Slot::new(Job::default());
+        let slot = Slot::new(TripState::default());
         let Told::Lead(lane) = self.enter(&slot, true, limits)? else {
             unreachable!("its job is in no batch")
         };

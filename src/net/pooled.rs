@@ -10,7 +10,7 @@ use super::connections::{Checkout as _, LockConnection, Opener, SharedPool, Sour
 use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
 use super::transactions::Transactions;
-use super::trip::{Job, Wire};
+use super::trip::{TripState, Wire};
 use super::{Backend, Heard, Sent, Trip};
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
@@ -21,7 +21,7 @@ const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
 
 thread_local! {
     /// The lists of this thread, which are used again.
-    static KEPT: Cell<(Vec<RefCell<Job>>, Wire)> = Cell::default();
+    static KEPT: Cell<(Vec<RefCell<TripState>>, Wire)> = Cell::default();
 }
 
 /// A backend that borrows a connection for each trip, or from WATCH to EXEC.
@@ -79,7 +79,7 @@ impl<S: Source> PooledBackend<S> {
                 None => break,
             }
         }
-        let end = |(job, trip): (&mut RefCell<Job>, &Trip<'_>)| match job.get_mut().end(trip) {
+        let end = |(job, trip): (&mut RefCell<TripState>, &Trip<'_>)| match job.get_mut().end(trip) {
             Sent { watched: None, reply: None, .. } => Sent::failed(trip, Failure::TooLate),
             sent => sent,
         };

@@ -82,12 +82,12 @@ impl Transactions {
             connection.invalidate();
             match ended {
                 // The connection had just answered GET, and another was closed before.
-                Ended::OnWatch(error) if error.is_disconnect() && was_closed => {
+                Closed::OnWatch(error) if error.is_disconnect() && was_closed => {
                     self.note_lacking();
                     return Err(Failure::NoTransactions(None));
                 }
-                Ended::OnWatch(error) if error.is_disconnect() => was_closed = true,
-                Ended::OnWatch(error) | Ended::OnGet(error) => {
+                Closed::OnWatch(error) if error.is_disconnect() => was_closed = true,
+                Closed::OnWatch(error) | Closed::OnGet(error) => {
                     let waited = clock::uptime().since(began);
                     return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
                 }
@@ -98,7 +98,7 @@ impl Transactions {
 }
 
 /// On which command the connection ended.
-enum Ended {
+enum Closed {
     OnGet(TransportError),
     OnWatch(TransportError),
 }
@@ -109,11 +109,11 @@ fn try_one(
     key: &Key,
     reads_first: bool,
     limit: Duration,
-) -> Result<Result<(), Refusal>, Ended> {
+) -> Result<Result<(), Refusal>, Closed> {
     if reads_first {
         let get = cmd("GET").arg(key.as_bytes()).clone();
         // Any answer will do.
-        ask(connection, &get, limit).map_err(Ended::OnGet)?.ok();
+        ask(connection, &get, limit).map_err(Closed::OnGet)?.ok();
     }
     let mut packed = Packed::default();
     codec::pack(&mut packed, key.as_bytes(), &Command::WatchGet);
@@ -128,6 +128,6 @@ fn try_one(
     match (refusal, ended) {
         (Some(refusal), _) => Ok(Err(refusal)),
         (None, None) => Ok(Ok(())),
-        (None, Some(error)) => Err(Ended::OnWatch(error)),
+        (None, Some(error)) => Err(Closed::OnWatch(error)),
     }
 }

@@ -20,7 +20,7 @@ use redis::Value;
 use super::codec;
 use super::connections::{LockConnection, exchange};
 use super::errors::{Refusal, TransportError};
-use super::item::{self, Item, Left, Replies};
+use super::item::{self, AfterTrip, Item, Replies};
 use super::limits::{Incident, Limits, Report};
 use super::resp::{Form, Packed};
 use super::{Sent, Trip};
@@ -32,7 +32,7 @@ use crate::values::version::Version;
 
 /// What one key has sent. Its lists are used again.
 #[derive(Debug, Default)]
-pub(super) struct Job {
+pub(super) struct TripState {
     own: Item,
     behind: Item,
     /// WATCH and GET, before a change.
@@ -49,14 +49,14 @@ pub(super) struct Job {
 
 /// Where a job is: it may be another thread's, which may give up.
 pub(super) trait Place {
-    fn job(&self) -> impl DerefMut<Target = Job>;
+    fn job(&self) -> impl DerefMut<Target = TripState>;
 
     /// Returns true if its thread waits no longer.
     fn is_gone(&self) -> bool;
 }
 
-impl Place for RefCell<Job> {
-    fn job(&self) -> impl DerefMut<Target = Job> {
+impl Place for RefCell<TripState> {
+    fn job(&self) -> impl DerefMut<Target = TripState> {
         self.borrow_mut()
     }
 
@@ -73,7 +73,7 @@ struct Abandoned {
     behind: Option<Command>,
 }
 
-impl Job {
+impl TripState {
     pub(super) fn set(&mut self, trip: &Trip<'_>, needs: Protocol) {
         self.behind.clear();
         self.look.clear();
@@ -216,7 +216,7 @@ impl Wire {
     }
 
     /// Reads the replies, of which `ended` says why some are missing, and gives each job its own.
-    pub(super) fn read(&mut self, batch: &[impl Place], ended: Option<TransportError>) -> Left {
+    pub(super) fn read(&mut self, batch: &[impl Place], ended: Option<TransportError>) -> AfterTrip {
         let mut values = mem::take(&mut self.replies);
         let mut replies = Replies::of(&mut values, ended);
         if self.ends {
@@ -248,11 +248,11 @@ impl Wire {
         batch: &[impl Place],
         mut now: Now,
         limits: &Limits<'_>,
-    ) -> Left {
+    ) -> AfterTrip {
         loop {
             self.pack(batch, connection.server_version(), now);
             if self.count() == 0 {
-                return Left::default();
+                return AfterTrip::default();
             }
             let limit = limits.answered_by.since(now.uptime);
             let ended = exchange(connection, &self.packed.bytes, self.count(), limit, &mut self.replies);

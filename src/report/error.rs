@@ -12,7 +12,7 @@ use crate::rules::ownership::LossReason;
 use crate::rules::quorum;
 use crate::values::key::{Cut, Key};
 pub use contention::Contention;
-use text::{Answers, Ended, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
+use text::{Answers, Cancellation, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
 
 /// Why a call on a lock failed. Where contention is an expected answer, it is no error:
 /// [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
@@ -51,7 +51,7 @@ pub enum Error {
 
     /// The wait was ended by its [`CancelToken`](crate::CancelToken), or began after that was cancelled; or the locker was
     /// [shut down](crate::Locker::shut_down), and acquires no more locks.
-    #[error("lock {} not acquired: {}", shown(key), Ended { waited: *waited, shut_down: *shut_down })]
+    #[error("lock {} not acquired: {}", shown(key), Cancellation { waited: *waited, shut_down: *shut_down })]
     #[non_exhaustive]
     Cancelled {
         /// The lock's key.

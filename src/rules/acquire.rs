@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::lease::{End, Lease};
 use super::task::Io;
-use super::{Change, Command, Entry, GiveUp, Reply, Request};
+use super::{Change, Command, GiveUp, NewValue, Reply, Request};
 #[cfg(test)]
 use super::{Step, task::Task};
 use crate::values::clock::{Now, Uptime, Wall};
@@ -100,7 +100,7 @@ pub(super) fn begin(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<Hel
 /// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
 pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (Lease, Request) {
     let lease = Lease::of(options, nonce, now);
-    let command = Command::SetNx(Entry::of(&lease, options.protocol, options.expiration));
+    let command = Command::SetNx(NewValue::of(&lease, options.protocol, options.expiration));
     let before = lease.end;
     (lease, Request { command, before })
 }
@@ -268,7 +268,7 @@ impl Attempt {
     /// it was found to hold.
     async fn replace(&mut self, io: &Io, seen: Found, from: LockState) -> ControlFlow<Round, Option<Found>> {
         let lease = self.new_lease(io.now());
-        let entry = Entry::of(&lease, self.protocol(), self.pace.options.expiration);
+        let entry = NewValue::of(&lease, self.protocol(), self.pace.options.expiration);
         // At any time: it changes what was watched, or nothing.
         let exec = Request::at_any_time(Command::Exec(Change::Set(entry)));
         let watch = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };

@@ -16,7 +16,7 @@ use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
-use super::{Change, Command, Entry, GiveUp, Reply, Request};
+use super::{Change, Command, GiveUp, NewValue, Reply, Request};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::Protocol;
 use crate::values::value::{LockState, Nonce};
@@ -133,7 +133,7 @@ pub(crate) async fn extend(
 ) -> Result<Extension, GiveUp> {
     let began = io.now().uptime;
     if own.by_transaction() {
-        let entry = Entry::of(&new, own.protocol, Some(expiration));
+        let entry = NewValue::of(&new, own.protocol, Some(expiration));
         match change_watched(io, &own, Change::Set(entry)).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
             Changed::Done { ours, .. } => return Ok(own.extended(new, began, ours)),

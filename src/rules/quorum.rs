@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// What the decisions of a quorum depend on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct QuorumTerms {
     /// How many servers have to agree.
     pub(crate) majority: usize,
     /// How much of the hold has to be left when it begins.
@@ -32,7 +32,7 @@ pub(crate) const fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }
 
-impl Terms {
+impl QuorumTerms {
     /// The terms of this many servers for leases of this time: at least half of it has to be left.
     pub(crate) fn of(servers: usize, lease: Duration) -> Self {
         Self { majority: majority(servers), least: lease / 2 }
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_majority_agrees_while_half_of_its_leases_is_left() {
-        let terms = Terms::of(3, seconds(10));
+        let terms = QuorumTerms::of(3, seconds(10));
         assert_eq!((terms.majority, terms.least), (2, seconds(5)));
         for (leases, open, verdict) in [
             (&[][..], 3, Verdict::Open(Duration::MAX)),
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn what_remains_is_the_lease_up_to_which_a_majority_holds() {
-        let terms = Terms::of(5, seconds(18));
+        let terms = QuorumTerms::of(5, seconds(18));
         let remaining = |leases: &[u64]| terms.remaining(leases.iter().copied().map(seconds));
         assert_eq!(remaining(&[7, 18, 13, 1]), seconds(7));
         assert_eq!(remaining(&[7, 18, 13, 8, 9]), seconds(9));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Change, Command, Entry, Reply};
+use super::{Change, Command, NewValue, Reply};
 
 /// One key, as every server since 2.2 has it.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +92,7 @@ impl Server {
         self.counter
     }
 
-    fn put(&mut self, entry: &Entry, now: Duration) {
+    fn put(&mut self, entry: &NewValue, now: Duration) {
         self.write(Some(entry.value.to_vec()), entry.ttl.map(|ttl| now + ttl));
     }
 

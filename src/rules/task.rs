@@ -22,7 +22,7 @@ use crate::values::version::Version;
 
 /// What the code of a task sees of the world.
 pub(crate) struct Io {
-    asked: Cell<Option<Asked>>,
+    asked: Cell<Option<Awaited>>,
     reply: Cell<Option<Reply>>,
     cue: Cell<Option<Cue>>,
     now: Cell<Now>,
@@ -36,7 +36,7 @@ pub(crate) struct Io {
     reply_behind: Cell<Option<Reply>>,
 }
 
-enum Asked {
+enum Awaited {
     Command(Request),
     Pause(Pause),
 }
@@ -76,7 +76,7 @@ impl Io {
 
     /// Sends a command, and returns its reply.
     pub(crate) async fn send(&self, request: Request) -> Reply {
-        self.asked.set(Some(Asked::Command(request)));
+        self.asked.set(Some(Awaited::Command(request)));
         future::poll_fn(|_| self.reply.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
@@ -99,7 +99,7 @@ impl Io {
 
     /// Pauses, and returns how to go on.
     pub(super) async fn sleep(&self, pause: Pause) -> Cue {
-        self.asked.set(Some(Asked::Pause(pause)));
+        self.asked.set(Some(Awaited::Pause(pause)));
         future::poll_fn(|_| self.cue.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
@@ -161,8 +161,8 @@ impl Io {
             Poll::Ready(Ok(outcome)) => Step::Done(outcome),
             Poll::Ready(Err(reason)) => Step::GiveUp(reason),
             Poll::Pending => match self.asked.take() {
-                Some(Asked::Command(request)) => Step::Send(request),
-                Some(Asked::Pause(pause)) => Step::Sleep(pause),
+                Some(Awaited::Command(request)) => Step::Send(request),
+                Some(Awaited::Pause(pause)) => Step::Sleep(pause),
                 None => unreachable!("rules wait for nothing but a reply or a pause"),
             },
         }

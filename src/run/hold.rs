@@ -59,11 +59,11 @@ struct Status {
     /// Whether the loss is still to be reported.
     unreported: bool,
     on_loss: Vec<Contained<OnLoss>>,
-    keeper: Keeper,
+    keeper: KeeperState,
 }
 
 /// Whether the keeper could be asked to work on the lock.
-enum Keeper {
+enum KeeperState {
     Works,
     /// Why not, to be reported.
     Failed(String),
@@ -96,7 +96,7 @@ impl Hold {
             phase: Phase::Held,
             unreported: false,
             on_loss: Vec::new(),
-            keeper: Keeper::Works,
+            keeper: KeeperState::Works,
         };
         Self {
             key,
@@ -200,11 +200,11 @@ impl Hold {
     pub(crate) fn note_kept(&self, asked: Result<(), io::Error>) {
         let keeper = &mut self.status().keeper;
         match (asked, &keeper) {
-            (Ok(()), _) => *keeper = Keeper::Works,
-            (Err(error), Keeper::Works) => {
-                *keeper = Keeper::Failed(format!("cannot start a thread: {error}"));
+            (Ok(()), _) => *keeper = KeeperState::Works,
+            (Err(error), KeeperState::Works) => {
+                *keeper = KeeperState::Failed(format!("cannot start a thread: {error}"));
             }
-            (Err(_), Keeper::Failed(_) | Keeper::Reported) => {}
+            (Err(_), KeeperState::Failed(_) | KeeperState::Reported) => {}
         }
     }
 
@@ -212,9 +212,9 @@ impl Hold {
     /// locked: the program may do anything then, such as dropping a guard.
     pub(crate) fn report(&self) {
         let mut status = self.status();
-        if let Keeper::Failed(reason) = &mut status.keeper {
+        if let KeeperState::Failed(reason) = &mut status.keeper {
             let reason = mem::take(reason);
-            status.keeper = Keeper::Reported;
+            status.keeper = KeeperState::Reported;
             drop(status);
             let details = format_args!("is neither extended nor looked at: {reason}");
             self.observer.problem(Some(&self.key), ProblemKind::KeeperUnavailable, &details);

@@ -26,7 +26,7 @@ pub(crate) type Work<T> = fn(Vec<(u64, T)>);
 /// A thread for what is due later. It starts when there is something, and ends when there has been nothing for a while, or when this is
 /// dropped.
 pub(crate) struct Keeper<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Schedule<T>>,
     /// The name of its thread.
     name: &'static str,
     work: Work<T>,
@@ -35,13 +35,13 @@ pub(crate) struct Keeper<T> {
     refuses_threads: std::sync::atomic::AtomicBool,
 }
 
-struct Shared<T> {
-    state: Mutex<State<T>>,
+struct Schedule<T> {
+    state: Mutex<DueWork<T>>,
     changed: Condvar,
 }
 
-struct State<T> {
-    due: BTreeMap<(Uptime, u64), Item<T>>,
+struct DueWork<T> {
+    due: BTreeMap<(Uptime, u64), DueItem<T>>,
     /// When each is due.
     at: HashMap<u64, Uptime>,
     last_id: u64,
@@ -56,7 +56,7 @@ struct State<T> {
     closed: bool,
 }
 
-struct Item<T> {
+struct DueItem<T> {
     work: T,
     /// How much earlier it may be done, together with others.
     slack: Duration,
@@ -64,7 +64,7 @@ struct Item<T> {
 
 impl<T: Send + 'static> Keeper<T> {
     pub(crate) fn new(name: &'static str, work: Work<T>) -> Self {
-        let state = State {
+        let state = DueWork {
             due: BTreeMap::new(),
             at: HashMap::new(),
             last_id: 0,
@@ -75,7 +75,7 @@ impl<T: Send + 'static> Keeper<T> {
             closed: false,
         };
         Self {
-            shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }),
+            shared: Arc::new(Schedule { state: Mutex::new(state), changed: Condvar::new() }),
             name,
             work,
             process: process::id(),
@@ -110,7 +110,7 @@ impl<T: Send + 'static> Keeper<T> {
         }
         let replaced = state.remove(id);
         state.at.insert(id, due);
-        state.due.insert((due, id), Item { work, slack });
+        state.due.insert((due, id), DueItem { work, slack });
         let now = clock::now();
         state.added = now.uptime;
         // The thread may begin late, and a clock that is set before is to be noticed as well.
@@ -158,8 +158,8 @@ impl<T> Keeper<T> {
     }
 }
 
-impl<T> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+impl<T> Schedule<T> {
+    fn lock(&self) -> MutexGuard<'_, DueWork<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,8 +193,8 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> State<T> {
-    fn remove(&mut self, id: u64) -> Option<Item<T>> {
+impl<T> DueWork<T> {
+    fn remove(&mut self, id: u64) -> Option<DueItem<T>> {
         let due = self.at.remove(&id)?;
         self.due.remove(&(due, id))
     }
@@ -297,7 +297,7 @@ mod tests {
         assert!(!state.clock_was_set(later(1000, 4000)));
         let (sender, _done) = channel();
         state.at.insert(1, now.uptime.after(LONG));
-        state.due.insert((now.uptime.after(LONG), 1), Item { work: sender, slack: Duration::ZERO });
+        state.due.insert((now.uptime.after(LONG), 1), DueItem { work: sender, slack: Duration::ZERO });
         assert_eq!(state.take_all().len(), 1);
         assert!(state.due.is_empty() && state.at.is_empty());
     }

@@ -40,11 +40,11 @@ pub(super) struct Notifications {
     queue: Arc<WaitQueue<Delivery>>,
     /// What this process listens on.
     channel: Vec<u8>,
-    state: Mutex<State>,
+    state: Mutex<Lists>,
 }
 
 #[derive(Default)]
-struct State {
+struct Lists {
     /// The keys that threads of this process wait for, or waited for lately.
     keys: HashMap<Key, Waited>,
     /// When this process notified another that may not have asked yet.
@@ -278,7 +278,7 @@ impl Notifications {
         }
     }
 
-    fn may_send(&self, state: &State, now: Uptime) -> bool {
+    fn may_send(&self, state: &Lists, now: Uptime) -> bool {
         state.sending_paused_until.is_none_or(|until| now >= until) && self.backend.has_channels()
     }
 
@@ -327,12 +327,12 @@ impl Notifications {
         Limits { connected_by: clock::uptime().after(SHORT_CONNECT_WAIT), ..self.limits() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Lists> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Lists {
     fn note_notified(&mut self, key: &Key, now: Uptime) {
         if self.notified.len() >= MANY {
             self.notified.retain(|_, at| now < at.after(HEAD_START));

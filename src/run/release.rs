@@ -50,7 +50,7 @@ pub(super) struct Releasing<'a> {
     expires: bool,
     /// Until it has ended.
     holder: Option<HolderTicket<Delivery>>,
-    turn: Turn,
+    turn: Successor,
     /// How the thread waits that it is handed over to.
     next: Option<Box<WaitMode>>,
     pub(super) job: Job<'a, HandedOver>,
@@ -103,14 +103,14 @@ impl Engine {
         let mut session =
             Session::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
         let next = match &turn {
-            Turn::Passes if lease.end.is_some() => {
+            Successor::Passes if lease.end.is_some() => {
                 let is_like = |mode: &WaitMode| {
                     mode.options().protocol == options.protocol && mode.options().expiration.is_some()
                 };
                 holder.next(taken, is_like).map(Box::new)
             }
-            Turn::Passes | Turn::Comes | Turn::Yields => None,
-            Turn::Ends(taking) => {
+            Successor::Passes | Successor::Comes | Successor::Yields => None,
+            Successor::Ends(taking) => {
                 session.take(taking.clone());
                 None
             }
@@ -167,7 +167,7 @@ impl Engine {
         };
         holder.end(self.ending(key, turn, released, taken, now), now);
         // The threads that it was left to may have given up meanwhile.
-        let is_left_here = released && !matches!(turn, Turn::Ends(_));
+        let is_left_here = released && !matches!(turn, Successor::Ends(_));
         if options.notifies && is_left_here && !self.queue.is_waited_for(key) {
             self.notifications.was_left_to_none(key);
         }
@@ -186,12 +186,12 @@ impl Engine {
     fn ending(
         &self,
         key: &Key,
-        turn: &Turn,
+        turn: &Successor,
         released: bool,
         taken: Option<Result<Reply, Failure>>,
         now: Uptime,
     ) -> Ending {
-        if let Turn::Ends(taking) = turn {
+        if let Successor::Ends(taking) = turn {
             self.notifications.sent_next(key, taking, taken.as_ref());
         }
         let passed = match taken {
@@ -203,36 +203,36 @@ impl Engine {
         };
         match turn {
             _ if !released => Ending::Hint(Hint::Changed),
-            Turn::Passes | Turn::Comes => Ending::Hint(Hint::Freed),
-            Turn::Yields => Ending::NextSlice(Hint::Freed),
-            Turn::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
-            Turn::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
+            Successor::Passes | Successor::Comes => Ending::Hint(Hint::Freed),
+            Successor::Yields => Ending::NextSlice(Hint::Freed),
+            Successor::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
+            Successor::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
-            Turn::Ends(_) => Ending::NextSlice(Hint::Changed),
+            Successor::Ends(_) => Ending::NextSlice(Hint::Changed),
         }
     }
 
     /// Whose turn it is after a release.
-    fn turn(&self, holder: &HolderTicket<Delivery>, key: &Key, options: &LockOptions, now: Now) -> Turn {
+    fn turn(&self, holder: &HolderTicket<Delivery>, key: &Key, options: &LockOptions, now: Now) -> Successor {
         let yields = holder.of_next(|key, activity| activity.window(key, now).is_some());
         if yields == Some(true) {
-            return Turn::Yields;
+            return Successor::Yields;
         }
         if options.notifies {
             let slice = holder.slice();
             if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
-                return Turn::Passes;
+                return Successor::Passes;
             }
             if let Some(taking) = self.notifications.next(key, slice.is_some()) {
-                return Turn::Ends(taking);
+                return Successor::Ends(taking);
             }
         }
-        if yields.is_some() { Turn::Passes } else { Turn::Comes }
+        if yields.is_some() { Successor::Passes } else { Successor::Comes }
     }
 }
 
 /// Whose turn it is after a release.
-enum Turn {
+enum Successor {
     /// That of the next thread of this process.
     Passes,
     /// That of the thread that comes next.

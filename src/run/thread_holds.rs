@@ -17,7 +17,7 @@ pub(crate) enum HoldKind {
     Scoped,
 }
 
-struct Entry {
+struct NotedHold {
     /// The same key on two servers is two locks.
     locker: Weak<Identity>,
     hold: Weak<Hold>,
@@ -25,7 +25,7 @@ struct Entry {
     kind: HoldKind,
 }
 
-impl Entry {
+impl NotedHold {
     /// Returns the hold, on whatever thread its guard is, until that is dropped.
     fn hold(&self) -> Option<Arc<Hold>> {
         self.hold.upgrade().filter(|hold| !hold.is_dropped.load(Ordering::Relaxed))
@@ -34,13 +34,13 @@ impl Entry {
 
 thread_local! {
     /// Of this thread alone, so that no mutex is needed. Dead entries are removed before the list would grow.
-    static ENTRIES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+    static ENTRIES: RefCell<Vec<NotedHold>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Notes that this thread has acquired a lock.
 pub(crate) fn note(locker: &Arc<Identity>, hold: &Arc<Hold>, kind: HoldKind) {
     let (key, hold) = (hold.key.clone(), Arc::downgrade(hold));
-    let entry = Entry { locker: Arc::downgrade(locker), hold, key, kind };
+    let entry = NotedHold { locker: Arc::downgrade(locker), hold, key, kind };
     // A thread that is ending has no list any more, and does not wait for itself.
     let _ = ENTRIES.try_with(|entries| {
         let mut entries = entries.borrow_mut();
@@ -64,10 +64,14 @@ pub(crate) fn scoped(locker: &Arc<Identity>, key: &Key) -> Option<Arc<Hold>> {
     })
 }
 
-fn fold<R>(locker: &Arc<Identity>, key: &Key, found: impl Fn(Option<R>, &Entry) -> Option<R>) -> Option<R> {
+fn fold<R>(
+    locker: &Arc<Identity>,
+    key: &Key,
+    found: impl Fn(Option<R>, &NotedHold) -> Option<R>,
+) -> Option<R> {
     let folded = ENTRIES.try_with(|entries| {
         let entries = entries.borrow();
-        let of_this_lock = |entry: &&Entry| {
+        let of_this_lock = |entry: &&NotedHold| {
             std::ptr::eq(entry.locker.as_ptr(), Arc::as_ptr(locker))
                 && entry.key == *key
                 && entry.hold().is_some()

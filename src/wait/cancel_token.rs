@@ -35,10 +35,10 @@ use super::sync::{Mutex, PoisonError, Thread, TryLockError, current};
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct CancelToken(Arc<Shared>);
+pub struct CancelToken(Arc<Waits>);
 
 #[derive(Default)]
-struct Shared {
+struct Waits {
     cancelled: AtomicBool,
     waiting: Mutex<Vec<Thread>>,
 }
@@ -75,7 +75,7 @@ impl CancelToken {
     }
 }
 
-impl Shared {
+impl Waits {
     fn wake_all(&self) {
         let waiting = match self.waiting.try_lock() {
             Ok(waiting) => waiting,
@@ -97,7 +97,7 @@ impl Shared {
 }
 
 /// A thread that is woken when its token is cancelled.
-pub(crate) struct Registered<'a>(&'a Shared);
+pub(crate) struct Registered<'a>(&'a Waits);
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {

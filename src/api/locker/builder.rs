@@ -49,20 +49,20 @@ pub struct LockerBuilder {
 #[derive(Clone, Debug)]
 enum Connections {
     Own(Box<redis::Client>),
-    Shared(SharedPool),
+    Shared(UserPool),
 }
 
 /// A pool of the user's own, of any manager: builds a locker on it with a limit for commands, and one for the time that a server may be
 /// unreachable.
 #[derive(Clone)]
-struct SharedPool {
+struct UserPool {
     locker: Arc<dyn Fn(Duration, Duration) -> Locker + Send + Sync>,
     tests_on_check_out: bool,
 }
 
-impl fmt::Debug for SharedPool {
+impl fmt::Debug for UserPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedPool")
+        f.debug_struct("UserPool")
             .field("tests_on_check_out", &self.tests_on_check_out)
             .finish_non_exhaustive()
     }
@@ -81,7 +81,7 @@ impl LockerBuilder {
         let locker = move |command_timeout, retry_for| {
             Locker::over(Arc::new(PooledBackend::shared(pool.clone(), command_timeout, retry_for)))
         };
-        Self::over(Connections::Shared(SharedPool { locker: Arc::new(locker), tests_on_check_out }))
+        Self::over(Connections::Shared(UserPool { locker: Arc::new(locker), tests_on_check_out }))
     }
 
     fn over(connections: Connections) -> Self {

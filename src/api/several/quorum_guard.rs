@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 use std::{fmt, mem};
 
-use super::quorum_servers::{Answers, Guards, Late, Servers, complete};
+use super::quorum_servers::{Gathered, Guards, Late, Servers, complete};
 use crate::api::guard::LockGuard;
 use crate::api::loss_signal::{Losable, LossSignal};
 use crate::report::error::Error;
@@ -19,7 +19,7 @@ use crate::values::key::Key;
 const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);
 
 /// A lock that a majority of servers has granted, as its guard and its signals share it.
-struct Held {
+struct QuorumHold {
     servers: Servers,
     locks: Mutex<Locks>,
     /// Why it was lost, once that was noticed.
@@ -39,7 +39,7 @@ fn left((_, guard): &(usize, Arc<LockGuard>)) -> Duration {
     guard.remaining().unwrap_or_default()
 }
 
-impl Held {
+impl QuorumHold {
     /// Takes in what was granted late, unless the hold has ended: that would not make it whole again. `None` in a forked child, where a
     /// thread that is not there may have them locked (I10).
     fn locks(&self) -> Option<MutexGuard<'_, Locks>> {
@@ -92,7 +92,7 @@ impl Held {
     }
 }
 
-impl Losable for Held {
+impl Losable for QuorumHold {
     fn loss(&self, _: Now) -> Option<LossReason> {
         if self.locks().is_some_and(|locks| locks.watched > 0) {
             self.watch();
@@ -121,12 +121,12 @@ impl Losable for Held {
 }
 
 // A panic in the program's code leaves nothing here half done: nothing of it runs while the locks are locked.
-impl UnwindSafe for Held {}
-impl RefUnwindSafe for Held {}
+impl UnwindSafe for QuorumHold {}
+impl RefUnwindSafe for QuorumHold {}
 
-impl fmt::Debug for Held {
+impl fmt::Debug for QuorumHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Held")
+        f.debug_struct("QuorumHold")
             .field("guards", &self.locks().as_ref().map(|locks| &locks.guards))
             .field("lost", &self.lost)
             .finish_non_exhaustive()
@@ -139,7 +139,7 @@ impl fmt::Debug for Held {
 /// server is extended by that locker's thread.
 #[must_use = "if unused, the lock is released at once"]
 pub struct QuorumGuard {
-    held: Arc<Held>,
+    held: Arc<QuorumHold>,
     /// Until when the lock stays held, by [`hold_at_least`](crate::LockOptions::hold_at_least).
     held_until: Uptime,
 }
@@ -147,7 +147,7 @@ pub struct QuorumGuard {
 impl QuorumGuard {
     pub(super) fn new(servers: Servers, guards: Guards, late: Late, held_until: Uptime) -> Self {
         let locks = Mutex::new(Locks { guards, late: Some(late), watched: 0 });
-        Self { held: Arc::new(Held { servers, locks, lost: OnceLock::new() }), held_until }
+        Self { held: Arc::new(QuorumHold { servers, locks, lost: OnceLock::new() }), held_until }
     }
 
     fn servers(&self) -> &Servers {
@@ -227,7 +227,7 @@ impl QuorumGuard {
     ) -> Result<(), Error> {
         let (began, asked) = (clock::uptime(), guards.len());
         let inbox = self.servers().each(guards, act);
-        let Answers { agree, granted, refused } = self.servers().gather(&inbox, asked, |()| Duration::MAX);
+        let Gathered { agree, granted, refused } = self.servers().gather(&inbox, asked, |()| Duration::MAX);
         if agree {
             // A process that ends now would leave the others undone, and they need about as long.
             let now = clock::uptime();
@@ -250,7 +250,7 @@ impl QuorumGuard {
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
         self.held.watch();
-        LossSignal::of(Arc::<Held>::clone(&self.held))
+        LossSignal::of(Arc::<QuorumHold>::clone(&self.held))
     }
 
     /// Releases the lock on each server, at the same time: see [`LockGuard::release`]. Waits for a majority, and for the others about as long.

@@ -10,7 +10,7 @@ use crate::api::lock::Lock;
 use crate::api::locker::Locker;
 use crate::net::Backend;
 use crate::report::error::Error;
-use crate::rules::quorum::{Terms, Verdict};
+use crate::rules::quorum::{QuorumTerms, Verdict};
 use crate::run::thread_holds::{self, HoldKind};
 use crate::run::{Engine, MaybeHeld};
 use crate::values::clock::{self, Uptime};
@@ -27,7 +27,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 pub(super) type Inbox<G> = Receiver<(usize, Result<G, Error>)>;
 
 /// The answers that have come, and whether a majority agrees.
-pub(super) struct Answers<G> {
+pub(super) struct Gathered<G> {
     pub(super) agree: bool,
     pub(super) granted: Vec<(usize, G)>,
     pub(super) refused: Vec<(usize, Error)>,
@@ -44,7 +44,7 @@ pub(super) type Late = (Inbox<LockGuard>, Arc<()>);
 pub(super) struct Servers {
     pub(super) key: Key,
     list: Arc<[Server]>,
-    pub(super) terms: Terms,
+    pub(super) terms: QuorumTerms,
 }
 
 /// One of the servers.
@@ -77,7 +77,7 @@ impl Servers {
             return Err(Error::invalid(key, problem));
         }
         let lease = options.expiration.unwrap_or_default().saturating_sub(options.allowance);
-        Ok(Self { key, terms: Terms::of(list.len(), lease), list })
+        Ok(Self { key, terms: QuorumTerms::of(list.len(), lease), list })
     }
 
     pub(super) fn lockers(&self) -> impl Iterator<Item = &Locker> {
@@ -128,7 +128,7 @@ impl Servers {
         }
         drop(sender);
         let left = |guard: &LockGuard| guard.remaining().unwrap_or_default();
-        let Answers { agree, granted, refused } = self.gather(&inbox, self.list.len(), left);
+        let Gathered { agree, granted, refused } = self.gather(&inbox, self.list.len(), left);
         // One that is too old by now has come too late.
         let in_time = granted.iter().filter(|(_, guard)| self.terms.spare(left(guard)).is_some());
         let agreed: Vec<usize> = in_time.map(|(server, _)| *server).collect();
@@ -174,7 +174,7 @@ impl Servers {
         inbox: &Inbox<G>,
         mut asked: usize,
         left: impl Fn(&G) -> Duration,
-    ) -> Answers<G> {
+    ) -> Gathered<G> {
         let (began, mut by) = (clock::uptime(), self.answered_by());
         let (mut granted, mut refused) = (Vec::new(), Vec::new());
         loop {
@@ -187,7 +187,7 @@ impl Servers {
                     by = by.min(now.after(now.since(began)));
                     Duration::MAX
                 }
-                verdict => return Answers { agree: verdict == Verdict::Agreed, granted, refused },
+                verdict => return Gathered { agree: verdict == Verdict::Agreed, granted, refused },
             };
             match inbox.recv_timeout(by.since(now).min(at_most)) {
                 Ok((server, Ok(grant))) => granted.push((server, grant)),

@@ -6,8 +6,8 @@ use super::*;
 use crate::net::errors::RefusalKind;
 use crate::values::key::Key;
 
-fn entry(ttl: Option<Duration>) -> Entry {
-    Entry { value: b"2".as_slice().into(), ttl }
+fn entry(ttl: Option<Duration>) -> NewValue {
+    NewValue { value: b"2".as_slice().into(), ttl }
 }
 
 fn next_after(expires: bool) -> Command {

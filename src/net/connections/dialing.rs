@@ -15,11 +15,11 @@ const PANIC_PAUSE: Duration = Duration::from_secs(5);
 /// Shared by the threads that use a pool.
 #[derive(Debug, Default)]
 pub(in crate::net) struct Dialing {
-    state: Mutex<State>,
+    state: Mutex<DialState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct DialState {
     /// No attempt begins before, since a server without room has closed a connection.
     left_alone_until: Uptime,
     /// When the last attempt failed and how, unless a later one succeeded.
@@ -53,7 +53,7 @@ impl Dialing {
     pub(in crate::net) fn succeeded(&self) {
         let mut state = self.lock();
         let (in_progress, left_alone_until) = (state.in_progress - 1, state.left_alone_until);
-        *state = State { left_alone_until, in_progress, ..State::default() };
+        *state = DialState { left_alone_until, in_progress, ..DialState::default() };
     }
 
     /// Notes that the server had no room for a connection that was open already.
@@ -107,7 +107,7 @@ impl Dialing {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, DialState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,7 @@ use std::ops::DerefMut;
 use super::lock_connection::LockConnection;
 use super::opener::Opener;
 use crate::net::errors::Failure;
-use crate::net::item::Left;
+use crate::net::item::AfterTrip;
 use crate::net::limits::Limits;
 use crate::net::{Sent, Trip};
 use crate::values::clock::Now;
@@ -39,7 +39,7 @@ pub(crate) trait Source: Send + Sync + fmt::Debug {
     fn opener(&self) -> Option<&Opener>;
 
     /// A master that has become a replica: a new connection finds out where the address leads now.
-    fn note_role(&self, left: &Left) {
+    fn note_role(&self, left: &AfterTrip) {
         if left.read_only
             && let Some(opener) = self.opener()
         {

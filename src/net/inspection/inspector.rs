@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd, from_redis_value};
 
 use super::clock_difference::ClockDifference;
-use super::report::{Answers, ServerReport};
+use super::report::{ServerAnswers, ServerReport};
 use crate::net::connections::{Checkout as _, LockConnection, Role, ServerInfo, Source, ask};
 use crate::net::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::net::limits::{Budget, Limits};
@@ -75,7 +75,7 @@ const LOOK_FOR_A_SECOND: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// An answer, unless it was lost.
-type Asked<T> = Result<T, TransportError>;
+type Probed<T> = Result<T, TransportError>;
 
 /// An inspection over one connection.
 struct Inspector<'a, C> {
@@ -127,11 +127,17 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
         } else {
             None
         };
-        Ok(Ok(ServerReport::from_answers(Answers { info, version, config, refused: self.refused, clock })))
+        Ok(Ok(ServerReport::from_answers(ServerAnswers {
+            info,
+            version,
+            config,
+            refused: self.refused,
+            clock,
+        })))
     }
 
     /// Tries the commands that locking sends, on a key of its own.
-    fn try_commands(&mut self, version: Version) -> Asked<()> {
+    fn try_commands(&mut self, version: Version) -> Probed<()> {
         let key = self.key.as_bytes();
         let del = cmd("DEL").arg(key).clone();
         self.probe("GET", cmd("GET").arg(key))?;
@@ -153,7 +159,7 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
     }
 
     /// Returns whether the command was carried out, and notes it if this user may never run it.
-    fn probe(&mut self, name: &'static str, command: &Cmd) -> Asked<bool> {
+    fn probe(&mut self, name: &'static str, command: &Cmd) -> Probed<bool> {
         let Err(refusal) = self.one(command)? else { return Ok(true) };
         if refuses_the_command(&refusal) {
             self.refused.insert(name, refusal);
@@ -161,11 +167,11 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
         Ok(false)
     }
 
-    fn one(&mut self, command: &Cmd) -> Asked<Result<Value, Refusal>> {
+    fn one(&mut self, command: &Cmd) -> Probed<Result<Value, Refusal>> {
         ask(self.connection, command, self.limit)
     }
 
-    fn clock_by_time(&mut self) -> Asked<Option<ClockDifference>> {
+    fn clock_by_time(&mut self) -> Probed<Option<ClockDifference>> {
         let mut difference = None;
         for _ in 0..READINGS {
             let before = clock::now().wall;
@@ -186,7 +192,7 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
     }
 
     /// Before 2.6 the server's clock shows in the time to live of a key with a given expiry time.
-    fn clock_by_ttl(&mut self) -> Asked<Option<ClockDifference>> {
+    fn clock_by_ttl(&mut self) -> Probed<Option<ClockDifference>> {
         let mut difference = None;
         for until in [clock::now().wall.after(PROBE_STAYS), LATEST] {
             let until = until.0 / 1_000_000;
@@ -213,7 +219,7 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
         Ok(difference)
     }
 
-    fn await_next_second(&mut self, until: u64) -> Asked<Option<ClockDifference>> {
+    fn await_next_second(&mut self, until: u64) -> Probed<Option<ClockDifference>> {
         let mut difference = None;
         let mut first = None;
         let began = clock::uptime();

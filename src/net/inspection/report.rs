@@ -44,7 +44,7 @@ pub enum Persistence {
 
 /// What a server answered.
 #[derive(Debug)]
-pub(super) struct Answers {
+pub(super) struct ServerAnswers {
     pub(super) info: ServerInfo,
     pub(super) version: Version,
     /// What CONFIG GET returned, by the name of the parameter.
@@ -54,8 +54,8 @@ pub(super) struct Answers {
 }
 
 impl ServerReport {
-    pub(super) fn from_answers(answers: Answers) -> Self {
-        let Answers { info, version, config, refused, clock } = answers;
+    pub(super) fn from_answers(answers: ServerAnswers) -> Self {
+        let ServerAnswers { info, version, config, refused, clock } = answers;
         // Newer servers report some of it in INFO, which needs fewer rights.
         let reported = |parameter: &str, field: &str| {
             config.get(parameter).map_or(info.get(field), |value| Some(value.as_str()))

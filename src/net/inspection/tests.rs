@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::report::{Answers, Persistence, ServerReport};
+use super::report::{Persistence, ServerAnswers, ServerReport};
 use super::{ClockDifference, Warning};
 use crate::net::connections::ServerInfo;
 use crate::net::errors::Refusal;
@@ -13,9 +13,9 @@ const OLD: &str = "redis_version:2.0.5\r\nconnected_slaves:0\r\nrole:master\r\n"
 const NEW: &str = "# Server\r\nredis_version:7.0.15\r\n# Persistence\r\naof_enabled:0\r\n# Memory\r\nmaxmemory:0\r\n\
                    maxmemory_policy:noeviction\r\n# Replication\r\nrole:master\r\nconnected_slaves:2\r\n";
 
-fn answers(info: &str, config: &[(&'static str, &str)], refused: &[(&'static str, &str)]) -> Answers {
+fn answers(info: &str, config: &[(&'static str, &str)], refused: &[(&'static str, &str)]) -> ServerAnswers {
     let info = ServerInfo::parse(redis::Value::SimpleString(info.into())).unwrap();
-    Answers {
+    ServerAnswers {
         version: info.version().unwrap(),
         info,
         config: config.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
@@ -173,7 +173,8 @@ fn a_clock_that_differs_much_is_warned_of() {
     let at = |millis: u64| Wall((1_795_000_000_000 + millis) * 1000);
     for (ahead, warned) in [(499, false), (503, true)] {
         let clock = ClockDifference::of(at(0), at(2), at(ahead), Duration::ZERO);
-        let server = ServerReport::from_answers(Answers { clock: Some(clock), ..answers(OLD, &[], &[]) });
+        let server =
+            ServerReport::from_answers(ServerAnswers { clock: Some(clock), ..answers(OLD, &[], &[]) });
         let found = server.warnings().iter().any(|warning| matches!(warning, Warning::ClockDiffers { .. }));
         assert_eq!(found, warned, "{ahead} ms");
     }

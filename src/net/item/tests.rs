@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::*;
 use crate::net::connections::exchange;
 use crate::net::connections::fake::{FakeConnection, closed, late, refused};
-use crate::rules::{Change, Entry};
+use crate::rules::{Change, NewValue};
 use crate::values::clock;
 
 /// Sends those of the items that say so, and receives their replies.
-fn trip(connection: &mut FakeConnection, items: &mut [&mut Item]) -> Left {
+fn trip(connection: &mut FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
     let mut packed = Packed::default();
     items.iter().filter(|item| item.is_sent()).for_each(|item| packed.append(&item.packed));
     let mut replies = Vec::new();
@@ -46,7 +46,7 @@ fn item(command: &Command, needs: Protocol, before: Option<End>) -> Item {
 }
 
 fn set() -> Command {
-    Command::SetNx(Entry { value: b"1".as_slice().into(), ttl: None })
+    Command::SetNx(NewValue { value: b"1".as_slice().into(), ttl: None })
 }
 
 /// Sends SETNX, GET, DEL and SETNX in one trip. Returns the four outcomes, and whether the connection stays.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::{Lane, Line, Slot};
 use crate::net::lanes::{Lanes, Told};
 use crate::net::limits::Report;
-use crate::net::trip::Job;
+use crate::net::trip::TripState;
 
 /// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection is not used again, what
 /// was on the wire is lost, and a queued thread leads.
 pub(super) struct Leading<'a> {
-    lanes: &'a Lanes<Job, Line>,
+    lanes: &'a Lanes<TripState, Line>,
     slot: &'a Arc<Slot>,
     pub(super) lane: Option<Lane>,
     pub(super) finished: Vec<Arc<Slot>>,
@@ -23,7 +23,7 @@ pub(super) struct Leading<'a> {
 
 impl<'a> Leading<'a> {
     pub(super) fn of(
-        lanes: &'a Lanes<Job, Line>,
+        lanes: &'a Lanes<TripState, Line>,
         slot: &'a Arc<Slot>,
         lane: Lane,
         finished: Vec<Arc<Slot>>,
@@ -90,19 +90,19 @@ impl Drop for Leading<'_> {
 }
 
 /// A thread that waits for its job. Dropped by a panic, it waits no longer.
-pub(super) struct Waiting<'a> {
-    lanes: &'a Lanes<Job, Line>,
+pub(super) struct WaitingJob<'a> {
+    lanes: &'a Lanes<TripState, Line>,
     slot: &'a Arc<Slot>,
     pub(super) ended: bool,
 }
 
-impl<'a> Waiting<'a> {
-    pub(super) fn of(lanes: &'a Lanes<Job, Line>, slot: &'a Arc<Slot>) -> Self {
+impl<'a> WaitingJob<'a> {
+    pub(super) fn of(lanes: &'a Lanes<TripState, Line>, slot: &'a Arc<Slot>) -> Self {
         Self { lanes, slot, ended: false }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingJob<'_> {
     fn drop(&mut self) {
         if self.ended || self.lanes.leave(self.slot) {
             return;

@@ -6,21 +6,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, thread};
 
-use super::leading::Waiting;
+use super::leading::WaitingJob;
 use super::{Lane, Line, Slot};
 use crate::net::connections::{Checkout, Connection, Dialing, LockConnection as _, Opener, Source as _};
 use crate::net::errors::{ConnectError, Failure, TransportError};
 use crate::net::lanes::{Entered, Lanes, Terms, Told};
 use crate::net::limits::Limits;
 use crate::net::patience::Patience;
-use crate::net::trip::Job;
+use crate::net::trip::TripState;
 use crate::values::clock::{self, Uptime};
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) struct OwnSource {
-    pub(super) lanes: Arc<Lanes<Job, Line>>,
+    pub(super) lanes: Arc<Lanes<TripState, Line>>,
     pub(super) patience: Patience,
     pub(super) opener: Arc<Opener>,
     pub(super) dialing: Arc<Dialing>,
@@ -46,7 +46,7 @@ impl OwnSource {
         slot: &Arc<Slot>,
         alone: bool,
         limits: &Limits<'_>,
-    ) -> Result<Told<Job, Line>, Failure> {
+    ) -> Result<Told<TripState, Line>, Failure> {
         let may_open = || {
             let now = clock::uptime();
             now < limits.connected_by && self.dialing.begin(now)
@@ -60,7 +60,7 @@ impl OwnSource {
             Entered::Waits { opens: true } => self.open_one(),
             Entered::Waits { opens: false } => {}
         }
-        let mut waiting = Waiting::of(&self.lanes, slot);
+        let mut waiting = WaitingJob::of(&self.lanes, slot);
         let (mut queued, mut woken, mut ended) = (true, false, None);
         let mut yields = self.patience.yields();
         let park = || {
@@ -118,7 +118,7 @@ impl OwnSource {
     }
 }
 
-fn failed(lanes: &Lanes<Job, Line>, dialing: &Dialing, error: ConnectError) {
+fn failed(lanes: &Lanes<TripState, Line>, dialing: &Dialing, error: ConnectError) {
     dialing.failed(clock::uptime(), error);
     lanes.opened(None);
     lanes.wake_queued();
@@ -126,7 +126,7 @@ fn failed(lanes: &Lanes<Job, Line>, dialing: &Dialing, error: ConnectError) {
 
 /// A connection that a thread has for itself.
 pub(crate) struct Alone {
-    pub(super) lanes: Arc<Lanes<Job, Line>>,
+    pub(super) lanes: Arc<Lanes<TripState, Line>>,
     /// Until it is dropped.
     pub(super) lane: Option<Lane>,
 }

@@ -8,7 +8,7 @@ use crate::net::connections::fake::{FakeConnection, closed, refused};
 use crate::net::errors::Failure;
 use crate::net::limits::Budget;
 use crate::net::{Sent, Watch};
-use crate::rules::Entry;
+use crate::rules::NewValue;
 
 type Answer = (Vec<Value>, Option<redis::RedisError>);
 /// A name, the replies to each trip, what is sent, what comes of each key, and whether the connection stays.
@@ -49,7 +49,7 @@ fn changed(watch: &Command, keys: [&str; 2], answers: &[Answer]) -> (Vec<String>
         assert!(ended.is_some() || replies.len() == count, "{replies:?}: {count}");
         (replies, ended)
     });
-    let entry = Entry { value: b"y".as_slice().into(), ttl: None };
+    let entry = NewValue { value: b"y".as_slice().into(), ttl: None };
     let (set, keys) = (Request::at_any_time(Command::Exec(Change::Set(entry))), keys.map(Key::from));
     let trips = keys.each_ref().map(|key| Trip {
         watch: Some(Watch { command: watch, expected: b"x" }),
@@ -57,7 +57,7 @@ fn changed(watch: &Command, keys: [&str; 2], answers: &[Answer]) -> (Vec<String>
         ..Trip::new(key, &set)
     });
     let jobs = trips.each_ref().map(|trip| {
-        let mut job = Job::default();
+        let mut job = TripState::default();
         job.set(trip, Protocol::Watched);
         RefCell::new(job)
     });

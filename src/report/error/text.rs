@@ -27,12 +27,12 @@ impl fmt::Display for Of<'_> {
 }
 
 /// How a wait was ended, which may have been before it began.
-pub(super) struct Ended {
+pub(super) struct Cancellation {
     pub(super) waited: Duration,
     pub(super) shut_down: bool,
 }
 
-impl fmt::Display for Ended {
+impl fmt::Display for Cancellation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.shut_down {
             return f.write_str("its locker was shut down; open a new one if the program goes on");

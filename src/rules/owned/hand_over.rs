@@ -8,7 +8,7 @@ use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
-use crate::rules::{Change, Command, Entry, GiveUp, Reply, Request};
+use crate::rules::{Change, Command, GiveUp, NewValue, Reply, Request};
 use crate::values::clock::Now;
 use crate::values::value::LockState;
 
@@ -56,7 +56,7 @@ pub(crate) async fn end(io: &Io, own: Owned) -> Result<HandedOver, GiveUp> {
 async fn by_transaction(io: &Io, own: &Owned, next: NextLease) -> Result<Option<HandedOver>, GiveUp> {
     let NextLease { lease, expiration } = next;
     let lease = own.lease.replaced_by(&lease, io.now());
-    let change = Change::Set(Entry::of(&lease, own.protocol, Some(expiration)));
+    let change = Change::Set(NewValue::of(&lease, own.protocol, Some(expiration)));
     Ok(Some(match change_watched(io, own, change).await {
         // The transaction has waited for its connection. Nobody has that lease; left alone it would expire.
         Ok(Changed::Done { ours, .. }) if lease.has_passed(io.now()) => {

@@ -9,7 +9,7 @@ use crate::rules::owned::{Counted, Extension, HandedOver, Owned, Release, Verifi
 use crate::rules::ownership::LossReason;
 use crate::rules::simulated::Watching;
 use crate::rules::task::Task;
-use crate::rules::{Change, Command, Entry, GiveUp, Reply, Request, Step};
+use crate::rules::{Change, Command, GiveUp, NewValue, Reply, Request, Step};
 use crate::values::clock::Now;
 use crate::values::options::{LockOptions, Protocol, Takeover};
 use crate::values::value::LockState;
@@ -142,9 +142,9 @@ impl Client {
     }
 
     fn note_value(&mut self, command: &Command) {
-        if let Command::SetNx(Entry { value, .. })
+        if let Command::SetNx(NewValue { value, .. })
         | Command::GetSet(value)
-        | Command::Exec(Change::Set(Entry { value, .. })) = command
+        | Command::Exec(Change::Set(NewValue { value, .. })) = command
         {
             assert!(
                 self.options.expiration.is_none() || !self.values.contains(&value.to_vec()),

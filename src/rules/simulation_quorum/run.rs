@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{CLIENTS, Conditions, EXPIRATION, Flaw};
 use crate::rules::lease::GUARD;
-use crate::rules::quorum::{Terms, Verdict};
+use crate::rules::quorum::{QuorumTerms, Verdict};
 
 /// The wall clock of the first client shows this when the search begins, so that no clock is negative.
 const EPOCH: u64 = 1_000_000;
@@ -79,7 +79,7 @@ struct Sent {
 #[derive(Debug)]
 pub(super) struct Run {
     conditions: Conditions,
-    terms: Terms,
+    terms: QuorumTerms,
     now: u64,
     owners: u64,
     servers: Vec<Server>,
@@ -97,7 +97,7 @@ pub(super) type Step = (u8, usize, u64);
 impl Run {
     pub(super) fn new(conditions: Conditions) -> Self {
         let Conditions { servers, allowance, flaw, .. } = conditions;
-        let mut terms = Terms::of(servers, Duration::from_millis(EXPIRATION - allowance));
+        let mut terms = QuorumTerms::of(servers, Duration::from_millis(EXPIRATION - allowance));
         if flaw == Some(Flaw::Half) {
             terms.majority = servers / 2;
         }

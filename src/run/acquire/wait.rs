@@ -1,6 +1,7 @@
 //! One wait for one lock: waits for its turn in the queue, then does what the rules say, until there is a lease or an error.
 
 mod attempt;
+mod failed;
 mod listed;
 mod readers;
 
@@ -10,9 +11,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::net::StopCheck;
-use crate::report::error::{Contention, Error};
+use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::GiveUp;
 use crate::rules::acquire::{Cue, Note, Params};
 use crate::rules::lease::Lease;
 use crate::run::session::Session;
@@ -69,7 +69,7 @@ pub(in crate::run) struct Wait<'a> {
 }
 
 impl Engine {
-    pub(in crate::run) fn report_note(&self, key: &Key, note: &Note) {
+    fn report_note(&self, key: &Key, note: &Note) {
         match note {
             Note::TakenOver(from) => self.observer.notify(&Event::TakenOver { key, from }),
             Note::ValueOverwritten(winner) => self.observer.value_overwritten(key, winner),
@@ -282,7 +282,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
-    pub(in crate::run) fn has_seen_holder(&self, observation: Option<&Observation>) -> bool {
+    fn has_seen_holder(&self, observation: Option<&Observation>) -> bool {
         match observation.map(|observation| &observation.seen) {
             Some(Some(state)) => *state != LockState::Absent,
             Some(None) => self.options.expiration.is_none(),
@@ -291,7 +291,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
-    pub(in crate::run) fn window(&self, now: Now) -> Option<Uptime> {
+    fn window(&self, now: Now) -> Option<Uptime> {
         let (queue, key) = (&self.engine.queue, self.queue());
         let activity = queue.activity(key).filter(|_| self.slots.is_some() || !queue.is_held(key))?;
         activity.window(key, now)
@@ -311,36 +311,12 @@ impl<'a> Wait<'a> {
         session.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
     }
 
-    pub(in crate::run) fn given_up(&self, session: &mut Session<'_>, reason: GiveUp) -> Error {
-        // A thread that gives up at its own deadline has found out nothing for those behind it.
-        let before_deadline = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
-        let unreachable = match reason {
-            // That all connections are in use says nothing about the server.
-            GiveUp::Unsent => !session.found_pool_exhausted(),
-            reason => reason == GiveUp::Io,
-        };
-        if before_deadline && unreachable {
-            self.engine.note_unreachable();
-        }
-        session.take_error(reason, Self::advice(self.options))
-    }
-
-    /// What to do if it is unknown whether the lock was acquired.
-    pub(in crate::run) fn advice(options: &LockOptions) -> &'static str {
-        match options.expiration {
-            Some(_) => "if the lock was acquired, it frees itself when its lease has passed; try again then",
-            None => {
-                "it has no expiration, so its value names no holder; look at the key, and clear it if its holder has crashed"
-            }
-        }
-    }
-
     /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
-    pub(in crate::run) fn pass_on(&self, hint: Hint) {
+    fn pass_on(&self, hint: Hint) {
         self.engine.queue.notify(self.queue(), hint);
     }
 
-    pub(in crate::run) fn params(&self) -> Params {
+    fn params(&self) -> Params {
         Params {
             options: *self.options,
             deadline: self.deadline,
@@ -350,7 +326,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on.
-    pub(in crate::run) fn parking(&self, until: Option<Uptime>) -> impl FnMut() -> bool {
+    fn parking(&self, until: Option<Uptime>) -> impl FnMut() -> bool {
         move || {
             let left = until.map(|until| until.since(clock::uptime()));
             if self.is_cancelled() || left == Some(Duration::ZERO) {
@@ -364,51 +340,11 @@ impl<'a> Wait<'a> {
         }
     }
 
-    pub(in crate::run) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.is_cancelled() || self.engine.queue.is_closed()
     }
 
     fn is_cancelled(&self) -> bool {
         self.cancel_token.is_some_and(CancelToken::is_cancelled)
-    }
-
-    /// Fails where the wait was ended from outside.
-    pub(in crate::run) fn check(&self) -> Result<(), Error> {
-        let shut_down = self.engine.queue.is_closed();
-        if shut_down || self.is_cancelled() {
-            let waited = clock::uptime().since(self.began.uptime);
-            return Err(Error::Cancelled { key: self.key.clone(), waited, shut_down });
-        }
-        Ok(())
-    }
-
-    /// The error of an attempt that has found the lock held until the end.
-    pub(in crate::run) fn contended(&self, seen: Option<LockState>, exhausted: bool, now: Now) -> Error {
-        let details = self.contention(seen, 0, now);
-        let is_at_deadline = self.deadline.is_some_and(|deadline| now.uptime >= deadline);
-        if exhausted && !is_at_deadline {
-            return Error::Contended { key: self.key.clone(), timeout: None, details: Box::new(details) };
-        }
-        self.timed_out(details)
-    }
-
-    pub(in crate::run) fn timed_out(&self, details: Contention) -> Error {
-        let timeout = Some(self.options.timeout.unwrap_or(Duration::MAX));
-        Error::Contended { key: self.key.clone(), timeout, details: Box::new(details) }
-    }
-
-    pub(in crate::run) fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
-        let Self { engine, key, options, slots, .. } = self;
-        let is_ours = |key: &Key| thread_holds::by_this_thread(&engine.identity, key).is_some();
-        Contention {
-            attempts: self.attempts.get(),
-            waited: now.uptime.since(self.began.uptime),
-            seen,
-            expiring: options.expiration.is_some(),
-            ahead,
-            permits: slots.map(|(slots, _)| slots.len()),
-            holder: self.names_holder.then(|| engine.name_of_holder(key, now)).flatten(),
-            taken_by_this_thread: slots.map_or_else(|| is_ours(key), |(slots, _)| slots.iter().all(is_ours)),
-        }
     }
 }

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::reports::describe;
-use super::{Notifications, REFUSED, State};
+use super::{Lists, Notifications, REFUSED};
 use crate::net::{Failure, Heard};
 use crate::report::event::EventSink;
 use crate::rules::waiting_list::Entry;
@@ -136,13 +136,13 @@ impl Notifications {
     fn end(&self, pause: Option<Duration>) {
         let listening_paused_until = pause.map(|time| clock::uptime().after(time));
         let mut state = self.lock();
-        let State { sending_paused_until, listening_reported, sending_reported, .. } = mem::take(&mut *state);
-        *state = State {
+        let Lists { sending_paused_until, listening_reported, sending_reported, .. } = mem::take(&mut *state);
+        *state = Lists {
             listening_paused_until,
             sending_paused_until,
             listening_reported,
             sending_reported,
-            ..State::default()
+            ..Lists::default()
         };
     }
 }
