@@ -56,8 +56,9 @@
 //! A failed call returns an [`Error`]. Takeovers, lost replies, late releases and more are reported as an [`Event`], to the `log` crate and
 //! to an observer that implements [`Observer`] ([`LockerBuilder::observer`]).
 
-// To read, from `lock.with` to the socket and back: api/lock, run/acquire with acquire/wait below it, rules/acquire, wait/wait_queue,
-// run/session, net/own, net/lanes, net/connections/socket.
+// To read, from `lock.with` to the socket: api/lock, run/acquire, run/acquire/wait and the loop in its file attempt, rules/acquire,
+// run/session, net/pooled, net/own with net/lanes, net/connections/socket. Whose turn it is: wait/wait_queue.
+// The release: api/guard, run/ending, run/release, rules/owned.
 mod api;
 pub mod documentation;
 mod net;

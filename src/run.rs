@@ -175,15 +175,14 @@ impl Engine {
     }
 
     fn note_unreachable(&self) {
-        let now = clock::uptime().0.as_micros();
-        self.unreachable_since.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.unreachable_since.store(clock::uptime().micros(), Ordering::Relaxed);
     }
 
     /// How long a wait that began then retries while the server is unreachable: only briefly where another thread has just given up
     /// while this one was queued behind it. Otherwise the waits of a queue would add up.
     fn retry_for(&self, began: Uptime) -> Duration {
         let full = self.backend.retry_for();
-        let found = Uptime(Duration::from_micros(self.unreachable_since.load(Ordering::Relaxed)));
+        let found = Uptime::of(Duration::from_micros(self.unreachable_since.load(Ordering::Relaxed)));
         let just_now = began < found && clock::uptime().since(found) < full;
         if just_now { SHORT_CONNECT_WAIT.min(full) } else { full }
     }

@@ -11,8 +11,8 @@
 //! 1. A thread queues only while there are as many leaders as there may be, or after an attempt to connect was begun, or where none may
 //!    begin for now: then it looks again after a while. All that happens under the lock of `shared`.
 //! 2. A leader stops being one only under that lock. If it has its lane still, the queue is empty; otherwise the first of the queue is given
-//!    that lane, or a thread in the lane's batch is. It is waiting, since the same update of the slot's state that tells it fails once it has
-//!    given up. If the connection failed, or none could be opened, the first of the queue is woken, and has one opened. One that gives up
+//!    that lane, or a thread in the lane's batch is. The slot is told by one compare-and-swap, which fails if its thread has given up.
+//!    If the connection failed, or none could be opened, the first of the queue is woken, and has one opened. One that gives up
 //!    wakes the next.
 //! 3. Whatever is taken out of the queue is in the batch of a lane. Its leader tells each thread of the batch when the replies are there,
 //!    when the connection fails, or when it panics.

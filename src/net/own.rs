@@ -22,11 +22,11 @@ use crate::values::clock::{self, Now, Uptime};
 use leading::Leading;
 pub(crate) use source::{Alone, OwnSource};
 
-type Slot = super::lanes::Slot<TripState, Line>;
-type Lane = super::lanes::Lane<TripState, Line>;
+type Slot = super::lanes::Slot<TripState, Carrier>;
+type Lane = super::lanes::Lane<TripState, Carrier>;
 
 /// A connection, and the trip that is under way on it.
-pub(crate) struct Line {
+pub(crate) struct Carrier {
     connection: Connection,
     wire: Wire,
     /// When it was sent.
@@ -35,7 +35,7 @@ pub(crate) struct Line {
     failed: Option<TransportError>,
 }
 
-impl Line {
+impl Carrier {
     fn over(connection: Connection) -> Self {
         Self { connection, wire: Wire::default(), sent_at: Uptime::default(), failed: None }
     }
@@ -74,7 +74,7 @@ impl OwnSource {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()));
         slot.job().set(trip, limits.needs);
-        let finished = match self.enter(&slot, false, limits) {
+        let finished = match self.wait_for_lane(&slot, false, limits) {
             Ok(Told::Lead(lane)) => self.lead(lane, &slot, finished, limits),
             Ok(Told::Done) => finished,
             Err(Failure::NoConnection { cause, .. }) => {
@@ -125,7 +125,7 @@ impl OwnSource {
         {
             // Two trips of a change take no longer than one command may.
             answered_by = answered_by.min(lane.connection.sent_at.after(self.opener.command_timeout));
-            let open = lane.connection.wire.is_open;
+            let open = lane.connection.wire.is_watching;
             let is_done = |other: &mut Arc<Slot>| !open || other.job().is_done;
             leading.finished.extend(lane.batch.extract_if(.., is_done));
             if !in_order {
@@ -150,12 +150,12 @@ impl OwnSource {
 
     /// Sends what the batch has, as far as it may be sent now.
     fn send(&self, lane: &mut Lane) {
-        if lane.batch.is_empty() && !lane.connection.wire.is_open {
+        if lane.batch.is_empty() && !lane.connection.wire.is_watching {
             return;
         }
         // Read here: what was decided on before a wait may be too late by now (I5).
         let now = clock::now();
-        let Line { connection, wire, sent_at, failed } = &mut *lane.connection;
+        let Carrier { connection, wire, sent_at, failed } = &mut *lane.connection;
         wire.pack(&lane.batch, connection.server_version(), now);
         (*sent_at, *failed) = (now.uptime, None);
         if wire.count() > 0 {
@@ -166,7 +166,7 @@ impl OwnSource {
 
     /// Receives the replies to a trip, and puts them into the slots of its batch.
     fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
-        let Line { connection, wire, sent_at, failed } = &mut *lane.connection;
+        let Carrier { connection, wire, sent_at, failed } = &mut *lane.connection;
         let (count, is_small) = (wire.count(), lane.batch.len() <= SMALL);
         let deadline = sent_at.after(self.opener.command_timeout);
         let mut ended = failed.take();
@@ -205,7 +205,7 @@ impl Source for OwnSource {
 
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
         let slot = Slot::new(TripState::default());
-        let Told::Lead(lane) = self.enter(&slot, true, limits)? else {
+        let Told::Lead(lane) = self.wait_for_lane(&slot, true, limits)? else {
             unreachable!("its job is in no batch")
         };
         Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))

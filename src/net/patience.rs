@@ -73,7 +73,7 @@ impl Patience {
     }
 
     fn is_crowded(&self, now: Uptime) -> bool {
-        micros(now.0) < self.crowded_until.load(Ordering::Relaxed)
+        now.micros() < self.crowded_until.load(Ordering::Relaxed)
     }
 
     pub(super) fn yields(&self) -> Yields<'_> {
@@ -98,7 +98,7 @@ impl Yields<'_> {
     fn ended(&self, now: Uptime) {
         let sent = self.patience.sent.load(Ordering::Relaxed).wrapping_sub(self.sent);
         if now.since(self.began) > LONG && sent < FEW {
-            self.patience.note_crowd(micros(now.0));
+            self.patience.note_crowd(now.micros());
         }
     }
 }
@@ -220,7 +220,7 @@ mod tests {
             patience.crowded_until.load(Ordering::Relaxed) - now
         };
         assert_eq!(until(1_000_000), 50_000);
-        let at = |now: u64| patience.lanes(16, Uptime(Duration::from_micros(now)));
+        let at = |now: u64| patience.lanes(16, Uptime::of(Duration::from_micros(now)));
         assert_eq!([at(1_049_999), at(1_050_000)], [16, 4]);
         patience.note_crowd(1_020_000);
         assert_eq!(at(1_050_000), 4, "one of the threads that wait counts");

@@ -12,7 +12,7 @@ use super::errors::{ConnectError, Failure, Refusal, RefusalKind, TransportError}
 use super::limits::Limits;
 use super::resp::{Form, Packed};
 use crate::rules::Command;
-use crate::values::clock::{self, Now, Uptime};
+use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 
@@ -29,12 +29,11 @@ pub(super) struct Transactions {
 
 impl Transactions {
     fn are_lacking(&self) -> bool {
-        Uptime(Duration::from_micros(self.lacking_until.load(Ordering::Relaxed))) > clock::uptime()
+        self.lacking_until.load(Ordering::Relaxed) > clock::uptime().micros()
     }
 
     fn note_lacking(&self) {
-        let until = clock::uptime().after(LEFT_ALONE).0.as_micros();
-        self.lacking_until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.lacking_until.store(clock::uptime().after(LEFT_ALONE).micros(), Ordering::Relaxed);
     }
 
     /// Tries a transaction without a change on a connection of `connect`, unless it is known whether they work. Fails if they do not, or if

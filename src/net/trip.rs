@@ -146,7 +146,7 @@ pub(super) struct Wire {
     pub(super) packed: Packed,
     pub(super) replies: Vec<Value>,
     /// Whether a transaction is open, which the next trip ends.
-    pub(super) is_open: bool,
+    pub(super) is_watching: bool,
     /// Whether this trip ends one.
     ends: bool,
     /// Whether it begins one.
@@ -164,7 +164,7 @@ impl Wire {
         self.packed.clear();
         self.replies.clear();
         self.looks = false;
-        self.ends = mem::take(&mut self.is_open);
+        self.ends = mem::take(&mut self.is_watching);
         if self.ends {
             self.pack_changes(batch, server, now);
         }
@@ -220,7 +220,7 @@ impl Wire {
         let mut values = mem::take(&mut self.replies);
         let mut replies = Replies::of(&mut values, ended);
         if self.ends {
-            self.is_open = read_changes(batch, &mut replies);
+            self.is_watching = read_changes(batch, &mut replies);
         }
         for place in batch {
             let job = &mut *place.job();
@@ -233,7 +233,7 @@ impl Wire {
             }
         }
         if self.looks {
-            self.is_open = read_looks(batch, &mut replies);
+            self.is_watching = read_looks(batch, &mut replies);
         }
         let left = mem::take(&mut replies.left);
         drop(replies);
@@ -257,7 +257,7 @@ impl Wire {
             let limit = limits.answered_by.since(now.uptime);
             let ended = exchange(connection, &self.packed.bytes, self.count(), limit, &mut self.replies);
             let left = self.read(batch, ended);
-            if left.out_of_order || !self.is_open {
+            if left.out_of_order || !self.is_watching {
                 return left;
             }
             now = clock::now();

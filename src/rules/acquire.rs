@@ -2,6 +2,10 @@
 //! again. Watched and Ttl take over by a transaction that fails if another client was faster; in Ttl the server also removes the key of a
 //! crashed holder.
 //!
+//! The functions are `async` only so that a [task](super::task) can stop them at each command and each pause; there is no runtime. The
+//! rules have numbers in `docs/algorithm.md`, the invariants I1 to I10 in `rules.rs`. A *poller* is a client that learns of a release only by
+//! looking, such as a gem; a busy process leaves the key to pollers in [windows](super::window).
+//!
 //! The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up when replies have
 //! been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its attempts.
 
@@ -27,7 +31,7 @@ pub(crate) use params::{Cue, Note, Observation, Params, Pause};
 use unresolved::Unresolved;
 
 /// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another client takes over
-/// and works, would replace that client's time by an older one. Much less than the guard, which it uses up a part of.
+/// and works, would replace that client's time by an older one. Much less than the gem's extra second, of which it uses up a part.
 pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 
 /// One attempt to acquire one lock: what is wanted, and what is known so far.
@@ -55,7 +59,7 @@ pub(crate) struct Held {
     pub(crate) another_is_free: bool,
 }
 
-/// How a round ends: what is done without a pause.
+/// How a round ends: what is done without a pause. In the code below `?` ends the round, even if the lock is held.
 #[derive(Debug)]
 pub(super) enum Round {
     Held(Held),
@@ -93,7 +97,7 @@ pub(crate) async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Res
 
 /// Begins an attempt that a test steps.
 #[cfg(test)]
-pub(super) fn begin(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<Held>) {
+pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<Held>) {
     Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
 }
 
@@ -148,7 +152,7 @@ impl Attempt {
 
     async fn go_on(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
         let mut looked = None;
-        match self.begin(io, cue)? {
+        match self.first(io, cue)? {
             First::Ask(sent) => self.ask(io, sent).await?,
             First::Look(found) => looked = found,
         }

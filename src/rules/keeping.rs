@@ -80,8 +80,8 @@ fn extend_at(options: &LockOptions, acquired: Uptime, began: Uptime, end: Option
     }
     // A longer lease, of a call, is not cut short.
     let left = end.since(began).min(expiration) / EXTENDED_AFTER * (EXTENDED_AFTER - 1);
-    let third = Uptime(end.0.saturating_sub(left));
-    let last = Uptime(limit.0.saturating_sub(expiration));
+    let third = end.before(left);
+    let last = limit.before(expiration);
     Some(if last > began { third.min(last) } else { third })
 }
 
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     const fn at(millis: u64) -> Uptime {
-        Uptime(Duration::from_millis(millis))
+        Uptime::of(Duration::from_millis(millis))
     }
 
     const fn ms(millis: u64) -> Duration {

@@ -94,7 +94,7 @@ impl Lease {
         self.early = u64::try_from(early.as_micros()).unwrap_or(u64::MAX);
         if let Some(end) = &mut self.end {
             end.wall = Wall(end.wall.0.saturating_sub(self.early));
-            end.uptime = Uptime(end.uptime.0.saturating_sub(early));
+            end.uptime = end.uptime.before(early);
         }
         self
     }
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     const fn at(wall: u64, uptime: u64) -> Now {
-        Now { wall: Wall(wall * 1_000_000), uptime: Uptime(Duration::from_secs(uptime)) }
+        Now { wall: Wall(wall * 1_000_000), uptime: Uptime::of(Duration::from_secs(uptime)) }
     }
 
     #[test]
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_remains_is_by_the_clock_that_allows_less() {
-        let end = End { wall: Wall(10_000_000), uptime: Uptime(Duration::from_secs(10)) };
+        let end = End { wall: Wall(10_000_000), uptime: Uptime::of(Duration::from_secs(10)) };
         assert_eq!(end.remaining(at(4, 1)), Duration::from_secs(6));
         assert_eq!(end.remaining(at(1, 4)), Duration::from_secs(6));
         assert_eq!(end.remaining(at(99, 1)), Duration::ZERO);

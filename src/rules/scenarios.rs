@@ -158,18 +158,18 @@ impl Interpreter {
                 self.starts(name, Cue::Behind(observation)).map(Some)
             }
             [name, "starts", "after", "one", "until", time] => {
-                let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
+                let until = Uptime::of(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
                 self.starts(name, Cue::Leave(until)).map(Some)
             }
             [name, "wakes"] => self.wakes(name, Cue::Look).map(Some),
             [name, "is", "notified"] => self.wakes(name, Cue::Ask).map(Some),
             [name, "hands", "over", "to", other] => self.hands_over(name, other).map(Some),
             [name, "yields", "until", time] => {
-                let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
+                let until = Uptime::of(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
                 self.wakes(name, Cue::Leave(until)).map(Some)
             }
             [name, "goes", "on", "in", "a", "window", "until", time] => {
-                let end = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
+                let end = Uptime::of(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
                 self.wakes(name, Cue::Window(end)).map(Some)
             }
             [name, "extends"] => {
@@ -229,7 +229,7 @@ impl Interpreter {
 
     fn now(&mut self, name: &str) -> ScriptResult<Now> {
         let skew = self.client(name)?.skew;
-        Ok(Now { wall: self.wall(skew), uptime: Uptime(self.elapsed) })
+        Ok(Now { wall: self.wall(skew), uptime: Uptime::of(self.elapsed) })
     }
 
     fn starts(&mut self, name: &str, cue: Cue) -> ScriptResult<String> {
@@ -241,7 +241,7 @@ impl Interpreter {
             retry_for: Duration::from_secs(5),
             nonce: Nonce::from_random(client.number * MANY),
         };
-        let (attempt, step) = acquire::begin(params, cue, now);
+        let (attempt, step) = acquire::stepped(params, cue, now);
         client.attempt = Some(attempt);
         client.asleep = false;
         client.values.clear();

@@ -80,7 +80,7 @@ mod tests {
     }
 
     fn uptime(millis: u64) -> Uptime {
-        Uptime(Duration::from_millis(millis))
+        Uptime::of(Duration::from_millis(millis))
     }
 
     /// Returns the milliseconds at which a process leaves the key that was busy from `since` on, and whose holds ended every `hold`.

@@ -1,4 +1,4 @@
-//! Acquiring: waits for the lock, and begins what its holder has.
+//! Acquiring: waits for the lock, and makes the hold: what guard, signals and keeper share of it.
 
 mod wait;
 
@@ -77,7 +77,8 @@ impl Engine {
         Granted { slot: 0, lease, protocol, holder, at: now }
     }
 
-    /// Begins what the holder of this lock has; noted for this thread, if it is to be.
+    /// Makes the hold of a lock that was granted, writes the holder's name and has the keeper work on it. With a `kind`, it is noted as one
+    /// of this thread.
     pub(super) fn begin_hold(
         self: &Arc<Self>,
         key: Key,
@@ -85,8 +86,8 @@ impl Engine {
         options: &LockOptions,
         kind: Option<HoldKind>,
     ) -> Acquired {
-        let acquired = self.acquired(key, granted, options);
-        self.begun(slice::from_ref(&acquired), kind);
+        let acquired = self.make_hold(key, granted, options);
+        self.note_begun(slice::from_ref(&acquired), kind);
         acquired
     }
 
@@ -97,20 +98,20 @@ impl Engine {
         options: &LockOptions,
         kind: Option<HoldKind>,
     ) -> Vec<Acquired> {
-        let begin = |(key, granted)| self.acquired(key, granted, options);
+        let begin = |(key, granted)| self.make_hold(key, granted, options);
         let acquired: Vec<Acquired> = granted.into_iter().map(begin).collect();
-        self.begun(&acquired, kind);
+        self.note_begun(&acquired, kind);
         acquired
     }
 
-    fn acquired(&self, key: Key, granted: Granted, options: &LockOptions) -> Acquired {
+    fn make_hold(&self, key: Key, granted: Granted, options: &LockOptions) -> Acquired {
         let Granted { lease, protocol, holder, at, .. } = granted;
         let (observer, changes) = (self.observer.clone(), Arc::clone(&self.changes));
         let hold = Hold::new(key, *options, protocol, at, lease, observer, changes);
         Acquired { hold: Arc::new(hold), holder }
     }
 
-    fn begun(self: &Arc<Self>, acquired: &[Acquired], kind: Option<HoldKind>) {
+    fn note_begun(self: &Arc<Self>, acquired: &[Acquired], kind: Option<HoldKind>) {
         if self.holder_name.is_some() {
             self.name(acquired);
         }

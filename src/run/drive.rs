@@ -26,7 +26,7 @@ pub(super) struct Job<'a, T> {
     task: Task<T>,
     step: Step<T>,
     /// What was to follow a WATCH that was refused together with others.
-    plan: Option<Plan>,
+    plan: Option<Box<Plan>>,
     pub(super) session: Session<'a>,
 }
 
@@ -73,7 +73,7 @@ impl<'a, T> Job<'a, T> {
     /// Runs the task by itself.
     fn run(&mut self, now: Now) {
         let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
-        self.step = match self.session.run(&mut self.task, step, self.plan.take(), now) {
+        self.step = match self.session.run(&mut self.task, step, self.plan.take().map(|plan| *plan), now) {
             Ok(outcome) => Step::Done(outcome),
             Err(reason) => Step::GiveUp(reason),
         };
@@ -172,7 +172,7 @@ impl Engine {
         for ((job, Sends { request, plan, .. }), mut sent) in jobs.iter_mut().zip(sends).zip(sent) {
             if let Some(Err(Failure::Refused(refusal))) = &sent.watched {
                 self.note_refused_many(refusal);
-                job.plan = plan;
+                job.plan = plan.map(Box::new);
                 continue;
             }
             if let (Some(_), Some(Err(Failure::Refused(refusal)))) = (&plan, &sent.reply) {
@@ -191,18 +191,14 @@ impl Engine {
 
     /// Whether the server has refused a command on several keys lately.
     pub(super) fn refuses_many(&self, now: Uptime) -> bool {
-        self.refuses_many_until.load(Ordering::Relaxed) > micros(now)
+        self.refuses_many_until.load(Ordering::Relaxed) > now.micros()
     }
 
     /// Has commands on several keys left out for a while, unless the reason passes by itself.
     pub(super) fn note_refused_many(&self, refusal: &Refusal) {
         if !refusal.may_pass() {
             let until = clock::uptime().after(REFUSED);
-            self.refuses_many_until.store(micros(until), Ordering::Relaxed);
+            self.refuses_many_until.store(until.micros(), Ordering::Relaxed);
         }
     }
-}
-
-fn micros(time: Uptime) -> u64 {
-    u64::try_from(time.0.as_micros()).unwrap_or(u64::MAX)
 }

@@ -139,7 +139,7 @@ impl Engine {
         let Releasing { options, protocol, expires, holder, turn, next, job } = release;
         let Some(holder) = holder.take() else { unreachable!("it ends once") };
         let (key, outcome) = (job.key, job.outcome());
-        let taken = job.session.taken.take();
+        let taken = job.session.taken.take().map(|taken| *taken);
         let (outcome, lease, in_doubt) = match outcome {
             Ok(HandedOver { release, next, in_doubt, overwrote }) => {
                 if let Some(winner) = overwrote {

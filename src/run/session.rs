@@ -38,7 +38,7 @@ pub(super) struct Session<'a> {
     /// What takes an entry from the key's waiting list, behind the command that deletes the key, until that is sent.
     behind: Option<Waiting>,
     /// The reply to the command on the waiting list.
-    pub(super) taken: Option<Result<Reply, Failure>>,
+    pub(super) taken: Option<Box<Result<Reply, Failure>>>,
     /// What came of the change that was sent with WATCH: it is the reply to the EXEC that the rules ask for next.
     changed: Option<Box<Result<Reply, Failure>>>,
     /// The last command that may have changed the key and whose reply was lost, and why.
@@ -121,6 +121,7 @@ impl<'a> Session<'a> {
     /// Sends a command; a WATCH with what is planned to follow.
     pub(super) fn send(&mut self, request: &Request, plan: Option<&Plan>, now: Now) -> Reply {
         if let Command::Exec(_) = request.command {
+            // It was sent with its WATCH.
             return self.changed();
         }
         let change = plan.map_or(&request.command, |plan| &plan.change.command);
@@ -144,7 +145,7 @@ impl<'a> Session<'a> {
     pub(super) fn heard(&mut self, request: &Request, sent: Sent, needs: Protocol) -> Reply {
         let Sent { watched, reply, behind } = sent;
         if let Some(taken) = behind {
-            (self.behind, self.taken) = (None, Some(taken));
+            (self.behind, self.taken) = (None, Some(Box::new(taken)));
         }
         let command = &request.command;
         match watched {
@@ -268,7 +269,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Returns what a key sends for the rules.
+/// Returns the trip of a command, and of what is planned to follow if that is a WATCH.
 pub(super) fn trip<'a>(
     key: &'a Key,
     request: &'a Request,

@@ -64,7 +64,7 @@ impl WaitAll<'_> {
         // What is not to be waited for is found before anything is sent.
         let begun = self.may_begin().and_then(|()| {
             let registered = cancel_token.map(CancelToken::register);
-            self.wait(&keys[0], None).agree()?;
+            self.wait(&keys[0], None).agree_on_readers()?;
             Ok(registered)
         });
         let _registered = begun.inspect_err(|error| self.report_of_each(error, 0))?;

@@ -20,9 +20,9 @@ pub(crate) struct Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wall(pub(crate) u64);
 
-/// A point in time by the monotonic clock, counted from its first reading in this process.
+/// A point in time by the monotonic clock, in nanoseconds from its first reading in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Uptime(pub(crate) Duration);
+pub(crate) struct Uptime(u64);
 
 /// Reads both clocks. A wall clock set before 1970 reads as 1970.
 pub(crate) fn now() -> Now {
@@ -33,7 +33,7 @@ pub(crate) fn now() -> Now {
 /// Reads the monotonic clock alone.
 pub(crate) fn uptime() -> Uptime {
     static START: OnceLock<Instant> = OnceLock::new();
-    Uptime(START.get_or_init(Instant::now).elapsed())
+    Uptime::of(START.get_or_init(Instant::now).elapsed())
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -70,16 +70,33 @@ impl fmt::Display for Wall {
 }
 
 impl Uptime {
-    pub(crate) const MAX: Uptime = Uptime(Duration::MAX);
+    /// In five centuries.
+    pub(crate) const MAX: Uptime = Uptime(u64::MAX);
+
+    /// Returns the point this long after the first reading, at most the latest possible one.
+    pub(crate) const fn of(duration: Duration) -> Self {
+        let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+        Self(seconds.saturating_add(duration.subsec_nanos() as u64))
+    }
 
     /// Returns the time `duration` later, at most the latest possible one.
-    pub(crate) fn after(self, duration: Duration) -> Uptime {
-        Uptime(self.0.saturating_add(duration))
+    pub(crate) fn after(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(Self::of(duration).0))
+    }
+
+    /// Returns the time `duration` earlier, at least that of the first reading.
+    pub(crate) fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(Self::of(duration).0))
     }
 
     /// Returns the time from `earlier` until this one; zero if `earlier` is later.
-    pub(crate) fn since(self, earlier: Uptime) -> Duration {
-        self.0.saturating_sub(earlier.0)
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Returns the time since the first reading, in whole microseconds.
+    pub(crate) fn micros(self) -> u64 {
+        self.0 / 1000
     }
 }
 
@@ -99,7 +116,7 @@ mod tests {
     #[test]
     fn far_times_saturate() {
         assert_eq!(Wall(5).after(Duration::MAX), Wall::MAX);
-        assert_eq!(Uptime(Duration::from_secs(1)).after(Duration::MAX), Uptime::MAX);
+        assert_eq!(Uptime::of(Duration::from_secs(1)).after(Duration::MAX), Uptime::MAX);
         assert_eq!(Wall(5).since(Wall(9)), Duration::ZERO);
         assert_eq!(Wall::MAX.to_string(), "after the year 262142");
         assert_eq!(Wall(1_795_157_376_492_303).to_string(), "2026-11-20T06:49:36.492Z");

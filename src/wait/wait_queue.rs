@@ -17,9 +17,9 @@
 //! A hint also makes the queue forget what was last seen of the key. A new head looks there first: where
 //! nothing was seen it asks the server, and where something was, a holder will notify it or its sleep has an end.
 //!
-//! A holder that releases has a lease written for the first thread that sleeps, and delivers it to the first that sleeps then and takes
-//! such a lease. If there is none, the holder releases that lease. A thread in the middle of a command gets none: it might have
-//! the lock twice. A lease that was delivered is found at the next look, before a hint, the end of the sleep and the end of all waiting.
+//! A holder that releases stores a new lease in the key instead of deleting it, for the first thread that sleeps. When the reply is there, it
+//! delivers the lease to the thread that is the first sleeper by then and waits in a mode that fits. If there is none, the holder releases
+//! that lease. A thread in the middle of a command gets none: it might have the lock twice. A lease that was delivered is found at the next look, before a hint, the end of the sleep and the end of all waiting.
 //!
 //! The permits of a semaphore have one queue. A holder of a permit looks first whether a thread waits for that very key, then in the shared
 //! queue. A thread that leaves with a permit tells the next what it knows of others: the hint that it has not acted upon, and that one is

@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     fn at(millis: u64) -> Uptime {
-        Uptime(Duration::from_millis(millis))
+        Uptime::of(Duration::from_millis(millis))
     }
 
     fn replica() -> ConnectError {

@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::{Lane, Line, Slot};
+use super::{Carrier, Lane, Slot};
 use crate::net::lanes::{Lanes, Told};
 use crate::net::limits::Report;
 use crate::net::trip::TripState;
@@ -11,7 +11,7 @@ use crate::net::trip::TripState;
 /// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection is not used again, what
 /// was on the wire is lost, and a queued thread leads.
 pub(super) struct Leading<'a> {
-    lanes: &'a Lanes<TripState, Line>,
+    lanes: &'a Lanes<TripState, Carrier>,
     slot: &'a Arc<Slot>,
     pub(super) lane: Option<Lane>,
     pub(super) finished: Vec<Arc<Slot>>,
@@ -23,7 +23,7 @@ pub(super) struct Leading<'a> {
 
 impl<'a> Leading<'a> {
     pub(super) fn of(
-        lanes: &'a Lanes<TripState, Line>,
+        lanes: &'a Lanes<TripState, Carrier>,
         slot: &'a Arc<Slot>,
         lane: Lane,
         finished: Vec<Arc<Slot>>,
@@ -91,13 +91,13 @@ impl Drop for Leading<'_> {
 
 /// A thread that waits for its job. Dropped by a panic, it waits no longer.
 pub(super) struct WaitingJob<'a> {
-    lanes: &'a Lanes<TripState, Line>,
+    lanes: &'a Lanes<TripState, Carrier>,
     slot: &'a Arc<Slot>,
     pub(super) ended: bool,
 }
 
 impl<'a> WaitingJob<'a> {
-    pub(super) fn of(lanes: &'a Lanes<TripState, Line>, slot: &'a Arc<Slot>) -> Self {
+    pub(super) fn of(lanes: &'a Lanes<TripState, Carrier>, slot: &'a Arc<Slot>) -> Self {
         Self { lanes, slot, ended: false }
     }
 }

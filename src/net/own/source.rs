@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::{fmt, thread};
 
 use super::leading::WaitingJob;
-use super::{Lane, Line, Slot};
+use super::{Carrier, Lane, Slot};
 use crate::net::connections::{Checkout, Connection, Dialing, LockConnection as _, Opener, Source as _};
 use crate::net::errors::{ConnectError, Failure, TransportError};
 use crate::net::lanes::{Entered, Lanes, Terms, Told};
@@ -20,7 +20,7 @@ use crate::values::clock::{self, Uptime};
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) struct OwnSource {
-    pub(super) lanes: Arc<Lanes<TripState, Line>>,
+    pub(super) lanes: Arc<Lanes<TripState, Carrier>>,
     pub(super) patience: Patience,
     pub(super) opener: Arc<Opener>,
     pub(super) dialing: Arc<Dialing>,
@@ -41,18 +41,18 @@ impl OwnSource {
     }
 
     /// Has this thread lead, or waits until it does or its job is done. `alone`: it has the lane for itself.
-    pub(super) fn enter(
+    pub(super) fn wait_for_lane(
         &self,
         slot: &Arc<Slot>,
         alone: bool,
         limits: &Limits<'_>,
-    ) -> Result<Told<TripState, Line>, Failure> {
+    ) -> Result<Told<TripState, Carrier>, Failure> {
         let may_open = || {
             let now = clock::uptime();
             now < limits.connected_by && self.dialing.begin(now)
         };
         let terms = |now: Uptime| {
-            let usable = move |line: &Line| !line.connection.is_suspect_at(now);
+            let usable = move |line: &Carrier| !line.connection.is_suspect_at(now);
             Terms { most: self.patience.lanes(self.size, now), usable, may_open }
         };
         match self.lanes.enter(slot, alone, terms(limits.decided_at.uptime)) {
@@ -106,7 +106,7 @@ impl OwnSource {
         let open = move || match connection.connect() {
             Ok(()) => {
                 dialing.succeeded();
-                lanes.opened(Some(Lane::over(Line::over(connection))));
+                lanes.opened(Some(Lane::over(Carrier::over(connection))));
             }
             Err(error) => failed(&lanes, &dialing, error),
         };
@@ -118,7 +118,7 @@ impl OwnSource {
     }
 }
 
-fn failed(lanes: &Lanes<TripState, Line>, dialing: &Dialing, error: ConnectError) {
+fn failed(lanes: &Lanes<TripState, Carrier>, dialing: &Dialing, error: ConnectError) {
     dialing.failed(clock::uptime(), error);
     lanes.opened(None);
     lanes.wake_queued();
@@ -126,7 +126,7 @@ fn failed(lanes: &Lanes<TripState, Line>, dialing: &Dialing, error: ConnectError
 
 /// A connection that a thread has for itself.
 pub(crate) struct Alone {
-    pub(super) lanes: Arc<Lanes<TripState, Line>>,
+    pub(super) lanes: Arc<Lanes<TripState, Carrier>>,
     /// Until it is dropped.
     pub(super) lane: Option<Lane>,
 }

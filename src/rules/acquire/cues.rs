@@ -12,8 +12,8 @@ use crate::values::options::Protocol;
 use crate::values::value::{self, LockState};
 
 impl Attempt {
-    /// Begins a round, unless it is too early for one.
-    pub(super) fn begin(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, First> {
+    /// Returns how a round begins, unless it is too early for one.
+    pub(super) fn first(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, First> {
         match cue {
             Cue::Ask => Continue(self.freed()),
             Cue::Look => Continue(self.woken()),

@@ -196,14 +196,14 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::acquire::{Cue, Params, begin};
+    use crate::rules::acquire::{Cue, Params, stepped};
     use crate::rules::{Reply, Step};
     use crate::values::clock::Wall;
     use crate::values::identity::Identity;
     use crate::values::options::LockOptions;
 
     const HOUR: Duration = Duration::from_secs(3600);
-    const START: Now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(HOUR) };
+    const START: Now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime::of(HOUR) };
 
     fn params(options: LockOptions) -> Params {
         let nonce = Identity::new().next_nonce();
@@ -219,13 +219,13 @@ mod tests {
 
     #[test]
     fn a_thread_that_wakes_after_a_window_asks_at_once() {
-        let (_, step) = begin(params(LockOptions::expiring_after(HOUR)), Cue::Leave(START.uptime), START);
+        let (_, step) = stepped(params(LockOptions::expiring_after(HOUR)), Cue::Leave(START.uptime), START);
         assert!(matches!(step, Step::Send(_)), "{step:?}");
     }
 
     #[test]
     fn a_look_takes_nothing_over_for_an_attempt_without_an_expiration() {
-        let (mut attempt, _) = begin(params(LockOptions::without_expiration()), Cue::Ask, START);
+        let (mut attempt, _) = stepped(params(LockOptions::without_expiration()), Cue::Ask, START);
         assert_eq!(pause(attempt.resume(Reply::Integer(0), START)), HOUR);
         let step = attempt.wake(Cue::Saw(Some(b"1532000016.5".to_vec())), START);
         assert_eq!(pause(step), HOUR);
@@ -236,7 +236,7 @@ mod tests {
     #[test]
     fn after_a_late_grant_the_pause_ends_when_the_key_expires() {
         const LEASE: Duration = Duration::from_millis(100);
-        let (mut attempt, _) = begin(params(LockOptions::expiring_after(LEASE)), Cue::Ask, START);
+        let (mut attempt, _) = stepped(params(LockOptions::expiring_after(LEASE)), Cue::Ask, START);
         let late = Now { wall: START.wall.after(2 * LEASE), uptime: START.uptime.after(2 * LEASE) };
         let step = attempt.resume(Reply::Integer(1), late);
         assert_eq!(attempt.io().take_notes(), [(0, Note::LateGrant)]);

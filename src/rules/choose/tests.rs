@@ -19,7 +19,7 @@ const SLOTS: usize = 3;
 const PAST: &[u8] = b"1532000016.5";
 
 fn start() -> Now {
-    Now { wall: Wall(1_795_000_000_000_000), uptime: Uptime(HOUR) }
+    Now { wall: Wall(1_795_000_000_000_000), uptime: Uptime::of(HOUR) }
 }
 
 fn later(time: Duration) -> Now {

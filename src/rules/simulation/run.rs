@@ -176,7 +176,7 @@ impl Run {
     }
 
     fn now(&self, n: usize) -> Now {
-        Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime(self.since_start()) }
+        Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime::of(self.since_start()) }
     }
 
     /// Lets client `n` take one of its possible steps, after some time. Returns the law that is broken then.
@@ -281,7 +281,7 @@ impl Run {
         let options = self.options(n);
         let client = &mut self.clients[n];
         let params = Params { options, deadline: None, retry_for: Duration::from_secs(5), nonce };
-        let (attempt, step) = acquire::begin(params, observation.map_or(Cue::Ask, Cue::Behind), now);
+        let (attempt, step) = acquire::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
         attempt.io().know(client.server);
         client.attempt = Some(attempt);
         self.act(n, step);

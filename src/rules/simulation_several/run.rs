@@ -85,7 +85,7 @@ impl Run {
     }
 
     fn now(&self, n: usize) -> Now {
-        Now { wall: Wall(self.time + self.skew * n as u64), uptime: Uptime(self.since_start()) }
+        Now { wall: Wall(self.time + self.skew * n as u64), uptime: Uptime::of(self.since_start()) }
     }
 
     fn since_start(&self) -> Duration {
@@ -259,7 +259,7 @@ impl Run {
     fn acquire(&mut self, n: usize, first: Option<Answer>) {
         let (params, now) = (self.params(n), self.now(n));
         let cue = first.map_or(Cue::Ask, |Answer { lease, reply }| Cue::Sent(lease, reply));
-        let (attempt, step) = acquire::begin(params, cue, now);
+        let (attempt, step) = acquire::stepped(params, cue, now);
         self.clients[n].rules = Rules::Acquiring(attempt);
         self.act(n, step);
     }

@@ -59,7 +59,7 @@ pub(in crate::run) struct Wait<'a> {
     /// How often the server was asked for the lock so far.
     attempts: Cell<u32>,
     /// Whether this thread has learned of a release, and the server has not answered since.
-    owes: Cell<bool>,
+    has_unused_release: Cell<bool>,
     /// The leases that commands without a reply may have begun.
     unresolved: RefCell<Vec<Lease>>,
     /// The protocol to release by.
@@ -101,7 +101,7 @@ impl<'a> Wait<'a> {
             readers: None,
             first: Cell::new(None),
             attempts: Cell::new(0),
-            owes: Cell::new(false),
+            has_unused_release: Cell::new(false),
             unresolved: RefCell::default(),
             protocol: Cell::new(options.protocol),
             names_holder: engine.holder_name.is_some() && options.timeout != Some(Duration::ZERO),
@@ -153,13 +153,13 @@ impl<'a> Wait<'a> {
             first.as_ref().is_some_and(|first| first.is_granted() && !first.lease.has_passed(self.began));
         self.first.set(first);
         if is_granted {
-            return self.at_once();
+            return self.unqueued();
         }
         self.may_begin()?;
         let _registered = self.cancel_token.map(CancelToken::register);
         self.check()?;
-        self.agree()?;
-        self.once()
+        self.agree_on_readers()?;
+        self.in_queue()
     }
 
     /// Fails where the lock is not to be waited for.
@@ -174,7 +174,7 @@ impl<'a> Wait<'a> {
         Ok(())
     }
 
-    fn queue(&self) -> &'a Key {
+    fn queue_key(&self) -> &'a Key {
         self.slots.map_or(self.key, |(_, queue)| queue)
     }
 
@@ -183,7 +183,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Returns the key of one of the locks.
-    fn lock(&self, slot: usize) -> &'a Key {
+    fn lock_key(&self, slot: usize) -> &'a Key {
         self.slots.map_or(self.key, |(slots, _)| &slots[slot])
     }
 
@@ -193,24 +193,26 @@ impl<'a> Wait<'a> {
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
-    fn once(&self) -> Result<Granted, Error> {
+    fn in_queue(&self) -> Result<Granted, Error> {
         if self.options.timeout == Some(Duration::ZERO) {
-            return self.at_once();
+            return self.unqueued();
         }
         let stop = || self.is_over();
-        let mut ticket = Some(self.engine.queue.join(self.queue(), WaitMode::of(self.options)));
+        let mut ticket = Some(self.engine.queue.join(self.queue_key(), WaitMode::of(self.options)));
         let acquired = self.queued(&mut ticket, &stop);
         if let Some(ticket) = ticket {
             let hint = ticket.leave();
             if self.notifies() {
-                self.engine.notifications.left(self.key, hint == Some(Hint::Freed) || self.owes.get());
+                self.engine
+                    .notifications
+                    .left(self.key, hint == Some(Hint::Freed) || self.has_unused_release.get());
             }
         }
         acquired
     }
 
     /// Tries without being queued.
-    fn at_once(&self) -> Result<Granted, Error> {
+    fn unqueued(&self) -> Result<Granted, Error> {
         let stop = || self.is_over();
         let mut session = self.session(0, &stop);
         let cue = Self::start(&mut session, self.first.take());
@@ -246,22 +248,26 @@ impl<'a> Wait<'a> {
         }
         let mut session = self.session(0, stop);
         let (mut slot, mut looked) = (0, now.uptime);
-        // What is known since says more than a refusal that came before.
-        let is_news = matches!(turn, Turn::Head(None, None));
-        let first = self.first.take().filter(|first| is_news || first.is_lost());
-        self.owes.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
+        // The reply to a SETNX from before the wait counts, unless the queue knows something newer.
+        let nothing_newer = matches!(turn, Turn::Head(None, None));
+        let first = self.first.take().filter(|first| nothing_newer || first.is_lost());
+        self.has_unused_release.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
         let is_head = matches!(turn, Turn::Head(..));
         // Of several locks, others may be free.
         let window = if is_head && self.slots.is_none() { self.window(now) } else { None };
         let cue = match (turn, window) {
+            // A holder of this process has handed the lock over.
             (Turn::Delivered(delivery), _) => {
                 slot = self.slot(&delivery.key);
                 delivery.cue()
             }
             (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => Self::start(&mut session, first),
+            // This process leaves the key to pollers now.
             (Turn::Head(..), Some(end)) => Cue::Window(end),
+            // Nothing was seen of the key since it was released.
             (Turn::Head(None, Some(Hint::Freed)), _) => Cue::Ask,
             (Turn::Head(None, _), _) => self.head_start().map_or(Cue::Ask, Cue::Leave),
+            // A permit was released, and another thread has seen all others held.
             (Turn::Head(Some(_), Some(_)), _) if self.slots.is_some() => Cue::Ask,
             (Turn::Head(Some(observation), _), _) => {
                 looked = observation.at;
@@ -292,7 +298,7 @@ impl<'a> Wait<'a> {
 
     /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
     fn window(&self, now: Now) -> Option<Uptime> {
-        let (queue, key) = (&self.engine.queue, self.queue());
+        let (queue, key) = (&self.engine.queue, self.queue_key());
         let activity = queue.activity(key).filter(|_| self.slots.is_some() || !queue.is_held(key))?;
         activity.window(key, now)
     }
@@ -307,13 +313,13 @@ impl<'a> Wait<'a> {
     /// Returns the commands of the wait for one of the locks, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
     /// unreachable.
     fn session<'b>(&'b self, slot: usize, stop: &'b dyn Fn() -> bool) -> Session<'b> {
-        let session = Session::new(self.engine, self.lock(slot), self.options.protocol, self.deadline);
+        let session = Session::new(self.engine, self.lock_key(slot), self.options.protocol, self.deadline);
         session.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
     }
 
     /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
     fn pass_on(&self, hint: Hint) {
-        self.engine.queue.notify(self.queue(), hint);
+        self.engine.queue.notify(self.queue_key(), hint);
     }
 
     fn params(&self) -> Params {

@@ -43,7 +43,7 @@ impl<'a> Session<'a> {
         } else {
             waited.min(Budget::until_sent(command_timeout))
         };
-        Budget { deadline: Some(Uptime(now.uptime.0.saturating_sub(used))), ..self.budget }
+        Budget { deadline: Some(now.uptime.before(used)), ..self.budget }
     }
 
     /// Returns the limits of commands of several calls that go together.

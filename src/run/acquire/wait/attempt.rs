@@ -103,11 +103,18 @@ impl Wait<'_> {
         match self.slots {
             None => {
                 let mut attempt = Attempt::new(params);
-                let rules = acquire(&io, &mut attempt, cue);
-                let ended = self.follow(&io, pin!(rules), &mut commands, &mut known, ticket.as_mut());
+                let ended = self.follow(
+                    &io,
+                    pin!(acquire(&io, &mut attempt, cue)),
+                    &mut commands,
+                    &mut known,
+                    ticket.as_mut(),
+                );
                 let acquired = self.end(ended, &mut attempt.pace, commands, &known, ticket);
-                self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
-                self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
+                if acquired.is_err() {
+                    self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
+                    self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
+                }
                 acquired
             }
             Some((slots, _)) => {
@@ -132,10 +139,10 @@ impl Wait<'_> {
             let step = io.step(rules.as_mut());
             // One that leaves the lock has not acted upon its release.
             if mem::take(&mut known.is_answered) && !matches!(&step, Step::Sleep(pause) if pause.leaves) {
-                self.owes.set(false);
+                self.has_unused_release.set(false);
             }
             for (slot, note) in io.take_notes() {
-                self.engine.report_note(self.lock(slot), &note);
+                self.engine.report_note(self.lock_key(slot), &note);
             }
             match step {
                 Step::Send(request) => {
@@ -248,7 +255,8 @@ impl Wait<'_> {
             }
             self.check()?;
         }
-        self.owes.set(self.owes.get() || matches!(woken, Woken::Hint(Hint::Freed)));
+        self.has_unused_release
+            .set(self.has_unused_release.get() || matches!(woken, Woken::Hint(Hint::Freed)));
         let window = if in_doubt { None } else { self.window(known.now) };
         Ok(match (woken, window) {
             (Woken::Delivered(delivery), _) => {
@@ -269,7 +277,7 @@ impl Wait<'_> {
         known: &Known,
         ticket: Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
-        let (key, options, now) = (self.lock(slot), self.options, known.now);
+        let (key, options, now) = (self.lock_key(slot), self.options, known.now);
         if self.notifies() {
             self.engine.notifications.acquired(key);
         }

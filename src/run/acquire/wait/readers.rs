@@ -101,7 +101,7 @@ impl ReaderCount {
 
 impl Wait<'_> {
     /// Compares the number of readers with that of other callers, once, and writes it if there is none yet. Waits as for the lock.
-    pub(in crate::run) fn agree(&self) -> Result<(), Error> {
+    pub(in crate::run) fn agree_on_readers(&self) -> Result<(), Error> {
         let compared = &self.engine.compared_readers;
         let Some(count) = self.readers.filter(|count| !compared.has(count)) else { return Ok(()) };
         let stop = || self.is_over();
