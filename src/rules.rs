@@ -53,7 +53,7 @@ use holder_name::HolderName;
 use lease::{End, Lease, TTL_GUARD};
 use waiting_list::Waiting;
 
-/// A command on the lock's key, or on a key beside it. Locking sends no others; the rules of Classic send the first four.
+/// A command on the lock's key, or on a key beside it. Locking sends no others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// SETNX, or SET with NX and PX where the entry has a time to live.
@@ -63,11 +63,11 @@ pub(crate) enum Command {
     GetAll(Arc<[Key]>),
     GetSet(ValueBytes),
     Del,
-    /// WATCH, GET and MULTI. The connection is kept for the command that follows, if that is an [`Exec`](Command::Exec).
+    /// WATCH, GET and MULTI, with an [`Exec`](Command::Exec) that follows if the key holds what is expected.
     WatchGet,
     /// The same with PTTL behind GET.
     WatchGetTtl,
-    /// The change and EXEC, on the connection that watches: carried out only if no client has written the key since.
+    /// The change and EXEC: carried out only if no client has written the key since it was watched.
     Exec(Change),
     /// Increases the key's counter of fencing tokens.
     Count,

@@ -2,7 +2,7 @@
 //! what all threads have queued in one write, receives the replies, sends what has queued meanwhile, makes the first of those threads the
 //! next leader, and only then wakes the threads whose replies it has. So the server works while threads wake up.
 //!
-//! A thread may have a connection for itself, as one that watches a key while it decides: it takes its place in the queue, which is not sent
+//! A thread may have a connection for itself, such as one that sends for many keys: it takes its place in the queue, which is not sent
 //! beyond it, and is given the next lane that has nothing to carry.
 //!
 //! Why no thread waits for ever. `shared` holds the idle lanes and the queue, and counts the leaders: the threads that lead a lane or have one

@@ -172,7 +172,8 @@ impl OwnSource {
         let mut ended = failed.take();
         let resumes = connection.resumes();
         if ended.is_none() && count > 0 {
-            let alone = lane.batch.len() == 1;
+            // With an empty batch the trip is a DISCARD for this thread.
+            let alone = lane.batch.len() <= 1;
             let until = if alone || resumes { deadline.min(answered_by) } else { deadline };
             ended = connection.receive(count, until, is_small, &mut wire.replies).err();
             let own_time_is_up = |error: &TransportError| {

@@ -24,7 +24,7 @@ thread_local! {
     static KEPT: Cell<(Vec<RefCell<TripState>>, Wire)> = Cell::default();
 }
 
-/// A backend that borrows a connection for each trip, or from WATCH to EXEC.
+/// A backend that has a trip sent with those of other threads, or borrows a connection for it.
 pub(crate) struct PooledBackend<S> {
     pub(super) pool: S,
     transactions: Transactions,

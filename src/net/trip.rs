@@ -38,7 +38,7 @@ pub(super) struct TripState {
     /// WATCH and GET, before a change.
     look: Item,
     /// What the key should hold; only before a change.
-    expected: Option<Vec<u8>>,
+    expected: Option<(Key, Vec<u8>)>,
     /// Whether it holds that, so that the change goes in the next trip.
     watches: bool,
     pub(super) is_done: bool,
@@ -82,7 +82,7 @@ impl TripState {
         self.own.set(trip.key, trip.request, needs);
         if let Some(watch) = &trip.watch {
             self.look.set(trip.key, &Request::at_any_time(watch.command.clone()), needs);
-            self.expected = Some(watch.expected.to_vec());
+            self.expected = Some((trip.key.clone(), watch.expected.to_vec()));
         }
         if let Some(behind) = trip.behind {
             self.behind.set(trip.key, &Request::at_any_time(behind.clone()), Protocol::Classic);
@@ -249,6 +249,8 @@ impl Wire {
         mut now: Now,
         limits: &Limits<'_>,
     ) -> AfterTrip {
+        // As another connection left it.
+        self.is_watching = false;
         loop {
             self.pack(batch, connection.server_version(), now);
             if self.count() == 0 {
@@ -303,16 +305,16 @@ fn read_looks(batch: &[impl Place], replies: &mut Replies<'_>) -> bool {
     replies.left.out_of_order |= !is_open;
     let (mut changed, many) = (HashSet::new(), jobs.len() > 1);
     for job in &mut jobs {
-        let expected = job.expected.as_ref();
+        let Some((key, expected)) = job.expected.clone() else { continue };
         let is_expected = match job.look.replies.as_slice() {
-            [Value::Okay, Value::BulkString(found)] => Some(found) == expected,
-            [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => Some(found) == expected,
+            [Value::Okay, Value::BulkString(found)] => *found == expected,
+            [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => *found == expected,
             _ => false,
         };
         job.look.lose_as(&multi);
         job.look.replies.extend(multi.replies.iter().cloned());
         // In one transaction two changes of a key would both be carried out.
-        job.watches = is_open && is_expected && (!many || changed.insert(job.look.packed.bytes.clone()));
+        job.watches = is_open && is_expected && (!many || changed.insert(key));
         job.is_done = !job.watches;
     }
     is_open

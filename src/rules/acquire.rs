@@ -184,9 +184,7 @@ impl Attempt {
     fn heard(&mut self, io: &Io, reply: Reply) -> ControlFlow<Round, Reply> {
         match reply {
             Reply::Integer(_) | Reply::Bulk(_) | Reply::Expiring(..) | Reply::Executed(_) => {
-                self.pace.answered();
-                // The first command is the same for each protocol.
-                self.pace.options.protocol = self.protocol().on(io.server());
+                self.answered(io);
                 Continue(reply)
             }
             Reply::Refused | Reply::NoLock => {
@@ -196,6 +194,12 @@ impl Attempt {
             Reply::Unsent => Break(self.pace.give_up(GiveUp::Unsent)),
             Reply::TooLate | Reply::Lost | Reply::Bulks(_) => Continue(reply),
         }
+    }
+
+    /// Notes that the server has answered. The first command is the same for each protocol.
+    fn answered(&mut self, io: &Io) {
+        self.pace.answered();
+        self.pace.options.protocol = self.protocol().on(io.server());
     }
 
     /// Sends SETNX, unless it was `sent`. Goes on if another client has the key, or it is unknown.
@@ -273,8 +277,8 @@ impl Attempt {
     async fn replace(&mut self, io: &Io, seen: Found, from: LockState) -> ControlFlow<Round, Option<Found>> {
         let lease = self.new_lease(io.now());
         let entry = NewValue::of(&lease, self.protocol(), self.pace.options.expiration);
-        // At any time: it changes what was watched, or nothing.
-        let exec = Request::at_any_time(Command::Exec(Change::Set(entry)));
+        // It changes what was watched, or nothing. But a lease that has passed helps nobody.
+        let exec = Request { command: Command::Exec(Change::Set(entry)), before: lease.end };
         let watch = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };
         let reply = io.watch(watch, seen.as_deref().unwrap_or_default(), exec.clone()).await;
         if self.auto && reply == Reply::Refused {
@@ -285,6 +289,7 @@ impl Attempt {
         match self.heard(io, reply)? {
             Reply::Bulk(found) if found == seen => {}
             Reply::Bulk(found) => {
+                self.resolve(io, found.as_deref())?;
                 self.pace.retry(io)?;
                 return Continue(Some(found));
             }
@@ -293,8 +298,8 @@ impl Attempt {
         }
         match self.send(io, exec).await? {
             Reply::Executed(Some(_)) => return Break(self.granted(io, lease, Some(from))),
-            // Another client was faster, and nothing was overwritten.
-            Reply::Executed(None) => self.pace.retry(io)?,
+            // Another client was faster, and nothing was overwritten; or nothing was sent.
+            Reply::Executed(None) | Reply::TooLate => self.pace.retry(io)?,
             _ => {
                 self.keep(lease, Some(from), io.now());
                 self.pace.lost(io.now())?;

@@ -9,7 +9,6 @@ use super::acquire::{
     Attempt, Cue, Held, Note, Observation, Pace, Params, Round, first_command, may_take_over,
 };
 use super::lease::Lease;
-use super::owned::{self, Owned};
 use super::task::Io;
 use super::{Command, GiveUp, Reply, Request};
 use crate::values::clock::{Now, Wall};
@@ -32,6 +31,8 @@ pub(crate) struct Choice {
     slots: Arc<[Key]>,
     /// The leases of commands without a reply, and in which lock each may be.
     unresolved: Vec<(usize, Lease)>,
+    /// Locks that were acquired by commands without a reply beside the one that is held, for the caller to release.
+    pub(crate) surplus: Vec<(usize, Lease)>,
     /// Keys that hold no lock, and never will.
     no_locks: Vec<usize>,
 }
@@ -53,11 +54,16 @@ pub(crate) async fn acquire_one_of(io: &Io, choice: &mut Choice, mut cue: Cue) -
 
 impl Choice {
     pub(crate) fn new(params: Params, slots: &Arc<[Key]>) -> Self {
+        let asked_protocol = params.options.protocol;
+        let mut pace = Pace::new(params);
+        // Of several locks it would not be known which is meant.
+        pace.never_expires_noted = true;
         Self {
-            asked_protocol: params.options.protocol,
-            pace: Pace::new(params),
+            asked_protocol,
+            pace,
             slots: Arc::clone(slots),
             unresolved: Vec::new(),
+            surplus: Vec::new(),
             no_locks: Vec::new(),
         }
     }
@@ -91,8 +97,9 @@ impl Choice {
                 }
             }
         }
+        self.pace.not_before = None;
         let (values, asked) = if looks { (self.look(io).await?, None) } else { self.ask(io).await? };
-        self.take_ours(io, &values).await?;
+        self.take_ours(io, &values)?;
         self.pace.seen =
             values.iter().map(|value| LockState::of_value(value.as_deref())).min_by_key(frees_itself);
         self.try_each(io, self.free(&values, asked, io.now())).await
@@ -119,8 +126,8 @@ impl Choice {
                 let another_is_free = match &found {
                     Reply::Bulks(values) => {
                         let surplus = self.ours(values);
-                        let free = !self.free(values, Some(slot), io.now()).is_empty();
-                        self.release(io, surplus).await || free
+                        self.surplus.extend(surplus);
+                        !self.free(values, Some(slot), io.now()).is_empty()
                     }
                     // Perhaps, and no other waiter may know.
                     _ => true,
@@ -172,14 +179,14 @@ impl Choice {
     }
 
     /// Takes the locks that commands without a reply have acquired. Keeps the one that lasts longest.
-    async fn take_ours(&mut self, io: &Io, values: &Values) -> ControlFlow<Round> {
+    fn take_ours(&mut self, io: &Io, values: &Values) -> ControlFlow<Round> {
         let mut ours = self.ours(values);
         let last = (0..ours.len()).max_by_key(|at| ours[*at].1.end.map(|end| end.uptime));
         let Some(at) = last else { return Continue(()) };
         let (slot, lease) = ours.swap_remove(at);
         let free = !self.free(values, Some(slot), io.now()).is_empty();
-        let another_is_free = self.release(io, ours).await || free;
-        Break(self.granted(io, slot, lease, another_is_free))
+        self.surplus.extend(ours);
+        Break(self.granted(io, slot, lease, free))
     }
 
     /// Takes out the unresolved leases whose values the locks hold.
@@ -188,17 +195,6 @@ impl Choice {
             values.get(*slot).and_then(Option::as_ref).is_some_and(|value| *value == lease.value)
         };
         self.unresolved.extract_if(.., is_ours).collect()
-    }
-
-    /// Releases locks that are not wanted. Returns whether there were some; one that could not be released frees itself.
-    async fn release(&self, io: &Io, surplus: Vec<(usize, Lease)>) -> bool {
-        let any = !surplus.is_empty();
-        for (slot, lease) in surplus {
-            io.on(slot);
-            let own = Owned { lease, protocol: self.pace.options.protocol, asked: self.asked_protocol };
-            let _ = owned::release(io, own).await;
-        }
-        any
     }
 
     /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `asked`. That one itself is last:
@@ -237,9 +233,8 @@ impl Choice {
             self.pace.removed_at = self.pace.removed_at.into_iter().chain(attempt.pace.removed_at).min();
             tries += 1;
             match round {
-                Round::Held(Held { lease, protocol, .. }) => {
-                    let another_is_free = position + 1 < count;
-                    return Break(Round::Held(Held { slot, lease, protocol, another_is_free }));
+                Round::Held(held) => {
+                    return Break(Round::Held(Held { another_is_free: position + 1 < count, ..held }));
                 }
                 Round::Pause(_) | Round::GiveUp(GiveUp::Timeout) => {}
                 Round::GiveUp(_) if attempt.is_no_lock => {

@@ -9,7 +9,6 @@ mod hand_over;
 
 pub(crate) use hand_over::{HandedOver, NextLease, end, hand_over};
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use super::acquire::GETSET_TIME_LIMIT;
@@ -225,12 +224,14 @@ enum Changed {
 /// Reads the key and changes it, unless any client writes it in between. It changes our own bytes also after our lease has passed. If it
 /// gives up, the key was not changed.
 async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed, GiveUp> {
-    let (mut looked_again, mut expected) = (false, Cow::Borrowed(&*own.lease.value));
+    // What the key must hold, and whether that is ours; else a loser has written it.
+    let (mut expected, mut is_ours) = (own.lease.value.to_vec(), true);
+    let mut looked_again = false;
     for look in 1.. {
-        // What may be a loser's bytes is changed within our lease only; our own at any time.
-        let before = if own.lease.value == *expected { None } else { own.lease.end };
-        let exec = || Request { command: Command::Exec(change), before };
-        let found = match io.watch(Command::WatchGet, &expected, exec()).await {
+        // A loser's bytes are changed within our lease only; our own at any time.
+        let before = if is_ours { None } else { own.lease.end };
+        let exec = Request { command: Command::Exec(change), before };
+        let found = match io.watch(Command::WatchGet, &expected, exec.clone()).await {
             Reply::Bulk(found) => found,
             Reply::Refused if own.asked == Protocol::Auto => return Ok(Changed::NoTransactions),
             Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
@@ -241,18 +242,22 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
                 continue;
             }
         };
+        // What was expected is not judged again: it may have been changed with WATCH.
         let ours = match Ownership::judge(&own.lease, Protocol::Watched, found.as_deref(), io.now()) {
+            _ if found.as_ref() == Some(&expected) => is_ours,
             Ownership::Ours => true,
             Ownership::Unproven => false,
             Ownership::Lost(reason) => return Ok(Changed::NotOurs(reason)),
         };
-        match io.send(exec()).await {
+        match io.send(exec).await {
             Reply::Executed(Some(count)) => return Ok(Changed::Done { ours, count }),
-            // The key holds something else than expected, or was written since.
-            Reply::Executed(None) if look < LOOKS => expected = Cow::Owned(found.unwrap_or_default()),
-            Reply::Executed(None) => break,
+            // The key holds something else than expected, or was written since; or it was too late for a loser's bytes.
+            Reply::Executed(None) | Reply::TooLate if look < LOOKS => {
+                (expected, is_ours) = (found.unwrap_or_default(), ours);
+            }
+            Reply::Executed(None) | Reply::TooLate => break,
             Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
-            Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),
+            Reply::Unsent => return Err(GiveUp::Unsent),
             _ => return Ok(Changed::Unanswered { ours, holds: read(io).await }),
         }
     }
@@ -368,3 +373,6 @@ impl Owned {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

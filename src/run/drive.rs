@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::session::{self, Session};
-use crate::net::{Failure, NoConnection, Refusal, Trip};
+use crate::net::{Failure, NoConnection, Refusal, RefusalKind, Trip};
 use crate::rules::task::{Plan, Task};
 use crate::rules::{Command, GiveUp, Reply, Request, Step};
 use crate::values::clock::{self, Now, Uptime};
@@ -163,19 +163,23 @@ impl Engine {
                 session::trip(key, request, plan.as_ref(), behind.as_ref())
             })
             .collect();
-        let watches = trips.iter().any(|trip| trip.watch.is_some());
-        let needs = if watches { Protocol::Watched } else { Protocol::Classic };
+        let watches = trips.iter().filter(|trip| trip.watch.is_some()).count();
+        let needs = if watches > 0 { Protocol::Watched } else { Protocol::Classic };
         let limits = jobs[0].session.limits_together(needs, now);
         let sent = self.backend.send_all(&trips, &limits);
         drop(trips);
         let now = clock::now();
         for ((job, Sends { request, plan, .. }), mut sent) in jobs.iter_mut().zip(sends).zip(sent) {
-            if let Some(Err(Failure::Refused(refusal))) = &sent.watched {
+            if let Some(Err(Failure::Refused(refusal))) = &sent.watched
+                && refusal.kind() != RefusalKind::WrongType
+            {
                 self.note_refused_many(refusal);
                 job.plan = plan.map(Box::new);
                 continue;
             }
-            if let (Some(_), Some(Err(Failure::Refused(refusal)))) = (&plan, &sent.reply) {
+            if let (Some(_), Some(Err(Failure::Refused(refusal)))) = (&plan, &sent.reply)
+                && watches > 1
+            {
                 // Not carried out for any of them.
                 self.note_refused_many(refusal);
                 sent.reply = Some(Ok(Reply::Executed(None)));

@@ -2,7 +2,7 @@
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Lock, Protocol};
+use setnx_lock::{Lock, LockGuard, MultiLock, Protocol};
 
 use crate::support::scenario::opened;
 use crate::support::{Outcome, RedisServer, Release, expiring, release, tests};
@@ -10,7 +10,11 @@ use crate::support::{Outcome, RedisServer, Release, expiring, release, tests};
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "auto",
-        tests![a_user_without_the_right_to_watch_gets_classic, a_user_with_all_rights_gets_watched],
+        tests![
+            a_user_without_the_right_to_watch_gets_classic,
+            a_user_with_all_rights_gets_watched,
+            keys_that_are_asked_for_together_get_watched,
+        ],
     )
 }
 
@@ -39,4 +43,20 @@ fn a_user_without_the_right_to_watch_gets_classic() -> Outcome {
 
 fn a_user_with_all_rights_gets_watched() -> Outcome {
     acquires_and_releases("~* &* +@all", WATCHED)
+}
+
+fn keys_that_are_asked_for_together_get_watched() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut direct = redis::Client::open(server.url())?.get_connection()?;
+    // One has expired, so that the answer to the common trip is followed by rules of its own; in each place.
+    for expired in 0..2 {
+        let locker = opened(&server.url())?;
+        let keys = ["locks:a", "locks:b"];
+        let () = direct.set(keys[expired], "1532000016.5")?;
+        let held = MultiLock::new(&locker, keys, expiring().protocol(Protocol::Auto))?.lock()?;
+        let protocols: Vec<Protocol> = held.guards().iter().map(LockGuard::protocol).collect();
+        assert_eq!(protocols, [Protocol::Watched; 2], "{expired}");
+        held.release()?;
+    }
+    Ok(())
 }

@@ -52,7 +52,8 @@ impl OwnSource {
             now < limits.connected_by && self.dialing.begin(now)
         };
         let terms = |now: Uptime| {
-            let usable = move |line: &Carrier| !line.connection.is_suspect_at(now);
+            let usable =
+                move |line: &Carrier| !line.connection.is_suspect_at(now) && line.connection.is_connected();
             Terms { most: self.patience.lanes(self.size, now), usable, may_open }
         };
         match self.lanes.enter(slot, alone, terms(limits.decided_at.uptime)) {

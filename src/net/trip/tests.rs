@@ -43,6 +43,15 @@ fn short(outcome: Option<Result<Reply, Failure>>) -> String {
 
 /// Changes the keys, which should hold `x`, with GET behind each. Returns what was sent, what came of each, and whether the connection stays.
 fn changed(watch: &Command, keys: [&str; 2], answers: &[Answer]) -> (Vec<String>, [String; 2], bool) {
+    changed_on(&mut Wire::default(), [watch; 2], keys, answers)
+}
+
+fn changed_on(
+    wire: &mut Wire,
+    watches: [&Command; 2],
+    keys: [&str; 2],
+    answers: &[Answer],
+) -> (Vec<String>, [String; 2], bool) {
     let script = Arc::new(Mutex::new(answers.to_vec()));
     let mut connection = FakeConnection::answering(move |count| {
         let (replies, ended) = script.lock().unwrap().remove(0);
@@ -51,11 +60,12 @@ fn changed(watch: &Command, keys: [&str; 2], answers: &[Answer]) -> (Vec<String>
     });
     let entry = NewValue { value: b"y".as_slice().into(), ttl: None };
     let (set, keys) = (Request::at_any_time(Command::Exec(Change::Set(entry))), keys.map(Key::from));
-    let trips = keys.each_ref().map(|key| Trip {
-        watch: Some(Watch { command: watch, expected: b"x" }),
+    let trip = |at: usize| Trip {
+        watch: Some(Watch { command: watches[at], expected: b"x" }),
         behind: Some(&Command::Get),
-        ..Trip::new(key, &set)
-    });
+        ..Trip::new(&keys[at], &set)
+    };
+    let trips = [trip(0), trip(1)];
     let jobs = trips.each_ref().map(|trip| {
         let mut job = TripState::default();
         job.set(trip, Protocol::Watched);
@@ -64,7 +74,7 @@ fn changed(watch: &Command, keys: [&str; 2], answers: &[Answer]) -> (Vec<String>
     let (now, command_timeout) = (clock::now(), Duration::from_secs(1));
     let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
     let limits = Limits::within(budget, now);
-    let left = Wire::default().exchange(&mut connection, &jobs, now, &limits);
+    let left = wire.exchange(&mut connection, &jobs, now, &limits);
     let mut trips = trips.iter();
     let ended = jobs.map(|job| {
         let Sent { watched, reply, behind } = job.into_inner().end(trips.next().unwrap());
@@ -178,4 +188,26 @@ fn of_two_changes_of_a_key_one_is_sent() {
     let (sent, outcomes, _) = changed(&Command::WatchGet, ["k0", "k0"], &answers);
     assert_eq!(sent[1], "SET k0 y EXEC GET k0");
     assert_eq!(outcomes, ["x, done, x", "x, -, -"]);
+    // However each of them looks.
+    let looks = vec![ok(), bulk(), ok(), bulk(), Value::Int(-1), ok()];
+    let answers = [(looks, None), (vec![queued(), list(&[ok()]), bulk()], None)];
+    let watches = [&Command::WatchGet, &Command::WatchGetTtl];
+    let (_, outcomes, _) = changed_on(&mut Wire::default(), watches, ["k0", "k0"], &answers);
+    assert_eq!(outcomes, ["x, done, x", "x, -, -"]);
+}
+
+#[test]
+fn a_connection_that_is_out_of_order_leaves_nothing_to_the_next() {
+    let ok = || Value::Okay;
+    let looks = || (vec![ok(), bulk(), ok(), bulk(), ok()], None);
+    let replica = || refused("READONLY You can't write against a read only replica.");
+    let refused = (vec![replica(), replica(), refused("EXECABORT discarded"), bulk(), bulk()], None);
+    let mut wire = Wire::default();
+    let watches = [&Command::WatchGet; 2];
+    let (_, outcomes, stays) = changed_on(&mut wire, watches, KEYS, &[looks(), refused]);
+    assert_eq!((outcomes[0].as_str(), stays), ("x, ReadOnly, x", false));
+    let done = (vec![queued(), queued(), list(&[ok(), ok()]), bulk(), bulk()], None);
+    let (sent, outcomes, stays) = changed_on(&mut wire, watches, KEYS, &[looks(), done]);
+    assert_eq!(sent, [LOOKS, CHANGES]);
+    assert_eq!((outcomes[0].as_str(), stays), ("x, done, x", true));
 }

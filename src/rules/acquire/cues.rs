@@ -20,6 +20,7 @@ impl Attempt {
             Cue::Behind(observation) => self.behind(io, observation),
             Cue::Saw(found) => {
                 self.pace.not_before = None;
+                self.answered(io);
                 Continue(First::Look(Some(found)))
             }
             Cue::Sent(lease, reply) => {
@@ -28,6 +29,7 @@ impl Attempt {
             }
             Cue::HandedOver { lease, protocol, in_doubt } => self.handed_over(io, lease, protocol, in_doubt),
             Cue::Leave(until) => {
+                self.pace.seen = None;
                 self.pace.leave_until(until, io)?;
                 Continue(self.freed())
             }
@@ -91,6 +93,7 @@ impl Attempt {
         }
         // Looks would use its attempts up.
         if self.pace.options.max_attempts.is_some() {
+            self.pace.seen = None;
             self.pace.leave_until(end, io)?;
             return Continue(self.freed());
         }
@@ -106,6 +109,7 @@ impl Attempt {
         let look = io.now().uptime.after(window::until_look(self.pace.nonce.seed()));
         self.pace.next_nonce();
         self.looks_until = Some(end);
+        self.pace.seen = None;
         self.pace.leave_until(look.min(end), io)
     }
 

@@ -27,7 +27,7 @@ pub(crate) struct Pace {
     losing_since: Option<Uptime>,
     /// How often in this round it went on after the key had changed, and read again after a lost reply.
     immediate: (u32, u32),
-    never_expires_noted: bool,
+    pub(in crate::rules) never_expires_noted: bool,
     /// Until when the lock is left to other processes.
     pub(in crate::rules) not_before: Option<Uptime>,
     /// Until when it asks without a pause, since a poller has the lock.
@@ -135,7 +135,6 @@ impl Pace {
             return Continue(());
         }
         self.not_before = Some(until);
-        self.seen = None;
         Break(self.wait(io))
     }
 

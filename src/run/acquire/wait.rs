@@ -179,7 +179,9 @@ impl<'a> Wait<'a> {
     }
 
     fn slot(&self, key: &Key) -> usize {
-        self.slots.and_then(|(slots, _)| slots.iter().position(|slot| slot == key)).unwrap_or(0)
+        let Some((slots, _)) = self.slots else { return 0 };
+        let slot = slots.iter().position(|slot| slot == key);
+        slot.unwrap_or_else(|| unreachable!("only these locks share the queue"))
     }
 
     /// Returns the key of one of the locks.

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::rules::owned::{HandedOver, NextLease};
+use crate::rules::owned::{self, HandedOver, NextLease, Owned};
 use crate::rules::simulated::{Server, Watching};
 use crate::values::value::Nonce;
 

@@ -121,7 +121,9 @@ impl Wait<'_> {
                 let mut choice = Choice::new(params, slots);
                 let rules = acquire_one_of(&io, &mut choice, cue);
                 let ended = self.follow(&io, pin!(rules), &mut commands, &mut known, ticket.as_mut());
-                self.end(ended, &mut choice.pace, commands, &known, ticket)
+                let acquired = self.end(ended, &mut choice.pace, commands, &known, ticket);
+                self.release_surplus(choice.surplus, choice.pace.options.protocol);
+                acquired
             }
         }
     }
@@ -136,6 +138,9 @@ impl Wait<'_> {
         mut ticket: Option<&mut Ticket<Delivery>>,
     ) -> Result<Result<Held, GiveUp>, Error> {
         loop {
+            if self.options.protocol == Protocol::Auto {
+                io.know(self.engine.backend.server_version());
+            }
             let step = io.step(rules.as_mut());
             // One that leaves the lock has not acted upon its release.
             if mem::take(&mut known.is_answered) && !matches!(&step, Step::Sleep(pause) if pause.leaves) {
@@ -148,9 +153,6 @@ impl Wait<'_> {
                 Step::Send(request) => {
                     let reply = self.send(io, &request, commands, known, ticket.as_deref());
                     known.hear(&reply);
-                    if self.options.protocol == Protocol::Auto {
-                        io.know(self.engine.backend.server_version());
-                    }
                     io.answer(reply, known.now);
                 }
                 Step::Sleep(pause) => {
@@ -268,6 +270,18 @@ impl Wait<'_> {
             (Woken::Hint(Hint::Freed), None) => Cue::Ask,
             (Woken::Hint(Hint::Changed) | Woken::Over, None) => Cue::Look,
         })
+    }
+
+    /// Releases permits that commands without a reply have acquired beside the one that is wanted.
+    fn release_surplus(&self, surplus: Vec<(usize, Lease)>, protocol: Protocol) {
+        let Some((_, queue)) = self.slots.filter(|_| !surplus.is_empty()) else { return };
+        let now = clock::now();
+        let locks = surplus.into_iter().map(|(slot, lease)| {
+            let (key, options) = (self.lock_key(slot), self.options);
+            let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(&lease, now));
+            HeldLock { key, options, protocol, lease, holder }
+        });
+        self.engine.release_all_unwanted(locks.collect(), now);
     }
 
     /// Leaves the queue with the lock.
