@@ -373,9 +373,8 @@ impl Error {
 
     /// Returns the failures of a call on several keys as one error: the first loss if there is one, else the first failure with the others.
     pub(crate) fn of_all(outcomes: impl Iterator<Item = Result<(), Self>>) -> Result<(), Self> {
-        // Collected, they would reuse the list of outcomes, which is then shortened.
         let mut failures = Vec::new();
-        failures.extend(outcomes.filter_map(Result::err));
+        outcomes.filter_map(Result::err).for_each(|failure| failures.push(failure));
         if failures.is_empty() {
             return Ok(());
         }

@@ -188,6 +188,8 @@ fn a_permit_is_handed_over_to_the_next_thread() -> Outcome {
         recorded.proxy.forget();
         let freed = slot(&held);
         for (number, waiter) in waiters.into_iter().enumerate() {
+            // The first has woken it to be the head.
+            waiter.rests();
             held.release()?;
             let asked = recorded.proxy.asked();
             let trips = match protocol {
