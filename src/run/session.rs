@@ -1,4 +1,4 @@
-//! The commands of one call on one lock: under which limits and on which connection each is sent.
+//! A session: what one call sends for one lock, under its limits, and how it has failed.
 
 mod failure;
 mod limits;
@@ -20,7 +20,7 @@ use crate::values::key::Key;
 use crate::values::options::Protocol;
 use failure::LastFailure;
 
-/// The commands of one call on one lock, and the last failure.
+/// What one call sends for one lock: its limits, its failures, and where what happens is reported.
 pub(super) struct Session<'a> {
     engine: &'a Engine,
     key: &'a Key,
@@ -71,14 +71,14 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the call with a check that ends its waits for a connection, and another time for an unreachable server.
+    /// Returns the session with a check that ends its waits for a connection, and another time for an unreachable server.
     pub(super) fn stopped_by(mut self, stop: StopCheck<'a>, retry_for: Duration) -> Self {
         self.budget.retry_for = retry_for;
         self.stop = stop;
         self
     }
 
-    /// Returns the call as one that reports later: something is locked meanwhile.
+    /// Returns the session as one that reports later: something is locked meanwhile.
     pub(super) fn reporting_to(self, outbox: &'a Outbox) -> Self {
         Self { outbox: Some(outbox), ..self }
     }
@@ -93,7 +93,7 @@ impl<'a> Session<'a> {
         self.budget.command_timeout = self.budget.command_timeout.min(time);
     }
 
-    /// Has the call also take an entry from the key's waiting list, along with the command that deletes the key.
+    /// Has the session also take an entry from the key's waiting list, along with the command that deletes the key.
     pub(super) fn take(&mut self, waiting: Waiting) {
         self.behind = Some(waiting);
     }
@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
 
     /// Returns what goes behind a command.
     pub(super) fn behind(&self, command: &Command) -> Option<Command> {
-        self.behind.clone().filter(|_| command.deletes()).map(Command::Waiting)
+        self.behind.as_ref().filter(|_| command.deletes()).cloned().map(Command::Waiting)
     }
 
     /// Notes what came of a trip. Returns the rules' reply to its first command.
