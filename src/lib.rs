@@ -15,7 +15,7 @@
 //! let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
 //! let lock = Lock::new(&locker, "serialize_stuff", options)?;
 //!
-//! // With a closure: waits up to the timeout, 5 s unless set, and releases afterwards, also if the closure panics.
+//! // With a closure: waits up to the timeout, 5 s unless set, and releases afterwards, even if the closure panics.
 //! lock.with(|held| println!("held for {:?} more", held.remaining()))?;
 //!
 //! // With a guard. One attempt: `None` if another holder has the lock.

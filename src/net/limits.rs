@@ -36,7 +36,7 @@ pub(crate) struct Limits<'a> {
 /// How long a call may take, from which the limits of its commands follow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// When the call ends, but for its last command; `None` waits for ever.
+    /// When the call ends, except for its last command; `None` waits for ever.
     pub(crate) deadline: Option<Uptime>,
     /// How long an unreachable server is waited for.
     pub(crate) retry_for: Duration,

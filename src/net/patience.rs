@@ -8,7 +8,7 @@ use crate::values::clock::{self, Uptime};
 
 /// How often a thread yields before it parks.
 const YIELDS: u32 = 16;
-/// Yielding may take so long, unless so many jobs are sent meanwhile: then the threads that run instead are those of this library.
+/// Yielding may take this long, unless `FEW` jobs or more are sent meanwhile: then the threads that run instead are those of this library.
 const LONG: Duration = Duration::from_millis(2);
 const FEW: u64 = 50;
 /// For how long threads park at once, after others were found to compute on these processors, in microseconds; up to so long if they are
@@ -114,7 +114,7 @@ impl Drop for Yields<'_> {
 /// How often a thread looks for a reply before it sleeps, yielding its processor in between. On one machine, and over a fast network, a thread
 /// that sleeps and is woken takes longer than the server needs for a command.
 const LOOKS: u32 = 100;
-/// Looking that takes so long shows that others compute on these processors.
+/// Looking that takes this long shows that others compute on these processors.
 const CROWD: Duration = Duration::from_millis(1);
 /// How many times what was in vain is left out at most.
 const LEFT_OUT: u32 = 63;

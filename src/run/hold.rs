@@ -318,7 +318,7 @@ impl Changes {
 }
 
 impl WaitingThread<'_> {
-    /// Sleeps until there is a change that it has not seen, and at most for so long.
+    /// Sleeps until there is a change that it has not seen, and for this time at most.
     fn sleep(&mut self, time: Duration) {
         let mut count = self.changes.count();
         if *count == self.seen {

@@ -29,7 +29,7 @@ pub(crate) struct Several<'a> {
     /// At least one, in the order of their bytes, and no two are equal.
     pub(crate) keys: &'a Arc<[Key]>,
     pub(crate) options: &'a LockOptions,
-    /// The queue of the threads for which each of these locks is one of several that will do.
+    /// If the locks are permits: the queue of their semaphore.
     pub(crate) shared: Option<&'a Key>,
     pub(crate) cancel_token: Option<&'a CancelToken>,
     /// Where they are a writer's: the number of readers, which all callers must share.

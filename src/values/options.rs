@@ -39,7 +39,7 @@ pub struct LockOptions {
     pub(crate) notifies: bool,
     /// How often the lock is asked for at most.
     pub(crate) max_attempts: Option<u32>,
-    /// How long in all the lease is extended.
+    /// How long the lease is extended in total.
     pub(crate) auto_extend: Option<Duration>,
     /// How long after its acquisition the lock may be released.
     pub(crate) hold_at_least: Duration,

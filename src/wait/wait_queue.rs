@@ -65,7 +65,7 @@ struct KeyQueue<A> {
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
     waiters: VecDeque<Waiter<A>>,
-    /// The queue of the threads for which this lock is one of several that will do, as the last holder knows it.
+    /// If the lock is a permit: the queue of its semaphore, as the last holder knows it.
     shared: Option<Key>,
 }
 
@@ -142,7 +142,7 @@ impl<A> WaitQueue<A> {
         Ticket::new(self, key, id)
     }
 
-    /// Notes a lock that was acquired without being queued. If it is one of several that will do, `shared` is the queue of those.
+    /// Notes a lock that was acquired without being queued. If it is a permit, `shared` is the queue of its semaphore.
     pub(crate) fn hold(
         self: &Arc<Self>,
         key: &Key,

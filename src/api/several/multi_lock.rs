@@ -38,7 +38,7 @@ pub struct MultiLock {
     keys: Arc<[Key]>,
     options: LockOptions,
     cancel_token: Option<CancelToken>,
-    /// The queue of the threads for which each of these locks is one of several that will do.
+    /// If the locks are permits: the queue of their semaphore.
     shared: Option<Key>,
     /// Where they are a writer's: the number of readers, which all callers must share.
     readers: Option<ReaderCount>,

@@ -50,7 +50,7 @@ pub(in crate::run) struct Wait<'a> {
     cancel_token: Option<&'a CancelToken>,
     began: Now,
     deadline: Option<Uptime>,
-    /// The queue of those for which this lock is one of several that will do.
+    /// If the lock is a permit: the queue of its semaphore.
     shared: Option<&'a Key>,
     /// Where it is a reader's or a writer's: the number of readers, which all callers must share.
     readers: Option<&'a ReaderCount>,

@@ -45,7 +45,7 @@ impl LockOptions {
         Self { notifies: false, reentrant: false, hold_at_least: Duration::ZERO, ..self }
     }
 
-    /// Returns the options of a lock that is held while others are waited for: its lease is extended, for `at_most` in all.
+    /// Returns the options of a lock that is held while others are waited for: its lease is extended, for `at_most` in total.
     pub(crate) const fn while_waiting(self, at_most: Duration) -> Self {
         let auto_extend = if self.expiration.is_some() { Some(at_most) } else { None };
         Self { auto_extend, hold_at_least: Duration::ZERO, ..self }

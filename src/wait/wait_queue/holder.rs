@@ -22,7 +22,7 @@ pub(crate) enum Ending {
 pub(crate) struct HolderTicket<A> {
     queue: Arc<WaitQueue<A>>,
     key: Key,
-    /// The queue of the threads for which this lock is one of several that will do.
+    /// If the lock is a permit: the queue of its semaphore.
     shared: Option<Key>,
     over: bool,
 }

@@ -78,7 +78,7 @@ impl<A> Ticket<A> {
         HolderTicket::new(&self.queue, &self.key, shared)
     }
 
-    /// Leaves the queue of several locks that will do with one of them. The next becomes a head; it learns of a release that this thread has
+    /// Leaves the queue of a semaphore with one of its permits. The next becomes a head; it learns of a release that this thread has
     /// not acted upon, and of another lock that is free.
     pub(crate) fn enter_one(
         mut self,
