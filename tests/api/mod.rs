@@ -8,6 +8,7 @@
 //! | `events` | the events that an observer receives |
 //! | `extremes` | options at their extremes, in any combination |
 //! | `fencing` | a storage that checks tokens |
+//! | `layers` | imports point downwards |
 //! | `links` | the links of the documents lead somewhere |
 //! | `locked` | functions with the attribute `#[locked]` |
 //! | `observers` | how observers and the log work together |
@@ -22,6 +23,7 @@ pub(crate) mod errors;
 pub(crate) mod events;
 pub(crate) mod extremes;
 pub(crate) mod fencing;
+pub(crate) mod layers;
 pub(crate) mod links;
 pub(crate) mod locked;
 pub(crate) mod observers;
@@ -38,6 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         events::trials(),
         extremes::trials(),
         fencing::trials(),
+        layers::trials(),
         links::trials(),
         locked::trials(),
         observers::trials(),
