@@ -39,10 +39,11 @@ enum ItemState {
 }
 
 impl Item {
-    /// One command beside those of threads, with a reply of this form.
-    pub(super) fn beside(name: &'static str, form: Form) -> Self {
-        let packed = Packed { bytes: Vec::new(), forms: vec![form] };
-        Self { name, packed, state: ItemState::Sent, ..Self::default() }
+    /// Makes it the item of a command beside those of keys, which was sent and is answered by OK.
+    pub(super) fn set_beside(&mut self, name: &'static str) {
+        self.begin(name, Protocol::Classic, None);
+        self.packed.forms.push(Form::Okay);
+        self.state = ItemState::Sent;
     }
 
     /// Makes it the item of a command; of a change without the EXEC that carries it out.
@@ -202,6 +203,9 @@ impl<'a> Replies<'a> {
 
     /// Gives changes of one transaction their replies, and each its part of the reply to EXEC. Returns whether one was refused.
     pub(super) fn give_changes(&mut self, items: &mut [&mut Item]) -> bool {
+        if let [one] = items {
+            return self.give_change(one);
+        }
         let mut all = Item { name: "EXEC", state: ItemState::Sent, ..Item::default() };
         all.packed.forms.extend(items.iter().flat_map(|item| &item.packed.forms));
         all.packed.forms.push(Form::ListOrNil);
@@ -229,6 +233,28 @@ impl<'a> Replies<'a> {
             item.state = ItemState::Replied;
         }
         refused
+    }
+
+    /// The same for one, whose replies are its own.
+    fn give_change(&mut self, item: &mut Item) -> bool {
+        item.packed.forms.push(Form::ListOrNil);
+        self.give(item);
+        let error = match (&item.state, item.replies.as_slice()) {
+            (ItemState::Replied, [own, exec]) => {
+                let refused = refusal(own).is_some();
+                match exec {
+                    Value::Array(results) if results.len() + usize::from(refused) != 1 => {
+                        codec::unexpected("EXEC", Some(exec))
+                    }
+                    exec => return refused || refused_in(exec),
+                }
+            }
+            (ItemState::Lost(error), _) => error.clone(),
+            _ => hung_up(),
+        };
+        self.lose(error.clone());
+        item.state = ItemState::Lost(error);
+        false
     }
 
     fn lose(&mut self, error: TransportError) {

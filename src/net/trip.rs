@@ -37,8 +37,9 @@ pub(super) struct TripState {
     behind: Item,
     /// WATCH and GET, before a change.
     look: Item,
-    /// What the key should hold; only before a change.
-    expected: Option<(Key, Vec<u8>)>,
+    /// The key of a change, and what it should hold.
+    changes: Option<Key>,
+    expected: Vec<u8>,
     /// Whether it holds that, so that the change goes in the next trip.
     watches: bool,
     pub(super) is_done: bool,
@@ -76,13 +77,17 @@ struct Abandoned {
 impl TripState {
     pub(super) fn set(&mut self, trip: &Trip<'_>, needs: Protocol) {
         self.behind.clear();
-        self.look.clear();
-        (self.expected, self.abandoned) = (None, None);
+        if self.changes.take().is_some() {
+            self.expected.clear();
+            self.look.clear();
+        }
+        self.abandoned = None;
         (self.watches, self.is_done, self.refused_together) = (false, false, false);
         self.own.set(trip.key, trip.request, needs);
         if let Some(watch) = &trip.watch {
             self.look.set(trip.key, &Request::at_any_time(watch.command.clone()), needs);
-            self.expected = Some((trip.key.clone(), watch.expected.to_vec()));
+            self.changes = Some(trip.key.clone());
+            self.expected.extend_from_slice(watch.expected);
         }
         if let Some(behind) = trip.behind {
             self.behind.set(trip.key, &Request::at_any_time(behind.clone()), Protocol::Classic);
@@ -151,6 +156,8 @@ pub(super) struct Wire {
     ends: bool,
     /// Whether it begins one.
     looks: bool,
+    /// MULTI, or DISCARD.
+    beside: Item,
 }
 
 impl Wire {
@@ -174,7 +181,7 @@ impl Wire {
             if job.watches || job.is_done || place.is_gone() {
                 continue;
             }
-            if job.expected.is_some() {
+            if job.changes.is_some() {
                 self.looks |= job.look.sends(server, now);
             } else if job.sends(server, now) {
                 self.packed.append(&job.own.packed);
@@ -220,11 +227,11 @@ impl Wire {
         let mut values = mem::take(&mut self.replies);
         let mut replies = Replies::of(&mut values, ended);
         if self.ends {
-            self.is_watching = read_changes(batch, &mut replies);
+            self.is_watching = read_changes(batch, &mut self.beside, &mut replies);
         }
         for place in batch {
             let job = &mut *place.job();
-            if job.expected.is_none() {
+            if job.changes.is_none() {
                 replies.give(&mut job.own);
                 replies.give(&mut job.behind);
                 job.is_done = true;
@@ -233,7 +240,7 @@ impl Wire {
             }
         }
         if self.looks {
-            self.is_watching = read_looks(batch, &mut replies);
+            self.is_watching = read_looks(batch, &mut self.beside, &mut replies);
         }
         let left = mem::take(&mut replies.left);
         drop(replies);
@@ -268,15 +275,15 @@ impl Wire {
 }
 
 /// Reads the end of a transaction. Returns whether it may be open still.
-fn read_changes(batch: &[impl Place], replies: &mut Replies<'_>) -> bool {
+fn read_changes(batch: &[impl Place], discard: &mut Item, replies: &mut Replies<'_>) -> bool {
     let mut jobs: Vec<_> = batch.iter().map(Place::job).filter(|job| job.watches && !job.is_done).collect();
     jobs.retain_mut(|job| {
         job.is_done = true;
         job.own.is_sent()
     });
     if jobs.is_empty() {
-        let mut discard = Item::beside("DISCARD", Form::Okay);
-        replies.give(&mut discard);
+        discard.set_beside("DISCARD");
+        replies.give(discard);
         replies.left.out_of_order |= discard.replies != [Value::Okay];
         return false;
     }
@@ -292,29 +299,28 @@ fn read_changes(batch: &[impl Place], replies: &mut Replies<'_>) -> bool {
 }
 
 /// Reads what each key holds that is watched now. Returns whether a transaction is open.
-fn read_looks(batch: &[impl Place], replies: &mut Replies<'_>) -> bool {
+fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Replies<'_>) -> bool {
     let mut jobs: Vec<_> =
-        batch.iter().map(Place::job).filter(|job| job.expected.is_some() && !job.is_done).collect();
+        batch.iter().map(Place::job).filter(|job| job.changes.is_some() && !job.is_done).collect();
     for job in &mut jobs {
         replies.give(&mut job.look);
     }
-    let mut multi = Item::beside("MULTI", Form::Okay);
-    replies.give(&mut multi);
+    multi.set_beside("MULTI");
+    replies.give(multi);
     let is_open = multi.replies == [Value::Okay];
     // It may be watching.
     replies.left.out_of_order |= !is_open;
     let (mut changed, many) = (HashSet::new(), jobs.len() > 1);
     for job in &mut jobs {
-        let Some((key, expected)) = job.expected.clone() else { continue };
         let is_expected = match job.look.replies.as_slice() {
-            [Value::Okay, Value::BulkString(found)] => *found == expected,
-            [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => *found == expected,
+            [Value::Okay, Value::BulkString(found)] => *found == job.expected,
+            [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => *found == job.expected,
             _ => false,
         };
-        job.look.lose_as(&multi);
+        job.look.lose_as(multi);
         job.look.replies.extend(multi.replies.iter().cloned());
         // In one transaction two changes of a key would both be carried out.
-        job.watches = is_open && is_expected && (!many || changed.insert(key));
+        job.watches = is_open && is_expected && (!many || changed.insert(job.changes.clone()));
         job.is_done = !job.watches;
     }
     is_open

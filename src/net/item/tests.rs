@@ -215,3 +215,30 @@ fn each_change_of_a_transaction_has_its_part_of_exec() {
         assert_eq!(came, (outcomes.map(str::to_owned), refused, out_of_order), "{replies:?}");
     }
 }
+
+#[test]
+fn a_change_alone_is_read_as_one_of_several() {
+    let (queued, delete) = (|| Value::SimpleString("QUEUED".into()), Command::Exec(Change::Del));
+    let list = |results: &[Value]| Value::Array(results.to_vec());
+    let oom = || refused("OOM command not allowed");
+    let table: [(Vec<Value>, &str, bool, bool); 7] = [
+        (vec![queued(), list(&[Value::Int(1)])], "executed: Some(1)", false, false),
+        (vec![queued(), Value::Nil], "executed: None", false, false),
+        (vec![oom(), refused("EXECABORT discarded")], "refused: OverMemory", true, false),
+        // Before 2.6.5.
+        (vec![oom(), list(&[])], "refused: OverMemory", true, false),
+        (vec![queued(), list(&[Value::Int(1), Value::Int(0)])], "lost", false, true),
+        (vec![queued(), list(&[])], "lost", false, true),
+        (vec![queued()], "lost", false, true),
+    ];
+    for (mut replies, outcome, is_refused, out_of_order) in table {
+        let shown = format!("{replies:?}");
+        let mut change = item(&delete, Protocol::Watched, None);
+        assert!(change.sends(None, clock::now()));
+        let ended = (replies.len() < 2).then(hung_up);
+        let mut replies = Replies::of(&mut replies, ended);
+        assert_eq!(replies.give_changes(&mut [&mut change]), is_refused, "{shown}");
+        assert_eq!(short((&mut change, &delete)), outcome, "{shown}");
+        assert_eq!(replies.left.out_of_order, out_of_order, "{shown}");
+    }
+}
