@@ -6,8 +6,7 @@ mod drive;
 mod ending;
 pub(crate) mod hold;
 mod holder_name;
-pub(crate) mod keeper;
-mod keeping;
+mod keeper;
 mod maybe_held;
 mod notifications;
 mod outbox;
@@ -17,6 +16,7 @@ mod release;
 mod session;
 mod several;
 pub(crate) mod thread_holds;
+pub(crate) mod timer;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -30,8 +30,8 @@ use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
 use crate::rules::{Command, GiveUp, Reply, Request};
 use crate::run::hold::Changes;
-use crate::run::keeper::Keeper;
 use crate::run::thread_holds::HoldKind;
+use crate::run::timer::Timer;
 use crate::values::clock::{self, Uptime};
 use crate::values::identity::Identity;
 use crate::values::key::Key;
@@ -41,7 +41,7 @@ use crate::wait::{Hint, WaitQueue};
 pub(crate) use acquire::{Acquired, ReaderCount};
 use acquire::{Answer, ComparedReaders};
 pub(crate) use ending::{Ended, Leaving};
-use keeping::Kept;
+use keeper::Kept;
 pub(crate) use maybe_held::MaybeHeld;
 use notifications::Notifications;
 pub(crate) use permits::Permits;
@@ -77,7 +77,7 @@ pub(crate) struct Engine {
     pub(crate) identity: Arc<Identity>,
     pub(crate) queue: Arc<WaitQueue<Delivery>>,
     notifications: Arc<Notifications>,
-    keeper: Arc<Keeper<Kept>>,
+    keeper: Arc<Timer<Kept>>,
     /// Wakes the threads that wait for a loss.
     changes: Arc<Changes>,
     compared_readers: Arc<ComparedReaders>,
@@ -108,7 +108,7 @@ impl Engine {
             identity: Arc::new(identity),
             queue,
             notifications,
-            keeper: Arc::new(Keeper::new("setnx-lock keeper", keeping::work)),
+            keeper: Arc::new(Timer::new("setnx-lock keeper", keeper::work)),
             changes: Arc::default(),
             compared_readers: Arc::default(),
             refuses_many_until: Arc::default(),

@@ -11,7 +11,7 @@ use crate::net::{Backend, Failure, Inspect, Limits, Refusal, ServerReport, Trip,
 use crate::report::error::Error;
 use crate::rules::{Change, Command, NewValue, Reply, Request};
 use crate::run::Engine;
-use crate::run::keeper::Keeper;
+use crate::run::timer::Timer;
 use crate::values::clock;
 use crate::values::contained::contained;
 use crate::values::identity::Identity;
@@ -42,7 +42,7 @@ pub struct Locker {
     engine: Arc<Engine>,
     inspector: Arc<dyn Inspect>,
     /// The thread that a quorum has for this server.
-    jobs: Arc<Keeper<QuorumJob>>,
+    jobs: Arc<Timer<QuorumJob>>,
 }
 
 /// What a thread of its own does for this server.
@@ -208,7 +208,7 @@ impl Locker {
 
     pub(crate) fn over<B: Backend + Inspect + 'static>(backend: Arc<B>) -> Self {
         let engine = Engine::new(Arc::<B>::clone(&backend), Identity::new());
-        let jobs = Arc::new(Keeper::new("setnx-lock quorum", run));
+        let jobs = Arc::new(Timer::new("setnx-lock quorum", run));
         Self { engine: Arc::new(engine), inspector: backend, jobs }
     }
 

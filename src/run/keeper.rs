@@ -1,336 +1,170 @@
-//! When work is due for the locks that are held, and the one thread that does it. What the work is, it does not know.
+//! The keeper: a timer's thread works for locks that are held. It extends their leases, looks whether they are still held, and notes that a
+//! lease has passed. What is due for many locks at a time goes together.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use std::{fmt, io, mem, process};
 
+use super::Engine;
+use super::outbox::Outbox;
+use super::owner::Locked;
+use crate::rules::keeping::{self, Due, Progress};
+use crate::run::hold::{Hold, Own};
+use crate::run::timer::MOST;
 use crate::values::clock::{self, Now, Uptime};
-use crate::values::contained::contained;
 
-/// How long the thread waits for more before it ends.
-const LINGER: Duration = Duration::from_secs(5);
+/// When a lock is looked at again that another thread was working on.
+const BUSY: Duration = Duration::from_millis(20);
 
-/// How many are worked on together at most.
-pub(crate) const MOST: usize = 512;
-
-/// How often the thread looks whether the wall clock was set, or the machine was suspended, and how much counts. Then everything is looked at:
-/// a lease may have passed.
-const CLOCKS_COMPARED_EVERY: Duration = Duration::from_secs(1);
-const SET_BY: Duration = Duration::from_millis(100);
-
-/// Does what is due, and adds what is due later.
-pub(crate) type Work<T> = fn(Vec<(u64, T)>);
-
-/// A thread for what is due later. It starts when there is something, and ends when there has been nothing for a while, or when this is
-/// dropped.
-pub(crate) struct Keeper<T> {
-    shared: Arc<Schedule<T>>,
-    /// The name of its thread.
-    name: &'static str,
-    work: Work<T>,
-    process: u32,
-    #[cfg(test)]
-    refuses_threads: std::sync::atomic::AtomicBool,
+/// A lock that the keeper works on.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    engine: Arc<Engine>,
+    hold: Arc<Hold>,
 }
 
-struct Schedule<T> {
-    state: Mutex<DueWork<T>>,
-    changed: Condvar,
+/// Works on what is due, for each locker with its own settings.
+pub(super) fn work(mut due: Vec<(u64, Kept)>) {
+    while let Some((_, Kept { engine, .. })) = due.last() {
+        let engine = Arc::clone(engine);
+        let (own, others) = due.into_iter().partition(|(_, kept)| Arc::ptr_eq(&kept.engine, &engine));
+        due = others;
+        engine.keep(&own);
+    }
 }
 
-struct DueWork<T> {
-    due: BTreeMap<(Uptime, u64), DueItem<T>>,
-    /// When each is due.
-    at: HashMap<u64, Uptime>,
-    last_id: u64,
-    /// When something was last added.
-    added: Uptime,
-    /// The clocks when they were last compared.
-    compared: Option<Now>,
-    /// Whether there is a thread.
-    running: bool,
-    /// Until when it sleeps at most, if it does: what is due later need not wake it.
-    sleeps_until: Option<Uptime>,
-    closed: bool,
-}
-
-struct DueItem<T> {
-    work: T,
-    /// How much earlier it may be done, together with others.
-    slack: Duration,
-}
-
-impl<T: Send + 'static> Keeper<T> {
-    pub(crate) fn new(name: &'static str, work: Work<T>) -> Self {
-        let state = DueWork {
-            due: BTreeMap::new(),
-            at: HashMap::new(),
-            last_id: 0,
-            added: Uptime::default(),
-            compared: None,
-            running: false,
-            sleeps_until: None,
-            closed: false,
-        };
-        Self {
-            shared: Arc::new(Schedule { state: Mutex::new(state), changed: Condvar::new() }),
-            name,
-            work,
-            process: process::id(),
-            #[cfg(test)]
-            refuses_threads: std::sync::atomic::AtomicBool::default(),
+impl Engine {
+    /// Has the keeper work on a lock that has just been acquired, if its options say so.
+    pub(super) fn keep_by_options(self: &Arc<Self>, hold: &Arc<Hold>) {
+        if hold.options.auto_extend.is_some() {
+            self.keep_from_now_on(hold);
         }
     }
 
-    /// Has each start of a thread fail, or none, as the system may.
-    #[cfg(test)]
-    pub(crate) fn refuse_threads(&self, refuse: bool) {
-        self.refuses_threads.store(refuse, std::sync::atomic::Ordering::Relaxed);
-    }
-
-    /// Returns a number for what is to be added, which is never 0.
-    pub(crate) fn new_id(&self) -> u64 {
-        let mut state = self.shared.lock();
-        state.last_id += 1;
-        state.last_id
-    }
-
-    /// Has something done at `due`, or up to `slack` earlier, instead of what has this number.
-    ///
-    /// # Errors
-    ///
-    /// Why no thread could be started, if there is none, with the work.
-    pub(crate) fn add(&self, id: u64, due: Uptime, slack: Duration, work: T) -> Result<(), (io::Error, T)> {
-        let mut state = self.shared.lock();
-        // A thread that is still there does what is left.
-        if state.closed && !state.running {
-            return Err((io::Error::other("its locker was shut down"), work));
+    /// Has the keeper work on a lock, if it does not do so yet.
+    pub(super) fn keep_from_now_on(self: &Arc<Self>, hold: &Arc<Hold>) {
+        let own = hold.own();
+        if hold.kept_as.load(Ordering::Relaxed) == 0 && !own.over {
+            let id = self.keeper.new_id();
+            hold.kept_as.store(id, Ordering::Relaxed);
+            self.schedule(id, hold, &own);
         }
-        let replaced = state.remove(id);
-        state.at.insert(id, due);
-        state.due.insert((due, id), DueItem { work, slack });
+        drop(own);
+        hold.report();
+    }
+
+    /// Looks again when something is due for a lock. The hold reports a failure later, when nothing is locked.
+    pub(super) fn reschedule(self: &Arc<Self>, hold: &Arc<Hold>, own: &Own) {
+        match hold.kept_as.load(Ordering::Relaxed) {
+            0 => {}
+            id => self.schedule(id, hold, own),
+        }
+    }
+
+    /// Has the keeper do no more for a lock.
+    pub(super) fn forget(&self, hold: &Hold) {
+        match hold.kept_as.load(Ordering::Relaxed) {
+            0 => {}
+            id => self.keeper.remove(id),
+        }
+    }
+
+    fn schedule(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, own: &Own) {
+        match keeping::next(&hold.options, progress(hold, own, clock::now())) {
+            Some((due, _)) if hold.is_held() => self.schedule_at(id, hold, due),
+            _ => self.keeper.remove(id),
+        }
+    }
+
+    fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, due: Uptime) {
+        let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold) };
+        let added = self.keeper.add(id, due, keeping::slack(&hold.options), kept);
+        hold.note_kept(added.map_err(|(error, _)| error));
+    }
+
+    /// Does what is due for these locks, together if that is possible.
+    fn keep(self: &Arc<Self>, due: &[(u64, Kept)]) {
+        for due in due.chunks(MOST) {
+            self.keep_these(due);
+        }
+    }
+
+    fn keep_these(self: &Arc<Self>, due: &[(u64, Kept)]) {
+        let outbox = Outbox::default();
+        let (mut to_extend, mut to_verify) = (Vec::new(), Vec::new());
+        for (id, Kept { hold, .. }) in due {
+            match self.due(*id, hold) {
+                Some((locked, true)) => to_extend.push(locked),
+                // It is not locked while others are extended.
+                Some((_, false)) => to_verify.push((*id, hold)),
+                None => {}
+            }
+        }
+        // By the clock that the new lease begins with: the lock is not held for longer in total than the options say.
+        let time = |hold: &Hold, now: Now| keeping::lease(&hold.options, hold.acquired.uptime, now.uptime);
+        let extended = self.extend_locked(&mut to_extend, &outbox, time);
         let now = clock::now();
-        state.added = now.uptime;
-        // The thread may begin late, and a clock that is set before is to be noticed as well.
-        state.compared.get_or_insert(now);
-        let wakes = state.sleeps_until.is_some_and(|until| due < until);
-        let started = if state.running { Ok(()) } else { self.start() };
-        let refused = started.err().and_then(|error| Some((error, state.remove(id)?.work)));
-        state.running = state.running || refused.is_none();
-        drop(state);
-        // What the program may have put in is dropped without the mutex.
-        drop(replaced);
-        if wakes {
-            self.shared.changed.notify_one();
-        }
-        refused.map_or(Ok(()), Err)
-    }
-
-    /// Takes out what has this number.
-    pub(crate) fn remove(&self, id: u64) {
-        let removed = self.shared.lock().remove(id);
-        drop(removed);
-    }
-
-    fn start(&self) -> Result<(), io::Error> {
-        #[cfg(test)]
-        if self.refuses_threads.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(io::Error::other("refused on purpose"));
-        }
-        let (shared, work) = (Arc::clone(&self.shared), self.work);
-        let body = move || {
-            while let Some(batch) = shared.next() {
-                // Whatever it does, the others' work goes on.
-                contained(|| work(batch));
+        for (Locked { hold, own }, extended) in to_extend.iter().zip(&extended) {
+            if extended.is_err() && own.lease.has_passed(now) {
+                hold.lost(now);
             }
+        }
+        // A server without names is reported where a lock is acquired.
+        self.end_extensions(to_extend, &outbox, &extended, self.has_names());
+        let mut to_verify: Vec<Locked<'_>> =
+            to_verify.into_iter().filter_map(|(id, hold)| Some(self.due(id, hold)?.0)).collect();
+        // A failure is tried again, and a loss is reported by the hold.
+        let _ = self.verify_locked(&mut to_verify, &outbox);
+        for Locked { hold, own } in to_verify {
+            self.reschedule(hold, &own);
+        }
+        outbox.flush(&self.observer);
+        for (_, kept) in due {
+            kept.hold.report();
+        }
+    }
+
+    /// Returns a lock for which something is due: whether its lease is to be extended, rather than its key looked at.
+    fn due<'a>(self: &Arc<Self>, id: u64, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, bool)> {
+        let now = clock::now();
+        let Some(own) = hold.try_own() else {
+            self.schedule_at(id, hold, now.uptime.after(BUSY));
+            return None;
         };
-        thread::Builder::new().name(self.name.to_owned()).spawn(body).map(drop)
-    }
-}
-
-impl<T> Keeper<T> {
-    /// Ends the thread, once it has done what is left, whenever that is due.
-    pub(crate) fn close(&self) {
-        self.shared.lock().closed = true;
-        self.shared.changed.notify_one();
-    }
-}
-
-impl<T> Schedule<T> {
-    fn lock(&self) -> MutexGuard<'_, DueWork<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until something is due, and returns it, together with what may be done with it; `None` if the thread is to end.
-    fn next(&self) -> Option<Vec<(u64, T)>> {
-        let mut state = self.lock();
-        loop {
-            state.sleeps_until = None;
-            if state.closed {
-                state.running = !state.due.is_empty();
-                return state.running.then(|| state.take_all());
-            }
-            let both = clock::now();
-            let now = both.uptime;
-            if state.clock_was_set(both) && !state.due.is_empty() {
-                return Some(state.take_all());
-            }
-            let until = match state.due.first_key_value() {
-                Some(((due, _), _)) if *due <= now => return Some(state.take_due(now)),
-                Some(((due, _), _)) => (*due).min(now.after(CLOCKS_COMPARED_EVERY)),
-                None if now.since(state.added) >= LINGER => {
-                    state.running = false;
-                    return None;
+        if own.over || !hold.is_held() {
+            return None;
+        }
+        let (at, due) = keeping::next(&hold.options, progress(hold, &own, now))?;
+        if at > now.uptime.after(keeping::slack(&hold.options)) {
+            self.schedule_at(id, hold, at);
+            return None;
+        }
+        match due {
+            Due::Extend => {
+                let is_over = keeping::lease(&hold.options, hold.acquired.uptime, now.uptime).is_none();
+                if is_over {
+                    hold.lost(now);
                 }
-                None => state.added.after(LINGER),
-            };
-            state.sleeps_until = Some(until);
-            let time = until.since(now);
-            state = self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-}
-
-impl<T> DueWork<T> {
-    fn remove(&mut self, id: u64) -> Option<DueItem<T>> {
-        let due = self.at.remove(&id)?;
-        self.due.remove(&(due, id))
-    }
-
-    /// Whether the wall clock differs from the monotonic one by more or less than before.
-    fn clock_was_set(&mut self, now: Now) -> bool {
-        let Some(last) = self.compared.replace(now) else { return false };
-        let [wall, uptime] = [now.wall.since(last.wall), now.uptime.since(last.uptime)];
-        wall.abs_diff(uptime) > SET_BY
-    }
-
-    fn take_all(&mut self) -> Vec<(u64, T)> {
-        self.at.clear();
-        mem::take(&mut self.due).into_iter().map(|((_, id), item)| (id, item.work)).collect()
-    }
-
-    fn take_due(&mut self, now: Uptime) -> Vec<(u64, T)> {
-        let mut taken = Vec::new();
-        while taken.len() < MOST
-            && let Some(entry) = self.due.first_entry()
-            && entry.key().0 <= now.after(entry.get().slack)
-        {
-            let ((_, id), item) = entry.remove_entry();
-            self.at.remove(&id);
-            taken.push((id, item.work));
-        }
-        taken
-    }
-}
-
-impl<T> Drop for Keeper<T> {
-    fn drop(&mut self) {
-        // I10: in a forked child a thread that is not there may have the mutex.
-        if self.process == process::id() {
-            self.close();
-        }
-    }
-}
-
-impl<T> fmt::Debug for Keeper<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.lock();
-        f.debug_struct("Keeper")
-            .field("kept", &state.due.len())
-            .field("running", &state.running)
-            .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::mpsc::{Sender, channel};
-
-    #[expect(clippy::needless_pass_by_value, reason = "it is the keeper's")]
-    fn send(batch: Vec<(u64, Sender<Vec<u64>>)>) {
-        let ids = batch.iter().map(|(id, _)| *id).collect();
-        let _ = batch[0].1.send(ids);
-    }
-
-    const LONG: Duration = Duration::from_secs(30);
-
-    #[test]
-    fn what_is_due_is_done_and_what_is_nearly_due_with_it() {
-        let (keeper, (sender, done)) = (Keeper::new("keeper", send), channel());
-        let now = clock::uptime();
-        let ids: Vec<u64> = (0..3).map(|_| keeper.new_id()).collect();
-        keeper.add(ids[2], now.after(LONG), Duration::ZERO, sender.clone()).unwrap();
-        keeper.add(ids[1], now.after(LONG), LONG, sender.clone()).unwrap();
-        keeper.add(ids[0], now, Duration::ZERO, sender).unwrap();
-        assert_eq!(done.recv_timeout(LONG).unwrap(), ids[..2]);
-    }
-
-    #[test]
-    fn what_was_taken_out_or_replaced_is_not_done() {
-        let (keeper, (sender, done)) = (Keeper::new("keeper", send), channel());
-        let (one, other) = (keeper.new_id(), keeper.new_id());
-        let soon = clock::uptime().after(Duration::from_millis(20));
-        keeper.add(one, soon.after(LONG), Duration::ZERO, sender.clone()).unwrap();
-        keeper.add(one, soon, Duration::ZERO, sender.clone()).unwrap();
-        keeper.add(other, soon, Duration::ZERO, sender).unwrap();
-        keeper.remove(other);
-        assert_eq!(done.recv_timeout(LONG).unwrap(), [one]);
-        assert!(done.recv().is_err(), "nothing is left, and the sender is dropped");
-        assert!(keeper.shared.lock().at.is_empty());
-    }
-
-    #[test]
-    fn everything_is_looked_at_when_the_wall_clock_was_set() {
-        let keeper = Keeper::new("keeper", send);
-        let mut state = keeper.shared.lock();
-        let now = clock::now();
-        let later = |wall, uptime| Now {
-            wall: now.wall.after(Duration::from_millis(wall)),
-            uptime: now.uptime.after(Duration::from_millis(uptime)),
-        };
-        assert!(!state.clock_was_set(now) && !state.clock_was_set(later(1000, 1010)));
-        assert!(state.clock_was_set(later(5000, 2000)), "forward");
-        assert!(state.clock_was_set(later(0, 3000)), "back");
-        assert!(!state.clock_was_set(later(1000, 4000)));
-        let (sender, _done) = channel();
-        state.at.insert(1, now.uptime.after(LONG));
-        state.due.insert((now.uptime.after(LONG), 1), DueItem { work: sender, slack: Duration::ZERO });
-        assert_eq!(state.take_all().len(), 1);
-        assert!(state.due.is_empty() && state.at.is_empty());
-    }
-
-    #[test]
-    fn work_that_panics_does_not_end_the_thread() {
-        fn panic_once(batch: Vec<(u64, Sender<Vec<u64>>)>) {
-            if batch[0].0 == 1 {
-                std::panic::resume_unwind(Box::new("on purpose"));
+                (!is_over).then_some((Locked { hold, own }, true))
             }
-            send(batch);
-        }
-        let (keeper, (sender, done)) = (Keeper::new("keeper", panic_once), channel());
-        let now = clock::uptime();
-        for _ in 0..2 {
-            let due = now.after(Duration::from_millis(1));
-            keeper.add(keeper.new_id(), due, Duration::ZERO, sender.clone()).unwrap();
-            // The two are not worked on together.
-            while !keeper.shared.lock().due.is_empty() {
-                thread::sleep(Duration::from_millis(1));
+            Due::Verify => Some((Locked { hold, own }, false)),
+            Due::Expire => {
+                if hold.lost(now).is_none() {
+                    self.schedule(id, hold, &own);
+                }
+                None
             }
         }
-        assert_eq!(done.recv_timeout(LONG).unwrap(), [2]);
     }
+}
 
-    #[test]
-    fn the_thread_ends_with_the_keeper() {
-        let (keeper, (sender, _done)) = (Keeper::new("keeper", send), channel());
-        keeper.add(keeper.new_id(), clock::uptime().after(LONG), Duration::ZERO, sender).unwrap();
-        let shared = Arc::downgrade(&keeper.shared);
-        drop(keeper);
-        while shared.strong_count() > 0 {
-            thread::sleep(Duration::from_millis(1));
-        }
+fn progress(hold: &Hold, own: &Own, now: Now) -> Progress {
+    Progress {
+        acquired: hold.acquired.uptime,
+        began: own.began,
+        // By the clock that allows less.
+        end: own.lease.end.map(|end| now.uptime.after(end.remaining(now))),
+        asked: own.asked,
+        failed: own.failed,
     }
 }
