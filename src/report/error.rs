@@ -375,10 +375,8 @@ impl Error {
     pub(crate) fn of_all(outcomes: impl Iterator<Item = Result<(), Self>>) -> Result<(), Self> {
         let mut failures = Vec::new();
         outcomes.filter_map(Result::err).for_each(|failure| failures.push(failure));
-        if failures.is_empty() {
-            return Ok(());
-        }
         match failures.iter().position(Self::is_lost) {
+            _ if failures.is_empty() => Ok(()),
             Some(lost) => Err(failures.swap_remove(lost)),
             None => Err(failures.remove(0).and(failures)),
         }
