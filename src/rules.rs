@@ -53,7 +53,7 @@ use holder_name::HolderName;
 use lease::{End, Lease, TTL_GUARD};
 use waiting_list::Waiting;
 
-/// A command on the lock's key, or on a key beside it. Locking sends no others.
+/// A command on the lock's key, or on a key with its name in front. Locking sends no others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// SETNX, or SET with NX and PX where the entry has a time to live.

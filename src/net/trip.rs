@@ -7,8 +7,9 @@
 //! | a command, and what goes behind it | each of the others |
 //! | WATCH and GET for each, and MULTI | who changes a key if it holds what it should |
 //!
-//! So threads that change keys by transactions share two trips; of several that change one key, the first does. MULTI goes with what is watched: a server that refuses it does so before any
-//! change is on its way. If one of the keys was written meanwhile, none is changed, and each thread looks again by itself.
+//! So threads that change keys by transactions share two trips; of several that change one key, the first does. MULTI goes with what is
+//! watched: a server that refuses it does so before any change is on its way. If one of the keys was written meanwhile, none is changed, and
+//! each thread looks again by itself.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -48,7 +49,7 @@ pub(super) struct TripState {
     abandoned: Option<Abandoned>,
 }
 
-/// Where a job is: it may be another thread's, which may give up.
+/// Where the state of a trip is: it may be another thread's, which may give up.
 pub(super) trait Place {
     fn job(&self) -> impl DerefMut<Target = TripState>;
 

@@ -277,7 +277,7 @@ impl Attempt {
     async fn replace(&mut self, io: &Io, seen: Found, from: LockState) -> ControlFlow<Round, Option<Found>> {
         let lease = self.new_lease(io.now());
         let entry = NewValue::of(&lease, self.protocol(), self.pace.options.expiration);
-        // It changes what was watched, or nothing. But a lease that has passed helps nobody.
+        // It changes what was watched, or nothing. But a lease that has passed is of no use.
         let exec = Request { command: Command::Exec(Change::Set(entry)), before: lease.end };
         let watch = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };
         let reply = io.watch(watch, seen.as_deref().unwrap_or_default(), exec.clone()).await;

@@ -31,7 +31,7 @@ pub(crate) struct Choice {
     slots: Arc<[Key]>,
     /// The leases of commands without a reply, and in which lock each may be.
     unresolved: Vec<(usize, Lease)>,
-    /// Locks that were acquired by commands without a reply beside the one that is held, for the caller to release.
+    /// Further locks that commands without a reply have acquired, for the caller to release.
     pub(crate) surplus: Vec<(usize, Lease)>,
     /// Keys that hold no lock, and never will.
     no_locks: Vec<usize>,

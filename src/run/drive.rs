@@ -25,8 +25,6 @@ pub(super) struct Job<'a, T> {
     pub(super) key: &'a Key,
     task: Task<T>,
     step: Step<T>,
-    /// What was to follow a WATCH that was refused together with others.
-    plan: Option<Box<Plan>>,
     pub(super) session: Session<'a>,
 }
 
@@ -40,7 +38,7 @@ struct Sends<'a> {
 
 impl<'a, T> Job<'a, T> {
     pub(super) fn new(key: &'a Key, (task, step): (Task<T>, Step<T>), session: Session<'a>) -> Self {
-        Self { key, task, step, plan: None, session }
+        Self { key, task, step, session }
     }
 
     /// Returns the command that is to be sent next, if there is one.
@@ -73,7 +71,7 @@ impl<'a, T> Job<'a, T> {
     /// Runs the task by itself.
     fn run(&mut self, now: Now) {
         let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
-        self.step = match self.session.run(&mut self.task, step, self.plan.take().map(|plan| *plan), now) {
+        self.step = match self.session.run(&mut self.task, step, now) {
             Ok(outcome) => Step::Done(outcome),
             Err(reason) => Step::GiveUp(reason),
         };
@@ -174,7 +172,7 @@ impl Engine {
                 && refusal.kind() != RefusalKind::WrongType
             {
                 self.note_refused_many(refusal);
-                job.plan = plan.map(Box::new);
+                job.task.put_back(plan);
                 continue;
             }
             if let (Some(_), Some(Err(Failure::Refused(refusal)))) = (&plan, &sent.reply)

@@ -103,7 +103,6 @@ impl<'a> Session<'a> {
         &mut self,
         task: &mut Task<T>,
         mut step: Step<T>,
-        mut plan: Option<Plan>,
         mut now: Now,
     ) -> Result<T, GiveUp> {
         loop {
@@ -111,8 +110,7 @@ impl<'a> Session<'a> {
                 Err(request) => request,
                 Ok(outcome) => return outcome,
             };
-            let plan = plan.take().or_else(|| task.take_plan());
-            let reply = self.send(&request, plan.as_ref(), now);
+            let reply = self.send(&request, task.take_plan().as_ref(), now);
             now = clock::now();
             step = task.resume(reply, now);
         }

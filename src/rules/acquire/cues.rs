@@ -28,11 +28,7 @@ impl Attempt {
                 Continue(First::Ask(Some((lease, reply))))
             }
             Cue::HandedOver { lease, protocol, in_doubt } => self.handed_over(io, lease, protocol, in_doubt),
-            Cue::Leave(until) => {
-                self.pace.seen = None;
-                self.pace.leave_until(until, io)?;
-                Continue(self.freed())
-            }
+            Cue::Leave(until) => self.leave_until(io, until),
             Cue::Window(end) => self.in_window(io, end),
         }
     }
@@ -93,24 +89,27 @@ impl Attempt {
         }
         // Looks would use its attempts up.
         if self.pace.options.max_attempts.is_some() {
-            self.pace.seen = None;
-            self.pace.leave_until(end, io)?;
-            return Continue(self.freed());
+            return self.leave_until(io, end);
         }
         if self.pace.not_before.is_none() || self.pace.seen.is_some() {
-            self.look_later(io, end)?;
-            return Continue(self.freed());
+            return self.look_later(io, end);
         }
         self.pace.begin_round();
         Continue(First::Look(None))
     }
 
-    fn look_later(&mut self, io: &Io, end: Uptime) -> ControlFlow<Round> {
+    /// What is seen before the lock is left says nothing about it afterwards.
+    fn leave_until(&mut self, io: &Io, until: Uptime) -> ControlFlow<Round, First> {
+        self.pace.seen = None;
+        self.pace.leave_until(until, io)?;
+        Continue(self.freed())
+    }
+
+    fn look_later(&mut self, io: &Io, end: Uptime) -> ControlFlow<Round, First> {
         let look = io.now().uptime.after(window::until_look(self.pace.nonce.seed()));
         self.pace.next_nonce();
         self.looks_until = Some(end);
-        self.pace.seen = None;
-        self.pace.leave_until(look.min(end), io)
+        self.leave_until(io, look.min(end))
     }
 
     /// In a window, goes on to wait unless a poller has the lock: then it asks for it for a moment.
@@ -127,7 +126,7 @@ impl Attempt {
             self.pace.asks_until = Some(now.uptime.after(window::ASKS));
             io.note(Note::PollerMet);
         } else if now.uptime < end && !self.pace.is_last(now) {
-            return self.look_later(io, end);
+            return self.look_later(io, end).map_continue(drop);
         }
         Continue(())
     }

@@ -1,6 +1,8 @@
 //! What each reply leads to.
 
+mod pauses;
 mod search;
+mod stepped;
 
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use crate::values::clock::Uptime;
 use crate::values::identity::Identity;
 use crate::values::value::ValueBytes;
 use crate::values::version::Version;
+use stepped::{Action, Stepped};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const POLL: Duration = Duration::from_millis(100);
@@ -33,97 +36,6 @@ fn params(options: LockOptions) -> Params {
 
 fn expiring() -> LockOptions {
     LockOptions::expiring_after(Duration::from_secs(10))
-}
-
-/// What is done next.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Action {
-    /// SETNX of one, and MGET of all behind it.
-    Ask {
-        slot: usize,
-        request: Request,
-    },
-    /// MGET of all.
-    Look,
-    Send {
-        slot: usize,
-        request: Request,
-    },
-    Sleep(Pause),
-    Held(Held),
-    GiveUp(GiveUp),
-}
-
-/// An attempt that a test steps.
-struct Stepped {
-    task: Task<(Held, Vec<(usize, Lease)>)>,
-    /// What was acquired beside the one that is held.
-    surplus: Vec<(usize, Lease)>,
-}
-
-impl Stepped {
-    fn start(params: Params, slots: usize, now: Now) -> (Self, Action) {
-        let slots: Arc<[Key]> = (0..slots).map(|slot| Key::from(format!("k{slot}"))).collect();
-        let begin = async move |io: &Io| {
-            let mut choice = Choice::new(params, &slots);
-            let held = acquire_one_of(io, &mut choice, Cue::Ask).await?;
-            Ok((held, choice.surplus))
-        };
-        let (task, step) = Task::begin(now, begin);
-        let mut stepped = Self { task, surplus: Vec::new() };
-        let action = stepped.action(step);
-        (stepped, action)
-    }
-
-    fn action(&mut self, step: Step<(Held, Vec<(usize, Lease)>)>) -> Action {
-        let slot = self.task.io().slot();
-        match step {
-            Step::Send(request) if matches!(request.command, Command::GetAll(_)) => Action::Look,
-            Step::Send(request) if self.task.io().take_behind().is_some() => Action::Ask { slot, request },
-            Step::Send(request) => Action::Send { slot, request },
-            Step::Sleep(pause) => Action::Sleep(pause),
-            Step::Done((held, surplus)) => {
-                self.surplus = surplus;
-                Action::Held(held)
-            }
-            Step::GiveUp(reason) => Action::GiveUp(reason),
-        }
-    }
-
-    fn asked(&mut self, set: &Reply, found: &Reply, now: Now) -> Action {
-        self.task.io().answer_behind(found.clone());
-        self.reply(set.clone(), now)
-    }
-
-    fn reply(&mut self, reply: Reply, now: Now) -> Action {
-        let step = self.task.resume(reply, now);
-        self.action(step)
-    }
-
-    fn wake(&mut self, cue: Cue, now: Now) -> Action {
-        let step = self.task.wake(cue, now);
-        self.action(step)
-    }
-
-    fn woken(&mut self, now: Now) -> Action {
-        self.wake(Cue::Look, now)
-    }
-
-    fn handed_over(
-        &mut self,
-        slot: usize,
-        lease: Lease,
-        protocol: Protocol,
-        in_doubt: bool,
-        now: Now,
-    ) -> Action {
-        self.task.io().on(slot);
-        self.wake(Cue::HandedOver { lease, protocol, in_doubt }, now)
-    }
-
-    fn notes(&self) -> Vec<(usize, Note)> {
-        self.task.io().take_notes()
-    }
 }
 
 #[track_caller]
@@ -468,82 +380,4 @@ fn what_is_refused_or_not_sent_ends_the_attempt() {
         let (mut attempt, ..) = asking(expiring());
         assert_eq!(attempt.asked(&set, &found, start()), Action::GiveUp(reason), "{set:?}, {found:?}");
     }
-}
-
-#[test]
-fn a_permit_that_is_handed_over_is_held() {
-    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
-    let sleeping = || {
-        let (mut attempt, ..) = asking(expiring());
-        sleeps(attempt.asked(&TAKEN, &all(held_for(60)), start()));
-        attempt
-    };
-    let hand_over =
-        |mut attempt: Stepped, now| attempt.handed_over(1, lease.clone(), Protocol::Classic, false, now);
-    let held = |another_is_free| {
-        let (lease, protocol) = (lease.clone(), Protocol::Classic);
-        Action::Held(Held { slot: 1, lease, protocol, another_is_free })
-    };
-    assert_eq!(hand_over(sleeping(), start()), held(false));
-    // What it leaves to other processes is free, and no other thread knows.
-    let mut attempt = sleeping();
-    assert!(pause(attempt.wake(Cue::Leave(later(POLL).uptime), start())).leaves);
-    assert_eq!(hand_over(attempt, start()), held(true));
-    let action = hand_over(sleeping(), later(expiring().expiration.unwrap()));
-    assert!(matches!(action, Action::Sleep(_)), "too late: {action:?}");
-}
-
-#[test]
-fn a_permit_that_may_have_been_handed_over_is_looked_for() {
-    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
-    let (mut attempt, ..) = asking(expiring());
-    attempt.asked(&TAKEN, &all(held_for(60)), start());
-    let action = attempt.handed_over(1, lease.clone(), Protocol::Watched, true, start());
-    assert_eq!(action, Action::Look);
-    let action = attempt.reply(but(&[(1, Some(&lease.value))]), start());
-    assert_eq!(held(action).slot, 1);
-    // In Classic its bytes would prove nothing.
-    let (mut attempt, ..) = asking(expiring());
-    attempt.asked(&TAKEN, &all(held_for(60)), start());
-    asks(&attempt.handed_over(1, lease, Protocol::Classic, true, start()));
-}
-
-#[test]
-fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
-    let options = expiring().poll_interval(HOUR);
-    let params = Params { options, ..params(expiring()) };
-    let until = later(POLL).uptime;
-    let waiting = |params| {
-        let (mut attempt, _) = Stepped::start(params, SLOTS, start());
-        attempt.asked(&TAKEN, &all(held_for(60)), start());
-        attempt
-    };
-    let mut attempt = waiting(params);
-    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), start())), POLL);
-    let half = later(POLL / 2);
-    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), half)), POLL / 2);
-    asks(&attempt.woken(later(POLL)));
-    // Not beyond the deadline, where it asks once more.
-    let params = Params { deadline: Some(half.uptime), ..params };
-    let mut attempt = waiting(params);
-    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), start())), POLL / 2);
-    asks(&attempt.wake(Cue::Leave(until), half));
-    assert_eq!(attempt.asked(&TAKEN, &all(held_for(60)), half), Action::GiveUp(GiveUp::Timeout));
-}
-
-#[test]
-fn in_ttl_the_pause_ends_when_the_server_removes_a_permit_that_looks_expired() {
-    let options = LockOptions::expiring_after(HOUR).protocol(Protocol::Ttl).poll_interval(HOUR);
-    let (mut rules, _) = Stepped::start(params(options), 1, start());
-    let past = || Some(PAST.to_vec());
-    let action = rules.asked(&Reply::Integer(0), &Reply::Bulks(vec![past()]), start());
-    assert!(matches!(action, Action::Send { .. }), "{action:?}");
-    let action = rules.reply(Reply::Bulk(past()), start());
-    assert!(
-        matches!(&action, Action::Send { request, .. } if request.command == Command::WatchGetTtl),
-        "{action:?}"
-    );
-    let left = Duration::from_millis(40);
-    let action = rules.reply(Reply::Expiring(PAST.to_vec(), left), start());
-    assert_eq!(sleeps(action), left + Duration::from_millis(1));
 }

@@ -58,7 +58,7 @@ async fn by_transaction(io: &Io, own: &Owned, next: NextLease) -> Result<Option<
     let lease = own.lease.replaced_by(&lease, io.now());
     let change = Change::Set(NewValue::of(&lease, own.protocol, Some(expiration)));
     Ok(Some(match change_watched(io, own, change).await {
-        // The transaction has waited for its connection. Nobody has that lease; left alone it would expire.
+        // The transaction has waited for its connection. No thread has that lease, and the key would be held until it expires.
         Ok(Changed::Done { ours, .. }) if lease.has_passed(io.now()) => {
             let late = Owned { lease: lease.clone(), ..own.clone() };
             let _ = release(io, late).await;

@@ -272,7 +272,7 @@ impl Wait<'_> {
         })
     }
 
-    /// Releases permits that commands without a reply have acquired beside the one that is wanted.
+    /// Releases further permits that commands without a reply have acquired.
     fn release_surplus(&self, surplus: Vec<(usize, Lease)>, protocol: Protocol) {
         let Some((_, queue)) = self.slots.filter(|_| !surplus.is_empty()) else { return };
         let now = clock::now();

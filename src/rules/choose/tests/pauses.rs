@@ -1,0 +1,81 @@
+//! Permits that are handed over in a pause, and how long a pause lasts.
+
+use super::*;
+
+#[test]
+fn a_permit_that_is_handed_over_is_held() {
+    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
+    let sleeping = || {
+        let (mut attempt, ..) = asking(expiring());
+        sleeps(attempt.asked(&TAKEN, &all(held_for(60)), start()));
+        attempt
+    };
+    let hand_over =
+        |mut attempt: Stepped, now| attempt.handed_over(1, lease.clone(), Protocol::Classic, false, now);
+    let held = |another_is_free| {
+        let (lease, protocol) = (lease.clone(), Protocol::Classic);
+        Action::Held(Held { slot: 1, lease, protocol, another_is_free })
+    };
+    assert_eq!(hand_over(sleeping(), start()), held(false));
+    // What it leaves to other processes is free, and no other thread knows.
+    let mut attempt = sleeping();
+    assert!(pause(attempt.wake(Cue::Leave(later(POLL).uptime), start())).leaves);
+    assert_eq!(hand_over(attempt, start()), held(true));
+    let action = hand_over(sleeping(), later(expiring().expiration.unwrap()));
+    assert!(matches!(action, Action::Sleep(_)), "too late: {action:?}");
+}
+
+#[test]
+fn a_permit_that_may_have_been_handed_over_is_looked_for() {
+    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
+    let (mut attempt, ..) = asking(expiring());
+    attempt.asked(&TAKEN, &all(held_for(60)), start());
+    let action = attempt.handed_over(1, lease.clone(), Protocol::Watched, true, start());
+    assert_eq!(action, Action::Look);
+    let action = attempt.reply(but(&[(1, Some(&lease.value))]), start());
+    assert_eq!(held(action).slot, 1);
+    // In Classic its bytes would prove nothing.
+    let (mut attempt, ..) = asking(expiring());
+    attempt.asked(&TAKEN, &all(held_for(60)), start());
+    asks(&attempt.handed_over(1, lease, Protocol::Classic, true, start()));
+}
+
+#[test]
+fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
+    let options = expiring().poll_interval(HOUR);
+    let params = Params { options, ..params(expiring()) };
+    let until = later(POLL).uptime;
+    let waiting = |params| {
+        let (mut attempt, _) = Stepped::start(params, SLOTS, start());
+        attempt.asked(&TAKEN, &all(held_for(60)), start());
+        attempt
+    };
+    let mut attempt = waiting(params);
+    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), start())), POLL);
+    let half = later(POLL / 2);
+    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), half)), POLL / 2);
+    asks(&attempt.woken(later(POLL)));
+    // Not beyond the deadline, where it asks once more.
+    let params = Params { deadline: Some(half.uptime), ..params };
+    let mut attempt = waiting(params);
+    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), start())), POLL / 2);
+    asks(&attempt.wake(Cue::Leave(until), half));
+    assert_eq!(attempt.asked(&TAKEN, &all(held_for(60)), half), Action::GiveUp(GiveUp::Timeout));
+}
+
+#[test]
+fn in_ttl_the_pause_ends_when_the_server_removes_a_permit_that_looks_expired() {
+    let options = LockOptions::expiring_after(HOUR).protocol(Protocol::Ttl).poll_interval(HOUR);
+    let (mut rules, _) = Stepped::start(params(options), 1, start());
+    let past = || Some(PAST.to_vec());
+    let action = rules.asked(&Reply::Integer(0), &Reply::Bulks(vec![past()]), start());
+    assert!(matches!(action, Action::Send { .. }), "{action:?}");
+    let action = rules.reply(Reply::Bulk(past()), start());
+    assert!(
+        matches!(&action, Action::Send { request, .. } if request.command == Command::WatchGetTtl),
+        "{action:?}"
+    );
+    let left = Duration::from_millis(40);
+    let action = rules.reply(Reply::Expiring(PAST.to_vec(), left), start());
+    assert_eq!(sleeps(action), left + Duration::from_millis(1));
+}

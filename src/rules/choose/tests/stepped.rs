@@ -1,0 +1,94 @@
+//! An attempt that a test steps, and what it does next.
+
+use super::*;
+
+/// What is done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// SETNX of one, and MGET of all behind it.
+    Ask {
+        slot: usize,
+        request: Request,
+    },
+    /// MGET of all.
+    Look,
+    Send {
+        slot: usize,
+        request: Request,
+    },
+    Sleep(Pause),
+    Held(Held),
+    GiveUp(GiveUp),
+}
+
+/// An attempt that a test steps.
+pub(super) struct Stepped {
+    pub(super) task: Task<(Held, Vec<(usize, Lease)>)>,
+    /// What else was acquired.
+    pub(super) surplus: Vec<(usize, Lease)>,
+}
+
+impl Stepped {
+    pub(super) fn start(params: Params, slots: usize, now: Now) -> (Self, Action) {
+        let slots: Arc<[Key]> = (0..slots).map(|slot| Key::from(format!("k{slot}"))).collect();
+        let begin = async move |io: &Io| {
+            let mut choice = Choice::new(params, &slots);
+            let held = acquire_one_of(io, &mut choice, Cue::Ask).await?;
+            Ok((held, choice.surplus))
+        };
+        let (task, step) = Task::begin(now, begin);
+        let mut stepped = Self { task, surplus: Vec::new() };
+        let action = stepped.action(step);
+        (stepped, action)
+    }
+
+    fn action(&mut self, step: Step<(Held, Vec<(usize, Lease)>)>) -> Action {
+        let slot = self.task.io().slot();
+        match step {
+            Step::Send(request) if matches!(request.command, Command::GetAll(_)) => Action::Look,
+            Step::Send(request) if self.task.io().take_behind().is_some() => Action::Ask { slot, request },
+            Step::Send(request) => Action::Send { slot, request },
+            Step::Sleep(pause) => Action::Sleep(pause),
+            Step::Done((held, surplus)) => {
+                self.surplus = surplus;
+                Action::Held(held)
+            }
+            Step::GiveUp(reason) => Action::GiveUp(reason),
+        }
+    }
+
+    pub(super) fn asked(&mut self, set: &Reply, found: &Reply, now: Now) -> Action {
+        self.task.io().answer_behind(found.clone());
+        self.reply(set.clone(), now)
+    }
+
+    pub(super) fn reply(&mut self, reply: Reply, now: Now) -> Action {
+        let step = self.task.resume(reply, now);
+        self.action(step)
+    }
+
+    pub(super) fn wake(&mut self, cue: Cue, now: Now) -> Action {
+        let step = self.task.wake(cue, now);
+        self.action(step)
+    }
+
+    pub(super) fn woken(&mut self, now: Now) -> Action {
+        self.wake(Cue::Look, now)
+    }
+
+    pub(super) fn handed_over(
+        &mut self,
+        slot: usize,
+        lease: Lease,
+        protocol: Protocol,
+        in_doubt: bool,
+        now: Now,
+    ) -> Action {
+        self.task.io().on(slot);
+        self.wake(Cue::HandedOver { lease, protocol, in_doubt }, now)
+    }
+
+    pub(super) fn notes(&self) -> Vec<(usize, Note)> {
+        self.task.io().take_notes()
+    }
+}
