@@ -46,11 +46,10 @@ use std::time::Duration;
 
 use crate::values::clock::Uptime;
 use crate::values::key::Key;
-use crate::values::options::Protocol;
 use crate::values::value::ValueBytes;
 use acquire::Pause;
 use holder_name::HolderName;
-use lease::{End, Lease, TTL_GUARD};
+use lease::End;
 use waiting_list::Waiting;
 
 /// A command on the lock's key, or on a key with its name in front. Locking sends no others.
@@ -59,6 +58,8 @@ pub(crate) enum Command {
     /// SETNX, or SET with NX and PX where the entry has a time to live.
     SetNx(NewValue),
     Get,
+    /// PTTL.
+    TimeToLive,
     /// MGET.
     GetAll(Arc<[Key]>),
     GetSet(ValueBytes),
@@ -85,17 +86,6 @@ pub(crate) struct NewValue {
     pub(crate) ttl: Option<Duration>,
 }
 
-impl NewValue {
-    /// The entry of a lease of this expiration.
-    fn of(lease: &Lease, protocol: Protocol, expiration: Option<Duration>) -> Self {
-        let ttl = match protocol {
-            Protocol::Ttl => expiration.map(|expiration| expiration.saturating_add(TTL_GUARD)),
-            Protocol::Auto | Protocol::Classic | Protocol::Watched => None,
-        };
-        Self { value: lease.value, ttl }
-    }
-}
-
 /// What a transaction does, to the key or beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -113,6 +103,7 @@ impl Command {
             Command::SetNx(NewValue { ttl: Some(_), .. }) => "SET",
             Command::GetAll(_) => "MGET",
             Command::Get => "GET",
+            Command::TimeToLive => "PTTL",
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
             Command::WatchGet | Command::WatchGetTtl => "WATCH",
@@ -131,7 +122,8 @@ impl Command {
     /// Whether it leaves the lock's key as it is.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
-            Command::Get | Command::GetAll(_) | Command::WatchGet | Command::WatchGetTtl => true,
+            Command::Get | Command::TimeToLive | Command::GetAll(_) => true,
+            Command::WatchGet | Command::WatchGetTtl => true,
             Command::Exec(Change::Count) | Command::Count | Command::HolderName(_) | Command::Waiting(_) => {
                 true
             }
@@ -163,7 +155,7 @@ impl Request {
 /// The outcome of a command, as far as the rules need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// To SETNX, DEL and INCR. SET with NX has the same reply in other words.
+    /// To SETNX, DEL, INCR and PTTL. SET with NX has the same reply in other words.
     Integer(i64),
     /// To GET and GETSET, also to GET after WATCH.
     Bulk(Option<Vec<u8>>),

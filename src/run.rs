@@ -121,12 +121,17 @@ impl Engine {
         self.keeper.refuse_threads(refuse);
     }
 
-    /// Reads what the key holds, with one GET.
+    /// Reads what the key holds, and when the server removes it, in one trip.
     pub(crate) fn state(&self, key: &Key) -> Result<LockState, Error> {
-        match self.once(key, Command::Get)? {
-            Reply::Bulk(found) => Ok(LockState::of_value(found.as_deref())),
-            _ => unreachable!("a backend answers GET with a bulk"),
-        }
+        let (found, left) = self.once_with(key, Command::Get, Some(&Command::TimeToLive))?;
+        let Reply::Bulk(found) = found else { unreachable!("a backend answers GET with a bulk") };
+        let state = LockState::of_value(found.as_deref());
+        // Servers before 2.6 have no PTTL, and no lock in Ttl.
+        let left = if let Reply::Integer(left) = left { u64::try_from(left).ok() } else { None };
+        Ok(match left {
+            Some(left) => state.removed_at(clock::now().wall.after(Duration::from_millis(left))),
+            None => state,
+        })
     }
 
     /// Deletes the key, whatever it holds, with one DEL.
@@ -143,16 +148,30 @@ impl Engine {
     }
 
     fn once(&self, key: &Key, command: Command) -> Result<Reply, Error> {
+        self.once_with(key, command, None).map(|(reply, _)| reply)
+    }
+
+    /// Sends a command, and another behind it, whose failure does not matter. Returns both replies.
+    fn once_with(
+        &self,
+        key: &Key,
+        command: Command,
+        behind: Option<&Command>,
+    ) -> Result<(Reply, Reply), Error> {
         self.refuse_after_fork(key)?;
         let now = clock::now();
         let mut session = Session::new(self, key, Protocol::Classic, Some(now.uptime));
         let request = Request::at_any_time(command);
-        let reason = match session.send(&request, None, now) {
-            reply @ (Reply::Integer(_)
+        let (reply, behind) = match behind {
+            Some(behind) => session.ask_and_look(&request, behind, now),
+            None => (session.send(&request, None, now), Reply::Unsent),
+        };
+        let reason = match reply {
+            Reply::Integer(_)
             | Reply::Bulk(_)
             | Reply::Expiring(..)
             | Reply::Bulks(_)
-            | Reply::Executed(_)) => return Ok(reply),
+            | Reply::Executed(_) => return Ok((reply, behind)),
             Reply::Refused | Reply::NoLock => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             Reply::Lost if !request.command.only_reads() => GiveUp::Unknown,

@@ -10,10 +10,11 @@
 #   peer.rb churn PROCESSES KEY FILE ROUNDS EXPIRATION
 #                                               prints ready, waits for a line, and increments the number in a file under the
 #                                               lock, ROUNDS times in each of PROCESSES processes
-#   peer.rb crowd PROCESSES KEY EXPIRATION      prints ready; for each line with a time, PROCESSES processes begin at that time to
+#   peer.rb crowd PROCESSES KEY EXPIRATION AHEAD
+#                                               prints ready; for each line with a time, PROCESSES processes begin at that time to
 #                                               wait for the lock, all at once, and each holds it for a moment. Prints
 #                                               MOST CONTENDED: how many held it at once, and how many asked for it within 10 ms of
-#                                               the first that got it
+#                                               the first that got it. Their clocks are AHEAD seconds ahead
 #
 # An expiration of - is none. Killed while it holds, it is a crashed holder.
 
@@ -71,6 +72,13 @@ def churn(key, file, rounds, expiration)
   end
 end
 
+# Sets the clock that the gem reads.
+module Ahead
+  def self.by(seconds)
+    Time.singleton_class.prepend(Module.new { define_method(:now) { super() + seconds } })
+  end
+end
+
 # Notes when the lock is asked for.
 module Asked
   def self.times
@@ -102,7 +110,8 @@ def join_crowd(key, expiration, time, counter)
   [inside, got, *Asked.times]
 end
 
-def crowd(processes, key, expiration)
+def crowd(processes, key, expiration, ahead)
+  Ahead.by(ahead) if ahead.positive?
   Redis.prepend(Asked)
   children = Array.new(processes) do
     input, times = IO.pipe
@@ -112,7 +121,7 @@ def crowd(processes, key, expiration)
       counter = connection
       counter.ping
       while (line = input.gets)
-        output.puts join_crowd(key, expiration, Float(line), counter).join(' ')
+        output.puts join_crowd(key, expiration, Float(line) + ahead, counter).join(' ')
       end
     end
     output.close
@@ -148,6 +157,7 @@ case ARGV
 in ['serve'] then serve
 in ['churn', processes, key, file, rounds, expiration]
   churn_in(Integer(processes), key, file, Integer(rounds), expiration)
-in ['crowd', processes, key, expiration] then crowd(Integer(processes), key, expiration)
-else abort 'usage: peer.rb serve | churn PROCESSES KEY FILE ROUNDS EXPIRATION | crowd PROCESSES KEY EXPIRATION'
+in ['crowd', processes, key, expiration, ahead]
+  crowd(Integer(processes), key, expiration, Float(ahead))
+else abort 'usage: peer.rb serve | churn PROCESSES KEY FILE ROUNDS EXPIRATION | crowd PROCESSES KEY EXPIRATION AHEAD'
 end

@@ -8,7 +8,6 @@ use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::run::MaybeHeld;
 use crate::run::thread_holds::{self, HoldKind};
-use crate::values::clock;
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::values::value::LockState;
@@ -185,8 +184,8 @@ impl Lock {
         }
     }
 
-    /// Returns what the key holds, with one GET. It may hold something else a moment later: good for looking, not for
-    /// deciding.
+    /// Returns what the key holds, with GET and, on servers from Redis 2.6.12 on, PTTL in one trip: if the server removes the key earlier than
+    /// its value says, the state is until then. It may hold something else a moment later: good for looking, not for deciding.
     ///
     /// # Errors
     ///
@@ -203,7 +202,7 @@ impl Lock {
     ///
     /// Those of [`state`](Self::state).
     pub fn holder(&self) -> Result<Option<String>, Error> {
-        self.locker.engine().holder(&self.key, clock::now())
+        self.locker.engine().holder(&self.key)
     }
 
     /// Deletes the key, **whatever holds it**, with one DEL; returns true if there was one. For locks whose holder is known

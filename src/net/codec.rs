@@ -27,6 +27,7 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
         }
         Command::SetNx(entry) => set(packed, Form::OkayOrNil, key, entry, true),
         Command::Get => packed.command(Form::Bulk, &[b"GET", key]),
+        Command::TimeToLive => packed.command(Form::Integer, &[b"PTTL", key]),
         Command::GetAll(keys) => {
             packed.begin(Form::List, 1 + keys.len());
             packed.word(b"MGET");
@@ -177,9 +178,10 @@ fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, 
         return Err(unexpected(command.name(), replies.first()));
     }
     Ok(Ok(match (command, last) {
-        (Command::SetNx(NewValue { ttl: None, .. }) | Command::Del | Command::Count, Some(Value::Int(n))) => {
-            Reply::Integer(n)
-        }
+        (
+            Command::SetNx(NewValue { ttl: None, .. }) | Command::Del | Command::Count | Command::TimeToLive,
+            Some(Value::Int(n)),
+        ) => Reply::Integer(n),
         (Command::GetAll(keys), Some(Value::Array(values))) if values.len() == keys.len() => {
             match values.into_iter().map(found).collect() {
                 Ok(values) => Reply::Bulks(values),

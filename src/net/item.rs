@@ -22,6 +22,8 @@ pub(super) struct Item {
     before: Option<End>,
     /// A server that is known to be too old for this protocol does not get it.
     needs: Protocol,
+    /// Whether one whose version is unknown does not get it either.
+    pub(super) needs_version: bool,
     state: ItemState,
     pub(super) replies: Vec<Value>,
 }
@@ -55,7 +57,7 @@ impl Item {
     /// Makes it an item of what is packed then.
     pub(super) fn begin(&mut self, name: &'static str, needs: Protocol, before: Option<End>) {
         self.clear();
-        (self.name, self.needs, self.before) = (name, needs, before);
+        (self.name, self.needs, self.needs_version, self.before) = (name, needs, false, before);
     }
 
     pub(super) fn clear(&mut self) {
@@ -66,10 +68,16 @@ impl Item {
 
     /// Notes that it is sent now, if there is one and it may be.
     pub(super) fn sends(&mut self, server: Option<Version>, now: Now) -> bool {
-        let sends = !self.packed.forms.is_empty() && may_be_sent(self.needs, self.before, server, now);
+        let sends = !self.packed.forms.is_empty() && self.may_be_sent(server, now);
         self.replies.clear();
         self.state = if sends { ItemState::Sent } else { ItemState::Unsent };
         sends
+    }
+
+    /// Whether it may be sent now: not to a server that is too old, nor once its time has passed (I4, I5).
+    fn may_be_sent(&self, server: Option<Version>, now: Now) -> bool {
+        let is_new = server.map_or(!self.needs_version, |version| version >= self.needs.min_version());
+        is_new && self.before.is_none_or(|end| !end.has_passed(now))
     }
 
     pub(super) fn is_sent(&self) -> bool {
@@ -108,13 +116,6 @@ impl Item {
             },
         })
     }
-}
-
-/// Whether a command may be sent now: not to a server that is too old, nor once its time has passed (I4, I5).
-fn may_be_sent(needs: Protocol, before: Option<End>, server: Option<Version>, now: Now) -> bool {
-    let too_old = server.is_some_and(|version| version < needs.min_version());
-    let too_late = before.is_some_and(|end| end.has_passed(now));
-    !too_old && !too_late
 }
 
 /// Notes that a command is sent now, and what goes behind it, as far as each may be. Without the first the other is not.

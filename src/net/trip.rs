@@ -91,7 +91,9 @@ impl TripState {
             self.expected.extend_from_slice(watch.expected);
         }
         if let Some(behind) = trip.behind {
-            self.behind.set(trip.key, &Request::at_any_time(behind.clone()), Protocol::Classic);
+            let needs = if *behind == Command::TimeToLive { Protocol::Ttl } else { Protocol::Classic };
+            self.behind.set(trip.key, &Request::at_any_time(behind.clone()), needs);
+            self.behind.needs_version = needs == Protocol::Ttl;
         }
     }
 

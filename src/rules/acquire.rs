@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::lease::{End, Lease};
 use super::task::Io;
-use super::{Change, Command, GiveUp, NewValue, Reply, Request};
+use super::{Change, Command, GiveUp, Reply, Request};
 #[cfg(test)]
 use super::{Step, task::Task};
 use crate::values::clock::{Now, Uptime, Wall};
@@ -104,8 +104,7 @@ pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<H
 /// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
 pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (Lease, Request) {
     let lease = Lease::of(options, nonce, now);
-    let command = Command::SetNx(NewValue::of(&lease, options.protocol, options.expiration));
-    let before = lease.end;
+    let (command, before) = (Command::SetNx(lease.new_value()), lease.sent_before());
     (lease, Request { command, before })
 }
 
@@ -276,9 +275,9 @@ impl Attempt {
     /// it was found to hold.
     async fn replace(&mut self, io: &Io, seen: Found, from: LockState) -> ControlFlow<Round, Option<Found>> {
         let lease = self.new_lease(io.now());
-        let entry = NewValue::of(&lease, self.protocol(), self.pace.options.expiration);
         // It changes what was watched, or nothing. But a lease that has passed is of no use.
-        let exec = Request { command: Command::Exec(Change::Set(entry)), before: lease.end };
+        let set = Change::Set(lease.new_value());
+        let exec = Request { command: Command::Exec(set), before: lease.sent_before() };
         let watch = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };
         let reply = io.watch(watch, seen.as_deref().unwrap_or_default(), exec.clone()).await;
         if self.auto && reply == Reply::Refused {

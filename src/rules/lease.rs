@@ -2,17 +2,25 @@
 
 use std::time::Duration;
 
+use super::NewValue;
 use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::options::LockOptions;
+use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{self, Nonce, ValueBytes};
 
 /// The gem's extra second: the value on the wire names a time this much later than what the holder is promised. It is
 /// the guard against clocks that differ and against a DEL in flight.
 pub(crate) const GUARD: Duration = Duration::from_secs(1);
 
-/// How much later than the lease the server removes a key by itself, in Ttl. Half of the guard: a gem that waits has seen the key absent
-/// before it can read a time in the past, which newer gems take over with a plain SET, several at a time.
-pub(super) const TTL_GUARD: Duration = Duration::from_millis(500);
+/// How much later than the lease the server removes a key by itself, in Ttl.
+pub(in crate::rules) const TTL_GUARD: Duration = Duration::from_millis(500);
+
+/// How much later than the lease the value of a key says that the server removes. Newer gems take over a time in the past with a plain SET,
+/// several at a time; so that none reads one, the key is gone long before: also by a clock that is seconds ahead, and if the server has
+/// carried the command out late.
+pub(in crate::rules) const TTL_SHOWN_LATER: Duration = Duration::from_secs(10);
+
+/// How long after its value was made a command may be sent that gives the key a time to live. It uses up a part of the same time.
+const TTL_SENT_WITHIN: Duration = Duration::from_secs(4);
 
 /// How far at most the time that a loser of the classic takeover writes over our value is from our time. Its expiration is equal to ours,
 /// and its GETSET follows its GET at once. That GET read the expired value, which was there until ours was: so the loser's time is earlier
@@ -25,6 +33,8 @@ const LOSER_LATER: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) value: ValueBytes,
+    /// After how long the server removes the key by itself; only in Ttl.
+    pub(crate) ttl: Option<Duration>,
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
     /// Whether it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
@@ -63,39 +73,46 @@ pub(crate) struct End {
 }
 
 impl Lease {
-    /// Makes the lease that begins now. The command that acquires it is sent after.
-    pub(crate) fn beginning(now: Now, expiration: Option<Duration>, nonce: Nonce) -> Self {
-        match expiration {
-            Some(expiration) => Lease {
-                value: ValueBytes::until(now.wall.after(expiration).after(GUARD), nonce),
-                end: Some(End::of(now, expiration)),
-                proven: true,
-                unresolved: Vec::new(),
-                early: 0,
-            },
-            // The value names no holder.
-            None => Lease {
-                value: value::UNEXPIRING.into(),
-                end: None,
-                proven: false,
-                unresolved: Vec::new(),
-                early: 0,
-            },
-        }
+    /// Makes the lease that begins now, by the protocol that it is written by. The command that acquires it is sent after.
+    pub(crate) fn beginning(
+        now: Now,
+        expiration: Option<Duration>,
+        protocol: Protocol,
+        nonce: Nonce,
+    ) -> Self {
+        // The value names no holder.
+        let Some(expiration) = expiration else {
+            return Self { value: value::UNEXPIRING.into(), ..Self::none() };
+        };
+        let end = Some(End::of(now, expiration));
+        let (ttl, later) = match protocol {
+            Protocol::Ttl => (Some(expiration.saturating_add(TTL_GUARD)), TTL_SHOWN_LATER),
+            Protocol::Auto | Protocol::Classic | Protocol::Watched => (None, GUARD),
+        };
+        let value = ValueBytes::until(now.wall.after(expiration).after(later), nonce);
+        Self { value, ttl, end, proven: true, ..Self::none() }
     }
 
     /// Makes the lease of a lock with these options that begins now.
     pub(crate) fn of(options: &LockOptions, nonce: Nonce, now: Now) -> Self {
-        Self::beginning(now, options.expiration, nonce).ending_earlier(options.allowance)
+        Self::beginning(now, options.expiration, options.protocol, nonce).ending_earlier(options.allowance)
+    }
+
+    /// What is written into the key.
+    pub(crate) fn new_value(&self) -> NewValue {
+        NewValue { value: self.value, ttl: self.ttl }
+    }
+
+    /// Until when the command that writes it may be sent, if it acquires the lock.
+    pub(super) fn sent_before(&self) -> Option<End> {
+        let early = self.ttl.map_or(Duration::ZERO, |ttl| ttl.saturating_sub(TTL_GUARD + TTL_SENT_WITHIN));
+        self.end.map(|end| end.earlier_by(early))
     }
 
     /// Returns the lease with an end that is earlier by an allowance for clocks; the value stays.
     pub(super) fn ending_earlier(mut self, early: Duration) -> Self {
         self.early = u64::try_from(early.as_micros()).unwrap_or(u64::MAX);
-        if let Some(end) = &mut self.end {
-            end.wall = Wall(end.wall.0.saturating_sub(self.early));
-            end.uptime = end.uptime.before(early);
-        }
+        self.end = self.end.map(|end| end.earlier_by(early));
         self
     }
 
@@ -139,7 +156,14 @@ impl Lease {
 
     /// Stands for the lease of a hold that has ended.
     pub(crate) fn none() -> Self {
-        Lease { value: [].as_slice().into(), end: None, proven: false, unresolved: Vec::new(), early: 0 }
+        Lease {
+            value: [].as_slice().into(),
+            ttl: None,
+            end: None,
+            proven: false,
+            unresolved: Vec::new(),
+            early: 0,
+        }
     }
 
     pub(crate) fn has_passed(&self, now: Now) -> bool {
@@ -151,6 +175,11 @@ impl End {
     /// The end of a time that begins now.
     pub(crate) fn of(now: Now, time: Duration) -> Self {
         End { wall: now.wall.after(time), uptime: now.uptime.after(time) }
+    }
+
+    /// Returns the end of a time that is shorter.
+    fn earlier_by(self, time: Duration) -> Self {
+        End { wall: self.wall.before(time), uptime: self.uptime.before(time) }
     }
 
     /// Over when either clock says so (I7).
@@ -185,8 +214,12 @@ mod tests {
 
     #[test]
     fn the_wire_names_a_second_more_than_is_promised() {
-        let lease =
-            Lease::beginning(at(2_000_000_000, 50), Some(Duration::from_secs(10)), Nonce::from_random(7));
+        let lease = Lease::beginning(
+            at(2_000_000_000, 50),
+            Some(Duration::from_secs(10)),
+            Protocol::Classic,
+            Nonce::from_random(7),
+        );
         assert_eq!(&*lease.value, b"2000000011.0000000000000007");
         assert!(!lease.has_passed(at(2_000_000_009, 59)));
         assert!(lease.has_passed(at(2_000_000_010, 59)), "by the wall clock");
@@ -218,7 +251,7 @@ mod tests {
 
     #[test]
     fn without_an_expiration_it_never_passes() {
-        let lease = Lease::beginning(at(2_000_000_000, 50), None, Nonce::from_random(7));
+        let lease = Lease::beginning(at(2_000_000_000, 50), None, Protocol::Classic, Nonce::from_random(7));
         assert_eq!(&*lease.value, b"1");
         assert!(!lease.has_passed(Now { wall: Wall::MAX, uptime: Uptime::MAX }));
     }

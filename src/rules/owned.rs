@@ -7,7 +7,7 @@
 
 mod hand_over;
 
-pub(crate) use hand_over::{HandedOver, NextLease, end, hand_over};
+pub(crate) use hand_over::{HandedOver, end, hand_over};
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
-use super::{Change, Command, GiveUp, NewValue, Reply, Request};
+use super::{Change, Command, GiveUp, Reply, Request};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::Protocol;
 use crate::values::value::{LockState, Nonce};
@@ -124,16 +124,10 @@ pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
 
 /// Replaces our value by that of `new`, a lease of [`Owned::next_lease`]. If it gives up, the old lease stands. Until the outcome is known
 /// the lease counts that ends first, the old or the new one: another client may see either in the key.
-pub(crate) async fn extend(
-    io: &Io,
-    own: Owned,
-    new: Lease,
-    expiration: Duration,
-) -> Result<Extension, GiveUp> {
+pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension, GiveUp> {
     let began = io.now().uptime;
     if own.by_transaction() {
-        let entry = NewValue::of(&new, own.protocol, Some(expiration));
-        match change_watched(io, &own, Change::Set(entry)).await? {
+        match change_watched(io, &own, Change::Set(new.new_value())).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
             Changed::Done { ours, .. } => return Ok(own.extended(new, began, ours)),
             Changed::NotOurs(reason) => return Ok(own.not_extended(reason, io.now())),
@@ -288,7 +282,8 @@ async fn read(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
 impl Owned {
     /// Returns the lease that an extension begins now.
     pub(crate) fn next_lease(&self, expiration: Duration, nonce: Nonce, now: Now) -> Lease {
-        let new = Lease::beginning(now, Some(expiration), nonce).ending_earlier(self.lease.early());
+        let new =
+            Lease::beginning(now, Some(expiration), self.protocol, nonce).ending_earlier(self.lease.early());
         self.lease.replaced_by(&new, now)
     }
 

@@ -83,6 +83,7 @@ impl Server {
             Command::Exec(Change::Count) => Reply::Executed(Some(self.count())),
             Command::Count => Reply::Integer(self.count()),
             Command::GetAll(_) => unreachable!("it is on several keys"),
+            Command::TimeToLive => unreachable!("no rules send it"),
             Command::HolderName(_) | Command::Waiting(_) => unreachable!("no rules of the lock send it"),
         }
     }
@@ -92,7 +93,7 @@ impl Server {
         self.counter
     }
 
-    fn put(&mut self, entry: &NewValue, now: Duration) {
+    pub(super) fn put(&mut self, entry: &NewValue, now: Duration) {
         self.write(Some(entry.value.to_vec()), entry.ttl.map(|ttl| now + ttl));
     }
 

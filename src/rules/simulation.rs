@@ -21,6 +21,7 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     clears: false,
     delay: 300,
     waits: false,
+    gems: false,
 };
 
 /// What happened in all runs of a search.
@@ -140,6 +141,26 @@ fn a_lock_that_is_handed_over_has_one_holder() {
             assert!(totals.handed_over > 10, "little happened: {totals:?}");
         }
     }
+}
+
+/// One that holds by Ttl crashes, or is late, and two gems from 1.4.3 on wait: their clocks are ahead, or the server is late.
+#[test]
+fn beside_newer_gems_ttl_lets_in_one_at_a_time() {
+    for (skew, delay, waits) in [(5000, 300, false), (300, 4000, false), (4500, 300, true), (0, 2500, true)] {
+        let protocols = [Protocol::Ttl; 3];
+        let conditions = Conditions { protocols, skew, delay, waits, gems: true, ..WITHIN_THE_GUARD };
+        for expirations in [[1500; 3], [6000, 1500, 1500]] {
+            let conditions = Conditions { expirations, ..conditions };
+            let totals = search(conditions, 2000).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            assert!(totals.grants > 2_000, "little happened: {totals:?}");
+        }
+    }
+}
+
+#[test]
+fn beside_newer_gems_there_are_overlaps_after_a_crash_of_watched() {
+    let conditions = Conditions { protocols: [Protocol::Watched; 3], gems: true, ..WITHIN_THE_GUARD };
+    assert!(search(conditions, 20_000).is_err());
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl Engine {
             Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => kept(),
             Some(rest) => {
                 let (own, new) = self.next_lease(hold, lease, rest, now);
-                let task = Task::begin(now, async move |io| owned::extend(io, own, new, rest).await);
+                let task = Task::begin(now, async move |io| owned::extend(io, own, new).await);
                 Way::Expire(Some(lock.holder), Job::new(&hold.key, task, self.session(hold, now, outbox)))
             }
             None => Way::Release(self.begin_release(lock, taken, now)),

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::Engine;
 use super::session::Session;
-use crate::net::{Limits, Trip};
+use crate::net::Trip;
 use crate::report::error::Error;
 use crate::report::event::{Chain, ProblemKind};
 use crate::rules::holder_name::{HolderName, named};
 use crate::rules::{Command, GiveUp, Reply, Request};
 use crate::run::hold::Hold;
-use crate::values::clock::{self, Now};
+use crate::values::clock;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::value::ValueBytes;
@@ -70,27 +70,15 @@ impl Engine {
     }
 
     /// Returns the name that the holder of a key has written, if it can be read.
-    pub(super) fn name_of_holder(&self, key: &Key, now: Now) -> Option<String> {
-        self.holder(key, now).ok().flatten()
+    pub(super) fn name_of_holder(&self, key: &Key) -> Option<String> {
+        self.holder(key).ok().flatten()
     }
 
     /// Reads the key, and the name that goes with what it holds, in one trip.
-    pub(crate) fn holder(&self, key: &Key, now: Now) -> Result<Option<String>, Error> {
-        self.refuse_after_fork(key)?;
-        let mut session = Session::new(self, key, Protocol::Classic, Some(now.uptime));
-        let limits = Limits::within(self.budget(Some(now.uptime)), now);
+    pub(crate) fn holder(&self, key: &Key) -> Result<Option<String>, Error> {
         let read = Command::HolderName(HolderName::Read);
-        let get = Request::at_any_time(Command::Get);
-        let mut sent = self.backend.send(&Trip { behind: Some(&read), ..Trip::new(key, &get) }, &limits);
-        let name = sent.behind.take();
-        let value = match session.heard(&get, sent, Protocol::Classic) {
-            Reply::Bulk(value) => value,
-            Reply::Refused | Reply::NoLock => return Err(session.error(GiveUp::Refused, "")),
-            Reply::Lost => return Err(session.error(GiveUp::Io, "")),
-            _ => return Err(session.error(GiveUp::Unsent, "")),
-        };
-        Ok(match (value, name) {
-            (Some(value), Some(Ok(Reply::Bulk(Some(entry))))) => named(&entry, &value),
+        Ok(match self.once_with(key, Command::Get, Some(&read))? {
+            (Reply::Bulk(Some(value)), Reply::Bulk(Some(entry))) => named(&entry, &value),
             _ => None,
         })
     }

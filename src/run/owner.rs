@@ -118,7 +118,7 @@ impl Engine {
         let begin = |hold: &Hold, own: &Own, now| {
             let time = time(hold, now)?;
             let (own, new) = self.next_lease(hold, &own.lease, time, now);
-            Some(Task::begin(now, async move |io| owned::extend(io, own, new, time).await))
+            Some(Task::begin(now, async move |io| owned::extend(io, own, new).await))
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| match ended {
             Some((outcome, session)) => Self::end_extension(hold, own, outcome, session, outbox),

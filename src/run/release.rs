@@ -12,7 +12,7 @@ use crate::net::Failure;
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, HandedOver, NextLease, Owned, Release};
+use crate::rules::owned::{self, HandedOver, Owned, Release};
 use crate::rules::task::Task;
 use crate::rules::waiting_list::Waiting;
 use crate::rules::{GiveUp, Reply};
@@ -115,9 +115,9 @@ impl Engine {
                 None
             }
         };
-        let next_lease = next.as_ref().and_then(|mode| {
-            let lease = Lease::of(mode.options(), self.identity.next_nonce(), now);
-            Some(NextLease { lease, expiration: mode.options().expiration? })
+        let next_lease = next.as_ref().map(|mode| {
+            // As the lock was acquired: that is decided for Auto.
+            Lease::of(&mode.options().protocol(protocol), self.identity.next_nonce(), now)
         });
         let expires = lease.end.is_some();
         let own = Owned { lease, protocol, asked: options.protocol };

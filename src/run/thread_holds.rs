@@ -109,7 +109,7 @@ mod tests {
 
     fn hold(key: &Key) -> Arc<Hold> {
         let (now, options) = (clock::now(), LockOptions::without_expiration());
-        let lease = Lease::beginning(now, None, Nonce::from_random(1));
+        let lease = Lease::beginning(now, None, Protocol::Classic, Nonce::from_random(1));
         Arc::new(Hold::new(
             key.clone(),
             options,

@@ -49,6 +49,10 @@ impl Wall {
         Wall(self.0.saturating_add(micros(duration)))
     }
 
+    pub(crate) fn before(self, duration: Duration) -> Wall {
+        Wall(self.0.saturating_sub(micros(duration)))
+    }
+
     /// Returns the time from `earlier` until this one; zero if `earlier` is later.
     pub(crate) fn since(self, earlier: Wall) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))

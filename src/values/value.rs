@@ -145,7 +145,8 @@ impl fmt::Debug for ValueBytes {
 pub enum LockState {
     /// No key: the lock is free.
     Absent,
-    /// A point in time: the lock is held until then, and may be taken over afterwards.
+    /// A point in time: the lock is held until then at the latest, unless it is extended, and may be taken over afterwards. In
+    /// [`Ttl`](crate::Protocol::Ttl) the value says a time up to 9.5 s after the one at which the server frees the lock of a crashed holder.
     Until(Expiry),
     /// A small number, as `1`: held without an expiration, by the gem or by this library. It names no holder.
     Unexpiring,
@@ -207,6 +208,14 @@ impl LockState {
 }
 
 impl LockState {
+    /// Returns the state of a key that the server removes by itself then: of a lock, no later than its value says.
+    pub(crate) fn removed_at(self, at: Wall) -> Self {
+        match self {
+            LockState::Until(Expiry(until)) => LockState::Until(Expiry(until.min(at))),
+            other => other,
+        }
+    }
+
     /// Returns true if the lock is held, as far as the value and this machine's wall clock say: an expired one is free to be taken over.
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -235,7 +244,7 @@ impl fmt::Display for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LockState::Absent => f.write_str("free"),
-            LockState::Until(expiry) if self.is_held() => write!(f, "held until {expiry}"),
+            LockState::Until(expiry) if self.is_held() => write!(f, "held until {expiry} at the latest"),
             LockState::Until(expiry) => write!(f, "expired at {expiry}"),
             LockState::Unexpiring => f.write_str("held without an expiration"),
             LockState::Empty => {
@@ -344,7 +353,10 @@ mod tests {
     #[test]
     fn a_state_is_displayed_in_words() {
         assert_eq!(until(1_532_000_016_492_303).to_string(), "expired at 2018-07-19T11:33:36.492Z");
-        assert_eq!(until(32_503_680_000_492_303).to_string(), "held until 3000-01-01T00:00:00.492Z");
+        assert_eq!(
+            until(32_503_680_000_492_303).to_string(),
+            "held until 3000-01-01T00:00:00.492Z at the latest"
+        );
         assert_eq!(read(b"\x00oops").to_string(), "held with a value that no lock writes: \"\\u{0}oops\"");
         assert_eq!(format!("{:?}", read(b"abc")), "Unreadable(\"abc\")");
     }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use setnx_lock::{Error, Lock, LockOptions, LockState, LossReason};
+use setnx_lock::{Error, Lock, LockOptions, LockState, LossReason, Protocol};
 
 use crate::support::{LONG, Outcome, Release, Target, attempts, expiring, millis, release, tests, waited};
 
@@ -61,8 +61,17 @@ fn state_exists_and_clear_report_the_key(target: &Target) -> Outcome {
     assert!(!lock.state()?.is_held() && !lock.clear()?);
     let held = lock.lock()?;
     let LockState::Until(expiry) = lock.state()? else { panic!("{:?}", lock.state()) };
-    let promised = held.expires_at().expect("it expires");
-    assert_eq!(expiry.date(), Some(promised + Duration::from_secs(1)), "the gem's extra second");
+    let promised = held.expires_at().map(SystemTime::from).expect("it expires");
+    assert_eq!(key.until(), Some(promised + target.shown_later()), "the gem's extra second, but for Ttl");
+    let free = expiry.date().map(SystemTime::from).expect("in this century");
+    if target.protocol == Protocol::Ttl {
+        // PTTL counts whole milliseconds.
+        let earliest = promised + target.extra_time() - millis(2);
+        let late = free.duration_since(earliest).expect("the server removes it later");
+        assert!(late < LONG, "{late:?}");
+    } else {
+        assert_eq!(Some(free), key.until());
+    }
     assert!(lock.state()?.is_held() && lock.clear()?);
     assert_eq!(key.value(), None);
     assert_eq!(release(held)?, Release::Lost);
@@ -123,7 +132,8 @@ fn an_expired_lock_is_taken_over(target: &Target) -> Outcome {
     let key = target.key("expired");
     let options = LockOptions::expiring_after(millis(200)).timeout(LONG);
     let expired = target.lock(&key, options).lock()?;
-    let free = key.value().expect("held").parse::<f64>()? - 1.0 + target.extra_time().as_secs_f64();
+    let shown = key.value().expect("held").parse::<f64>()?;
+    let free = shown - target.shown_later().as_secs_f64() + target.extra_time().as_secs_f64();
     let held = target.lock(&key, options).lock()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
     assert!(now >= free, "acquired at {now}, before {free}");

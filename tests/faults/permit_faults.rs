@@ -160,7 +160,7 @@ impl Stage for PermitStage {
 }
 
 impl PermitStage {
-    /// Whether a lock under test has sent the value that the key holds, and its lease has not passed, which ends a second before that time.
+    /// Whether a lock under test has sent the value that the key holds, and its lease has not passed.
     fn is_held(&self, slot: usize) -> bool {
         let Some(value) = self.slots[slot].value() else { return false };
         let was_held =
@@ -169,8 +169,7 @@ impl PermitStage {
         let was_sent = asked.iter().any(|asked| {
             ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) && asked.arguments.contains(&value)
         });
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        (was_held || was_sent) && value.parse::<f64>().is_ok_and(|until| until > now.as_secs_f64() + 1.0)
+        (was_held || was_sent) && self.slots[slot].is_leased()
     }
 
     /// The guard's permit is held, and all else is free, or a reported unknown.

@@ -198,10 +198,8 @@ fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
     BufReader::new(rust.stdout.take().expect("it is piped").take(100)).read_line(&mut line)?;
     assert_eq!(line, "holding\n");
     let expiry = match pair.target.lock(&key, options()).state()? {
-        LockState::Until(expiry) => {
-            SystemTime::from(expiry.date().expect("in this century")) - Duration::from_secs(1)
-                + pair.target.extra_time()
-        }
+        // A time to live is known to a millisecond, and counted from the reply on.
+        LockState::Until(expiry) => SystemTime::from(expiry.date().expect("in this century")) - millis(10),
         // The server has removed it already.
         LockState::Absent if pair.target.protocol == Protocol::Ttl => SystemTime::UNIX_EPOCH,
         state => panic!("the key does not hold an expiry: {state:?}"),
@@ -272,10 +270,8 @@ fn rust_is_killed_while_it_hands_over(pair: &Pair) -> Outcome {
     rust.kill()?;
     rust.wait()?;
     let expiry = match pair.target.lock(&key, options()).state()? {
-        LockState::Until(expiry) => {
-            SystemTime::from(expiry.date().expect("in this century")) - Duration::from_secs(1)
-                + pair.target.extra_time()
-        }
+        // A time to live is known to a millisecond, and counted from the reply on.
+        LockState::Until(expiry) => SystemTime::from(expiry.date().expect("in this century")) - millis(10),
         // Killed before the next thread had it, or the server has removed it already.
         LockState::Absent => SystemTime::UNIX_EPOCH,
         state => panic!("the key does not hold an expiry: {state:?}"),

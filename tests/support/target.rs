@@ -2,12 +2,12 @@
 //! `SETNX_LOCK_TEST_URLS`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{env, process};
 
 use redis::Commands as _;
 use setnx_lock::{
-    Error, Key, Lock, LockOptions, Locker, MultiLock, Observer, Protocol, RefusalKind, Version,
+    Error, Key, Lock, LockOptions, LockState, Locker, MultiLock, Observer, Protocol, RefusalKind, Version,
 };
 
 use super::scenario::patient;
@@ -260,6 +260,11 @@ impl Target {
         if self.protocol == Protocol::Ttl { Duration::from_millis(500) } else { Duration::from_secs(1) }
     }
 
+    /// How much later than its lease the value of a lock says.
+    pub(crate) fn shown_later(&self) -> Duration {
+        shown_later(self.protocol)
+    }
+
     /// Returns a lock on a key of the test's own, through [`locker`](Self::locker). A lock without an expiration, which Ttl refuses, is
     /// a Classic one.
     pub(crate) fn lock(&self, key: &TestKey, options: LockOptions) -> Lock {
@@ -325,6 +330,21 @@ impl TestKey {
         self.target.connection().get(self.key.as_bytes()).unwrap()
     }
 
+    /// The time in its value.
+    pub(crate) fn until(&self) -> Option<SystemTime> {
+        let value: Option<Vec<u8>> = self.target.connection().get(self.key.as_bytes()).unwrap();
+        match LockState::of_value(value.as_deref()) {
+            LockState::Until(expiry) => Some(expiry.date().expect("in this century").into()),
+            _ => None,
+        }
+    }
+
+    /// Whether the lease that its value shows has not passed. Only values of Ttl come with a time to live.
+    pub(crate) fn is_leased(&self) -> bool {
+        let protocol = if self.time_to_live() < 0 { Protocol::Classic } else { Protocol::Ttl };
+        self.until().is_some_and(|until| until > SystemTime::now() + shown_later(protocol))
+    }
+
     /// Milliseconds until the server removes the key; -1 without a time to live, -2 without a key.
     pub(crate) fn time_to_live(&self) -> i64 {
         self.target.connection().pttl(self.key.as_bytes()).unwrap()
@@ -349,4 +369,9 @@ impl Drop for TestKey {
             let _: redis::RedisResult<()> = connection.del((self.key.as_bytes(), beside.as_slice()));
         }
     }
+}
+
+/// How much later than its lease the value of a lock says.
+pub(crate) fn shown_later(protocol: Protocol) -> Duration {
+    Duration::from_secs(if protocol == Protocol::Ttl { 10 } else { 1 })
 }

@@ -258,9 +258,18 @@ pub struct Round {
 pub struct RubyCrowd(RubyPeer);
 
 impl RubyCrowd {
-    pub fn start(gem: Gem, url: &str, processes: usize, key: &str, expiration: Duration) -> io::Result<Self> {
+    /// Their clocks are `ahead`.
+    pub fn start(
+        gem: Gem,
+        url: &str,
+        processes: usize,
+        key: &str,
+        expiration: Duration,
+        ahead: Duration,
+    ) -> io::Result<Self> {
         let mut ruby = gem.ruby("peer.rb", url);
-        ruby.args(["crowd", &processes.to_string(), key, &expiration.as_secs_f64().to_string()]);
+        ruby.args(["crowd", &processes.to_string(), key]);
+        ruby.args([expiration, ahead].map(|time| time.as_secs_f64().to_string()));
         RubyPeer::begin(ruby).map(Self)
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct KeyReport {
     pub(crate) holder: Option<String>,
     /// After which time the server deletes the key.
     pub(crate) time_to_live: Option<Duration>,
+    /// When that is.
+    pub(crate) removed_at: Option<DateTime<Utc>>,
     /// How many waiters are listed for notifications.
     pub(crate) waiters: u64,
     /// The last fencing token, where one was taken.
@@ -51,7 +53,7 @@ pub(crate) enum State {
 impl KeyReport {
     /// What a key holds, where no more is known.
     pub(crate) fn of(key: Key, found: Found) -> Self {
-        Self { key, found, holder: None, time_to_live: None, waiters: 0, fence: None }
+        Self { key, found, holder: None, time_to_live: None, removed_at: None, waiters: 0, fence: None }
     }
 
     pub(crate) fn state(&self, now: DateTime<Utc>) -> State {
@@ -73,10 +75,11 @@ impl KeyReport {
         !expires && self.time_to_live.is_none()
     }
 
-    /// When others may take the lock over; `None` also for times beyond the calendar's end.
+    /// When others can acquire the lock: in Ttl the server removes the key earlier than its value says. `None` also for times beyond the
+    /// calendar's end.
     pub(crate) fn until(&self) -> Option<DateTime<Utc>> {
         match &self.found {
-            Found::State(LockState::Until(expiry)) => expiry.date(),
+            Found::State(LockState::Until(expiry)) => expiry.date().into_iter().chain(self.removed_at).min(),
             _ => None,
         }
     }
@@ -240,6 +243,9 @@ mod tests {
         assert_eq!(words(Some("oops")), (State::NoLock, "no lock: it holds \"oops\"".into()));
         let list = KeyReport { found: Found::Other("list".into()), ..report(None) };
         assert_eq!(list.words(at(0)), "no lock: it holds a list");
+        let removed_at = Some(at(1_795_157_490));
+        let ttl = KeyReport { removed_at, ..report(Some("1795157500.5")) };
+        assert_eq!(ttl.words(at(1_795_157_376)), "held for 1m 54s more, until 2026-11-20T06:51:30.000Z");
         let freed = KeyReport { time_to_live: Some(Duration::from_millis(3210)), ..report(Some("")) };
         assert!(freed.words(at(0)).ends_with("and freed by the server in 3.2s"));
     }

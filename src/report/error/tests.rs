@@ -114,8 +114,8 @@ fn the_answers_of_a_quorum_s_servers_classify_its_error() {
     let text = error(1, false, vec![held(), gone()]).to_string();
     assert_eq!(
         text,
-        "lock k not acquired: 1 of 3 servers agreed, and 2 must; a:1: held until 2030-01-18T20:53:20.500Z; a:1: GET failed; check the server \
-         and the network, then try again"
+        "lock k not acquired: 1 of 3 servers agreed, and 2 must; a:1: held until 2030-01-18T20:53:20.500Z at the latest; a:1: GET failed; \
+         check the server and the network, then try again"
     );
 }
 

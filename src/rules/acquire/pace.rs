@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::{Note, Params, Pause, Round};
 use crate::rules::GiveUp;
+use crate::rules::lease::{TTL_GUARD, TTL_SHOWN_LATER};
 use crate::rules::task::Io;
 use crate::values::clock::{Now, Uptime};
-use crate::values::options::LockOptions;
+use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Nonce};
 
 /// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
@@ -115,13 +116,19 @@ impl Pace {
     /// Returns how long a lock that was seen cannot be taken over, as far as is known.
     fn until_free(&mut self, now: Now) -> Duration {
         let removed = self.removed_at.take().map_or(Duration::MAX, |at| at.since(now.uptime));
-        match self.seen {
-            Some(LockState::Until(Expiry(until))) if self.expires() && until >= now.wall => {
-                // Only a time in the past is taken over: one microsecond more.
-                removed.min(until.since(now.wall) + Duration::from_micros(1))
-            }
-            _ => removed,
+        let Some(LockState::Until(Expiry(until))) = self.seen else { return removed };
+        if !self.expires() || until < now.wall {
+            return removed;
         }
+        // The bytes do not show whether the server removes the key earlier.
+        let may_be_removed = until.before(TTL_SHOWN_LATER).after(TTL_GUARD);
+        let free = if self.options.protocol == Protocol::Ttl && may_be_removed >= now.wall {
+            may_be_removed
+        } else {
+            until
+        };
+        // Only a time in the past is taken over: one microsecond more.
+        removed.min(free.since(now.wall) + Duration::from_micros(1))
     }
 
     /// Returns a pause of this time, with what others may know.

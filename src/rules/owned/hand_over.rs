@@ -1,23 +1,14 @@
 //! Handing a lock over to the next thread of this process: our value is replaced by one of that thread's, in one command, so that the key is
 //! never absent in between. It is judged as an extension is.
 
-use std::time::Duration;
-
 use super::{Changed, Owned, Release, change_watched, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
-use crate::rules::{Change, Command, GiveUp, NewValue, Reply, Request};
+use crate::rules::{Change, Command, GiveUp, Reply, Request};
 use crate::values::clock::Now;
 use crate::values::value::LockState;
-
-/// The lease that the next thread is to have. Both leases have an end, and the protocol is the same.
-#[derive(Clone, Debug)]
-pub(crate) struct NextLease {
-    pub(crate) lease: Lease,
-    pub(crate) expiration: Duration,
-}
 
 /// The outcome of handing over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,14 +23,14 @@ pub(crate) struct HandedOver {
     pub(crate) overwrote: Option<LockState>,
 }
 
-/// Replaces our value by the next thread's: in Classic by GETSET, within both leases, otherwise by a transaction. If that is refused, or comes
+/// Replaces our value by that of `next`, the lease that the next thread is to have, by the same protocol; both have an end. In Classic by GETSET, within both leases, otherwise by a transaction. If that is refused, or comes
 /// too late for the next lease, our lock is released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives
 /// up, nothing was written.
-pub(crate) async fn hand_over(io: &Io, own: Owned, next: NextLease) -> Result<HandedOver, GiveUp> {
+pub(crate) async fn hand_over(io: &Io, own: Owned, next: Lease) -> Result<HandedOver, GiveUp> {
     let handed = if own.by_transaction() {
-        by_transaction(io, &own, next).await?
+        by_transaction(io, &own, &next).await?
     } else {
-        by_getset(io, &own, next).await?
+        by_getset(io, &own, &next).await?
     };
     match handed {
         Some(handed) => Ok(handed),
@@ -53,11 +44,9 @@ pub(crate) async fn end(io: &Io, own: Owned) -> Result<HandedOver, GiveUp> {
 }
 
 /// `None` if nothing was written, and our lock is to be released.
-async fn by_transaction(io: &Io, own: &Owned, next: NextLease) -> Result<Option<HandedOver>, GiveUp> {
-    let NextLease { lease, expiration } = next;
-    let lease = own.lease.replaced_by(&lease, io.now());
-    let change = Change::Set(NewValue::of(&lease, own.protocol, Some(expiration)));
-    Ok(Some(match change_watched(io, own, change).await {
+async fn by_transaction(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
+    let lease = own.lease.replaced_by(next, io.now());
+    Ok(Some(match change_watched(io, own, Change::Set(lease.new_value())).await {
         // The transaction has waited for its connection. No thread has that lease, and the key would be held until it expires.
         Ok(Changed::Done { ours, .. }) if lease.has_passed(io.now()) => {
             let late = Owned { lease: lease.clone(), ..own.clone() };
@@ -77,8 +66,8 @@ async fn by_transaction(io: &Io, own: &Owned, next: NextLease) -> Result<Option<
 }
 
 /// The same.
-async fn by_getset(io: &Io, own: &Owned, next: NextLease) -> Result<Option<HandedOver>, GiveUp> {
-    let lease = own.lease.replaced_by(&next.lease, io.now());
+async fn by_getset(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
+    let lease = own.lease.replaced_by(next, io.now());
     let Some((end, until)) = own.lease.end.zip(lease.end) else { return Ok(None) };
     if end.has_passed(io.now()) {
         return Ok(None);

@@ -16,7 +16,12 @@ fn at(time: Duration) -> Now {
 }
 
 fn own() -> Owned {
-    let lease = Lease::beginning(at(Duration::ZERO), Some(EXPIRATION), Identity::new().next_nonce());
+    let lease = Lease::beginning(
+        at(Duration::ZERO),
+        Some(EXPIRATION),
+        Protocol::Watched,
+        Identity::new().next_nonce(),
+    );
     Owned { lease, protocol: Protocol::Watched, asked: Protocol::Watched }
 }
 

@@ -7,7 +7,7 @@ use super::{Interpreter, MANY, ScriptResult};
 use crate::rules::Step;
 use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, HandedOver, NextLease};
+use crate::rules::owned::{self, HandedOver};
 use crate::rules::task::Task;
 use crate::values::value::Nonce;
 
@@ -29,7 +29,7 @@ impl Interpreter {
         client.extensions += 1;
         let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
         let new = own.next_lease(expiration, nonce, now);
-        let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new, expiration).await);
+        let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new).await);
         client.extending = Some(task);
         Ok(client.shown_extension(step, now))
     }
@@ -58,9 +58,9 @@ impl Interpreter {
         next.extensions += 1;
         let nonce = Nonce::from_random(next.number * MANY + MANY / 2 + next.extensions);
         let expiration = next.options.expiration.ok_or("it has no expiration")?;
-        let next = NextLease { lease: Lease::beginning(now, Some(expiration), nonce), expiration };
         let client = self.client(name)?;
         let own = client.owned()?;
+        let next = Lease::beginning(now, Some(expiration), own.protocol, nonce);
         client.lease = None;
         let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
         client.handing_over = Some((task, other.to_owned()));

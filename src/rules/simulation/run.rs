@@ -1,6 +1,8 @@
 //! One run of the random search: three clients, their clocks, one key, and the commands and replies on their way.
 
+mod gem;
 mod holding;
+mod serving;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,6 +36,8 @@ pub(super) struct Conditions {
     pub(super) delay: u64,
     /// Whether a command may wait for a connection before it is sent, for any time, unless its time is limited.
     pub(super) waits: bool,
+    /// Whether two of the clients are gems from 1.4.3 on.
+    pub(super) gems: bool,
 }
 
 /// Which client, which of its possible steps, and after how many milliseconds.
@@ -78,6 +82,8 @@ struct Client {
     watching: Watching,
     /// When the server carried out its last command, counted by commands.
     executed: u64,
+    /// And when.
+    executed_at: u64,
     /// What its last change of the key has replaced.
     replaced: Option<Vec<u8>>,
     /// What it saw last of the lock, and when.
@@ -133,13 +139,14 @@ impl Run {
             power: None,
             watching: Watching::default(),
             executed: 0,
+            executed_at: START,
             replaced: None,
             observation: None,
         });
         Self {
             conditions,
             time: START,
-            server: Server::holding(Some(b"1532000016.5".to_vec())),
+            server: Server::holding((!conditions.gems).then(|| b"1532000016.5".to_vec())),
             clients: clients.collect(),
             late: Vec::new(),
             log: None,
@@ -188,6 +195,7 @@ impl Run {
         }
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
+            Doing::Nothing if self.is_gem(n) => self.start_gem(n, now),
             Doing::Nothing => self.start(n, choice, now),
             Doing::Waiting(Request { before, .. }) if before.is_some_and(|end| end.has_passed(now)) => {
                 self.reply(n, Reply::TooLate);
@@ -215,6 +223,7 @@ impl Run {
             asleep @ Doing::Asleep { .. } if one_in(3, choice) => self.clients[n].doing = asleep,
             // A hint may be old, or of another's release.
             Doing::Asleep { .. } => self.wake(n, if one_in(5, choice) { Cue::Ask } else { Cue::Look }, now),
+            Doing::Working if self.is_gem(n) => self.work_as_gem(n, choice),
             Doing::Working => self.work(n, choice, now),
         }
         if self.falsely_certified {
@@ -233,13 +242,14 @@ impl Run {
         (!in_order).then_some("a later holder has a smaller token")
     }
 
-    /// Lets time pass. A command that has been on its way for the longest delay is carried out.
+    /// Lets time pass. A command that has been on its way for the longest delay is carried out; with gems, a reply arrives as soon.
     fn pass(&mut self, time: u64) {
         let end = self.time + time;
         let limit = self.conditions.delay * MILLI;
         loop {
             let due = |client: &Client| match client.doing {
                 Doing::Sent { since, .. } => Some(since + limit),
+                Doing::Replied(_) if self.conditions.gems => Some(client.executed_at + limit),
                 _ => None,
             };
             let next = (0..3).filter_map(|n| due(&self.clients[n]).map(|at| (at, n))).min();
@@ -255,10 +265,13 @@ impl Run {
             }
             let Some((at, n)) = next else { break };
             self.time = self.time.max(at);
-            if let Doing::Sent { command, .. } = std::mem::replace(&mut self.clients[n].doing, Doing::Nothing)
-            {
-                let reply = self.carry_out(n, &command);
-                self.clients[n].doing = Doing::Replied(reply);
+            match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
+                Doing::Sent { command, .. } => {
+                    let reply = self.carry_out(n, &command);
+                    self.clients[n].doing = Doing::Replied(reply);
+                }
+                Doing::Replied(reply) => self.reply(n, reply),
+                doing => self.clients[n].doing = doing,
             }
         }
         self.time = self.time.max(end);
@@ -342,34 +355,10 @@ impl Run {
         };
     }
 
-    fn act_on_release(&mut self, n: usize, step: Step<Release>) {
-        self.note(n, format_args!("{step:?}"));
-        match step {
-            Step::Send(request) => {
-                self.clients[n].doing = self.sent(request);
-            }
-            Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
-        }
-    }
-
     /// A nonce that is far from all others and their successors.
     fn fresh_nonce(&mut self) -> Nonce {
         self.nonces += 1_000_000;
         Nonce::from_random(self.nonces)
-    }
-
-    fn sent(&self, request: Request) -> Doing {
-        if self.conditions.waits {
-            Doing::Waiting(request)
-        } else {
-            Doing::Sent { command: request.command, since: self.time }
-        }
-    }
-
-    fn note_written(&mut self) {
-        if let Some(value) = self.server.value(self.since_start()) {
-            self.written.insert(value.to_vec());
-        }
     }
 
     fn note(&mut self, n: usize, what: fmt::Arguments<'_>) {
@@ -377,21 +366,6 @@ impl Run {
         if let Some(log) = &mut self.log {
             log.push(format!("{millis:>6} ms  client {n} {what}"));
         }
-    }
-
-    fn carry_out(&mut self, n: usize, command: &Command) -> Reply {
-        let now = self.since_start();
-        if !command.only_reads() {
-            self.clients[n].replaced = self.server.value(now).map(<[u8]>::to_vec);
-        }
-        let mut watching = self.clients[n].watching;
-        let reply = self.server.carry_out(now, &mut watching, command);
-        self.clients[n].watching = watching;
-        self.note_written();
-        self.executions += 1;
-        self.clients[n].executed = self.executions;
-        self.note(n, format_args!("carried out: {command:?}, reply: {reply:?}"));
-        reply
     }
 }
 

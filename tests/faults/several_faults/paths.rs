@@ -129,11 +129,9 @@ impl KeysStage {
             })
     }
 
-    /// Whether that is so, and the lease has not passed, which ends a second before the value's time.
+    /// Whether that is so, and the lease has not passed.
     fn is_held(&self, n: usize) -> bool {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let until = self.keys[n].value().and_then(|value| value.parse::<f64>().ok());
-        self.holds_our_value(n) && until.is_some_and(|until| until > now.as_secs_f64() + 1.0)
+        self.holds_our_value(n) && self.keys[n].is_leased()
     }
 
     fn judge_acquired(&self, acquired: Result<Option<MultiLockGuard>, Error>) -> Result<(), String> {

@@ -2,16 +2,16 @@
 
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol};
 
 use crate::api::events::EventLog;
 use crate::servers::{Emulated, Proxy};
 use crate::support::asleep::Sleeper;
 use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::scenario::patient;
-use crate::support::{Load, RedisServer, Release, Target, TestKey, expiring};
+use crate::support::{Load, RedisServer, Release, Target, TestKey, expiring, shown_later};
 
 pub(crate) struct Scenario {
     /// They end before the proxy and the server do.
@@ -69,11 +69,8 @@ impl Scenario {
     #[track_caller]
     pub(crate) fn assert_holds(&self, held: &LockGuard) {
         held.ensure_held().unwrap();
-        let LockState::Until(expiry) = self.lock_of_another_process().unwrap().state().unwrap() else {
-            panic!("the key holds no expiring value")
-        };
-        let expected = held.expires_at().map(SystemTime::from).unwrap() + Duration::from_secs(1);
-        assert_eq!(SystemTime::from(expiry.date().unwrap()), expected);
+        let lease = held.expires_at().map(SystemTime::from).unwrap();
+        assert_eq!(self.key.until(), Some(lease + shown_later(held.protocol())));
     }
 
     /// The outcome of a release that deletes the key.

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use setnx_lock::chrono::TimeDelta;
 use setnx_lock::redis::{self, Pipeline, ServerError, Value};
 use setnx_lock::{Key, LockState, Refusal};
 
-use super::{Found, KeyReport};
+use super::{Found, KeyReport, now};
 use crate::failure::Failure;
 use crate::server::{Raw, accepted};
 
@@ -97,11 +98,13 @@ fn report(
     let time_to_live = number(time_to_live).and_then(|time| u64::try_from(time).ok());
     let time_to_live = time_to_live.filter(|_| value.is_some());
     let unit = if is_in_seconds { Duration::from_secs } else { Duration::from_millis };
+    let time_to_live = time_to_live.map(unit);
     Ok(KeyReport {
         key: key.clone(),
         found,
         holder: value.as_deref().and_then(|value| holder_of(value, holder)),
-        time_to_live: time_to_live.map(unit),
+        time_to_live,
+        removed_at: time_to_live.and_then(|time| now().checked_add_signed(TimeDelta::from_std(time).ok()?)),
         waiters: number(waiters).and_then(|count| u64::try_from(count).ok()).unwrap_or_default(),
         fence: number(fence),
     })

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::rules::owned::{self, HandedOver, NextLease, Owned};
+use crate::rules::owned::{self, HandedOver, Owned};
 use crate::rules::simulated::{Server, Watching};
 use crate::values::value::Nonce;
 
@@ -125,9 +125,8 @@ impl Search {
         let next = (0..self.clients.len()).find(sleeps);
         self.nonces += 1_000_000;
         let expiration = Duration::from_millis(1500);
-        let lease = Lease::beginning(now, Some(expiration), Nonce::from_random(self.nonces));
-        let next_lease = next.map(|_| NextLease { lease, expiration });
-        let (mut task, mut step) = match next_lease {
+        let lease = Lease::beginning(now, Some(expiration), protocol, Nonce::from_random(self.nonces));
+        let (mut task, mut step) = match next.map(|_| lease) {
             Some(next) => Task::begin(now, async move |io| owned::hand_over(io, own, next).await),
             None => Task::begin(now, async move |io| owned::end(io, own).await),
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Client, Doing, Run};
 use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Counted, Extension, HandedOver, NextLease, Owned, Release, Verification};
+use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
 use crate::rules::task::Task;
 use crate::rules::{Reply, Step};
 use crate::values::clock::Now;
@@ -52,8 +52,7 @@ impl Run {
                 let nonce = self.fresh_nonce();
                 let new = own.next_lease(expiration, nonce, now);
                 self.clients[n].counts_until = lease.end.zip(new.end).map(|(old, new)| old.min(new));
-                let (task, step) =
-                    Task::begin(now, async move |io| owned::extend(io, own, new, expiration).await);
+                let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new).await);
                 self.clients[n].power = Some(Power::Extending(task));
                 self.act_on_extension(n, step);
             }
@@ -71,15 +70,14 @@ impl Run {
                 self.clients[n].held = None;
                 let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
                 let new = own.next_lease(rest, nonce, now);
-                let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new, rest).await);
+                let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new).await);
                 self.clients[n].power = Some(Power::Leaving(task));
                 self.act_on_extension(n, step);
             }
             _ => {
                 self.clients[n].held = None;
                 let Some(expiration) = next else { return self.release(n, own, now) };
-                let lease = Lease::beginning(now, Some(expiration), self.fresh_nonce());
-                let next = NextLease { lease, expiration };
+                let next = Lease::beginning(now, Some(expiration), holds_by, self.fresh_nonce());
                 let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
                 self.clients[n].power = Some(Power::HandingOver(task, number, expiration));
                 self.act_on_hand_over(n, step);
@@ -91,6 +89,16 @@ impl Run {
         let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
         self.clients[n].releasing = Some(task);
         self.act_on_release(n, step);
+    }
+
+    pub(super) fn act_on_release(&mut self, n: usize, step: Step<Release>) {
+        self.note(n, format_args!("{step:?}"));
+        match step {
+            Step::Send(request) => {
+                self.clients[n].doing = self.sent(request);
+            }
+            Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
+        }
     }
 
     /// Returns a client that a holder can hand its lock over to: one that sleeps and follows the same rules.

@@ -72,7 +72,7 @@ impl Wait<'_> {
             expiring: options.expiration.is_some(),
             ahead,
             permits: slots.map(|(slots, _)| slots.len()),
-            holder: self.names_holder.then(|| engine.name_of_holder(key, now)).flatten(),
+            holder: self.names_holder.then(|| engine.name_of_holder(key)).flatten(),
             taken_by_this_thread: slots.map_or_else(|| is_ours(key), |(slots, _)| slots.iter().all(is_ours)),
         }
     }

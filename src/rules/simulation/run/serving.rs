@@ -1,0 +1,37 @@
+//! How commands get to the server in the random search.
+
+use super::{Doing, Run, gem};
+use crate::rules::{Command, Reply, Request};
+
+impl Run {
+    pub(super) fn sent(&self, request: Request) -> Doing {
+        // Gems, and holders, wait no longer than a command takes.
+        if self.conditions.waits && (!self.conditions.gems || request.before.is_some()) {
+            Doing::Waiting(request)
+        } else {
+            Doing::Sent { command: request.command, since: self.time }
+        }
+    }
+
+    pub(super) fn note_written(&mut self) {
+        if let Some(value) = self.server.value(self.since_start()) {
+            self.written.insert(value.to_vec());
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, n: usize, command: &Command) -> Reply {
+        let now = self.since_start();
+        if !command.only_reads() {
+            self.clients[n].replaced = self.server.value(now).map(<[u8]>::to_vec);
+        }
+        let mut watching = self.clients[n].watching;
+        let of_gem = gem::carry_out(&mut self.server, command, self.clients[n].expiration, now);
+        let reply = of_gem.unwrap_or_else(|| self.server.carry_out(now, &mut watching, command));
+        self.clients[n].watching = watching;
+        self.note_written();
+        self.executions += 1;
+        (self.clients[n].executed, self.clients[n].executed_at) = (self.executions, self.time);
+        self.note(n, format_args!("carried out: {command:?}, reply: {reply:?}"));
+        reply
+    }
+}
