@@ -26,9 +26,9 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! [`Protocol::Auto`] uses transactions on Redis 2.2 or later, and the gem's commands before that. If Ruby programs with redis-objects
-//! 1.4.3 or later use the same keys, use [`Protocol::Ttl`] (Redis 2.6.12 or later). The default is [`Protocol::Classic`], the gem's
-//! commands on every server.
+//! [`Protocol::Auto`] is the best that the server has: keys with a time to live from Redis 2.6.12 on, transactions from 2.2 on, and before that
+//! the gem's commands. The default is [`Protocol::Classic`], the gem's commands on every server, since a program that joins Ruby programs may
+//! have to send what they send.
 //!
 //! A [`Locker`] connects to one server and owns the pool. A [`Lock`] is one key on that server with its [`LockOptions`]. A [`LockGuard`]
 //! is a lock that is held. A [`DeclaredLock`] makes locks with the gem's key names, `team:7:draft_lock`

@@ -77,7 +77,7 @@ pub(crate) struct Sent {
 
 impl Sent {
     /// Returns what came of a trip that failed as a whole.
-    fn failed(trip: &Trip<'_>, failure: Failure) -> Self {
+    pub(crate) fn failed(trip: &Trip<'_>, failure: Failure) -> Self {
         match trip.watch {
             Some(_) => Self { watched: Some(Err(failure)), ..Self::default() },
             None => Self { reply: Some(Err(failure)), ..Self::default() },
@@ -106,6 +106,11 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
 
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self) {}
+
+    /// Opens a connection, unless one was opened before: then the server's version is known, if it reports it. Fails as sending does.
+    fn connect(&self, _limits: &Limits<'_>) -> Result<(), Failure> {
+        Ok(())
+    }
 
     /// Returns the version that the server reported on the connection opened last.
     fn server_version(&self) -> Option<Version>;

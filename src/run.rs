@@ -35,7 +35,7 @@ use crate::run::timer::Timer;
 use crate::values::clock::{self, Uptime};
 use crate::values::identity::Identity;
 use crate::values::key::Key;
-use crate::values::options::Protocol;
+use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::LockState;
 use crate::wait::{Hint, WaitQueue};
 pub(crate) use acquire::{Acquired, ReaderCount};
@@ -149,6 +149,11 @@ impl Engine {
 
     fn once(&self, key: &Key, command: Command) -> Result<Reply, Error> {
         self.once_with(key, command, None).map(|(reply, _)| reply)
+    }
+
+    /// Returns the options as they are on this server, as far as its version is known.
+    fn on_server(&self, options: &LockOptions) -> LockOptions {
+        options.on(if options.protocol == Protocol::Auto { self.backend.server_version() } else { None })
     }
 
     /// Sends a command, and another behind it, whose failure does not matter. Returns both replies.

@@ -160,6 +160,13 @@ impl<S: Source> Backend for PooledBackend<S> {
         self.pool.wake_waiting();
     }
 
+    fn connect(&self, limits: &Limits<'_>) -> Result<(), Failure> {
+        if self.pool.opener().is_none_or(|opener| opener.health.was_asked()) {
+            return Ok(());
+        }
+        self.connection(&mut self.limits(limits)).map(drop)
+    }
+
     fn server_version(&self) -> Option<Version> {
         self.pool.opener()?.health.server_version()
     }

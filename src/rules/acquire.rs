@@ -38,8 +38,6 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) pace: Pace,
-    /// Whether the options say [`Protocol::Auto`].
-    auto: bool,
     unresolved: Unresolved,
     /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
     looks_until: Option<Uptime>,
@@ -122,7 +120,6 @@ pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall)
 impl Attempt {
     pub(crate) fn new(params: Params) -> Self {
         Self {
-            auto: params.options.protocol == Protocol::Auto,
             pace: Pace::new(params),
             unresolved: Unresolved::default(),
             looks_until: None,
@@ -130,7 +127,6 @@ impl Attempt {
         }
     }
 
-    /// The protocol; [`Protocol::Auto`] until the first reply.
     pub(crate) fn protocol(&self) -> Protocol {
         self.pace.options.protocol
     }
@@ -177,13 +173,13 @@ impl Attempt {
     /// Sends a command. Returns its reply; one that is lost or does not fit is for the caller.
     async fn send(&mut self, io: &Io, request: Request) -> ControlFlow<Round, Reply> {
         let reply = io.send(request).await;
-        self.heard(io, reply)
+        self.heard(reply)
     }
 
-    fn heard(&mut self, io: &Io, reply: Reply) -> ControlFlow<Round, Reply> {
+    fn heard(&mut self, reply: Reply) -> ControlFlow<Round, Reply> {
         match reply {
             Reply::Integer(_) | Reply::Bulk(_) | Reply::Expiring(..) | Reply::Executed(_) => {
-                self.answered(io);
+                self.pace.answered();
                 Continue(reply)
             }
             Reply::Refused | Reply::NoLock => {
@@ -193,12 +189,6 @@ impl Attempt {
             Reply::Unsent => Break(self.pace.give_up(GiveUp::Unsent)),
             Reply::TooLate | Reply::Lost | Reply::Bulks(_) => Continue(reply),
         }
-    }
-
-    /// Notes that the server has answered. The first command is the same for each protocol.
-    fn answered(&mut self, io: &Io) {
-        self.pace.answered();
-        self.pace.options.protocol = self.protocol().on(io.server());
     }
 
     /// Sends SETNX, unless it was `sent`. Goes on if another client has the key, or it is unknown.
@@ -212,7 +202,10 @@ impl Attempt {
                     (lease, io.send(request).await)
                 }
             };
-            match self.heard(io, reply)? {
+            if self.pace.does_without(&lease, &reply) {
+                continue;
+            }
+            match self.heard(reply)? {
                 Reply::Integer(0) if self.pace.expires() => return Continue(()),
                 Reply::Integer(0) => return Break(self.pace.wait(io)),
                 Reply::Integer(_) => return Break(self.granted(io, lease, None)),
@@ -280,12 +273,12 @@ impl Attempt {
         let exec = Request { command: Command::Exec(set), before: lease.sent_before() };
         let watch = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };
         let reply = io.watch(watch, seen.as_deref().unwrap_or_default(), exec.clone()).await;
-        if self.auto && reply == Reply::Refused {
-            // It chose Watched by the server's version alone, and this server has no WATCH for this user.
+        if self.pace.auto && reply == Reply::Refused {
+            // It was chosen by the server's version alone, and this server has no WATCH for this user.
             self.pace.options.protocol = Protocol::Classic;
             return Continue(None);
         }
-        match self.heard(io, reply)? {
+        match self.heard(reply)? {
             Reply::Bulk(found) if found == seen => {}
             Reply::Bulk(found) => {
                 self.resolve(io, found.as_deref())?;
@@ -336,7 +329,8 @@ impl Attempt {
         if let Some(state) = from {
             io.note(Note::TakenOver(state));
         }
-        Round::Held(Held { slot: io.slot(), lease, protocol: self.protocol(), another_is_free: false })
+        let protocol = lease.protocol(self.protocol());
+        Round::Held(Held { slot: io.slot(), lease, protocol, another_is_free: false })
     }
 
     /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.

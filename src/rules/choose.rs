@@ -26,8 +26,6 @@ type Values = Vec<Option<Vec<u8>>>;
 #[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) pace: Pace,
-    /// As the options say: each lock that is tried decides by itself what [`Protocol::Auto`] is.
-    asked_protocol: Protocol,
     slots: Arc<[Key]>,
     /// The leases of commands without a reply, and in which lock each may be.
     unresolved: Vec<(usize, Lease)>,
@@ -54,12 +52,10 @@ pub(crate) async fn acquire_one_of(io: &Io, choice: &mut Choice, mut cue: Cue) -
 
 impl Choice {
     pub(crate) fn new(params: Params, slots: &Arc<[Key]>) -> Self {
-        let asked_protocol = params.options.protocol;
         let mut pace = Pace::new(params);
         // Of several locks it would not be known which is meant.
         pace.never_expires_noted = true;
         Self {
-            asked_protocol,
             pace,
             slots: Arc::clone(slots),
             unresolved: Vec::new(),
@@ -108,14 +104,18 @@ impl Choice {
     /// Sends SETNX for one lock, and MGET of all behind it. Goes on with what they hold, if that one is held; and with which that is.
     async fn ask(&mut self, io: &Io) -> ControlFlow<Round, (Values, Option<usize>)> {
         self.pace.begin_round();
-        let nonce = self.pace.next_nonce();
-        let slot = usize::try_from(nonce.seed() % self.slots.len() as u64).unwrap_or(0);
-        let (lease, request) = first_command(&self.pace.options, nonce, io.now());
-        io.on(slot);
-        let (set, found) = io.send_with(request, Command::GetAll(Arc::clone(&self.slots))).await;
+        let (slot, lease, set, found) = loop {
+            let nonce = self.pace.next_nonce();
+            let slot = usize::try_from(nonce.seed() % self.slots.len() as u64).unwrap_or(0);
+            let (lease, request) = first_command(&self.pace.options, nonce, io.now());
+            io.on(slot);
+            let (set, found) = io.send_with(request, Command::GetAll(Arc::clone(&self.slots))).await;
+            if !self.pace.does_without(&lease, &set) {
+                break (slot, lease, set, found);
+            }
+        };
         if let Reply::Integer(_) = set {
             self.pace.answered();
-            self.decide_protocol(io);
         }
         match set {
             Reply::Integer(0) => match self.values(found)? {
@@ -157,7 +157,6 @@ impl Choice {
             if let Some(values) = self.values(found)? {
                 self.pace.answered();
                 self.pace.in_doubt = false;
-                self.decide_protocol(io);
                 return Continue(values);
             }
             self.pace.lost(io.now())?;
@@ -172,10 +171,6 @@ impl Choice {
             Reply::Unsent | Reply::TooLate => Break(self.pace.give_up(GiveUp::Unsent)),
             _ => Continue(None),
         }
-    }
-
-    fn decide_protocol(&mut self, io: &Io) {
-        self.pace.options.protocol = self.pace.options.protocol.on(io.server());
     }
 
     /// Takes the locks that commands without a reply have acquired. Keeps the one that lasts longest.
@@ -262,10 +257,11 @@ impl Choice {
 
     /// Returns what is wanted of a lock that is tried: it is not waited for.
     fn once(&mut self, now: Now) -> Params {
-        let options = LockOptions { max_attempts: None, protocol: self.asked_protocol, ..self.pace.options };
+        let options = LockOptions { max_attempts: None, ..self.pace.options };
         let nonce = self.pace.next_nonce();
         self.pace.nonce = nonce.behind_an_attempt();
-        Params { options, deadline: Some(now.uptime), retry_for: self.pace.retry_for, nonce }
+        let Pace { auto, retry_for, .. } = self.pace;
+        Params { options, auto, deadline: Some(now.uptime), retry_for, nonce }
     }
 
     fn pause_or(&self, reason: GiveUp, io: &Io) -> Round {
@@ -281,7 +277,8 @@ impl Choice {
             io.note(Note::LateGrant);
             return self.pace.wait(io);
         }
-        Round::Held(Held { slot, lease, protocol: self.pace.options.protocol, another_is_free })
+        let protocol = lease.protocol(self.pace.options.protocol);
+        Round::Held(Held { slot, lease, protocol, another_is_free })
     }
 }
 

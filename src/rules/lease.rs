@@ -103,6 +103,18 @@ impl Lease {
         NewValue { value: self.value, ttl: self.ttl }
     }
 
+    /// Returns the protocol that it was written by, if that is Ttl, or else this one.
+    pub(crate) fn protocol(&self, otherwise: Protocol) -> Protocol {
+        if self.ttl.is_some() { Protocol::Ttl } else { otherwise }
+    }
+
+    /// Returns the lease with a value that is written without a time to live. No command has carried its own.
+    pub(super) fn without_ttl(self) -> Self {
+        let Some(end) = self.end.filter(|_| self.ttl.is_some()) else { return self };
+        let until = end.wall.after(self.early()).after(GUARD);
+        Self { value: self.value.until_instead(until), ttl: None, ..self }
+    }
+
     /// Until when the command that writes it may be sent, if it acquires the lock.
     pub(super) fn sent_before(&self) -> Option<End> {
         let early = self.ttl.map_or(Duration::ZERO, |ttl| ttl.saturating_sub(TTL_GUARD + TTL_SENT_WITHIN));

@@ -29,7 +29,7 @@ pub(crate) struct Owned {
     pub(crate) lease: Lease,
     /// The protocol that it was acquired by.
     pub(crate) protocol: Protocol,
-    /// What the options say. Auto chooses Watched by the server's version alone, so the rules of Classic will do where WATCH is refused.
+    /// What the options say. Auto chooses by the server's version alone, so the rules of Classic will do where WATCH is refused.
     pub(crate) asked: Protocol,
 }
 
@@ -137,6 +137,7 @@ pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension,
             Changed::NoTransactions => {}
         }
     }
+    let new = new.without_ttl();
     loop {
         let Some(end) = own.lease.end.filter(|end| !end.has_passed(io.now())) else {
             return Ok(own.not_extended(LossReason::Expired, io.now()));

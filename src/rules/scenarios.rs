@@ -43,6 +43,7 @@ use super::Step;
 use super::acquire::{self, Cue, Observation, Params};
 use super::simulated::Server;
 use crate::values::clock::{Now, Uptime, Wall};
+use crate::values::options::Protocol;
 use crate::values::value::{LockState, Nonce};
 use crate::values::version::Version;
 use client::Client;
@@ -233,10 +234,11 @@ impl Interpreter {
     }
 
     fn starts(&mut self, name: &str, cue: Cue) -> ScriptResult<String> {
-        let now = self.now(name)?;
+        let (now, server) = (self.now(name)?, self.version);
         let client = self.client(name)?;
         let params = Params {
-            options: client.options,
+            options: client.options.on(server),
+            auto: client.options.protocol == Protocol::Auto,
             deadline: client.options.timeout.map(|timeout| now.uptime.after(timeout)),
             retry_for: Duration::from_secs(5),
             nonce: Nonce::from_random(client.number * MANY),
@@ -282,7 +284,7 @@ impl Interpreter {
 
     /// Hands a reply to the rules that the client follows.
     fn deliver(&mut self, name: &str, reply: Reply) -> ScriptResult<String> {
-        let (now, server) = (self.now(name)?, self.version);
+        let now = self.now(name)?;
         let client = self.client(name)?;
         client.sent.take().ok_or("it has sent nothing")?;
         if matches!(reply, Reply::Executed(None) | Reply::TooLate) {
@@ -311,7 +313,6 @@ impl Interpreter {
         }
         let looked = matches!(reply, Reply::Bulk(_));
         let attempt = client.attempt.as_mut().ok_or("it has no attempt")?;
-        attempt.io().know(server);
         let step = attempt.resume(reply, now);
         if let (Step::Sleep(pause), true) = (&step, looked) {
             client.observation = Some(Observation { seen: pause.seen.clone(), at: now.uptime });

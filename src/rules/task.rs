@@ -18,7 +18,6 @@ use std::task::{Context, Poll, Waker};
 use super::acquire::{Cue, Note, Pause};
 use super::{Command, GiveUp, Reply, Request, Step};
 use crate::values::clock::Now;
-use crate::values::version::Version;
 
 /// What the code of a task sees of the world.
 pub(crate) struct Io {
@@ -26,7 +25,6 @@ pub(crate) struct Io {
     reply: Cell<Option<Reply>>,
     cue: Cell<Option<Cue>>,
     now: Cell<Now>,
-    server: Cell<Option<Version>>,
     plan: Cell<Option<Plan>>,
     notes: RefCell<Vec<(usize, Note)>>,
     /// Which of several locks the commands are for.
@@ -55,7 +53,6 @@ impl Io {
             reply: Cell::default(),
             cue: Cell::default(),
             now: Cell::new(now),
-            server: Cell::default(),
             plan: Cell::default(),
             notes: RefCell::default(),
             slot: Cell::new(0),
@@ -67,11 +64,6 @@ impl Io {
     /// Returns the time at which the last reply was read, or the last pause ended.
     pub(crate) fn now(&self) -> Now {
         self.now.get()
-    }
-
-    /// Returns the version of the server, as far as it is known.
-    pub(super) fn server(&self) -> Option<Version> {
-        self.server.get()
     }
 
     /// Sends a command, and returns its reply.
@@ -117,11 +109,6 @@ impl Io {
     /// Takes what is to be reported since the last step, with the lock that each is about.
     pub(crate) fn take_notes(&self) -> Vec<(usize, Note)> {
         self.notes.take()
-    }
-
-    /// Lets the code know the version of the server.
-    pub(crate) fn know(&self, server: Option<Version>) {
-        self.server.set(server);
     }
 
     /// Takes what is to go behind the command of the last step.

@@ -53,10 +53,11 @@ impl Engine {
             let (lease, now) = (leases.swap_remove(at), clock::now());
             let holder = self.queue.hold(key, None, &Observation::of(&lease, now));
             let own = lease.clone();
-            let held = HeldLock { key, options, protocol: *protocol, lease: own, holder };
+            let protocol = own.protocol(*protocol);
+            let held = HeldLock { key, options, protocol, lease: own, holder };
             let is_released = self.release_unwanted(held, now).is_empty();
             // Classic does not compare, so that its DEL is not sent again.
-            if !is_released && *protocol != Protocol::Classic {
+            if !is_released && protocol != Protocol::Classic {
                 leases.push(lease);
             }
         }

@@ -17,7 +17,7 @@ use crate::rules::waiting_list::Waiting;
 use crate::rules::{Command, GiveUp, Reply, Request, Step};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::Protocol;
+use crate::values::options::{LockOptions, Protocol};
 use failure::LastFailure;
 
 /// What one call sends for one lock: its limits, its failures, and where what happens is reported.
@@ -96,6 +96,23 @@ impl<'a> Session<'a> {
     /// Has the session also take an entry from the key's waiting list, along with the command that deletes the key.
     pub(super) fn take(&mut self, waiting: Waiting) {
         self.behind = Some(waiting);
+    }
+
+    /// Returns the options as they are on this server. For Auto it connects, if no connection was opened before.
+    pub(super) fn decided(&self, options: &LockOptions, now: Now) -> Result<LockOptions, Failure> {
+        if options.protocol == Protocol::Auto {
+            let report = self.report();
+            self.engine.backend.connect(&self.limits(&Command::Get, Report(Some(&report)), now))?;
+        }
+        Ok(self.engine.on_server(options))
+    }
+
+    /// Notes that there was no connection, and returns what the rules do then.
+    pub(super) fn not_connected(&mut self, failure: Failure, command: &'static str) -> GiveUp {
+        match self.reply(Err(failure), command, false, Protocol::Classic) {
+            Reply::Refused | Reply::NoLock => GiveUp::Refused,
+            _ => GiveUp::Unsent,
+        }
     }
 
     /// Runs a task until it ends.
@@ -263,7 +280,7 @@ impl<'a> Session<'a> {
     /// Returns the lease and the reply of an answer, as if this call had sent the command.
     pub(super) fn answered(&mut self, answer: Answer) -> (Lease, Reply) {
         let Answer { lease, command, reply, .. } = answer;
-        (lease, self.reply(reply, command, false, self.protocol.on(None)))
+        (lease, self.reply(reply, command, false, self.protocol.on(None, true)))
     }
 }
 

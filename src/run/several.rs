@@ -144,12 +144,16 @@ impl WaitAll<'_> {
 
     /// Sends a command on each of several keys in one trip.
     fn send_each(&self, trips: &[Trip<'_>]) -> Vec<Sent> {
+        self.talk(trips[0].key, |session| session.send_each(trips, clock::now()))
+    }
+
+    /// Talks to the server for several keys, of which this is the first.
+    fn talk<T>(&self, key: &Key, talk: impl FnOnce(&mut Session<'_>) -> T) -> T {
         let Several { options, cancel_token, .. } = self.wanted;
         let engine = self.engine;
         let stop = || engine.queue.is_closed() || cancel_token.is_some_and(CancelToken::is_cancelled);
-        let session = Session::new(engine, trips[0].key, options.protocol, self.deadline);
-        let session = session.stopped_by(StopCheck(&stop), engine.retry_for(self.began.uptime));
-        session.send_each(trips, clock::now())
+        let session = Session::new(engine, key, options.protocol, self.deadline);
+        talk(&mut session.stopped_by(StopCheck(&stop), engine.retry_for(self.began.uptime)))
     }
 }
 

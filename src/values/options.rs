@@ -8,6 +8,8 @@ mod protocol;
 use std::fmt;
 use std::time::Duration;
 
+use crate::values::version::Version;
+
 pub use protocol::Protocol;
 
 /// How a lock behaves. Cheap to copy; every method is `const`.
@@ -117,10 +119,15 @@ impl LockOptions {
 
     /// Returns the options with another protocol than [`Protocol::Classic`].
     ///
-    /// Gems up to 1.4.1 use the classic one, gems from 1.4.2 on a time to live; each honours what any of them writes.
-    /// [`documentation::from_ruby`](crate::documentation::from_ruby) says which to choose when.
+    /// [`Protocol::Auto`] is the best that the server has. Gems up to 1.4.1 use the classic one, gems from 1.4.2 on a time to live; each
+    /// honours what any of them writes ([`documentation::from_ruby`](crate::documentation::from_ruby)).
     pub const fn protocol(self, protocol: Protocol) -> Self {
         Self { protocol, ..self }
+    }
+
+    /// Returns the options as they are on a server of this version: with the protocol that Auto is there.
+    pub(crate) fn on(&self, server: Option<Version>) -> Self {
+        Self { protocol: self.protocol.on(server, self.expiration.is_some()), ..*self }
     }
 
     /// Returns the options with another timeout: how long [`Lock::lock`](crate::Lock::lock) and
@@ -182,7 +189,6 @@ impl LockOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::version::Version;
 
     #[test]
     fn defaults_are_the_gem_s() {
@@ -225,11 +231,14 @@ mod tests {
 
     #[test]
     fn auto_is_watched_from_2_2_on() {
-        let auto = |server| Protocol::Auto.on(server);
-        assert_eq!(auto(Some(Version::new(2, 2, 0))), Protocol::Watched);
-        assert_eq!(auto(Some(Version::new(2, 1, 9))), Protocol::Classic);
-        assert_eq!(auto(None), Protocol::Classic);
-        assert_eq!(Protocol::Ttl.on(None), Protocol::Ttl);
+        let auto = |server, expires| Protocol::Auto.on(server, expires);
+        assert_eq!(auto(Some(Version::new(2, 6, 12)), true), Protocol::Ttl);
+        assert_eq!(auto(Some(Version::new(2, 6, 12)), false), Protocol::Watched);
+        assert_eq!(auto(Some(Version::new(2, 6, 11)), true), Protocol::Watched);
+        assert_eq!(auto(Some(Version::new(2, 2, 0)), true), Protocol::Watched);
+        assert_eq!(auto(Some(Version::new(2, 1, 9)), true), Protocol::Classic);
+        assert_eq!(auto(None, true), Protocol::Classic);
+        assert_eq!(Protocol::Ttl.on(None, true), Protocol::Ttl);
     }
 
     #[test]

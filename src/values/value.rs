@@ -76,6 +76,15 @@ impl ValueBytes {
         written
     }
 
+    /// Returns the value of the same holder with another time.
+    pub(crate) fn until_instead(&self, until: Wall) -> Self {
+        let digits = &self[self.len().saturating_sub(10)..];
+        Self::until(
+            until,
+            Nonce(digits.iter().fold(0, |number, digit| 10 * number + u64::from(digit - b'0'))),
+        )
+    }
+
     fn digits(&mut self, number: u64, count: u8) {
         let mut rest = number;
         let (begin, end) = (usize::from(self.length), usize::from(self.length + count));
@@ -316,6 +325,8 @@ mod tests {
     fn a_written_value_is_the_time_and_ten_digits() {
         let value = ValueBytes::until(Wall(1_795_157_376_492_303), Nonce::from_random(8_374_650_192));
         assert_eq!(&*value, b"1795157376.4923038374650192");
+        let earlier = value.until_instead(Wall(1_795_157_367_492_303));
+        assert_eq!(&*earlier, b"1795157367.4923038374650192");
         let value = ValueBytes::until(Wall(1_795_157_376_000_007), Nonce::from_random(10_000_000_042));
         assert_eq!(&*value, b"1795157376.0000070000000042");
     }

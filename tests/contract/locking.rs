@@ -64,7 +64,7 @@ fn state_exists_and_clear_report_the_key(target: &Target) -> Outcome {
     let promised = held.expires_at().map(SystemTime::from).expect("it expires");
     assert_eq!(key.until(), Some(promised + target.shown_later()), "the gem's extra second, but for Ttl");
     let free = expiry.date().map(SystemTime::from).expect("in this century");
-    if target.protocol == Protocol::Ttl {
+    if target.decided_protocol() == Protocol::Ttl {
         // PTTL counts whole milliseconds.
         let earliest = promised + target.extra_time() - millis(2);
         let late = free.duration_since(earliest).expect("the server removes it later");

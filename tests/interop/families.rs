@@ -201,12 +201,12 @@ fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
         // A time to live is known to a millisecond, and counted from the reply on.
         LockState::Until(expiry) => SystemTime::from(expiry.date().expect("in this century")) - millis(10),
         // The server has removed it already.
-        LockState::Absent if pair.target.protocol == Protocol::Ttl => SystemTime::UNIX_EPOCH,
+        LockState::Absent if pair.target.decided_protocol() == Protocol::Ttl => SystemTime::UNIX_EPOCH,
         state => panic!("the key does not hold an expiry: {state:?}"),
     };
     rust.kill()?;
     rust.wait()?;
-    if pair.gem == NO_TAKEOVER && pair.target.protocol != Protocol::Ttl {
+    if pair.gem == NO_TAKEOVER && pair.target.decided_protocol() != Protocol::Ttl {
         // The gem takes nothing over, however long ago the lease has ended.
         while SystemTime::now() < expiry {
             thread::sleep(millis(20));
@@ -258,7 +258,7 @@ fn rust_hands_over_among_its_threads_and_ruby_waits(pair: &Pair) -> Outcome {
 
 /// The process is killed at any moment of a hand-over: the value in the key is that of one of its threads, and Ruby takes it over on time.
 fn rust_is_killed_while_it_hands_over(pair: &Pair) -> Outcome {
-    if pair.gem == NO_TAKEOVER && pair.target.protocol != Protocol::Ttl {
+    if pair.gem == NO_TAKEOVER && pair.target.decided_protocol() != Protocol::Ttl {
         return Ok(());
     }
     let (mut ruby, key) = (pair.peer()?, pair.key());
@@ -293,7 +293,7 @@ fn rust_extends_its_lease_and_ruby_takes_over_on_time(pair: &Pair) -> Outcome {
     assert!(matches!(attempt, Attempt::Timeout(_)), "{attempt:?}");
     assert_eq!(key.value(), value, "Ruby leaves the value alone");
     // Ruby waits while the lease becomes a short one, and takes over when that has passed.
-    if pair.gem != NO_TAKEOVER || pair.target.protocol == Protocol::Ttl {
+    if pair.gem != NO_TAKEOVER || pair.target.decided_protocol() == Protocol::Ttl {
         ruby.begin_to_acquire(&name, Some(EXPIRATION), LONG)?;
         held.extend_by(millis(500))?;
         let end = held.expires_at().map(SystemTime::from).expect("it expires");

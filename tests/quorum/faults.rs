@@ -182,7 +182,7 @@ fn grants_that_come_too_late_are_given_back() -> Outcome {
     let proxies = servers.0[..2].iter().map(|server| Proxy::before(server.address()));
     let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
     for proxy in &proxies {
-        proxy.next("SETNX", Fault::AnswerLate(LEASE * 3 / 5));
+        proxy.next("SET", Fault::AnswerLate(LEASE * 3 / 5));
     }
     let lockers = [opened(&proxies[0].url())?, opened(&proxies[1].url())?, opened(&servers.0[2].url())?];
     let lock = Quorum::new(lockers, KEY, LockOptions::expiring_after(LEASE).protocol(Protocol::Auto))?;
@@ -200,7 +200,7 @@ fn a_reply_that_is_cut_off_is_resolved() -> Outcome {
     let lock = lock_through(&proxies, OPTIONS)?;
     for fault in [Fault::CutAfter, Fault::CutWithin] {
         for proxy in &proxies {
-            proxy.next("SETNX", fault.clone());
+            proxy.next("SET", fault.clone());
         }
         let held = lock.try_lock()?.expect("each key shows it");
         servers.until_holding(3);

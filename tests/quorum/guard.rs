@@ -189,7 +189,7 @@ fn the_hold_ends_with_the_lease_of_the_majority() -> Outcome {
 fn a_lock_that_is_granted_late_is_taken_in() -> Outcome {
     let servers = Servers::start(3)?;
     let proxy = Proxy::before(servers.0[2].address())?;
-    let third = proxy.hold("SETNX", 1);
+    let third = proxy.hold("SET", 1);
     let lockers = [opened(&servers.0[0].url())?, opened(&servers.0[1].url())?, opened(&proxy.url())?];
     let lock = Quorum::new(&lockers, KEY, OPTIONS)?;
     let held = lock.lock()?;
@@ -205,12 +205,12 @@ fn a_lock_that_is_granted_late_is_taken_in() -> Outcome {
     servers.until_holding(0);
 
     // One that is granted after the end of the call is released.
-    let third = proxy.hold("SETNX", 1);
+    let third = proxy.hold("SET", 1);
     let held = lock.lock()?;
     third.reached();
     held.release()?;
     third.go_on();
-    until("SETNX", || proxy.names().iter().filter(|name| *name == "SETNX").count() == 2);
+    until("SET", || proxy.names().iter().filter(|name| *name == "SET").count() == 2);
     servers.until_holding(0);
     // And one that has not been asked for is not any more.
     let held = lock.lock()?;
@@ -225,7 +225,7 @@ fn a_lock_that_is_granted_late_does_not_revive_a_hold() -> Outcome {
     const LEASE: Duration = Duration::from_secs(2);
     let mut servers = Servers::start(3)?;
     let proxy = Proxy::before(servers.0[2].address())?;
-    let third = proxy.hold("SETNX", 1);
+    let third = proxy.hold("SET", 1);
     let lockers = [opened(&servers.0[0].url())?, opened(&servers.0[1].url())?, opened(&proxy.url())?];
     let another = Quorum::new(&lockers, "another", OPTIONS)?.lock()?;
     third.reached();

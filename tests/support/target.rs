@@ -17,7 +17,7 @@ use crate::servers::{Emulated, Proxy};
 /// Names the URLs of more servers to test on, separated by commas.
 const URLS: &str = "SETNX_LOCK_TEST_URLS";
 
-/// The protocols that tests run by in every variant. [`Protocol::Auto`] chooses between the first two, and runs in one variant.
+/// The protocols that tests run by in every variant. [`Protocol::Auto`] chooses among them, and runs in one variant.
 pub(crate) const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
 
 /// A time that has passed, as the value of a key.
@@ -25,6 +25,7 @@ pub(crate) const PAST: &str = "1532000016.5";
 
 /// The first version with WATCH.
 const WATCH_SINCE: Version = Version::new(2, 2, 0);
+const TTL_SINCE: Version = Version::new(2, 6, 12);
 
 /// A server under test, and the protocol and the variant to test it with.
 #[derive(Clone, Debug)]
@@ -191,7 +192,7 @@ impl Target {
             // A version before 1.2, on which the tests have run.
             Protocol::Auto | Protocol::Classic => Version::new(1, 1, 94),
             Protocol::Watched => WATCH_SINCE,
-            _ => Version::new(2, 6, 12),
+            _ => TTL_SINCE,
         }
     }
 
@@ -228,6 +229,7 @@ impl Target {
     /// The protocol that a hold uses: the target's own, and what [`Protocol::Auto`] is on this server.
     pub(crate) fn decided_protocol(&self) -> Protocol {
         match self.protocol {
+            Protocol::Auto if self.version >= TTL_SINCE => Protocol::Ttl,
             Protocol::Auto if self.version >= WATCH_SINCE => Protocol::Watched,
             Protocol::Auto => Protocol::Classic,
             protocol => protocol,
@@ -257,12 +259,16 @@ impl Target {
 
     /// How long after its lease the lock of a crashed holder is free at the earliest.
     pub(crate) fn extra_time(&self) -> Duration {
-        if self.protocol == Protocol::Ttl { Duration::from_millis(500) } else { Duration::from_secs(1) }
+        if self.decided_protocol() == Protocol::Ttl {
+            Duration::from_millis(500)
+        } else {
+            Duration::from_secs(1)
+        }
     }
 
     /// How much later than its lease the value of a lock says.
     pub(crate) fn shown_later(&self) -> Duration {
-        shown_later(self.protocol)
+        shown_later(self.decided_protocol())
     }
 
     /// Returns a lock on a key of the test's own, through [`locker`](Self::locker). A lock without an expiration, which Ttl refuses, is

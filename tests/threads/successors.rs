@@ -164,7 +164,7 @@ fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
         (None, unexpiring),
         (None, unexpiring.protocol(Protocol::Watched)),
     ];
-    let current = (Scenario::new(Protocol::Auto)?, Protocol::Watched, &kinds[..]);
+    let current = (Scenario::new(Protocol::Auto)?, Protocol::Ttl, &kinds[..]);
     // Its proxy emulates a version without WATCH.
     let on_old = [queued(Protocol::Classic), queued(Protocol::Auto)];
     let old = (Scenario::emulating(Emulated::V2_0, Protocol::Auto)?, Protocol::Classic, &on_old[..]);

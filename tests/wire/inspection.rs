@@ -49,7 +49,11 @@ fn every_version_reports_what_it_can_do_and_is_left_as_it_was() -> Outcome {
         ] {
             assert_eq!(report.unsupported_reason(protocol).is_none(), emulated >= since, "{report}");
         }
-        let best = if emulated >= Emulated::V2_2 { Protocol::Watched } else { Protocol::Classic };
+        let best = match emulated {
+            _ if emulated >= Emulated::V2_6 => Protocol::Ttl,
+            _ if emulated >= Emulated::V2_2 => Protocol::Watched,
+            _ => Protocol::Classic,
+        };
         assert_eq!(report.recommended(), Some(best));
         // The machine is the same, and so is the clock: the reported range includes a difference of zero.
         let clock = report.clock().expect("every version reports its clock, by TIME or by EXPIREAT");

@@ -1,6 +1,6 @@
 //! What is known of a server beyond a single connection: its version, how many connections are open, and that it closed some.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::values::version::Version;
@@ -14,6 +14,8 @@ pub(crate) struct Health {
     closures: AtomicU64,
     /// The version that the server reported on the last connection.
     version: Mutex<Option<Version>>,
+    /// Whether there was one.
+    was_asked: AtomicBool,
 }
 
 impl Health {
@@ -30,6 +32,12 @@ impl Health {
 
     pub(super) fn note_version(&self, version: Option<Version>) {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
+        self.was_asked.store(true, Ordering::Release);
+    }
+
+    /// Whether a connection was opened, so that the version is known if the server reports it.
+    pub(crate) fn was_asked(&self) -> bool {
+        self.was_asked.load(Ordering::Acquire)
     }
 
     /// Returns the version that the server reported on the connection opened last.

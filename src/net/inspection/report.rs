@@ -160,7 +160,7 @@ impl ServerReport {
     }
 
     fn needed_and_refused(&self, protocol: Protocol) -> Option<(&'static str, &Refusal)> {
-        let commands: &[&str] = match protocol.on(Some(self.version)) {
+        let commands: &[&str] = match protocol.on(Some(self.version), true) {
             Protocol::Auto | Protocol::Classic => &["SETNX", "GET", "GETSET", "DEL"],
             Protocol::Watched => &["SETNX", "SET", "GET", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
             Protocol::Ttl => &["SET", "GET", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
@@ -169,11 +169,11 @@ impl ServerReport {
         refused.map(|(command, refusal)| (*command, refusal))
     }
 
-    /// Returns the protocol to choose where nothing speaks for another: [`Protocol::Watched`] where it works, else
-    /// [`Protocol::Classic`]; `None` where that does not work either.
+    /// Returns the protocol to choose where nothing speaks for another, as [`Protocol::Auto`] does: the first of [`Protocol::Ttl`],
+    /// [`Protocol::Watched`] and [`Protocol::Classic`] that works; `None` if none does.
     #[must_use]
     pub fn recommended(&self) -> Option<Protocol> {
-        [Protocol::Watched, Protocol::Classic]
+        [Protocol::Ttl, Protocol::Watched, Protocol::Classic]
             .into_iter()
             .find(|protocol| self.unsupported_reason(*protocol).is_none())
     }

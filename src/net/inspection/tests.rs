@@ -57,7 +57,7 @@ fn info_reports_what_config_may_not() {
         (Some(Persistence::Snapshots), None),
         "without `save` it may have snapshots, and no more"
     );
-    assert_eq!(reported.recommended(), Some(Protocol::Watched));
+    assert_eq!(reported.recommended(), Some(Protocol::Ttl));
     let forgets = Warning::ForgetsLocks { persistence: Persistence::Snapshots };
     let failover = Warning::FailoverLosesLocks { replicas: 2 };
     assert_eq!(reported.warnings(), [forgets, failover, Warning::NotReported { commands: vec!["CONFIG"] }]);
@@ -86,7 +86,8 @@ fn an_append_only_file_that_is_not_synced_lacks_the_last_half_minute() {
 
 #[test]
 fn where_no_protocol_works_the_report_says_what_to_do() {
-    let full = server(NEW, &[], &[("SETNX", "OOM command not allowed when used memory > 'maxmemory'.")]);
+    let oom = "OOM command not allowed when used memory > 'maxmemory'.";
+    let full = server(NEW, &[], &[("SETNX", oom), ("SET", oom)]);
     assert_eq!(full.recommended(), None);
     let report = full.to_string();
     assert!(
@@ -103,7 +104,7 @@ fn where_no_protocol_works_the_report_says_what_to_do() {
 fn a_report_names_protocols_and_memory_as_people_write_them() {
     let report = server(NEW, &[("maxmemory", "104857600")], &[]).to_string();
     assert!(
-        report.contains("\nwatched:         works") && report.contains("recommended:     watched"),
+        report.contains("\nwatched:         works") && report.contains("recommended:     ttl"),
         "{report}"
     );
     assert!(report.contains("memory:          100 MiB at most, then noeviction"), "{report}");

@@ -20,7 +20,7 @@ impl Attempt {
             Cue::Behind(observation) => self.behind(io, observation),
             Cue::Saw(found) => {
                 self.pace.not_before = None;
-                self.answered(io);
+                self.pace.answered();
                 Continue(First::Look(Some(found)))
             }
             Cue::Sent(lease, reply) => {

@@ -4,9 +4,9 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
 use super::{Note, Params, Pause, Round};
-use crate::rules::GiveUp;
-use crate::rules::lease::{TTL_GUARD, TTL_SHOWN_LATER};
+use crate::rules::lease::{Lease, TTL_GUARD, TTL_SHOWN_LATER};
 use crate::rules::task::Io;
+use crate::rules::{GiveUp, Reply};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Nonce};
@@ -19,6 +19,8 @@ const IMMEDIATE_RETRIES: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Pace {
     pub(crate) options: LockOptions,
+    /// Whether the user's options say [`Protocol::Auto`].
+    pub(in crate::rules) auto: bool,
     deadline: Option<Uptime>,
     pub(in crate::rules) retry_for: Duration,
     pub(in crate::rules) nonce: Nonce,
@@ -42,9 +44,11 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(in crate::rules) fn new(Params { options, deadline, retry_for, nonce }: Params) -> Self {
+    pub(in crate::rules) fn new(Params { options, auto, deadline, retry_for, nonce }: Params) -> Self {
+        debug_assert!(options.protocol != Protocol::Auto, "it is decided");
         Self {
             options,
+            auto,
             deadline,
             retry_for,
             nonce,
@@ -74,6 +78,15 @@ impl Pace {
         self.not_before = None;
         self.attempts = self.attempts.saturating_add(1);
         self.immediate = (0, 0);
+    }
+
+    /// Returns true if SET was refused, and Auto goes on with SETNX: SET was chosen by the server's version alone.
+    pub(in crate::rules) fn does_without(&mut self, lease: &Lease, reply: &Reply) -> bool {
+        let is_refused = self.auto && lease.ttl.is_some() && *reply == Reply::Refused;
+        if is_refused {
+            self.options.protocol = Protocol::Watched;
+        }
+        is_refused
     }
 
     /// Notes that the server has answered.
@@ -213,7 +226,8 @@ mod tests {
 
     fn params(options: LockOptions) -> Params {
         let nonce = Identity::new().next_nonce();
-        Params { options: options.poll_interval(HOUR), deadline: None, retry_for: HOUR, nonce }
+        let options = options.poll_interval(HOUR);
+        Params { options, auto: false, deadline: None, retry_for: HOUR, nonce }
     }
 
     fn pause<T>(step: Step<T>) -> Duration {

@@ -11,7 +11,10 @@ use crate::values::value::{Expiry, LockState, Nonce};
 /// The parameters of an attempt to acquire a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params {
+    /// Their protocol is never [`Protocol::Auto`].
     pub(crate) options: LockOptions,
+    /// Whether it was Auto: where the server refuses a command of the protocol, another will do.
+    pub(crate) auto: bool,
     /// Monotonic (I7); `None` waits for ever.
     pub(crate) deadline: Option<Uptime>,
     /// How long an attempt goes on while replies are lost in a row.

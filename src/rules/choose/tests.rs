@@ -31,7 +31,9 @@ fn later(time: Duration) -> Now {
 
 fn params(options: LockOptions) -> Params {
     let nonce = Identity::new().next_nonce();
-    Params { options: options.poll_interval(POLL), deadline: None, retry_for: HOUR, nonce }
+    let auto = options.protocol == Protocol::Auto;
+    let options = options.on(Some(Version::new(7, 0, 0))).poll_interval(POLL);
+    Params { options, auto, deadline: None, retry_for: HOUR, nonce }
 }
 
 fn expiring() -> LockOptions {
@@ -280,13 +282,12 @@ fn a_takeover_without_a_reply_ends_the_attempt() {
 #[test]
 fn a_transaction_that_is_refused_leaves_auto_with_the_rules_of_classic() {
     let (mut attempt, asked, _) = asking(expiring().protocol(Protocol::Auto));
-    attempt.task.io().know(Some(Version::new(7, 0, 0)));
     let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
     let mut sent = Vec::new();
     while let Action::Send { request, .. } = action {
         sent.push(request.command.name());
         let reply = match request.command {
-            Command::WatchGet => Reply::Refused,
+            Command::WatchGetTtl => Reply::Refused,
             _ => Reply::Bulk(Some(PAST.to_vec())),
         };
         action = attempt.reply(reply, start());

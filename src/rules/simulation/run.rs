@@ -126,8 +126,8 @@ impl Run {
     fn new(conditions: Conditions) -> Self {
         let clients = (0..3).map(|n| Client {
             protocol: conditions.protocols[n],
-            // Two of three know that the server supports Watched.
-            server: (n > 0).then_some(Version::new(2, 4, 18)),
+            // One knows that the server has Watched, and one Ttl.
+            server: [None, Some(Version::new(2, 4, 18)), Some(Version::new(7, 0, 0))][n],
             holds_by: conditions.protocols[n],
             expiration: Duration::from_millis(conditions.expirations[n]),
             skew: conditions.skew * MILLI * n as u64 / 2,
@@ -293,9 +293,10 @@ impl Run {
         let nonce = self.fresh_nonce();
         let options = self.options(n);
         let client = &mut self.clients[n];
-        let params = Params { options, deadline: None, retry_for: Duration::from_secs(5), nonce };
+        let auto = options.protocol == Protocol::Auto;
+        let options = options.on(client.server);
+        let params = Params { options, auto, deadline: None, retry_for: Duration::from_secs(5), nonce };
         let (attempt, step) = acquire::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
-        attempt.io().know(client.server);
         client.attempt = Some(attempt);
         self.act(n, step);
     }

@@ -204,7 +204,8 @@ impl Run {
     fn params(&mut self, n: usize) -> Params {
         let options = LockOptions::expiring_after(Duration::from_millis(EXPIRATION));
         let options = options.protocol(self.clients[n].protocol).wait_forever();
-        Params { options, deadline: None, retry_for: Duration::from_secs(5), nonce: self.nonce() }
+        let (retry_for, nonce) = (Duration::from_secs(5), self.nonce());
+        Params { options, auto: false, deadline: None, retry_for, nonce }
     }
 
     fn send(&mut self, n: usize, trip: Trip) {

@@ -324,9 +324,10 @@ impl<'a> Wait<'a> {
         self.engine.queue.notify(self.queue_key(), hint);
     }
 
-    fn params(&self) -> Params {
+    fn params(&self, options: LockOptions) -> Params {
         Params {
-            options: *self.options,
+            options,
+            auto: self.options.protocol == Protocol::Auto,
             deadline: self.deadline,
             retry_for: self.engine.retry_for(self.began.uptime),
             nonce: self.engine.identity.next_nonce(),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Session;
 use crate::net::{Budget, Limits, Report};
-use crate::rules::Command;
 use crate::rules::lease::End;
+use crate::rules::{Change, Command};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::options::Protocol;
 
@@ -56,11 +56,16 @@ impl<'a> Session<'a> {
     }
 
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
-    /// manages without transactions.
+    /// manages without transactions, and without a time to live.
     pub(super) fn needs(&self, command: &Command) -> Protocol {
+        let gives_ttl = match command {
+            Command::SetNx(value) | Command::Exec(Change::Set(value)) => value.ttl.is_some(),
+            command => *command == Command::WatchGetTtl,
+        };
         match (self.protocol, command) {
+            (Protocol::Auto, _) if gives_ttl => Protocol::Ttl,
             (Protocol::Auto, Command::WatchGet | Command::Exec(_)) => Protocol::Watched,
-            (protocol, _) => protocol.on(None),
+            (protocol, _) => protocol.on(None, true),
         }
     }
 }

@@ -109,17 +109,22 @@ impl<'a> Asked<'a> {
         if count < 2 {
             return Ok(());
         }
-        let (now, keys) = (clock::now(), &wanted.keys[index..index + count]);
+        let keys = &wanted.keys[index..index + count];
+        let decided = self.all.talk(&keys[0], |session| session.decided(wanted.options, clock::now()));
+        let (now, options) = (clock::now(), decided.as_ref().unwrap_or(wanted.options));
         let mut requests = Vec::with_capacity(count);
         for (key, place) in keys.iter().zip(&mut self.answers[index..]) {
-            let (lease, request) = first_command(wanted.options, engine.identity.next_nonce(), now);
+            let (lease, request) = first_command(options, engine.identity.next_nonce(), now);
             let command = request.command.name();
             *place = Some(Answer { key: key.clone(), lease, command, reply: Err(Failure::TooLate) });
             requests.push(request);
         }
         let trips: Vec<Trip<'_>> =
             keys.iter().zip(&requests).map(|(key, request)| Trip::new(key, request)).collect();
-        let sent = self.all.send_each(&trips);
+        let sent = match &decided {
+            Ok(_) => self.all.send_each(&trips),
+            Err(failure) => trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect(),
+        };
         for (answer, sent) in self.answers[index..].iter_mut().flatten().zip(sent) {
             answer.reply = sent.own();
         }
@@ -182,11 +187,12 @@ impl<'a> Asked<'a> {
     /// Takes what was acquired, and forgets what was not.
     fn take_granted(&mut self, now: Now) -> Vec<(Key, Granted)> {
         let WaitAll { engine, wanted: Several { options, shared, .. }, .. } = self.all;
-        let protocol = options.protocol.on(engine.backend.server_version());
+        let protocol = engine.on_server(options).protocol;
         let answered = |place: &mut Option<Answer>| place.take_if(|answer| !answer.is_lost());
         let granted = self.answers.iter_mut().filter_map(answered).filter(Answer::is_granted);
         let granted = granted.map(|Answer { key, lease, .. }| {
             self.not_released.retain(|error| error.key() != Some(&key));
+            let protocol = lease.protocol(protocol);
             let granted = engine.granted(&key, options, *shared, lease, protocol, now);
             (key, granted)
         });

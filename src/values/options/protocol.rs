@@ -7,13 +7,13 @@ use crate::values::version::Version;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// [`Watched`](Self::Watched) where the server reported version 2.2 or later when the connection was opened, else
-    /// [`Classic`](Self::Classic): on older servers, and where the version is unknown, as on connections of
-    /// [`Locker::with_pool`](crate::Locker::with_pool) and without the server check. Decided once for each call. Where the server then
-    /// refuses WATCH or MULTI, since this user may not send it, a takeover or a release goes on by the rules of Classic.
+    /// The best that the server has: [`Ttl`](Self::Ttl) where it reported version 2.6.12 or later when the connection was opened,
+    /// [`Watched`](Self::Watched) from 2.2 on and for a lock without an expiration, else [`Classic`](Self::Classic): on older servers, and where
+    /// the version is unknown, as on connections of [`Locker::with_pool`](crate::Locker::with_pool) and without the server check.
     ///
-    /// If Ruby programs with redis-objects 1.4.3 or later use the same keys, use [`Ttl`](Self::Ttl): after a crash of a Watched or
-    /// Classic holder two such programs may have the lock at the same time, after a crash of a Ttl holder they do not.
+    /// Decided once for each call, before its first command; the first call of a locker connects before. Where the server then refuses a command
+    /// to this user, another will do: SETNX for SET; and where it refuses WATCH or MULTI, a takeover, a release or an extension goes on by the
+    /// rules of Classic.
     Auto,
     /// SETNX, GET, GETSET and DEL, as the gem from 0.2.3 to 1.4.1. For every server from Redis 1.2 on. The default, since it sends
     /// what the gem sends.
@@ -25,11 +25,12 @@ pub enum Protocol {
     /// The same, but takes over and releases by WATCH, GET, MULTI and EXEC: a contender that loses a takeover never overwrites the
     /// winner's value, and a release compares the value before it deletes the key, and can prove that no other holder had the lock
     /// meanwhile. For servers from Redis 2.2 on. If Ruby programs with redis-objects 1.4.3 or later use the same keys, use
-    /// [`Ttl`](Self::Ttl), for the reason given at [`Auto`](Self::Auto).
+    /// [`Ttl`](Self::Ttl): after a crash of a Watched or Classic holder two such programs may have the lock at the same time.
     Watched,
     /// As [`Watched`](Self::Watched), and the key has a time to live, half a second longer than the expiration, so that the server
-    /// itself frees the lock of a crashed holder. Contenders leave that to the server, so the clocks of clients that all use Ttl may differ. For servers from Redis 2.6.12 on, and keys that Ruby programs with redis-objects from
-    /// 1.4.2 on use as well. Needs an expiration.
+    /// itself frees the lock of a crashed holder. Contenders leave that to the server, so the clocks of clients that all use Ttl may differ.
+    /// The value says ten seconds more than the expiration, so that Ruby programs with redis-objects from 1.4.3 on, which take over by their
+    /// clocks, find the key gone before. For servers from Redis 2.6.12 on. Needs an expiration.
     Ttl,
 }
 
@@ -58,12 +59,12 @@ impl Protocol {
         }
     }
 
-    /// Returns the protocol to use on a server of this version; unknown is `None`.
-    pub(crate) fn on(self, server: Option<Version>) -> Self {
+    /// Returns the protocol to use on a server of this version, unknown if `None`, for a lock that `expires` or not.
+    pub(crate) fn on(self, server: Option<Version>, expires: bool) -> Self {
+        let has = |protocol: Protocol| server.is_some_and(|version| version >= protocol.min_version());
         match self {
-            Protocol::Auto if server.is_some_and(|version| version >= Protocol::Watched.min_version()) => {
-                Protocol::Watched
-            }
+            Protocol::Auto if expires && has(Protocol::Ttl) => Protocol::Ttl,
+            Protocol::Auto if has(Protocol::Watched) => Protocol::Watched,
             Protocol::Auto => Protocol::Classic,
             other => other,
         }

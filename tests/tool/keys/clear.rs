@@ -244,7 +244,8 @@ fn a_lock_that_is_taken_over_meanwhile_is_left_alone() -> Outcome {
     let other = ending_in(LONG);
     for (version, proxy) in proxies(&server)? {
         set(&server, "k", PAST);
-        let hold = proxy.hold("SETNX", 1);
+        let asks = if version >= Version::new(2, 6, 12) { "SET" } else { "SETNX" };
+        let hold = proxy.hold(asks, 1);
         let running = Running::start(&proxy.url(), &["clear", "--expired", "*", "--yes", "--keys"])?;
         hold.reached();
         set(&server, "k", &other);

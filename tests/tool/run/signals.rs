@@ -152,7 +152,7 @@ fn held() -> std::io::Result<(RedisServer, Proxy)> {
 }
 
 fn until_it_waits(proxy: &Proxy) {
-    until("it asks for the lock", || proxy.names().contains(&"SETNX".to_owned()));
+    until("it asks for the lock", || proxy.names().contains(&"SET".to_owned()));
 }
 
 fn a_signal_ends_the_wait() -> Outcome {
@@ -196,7 +196,7 @@ fn a_signal_before_the_command_begins() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let hold = proxy.hold("SETNX", 1);
+        let hold = proxy.hold("SET", 1);
         let mut running = Running::start(run(&proxy.url()).args(["k", "--", "cat"]))?;
         hold.reached();
         running.send(signal)?;

@@ -74,7 +74,7 @@ pub(crate) struct Run {
     /// Be woken by releases as well (Redis 2.0); the holders need it too
     #[arg(long)]
     pub(crate) notify: bool,
-    /// By which commands: ttl with Ruby programs of redis-objects 1.4.3 or later, else auto
+    /// By which commands: the best that the server has, unless it is given
     #[arg(long, value_name = "PROTOCOL", value_enum, default_value_t = GivenProtocol::Auto)]
     pub(crate) protocol: GivenProtocol,
 

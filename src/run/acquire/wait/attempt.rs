@@ -94,11 +94,19 @@ impl Wait<'_> {
         stop: &'b dyn Fn() -> bool,
         ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
-        let Beginning { session, slot, cue, looked } = beginning;
+        let Beginning { mut session, slot, cue, looked } = beginning;
+        let options = match session.decided(self.options, now) {
+            Ok(options) => options,
+            Err(failure) => {
+                self.attempts.set(1);
+                let reason = session.not_connected(failure, "SET");
+                return Err(self.ended(&mut session, reason));
+            }
+        };
         let handed_over = matches!(cue, Cue::HandedOver { .. });
         let mut known = Known { now, looked, handed_over, has_looked: false, is_answered: false };
         let mut commands = Commands { session, slot: 0, stop };
-        let (io, params) = (Io::new(now), self.params());
+        let (io, params) = (Io::new(now), self.params(options));
         io.on(slot);
         match self.slots {
             None => {
@@ -112,7 +120,7 @@ impl Wait<'_> {
                 );
                 let acquired = self.end(ended, &mut attempt.pace, commands, &known, ticket);
                 if acquired.is_err() {
-                    self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
+                    self.protocol.set(attempt.protocol());
                     self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
                 }
                 acquired
@@ -138,9 +146,6 @@ impl Wait<'_> {
         mut ticket: Option<&mut Ticket<Delivery>>,
     ) -> Result<Result<Held, GiveUp>, Error> {
         loop {
-            if self.options.protocol == Protocol::Auto {
-                io.know(self.engine.backend.server_version());
-            }
             let step = io.step(rules.as_mut());
             // One that leaves the lock has not acted upon its release.
             if mem::take(&mut known.is_answered) && !matches!(&step, Step::Sleep(pause) if pause.leaves) {
@@ -210,14 +215,14 @@ impl Wait<'_> {
             Err(GiveUp::Timeout) => {
                 Err(self.contended(pace.seen.take(), pace.has_used_its_attempts(), known.now))
             }
-            Err(reason) => {
-                // Unless the outcome is unknown, the end of the wait from outside is the reason.
-                if reason != GiveUp::Unknown {
-                    self.check()?;
-                }
-                Err(self.given_up(&mut commands.session, reason))
-            }
+            Err(reason) => Err(self.ended(&mut commands.session, reason)),
         }
+    }
+
+    fn ended(&self, session: &mut Session<'_>, reason: GiveUp) -> Error {
+        // Unless the outcome is unknown, the end of the wait from outside is the reason.
+        let from_outside = if reason == GiveUp::Unknown { None } else { self.check().err() };
+        from_outside.unwrap_or_else(|| self.given_up(session, reason))
     }
 
     /// Sleeps, and looks at the key before, if that is due and was not done. Returns how the rules go on.
@@ -279,6 +284,7 @@ impl Wait<'_> {
         let locks = surplus.into_iter().map(|(slot, lease)| {
             let (key, options) = (self.lock_key(slot), self.options);
             let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(&lease, now));
+            let protocol = lease.protocol(protocol);
             HeldLock { key, options, protocol, lease, holder }
         });
         self.engine.release_all_unwanted(locks.collect(), now);
