@@ -107,9 +107,14 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self) {}
 
-    /// Opens a connection, unless one was opened before: then the server's version is known, if it reports it. Fails as sending does.
+    /// Opens a connection, if none was opened before. Fails as sending does.
     fn connect(&self, _limits: &Limits<'_>) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// Whether a connection was opened, so that the server's version is known if it reports it; or whether it is never asked.
+    fn is_known(&self) -> bool {
+        true
     }
 
     /// Returns the version that the server reported on the connection opened last.
@@ -129,6 +134,11 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Whether the server has channels: from Redis 2.0 on, and if it did not report its version.
     fn has_channels(&self) -> bool {
         self.server_version().is_none_or(|version| version >= NEEDED_TO_PUBLISH)
+    }
+
+    /// Whether it can wake processes that listen, and be woken, as far as is known.
+    fn notifies(&self) -> bool {
+        self.can_listen() && self.server_version().is_some_and(|version| version >= NEEDED_TO_PUBLISH)
     }
 
     /// How long one command may take.

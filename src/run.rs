@@ -156,6 +156,11 @@ impl Engine {
         options.on(if options.protocol == Protocol::Auto { self.backend.server_version() } else { None })
     }
 
+    /// Returns true if a release of a lock with these options wakes other processes, and waiting ones are to be woken.
+    fn notifies(&self, options: &LockOptions) -> bool {
+        options.notifies.unwrap_or_else(|| options.protocol == Protocol::Auto && self.backend.notifies())
+    }
+
     /// Sends a command, and another behind it, whose failure does not matter. Returns both replies.
     fn once_with(
         &self,

@@ -19,9 +19,10 @@ use crate::values::sync;
 pub(crate) struct WaitMode(LockOptions);
 
 impl WaitMode {
-    pub(crate) fn of(options: &LockOptions) -> Self {
+    /// `notifies`: whether releases of its key wake other processes.
+    pub(crate) fn of(options: &LockOptions, notifies: bool) -> Self {
         // How long each thread waits, and what it does then, is its own.
-        Self(options.of_waiting())
+        Self(options.of_waiting().notify_waiters(notifies))
     }
 
     pub(crate) fn options(&self) -> &LockOptions {
@@ -41,6 +42,6 @@ impl WaitMode {
 
     /// Whether a release also comes as a notification, in the order in which all processes wait.
     fn is_notified(&self) -> bool {
-        self.0.notifies
+        self.0.notifies == Some(true)
     }
 }

@@ -22,7 +22,7 @@ const fn is_too_long(bytes: usize) -> bool {
 pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Option<&'static str> {
     if key.as_bytes().is_empty() {
         Some("a lock's key must not be empty; give it the name of what it protects")
-    } else if options.notifies && !locker.engine().backend.can_listen() {
+    } else if options.notifies == Some(true) && !locker.engine().backend.can_listen() {
         Some(
             "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or leave `notify_waiters` out",
         )

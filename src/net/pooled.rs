@@ -161,10 +161,11 @@ impl<S: Source> Backend for PooledBackend<S> {
     }
 
     fn connect(&self, limits: &Limits<'_>) -> Result<(), Failure> {
-        if self.pool.opener().is_none_or(|opener| opener.health.was_asked()) {
-            return Ok(());
-        }
-        self.connection(&mut self.limits(limits)).map(drop)
+        if self.is_known() { Ok(()) } else { self.connection(&mut self.limits(limits)).map(drop) }
+    }
+
+    fn is_known(&self) -> bool {
+        self.pool.opener().is_none_or(|opener| opener.health.was_asked())
     }
 
     fn server_version(&self) -> Option<Version> {

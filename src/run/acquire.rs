@@ -70,7 +70,7 @@ impl Engine {
         protocol: Protocol,
         now: Now,
     ) -> Granted {
-        if options.notifies {
+        if self.notifies(options) {
             self.notifications.acquired(key);
         }
         let holder = self.queue.hold(key, shared, &Observation::of(&lease, now));

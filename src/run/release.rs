@@ -168,7 +168,7 @@ impl Engine {
         holder.end(self.ending(key, turn, released, taken, now), now);
         // The threads that it was left to may have given up meanwhile.
         let is_left_here = released && !matches!(turn, Successor::Ends(_));
-        if options.notifies && is_left_here && !self.queue.is_waited_for(key) {
+        if is_left_here && self.notifies(options) && !self.queue.is_waited_for(key) {
             self.notifications.was_left_to_none(key);
         }
         outcome
@@ -218,7 +218,7 @@ impl Engine {
         if yields == Some(true) {
             return Successor::Yields;
         }
-        if options.notifies {
+        if self.notifies(options) {
             let slice = holder.slice();
             if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
                 return Successor::Passes;

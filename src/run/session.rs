@@ -17,7 +17,7 @@ use crate::rules::waiting_list::Waiting;
 use crate::rules::{Command, GiveUp, Reply, Request, Step};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
+use crate::values::options::Protocol;
 use failure::LastFailure;
 
 /// What one call sends for one lock: its limits, its failures, and where what happens is reported.
@@ -98,18 +98,18 @@ impl<'a> Session<'a> {
         self.behind = Some(waiting);
     }
 
-    /// Returns the options as they are on this server. For Auto it connects, if no connection was opened before.
-    pub(super) fn decided(&self, options: &LockOptions, now: Now) -> Result<LockOptions, Failure> {
-        if options.protocol == Protocol::Auto {
-            let report = self.report();
-            self.engine.backend.connect(&self.limits(&Command::Get, Report(Some(&report)), now))?;
+    /// For Auto, connects if no connection was opened before, so that it is known what the server has.
+    pub(super) fn connect(&self, now: Now) -> Result<(), Failure> {
+        if self.protocol != Protocol::Auto || self.engine.backend.is_known() {
+            return Ok(());
         }
-        Ok(self.engine.on_server(options))
+        let report = self.report();
+        self.engine.backend.connect(&self.limits(&Command::Get, Report(Some(&report)), now))
     }
 
-    /// Notes that there was no connection, and returns what the rules do then.
-    pub(super) fn not_connected(&mut self, failure: Failure, command: &'static str) -> GiveUp {
-        match self.reply(Err(failure), command, false, Protocol::Classic) {
+    /// Notes that there was no connection. Returns why the call ends.
+    pub(super) fn not_connected(&mut self, failure: Failure) -> GiveUp {
+        match self.reply(Err(failure), "SET", true, Protocol::Classic) {
             Reply::Refused | Reply::NoLock => GiveUp::Refused,
             _ => GiveUp::Unsent,
         }

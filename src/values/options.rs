@@ -38,7 +38,8 @@ pub struct LockOptions {
     pub(crate) poll_interval: Duration,
     pub(crate) takeover: Takeover,
     pub(crate) protocol: Protocol,
-    pub(crate) notifies: bool,
+    /// Whether releases wake waiters of other processes; `None` is that of the protocol.
+    pub(crate) notifies: Option<bool>,
     /// How often the lock is asked for at most.
     pub(crate) max_attempts: Option<u32>,
     /// How long the lease is extended in total.
@@ -108,7 +109,7 @@ impl LockOptions {
             poll_interval: Self::DEFAULT_POLL_INTERVAL,
             takeover: Takeover::Expired,
             protocol: Protocol::Classic,
-            notifies: false,
+            notifies: None,
             max_attempts: None,
             auto_extend: None,
             hold_at_least: Duration::ZERO,
@@ -165,15 +166,17 @@ impl LockOptions {
         Self { poll_interval: interval, ..self }
     }
 
-    /// Returns the options with release notifications: a process that waits enters its channel in the key's waiting list
-    /// `KEY:setnx-lock:waiters`, and a release takes the first from there and publishes the key on it, so that the process that has
-    /// waited longest tries at once. Where no process waits, a release sends one command more, LPOP, in the trip of its DEL. One connection
-    /// of the locker listens for all keys. For servers from Redis 2.0 on; older ones are polled only.
+    /// Returns the options with release notifications or without. Unless set, a lock in [`Protocol::Auto`] has them where the server reported
+    /// version 2.0 or later and the locker can open a connection (any can but one made by [`Locker::with_pool`](crate::Locker::with_pool)), and
+    /// a lock in another protocol has none.
     ///
-    /// A lost notification costs a poll interval. Gems, and locks without this option, send none. Needs a locker that can
-    /// open a connection: any but one made by [`Locker::with_pool`](crate::Locker::with_pool). The gem has no such option.
-    pub const fn notify_waiters(self) -> Self {
-        Self { notifies: true, ..self }
+    /// A process that waits enters its channel in the key's waiting list `KEY:setnx-lock:waiters`, and a release takes the first from there and
+    /// publishes the key on it, so that the process that has waited longest tries at once, rather than at its next look. Where no process
+    /// waits, a release sends one command more, LPOP, in the trip of its DEL. One connection of the locker listens for all keys.
+    ///
+    /// A lost notification costs a poll interval. Gems, and locks without notifications, send none. The gem has no such option.
+    pub const fn notify_waiters(self, notifies: bool) -> Self {
+        Self { notifies: Some(notifies), ..self }
     }
 
     /// Returns the options with the gem's takeover, which is a bug that some fleets may rely on: an expiring lock takes
@@ -195,7 +198,7 @@ mod tests {
         let options = LockOptions::without_expiration();
         assert_eq!(options.timeout, Some(Duration::from_secs(5)));
         assert_eq!(options.poll_interval, Duration::from_millis(100));
-        assert!(!options.notifies);
+        assert_eq!(options.notifies, None);
         assert_eq!(options.takeover, Takeover::Expired);
         assert_eq!(options.problem(), None);
     }

@@ -5,10 +5,12 @@ use std::time::SystemTime;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Lock, LockGuard, MultiLock, Protocol};
+use setnx_lock::{Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol};
 
-use crate::support::monitor::{Monitor, names};
-use crate::support::scenario::{opened, patient};
+use crate::servers::{Emulated, Proxy};
+use crate::support::monitor::{Monitor, connected, names};
+use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting};
+use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::{Outcome, RedisServer, Release, Target, expiring, release, shown_later, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -21,6 +23,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             an_extension_without_the_right_to_watch_has_no_time_to_live,
             the_first_command_of_a_locker_knows_the_version,
             keys_that_are_asked_for_together_get_ttl,
+            a_waiter_of_another_process_is_woken,
+            wake_ups_are_turned_off,
+            where_none_can_be_sent_or_received_nothing_is_tried,
         ],
     )
 }
@@ -105,5 +110,59 @@ fn keys_that_are_asked_for_together_get_ttl() -> Outcome {
         assert_eq!(protocols, [Protocol::Ttl; 2], "{expired}");
         held.release()?;
     }
+    Ok(())
+}
+
+/// Each looks at the key once in its life, unless it is woken. The waiter's locker has sent nothing before.
+fn a_waiter_of_another_process_is_woken() -> Outcome {
+    const AUTO: LockOptions =
+        LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).protocol(Protocol::Auto);
+    let server = RedisServer::start()?;
+    for options in [AUTO, AUTO.notify_waiters(true)] {
+        let held = elsewhere(&server, KEY, options)?.lock()?;
+        let waiter = Waiter::of(&elsewhere(&server, KEY, options)?);
+        until_waiting(&server, KEY, 1);
+        assert!(waiter.still_waits());
+        held.release()?;
+        waiter.came()?.release()?;
+    }
+    Ok(())
+}
+
+fn wake_ups_are_turned_off() -> Outcome {
+    let server = RedisServer::start()?;
+    for (options, sent) in [(expiring(), true), (expiring().notify_waiters(false), false)] {
+        let lock = connected(elsewhere(&server, KEY, options.protocol(Protocol::Auto))?)?;
+        let monitor = Monitor::on(&server)?;
+        lock.lock()?.release()?;
+        assert_eq!(names(&monitor.recorded(&server)?).contains(&"LPOP"), sent);
+    }
+    Ok(())
+}
+
+/// On a server without channels, on one of unknown version, and by a locker that cannot listen.
+fn where_none_can_be_sent_or_received_nothing_is_tried() -> Outcome {
+    let server = RedisServer::start()?;
+    let old = Proxy::emulating(Emulated::V1_2, server.address())?;
+    let reasons = Reasons::default();
+    let lockers = [
+        patient(&old.url())?.observer(reasons.clone()).build()?,
+        patient(&server.url())?.observer(reasons.clone()).skip_server_check().build()?,
+        Locker::with_pool(client_pool(&server.url())).observer(reasons.clone()).build()?,
+    ];
+    for locker in lockers {
+        let lock = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?;
+        let monitor = Monitor::on(&server)?;
+        for waiting in [&lock, &elsewhere(&server, KEY, expiring())?] {
+            let held = lock.lock()?;
+            let waiter = Waiter::of(waiting);
+            held.release()?;
+            waiter.came()?.release()?;
+        }
+        let sent = monitor.recorded(&server)?;
+        let tried = ["LPOP", "RPUSH", "PUBLISH", "SUBSCRIBE"].map(|name| names(&sent).contains(&name));
+        assert_eq!(tried, [false; 4], "{sent:?}");
+    }
+    assert_eq!(reasons.reported(), [""; 0]);
     Ok(())
 }

@@ -40,7 +40,7 @@ fn options() -> impl Strategy<Value = LockOptions> {
             let options = expiration.map_or(LockOptions::without_expiration(), LockOptions::expiring_after);
             let options = timeout.map_or(options.wait_forever(), |timeout| options.timeout(timeout));
             let options = options.poll_interval(interval).protocol(protocol);
-            let options = if notifies { options.notify_waiters() } else { options };
+            let options = if notifies { options.notify_waiters(true) } else { options };
             if steals { options.stealing_as_the_gem_does() } else { options }
         })
 }

@@ -20,11 +20,13 @@ pub(crate) const IN_TIME: Duration = Duration::from_secs(150);
 
 /// Options of a lock that is acquired at once, or after a notification.
 pub(crate) const NOTIFIED: LockOptions =
-    LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).notify_waiters();
+    LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).notify_waiters(true);
 
 /// Options of a waiter that polls.
-pub(crate) const POLLED: LockOptions =
-    LockOptions::expiring_after(LONG).timeout(LONG).poll_interval(Duration::from_millis(20)).notify_waiters();
+pub(crate) const POLLED: LockOptions = LockOptions::expiring_after(LONG)
+    .timeout(LONG)
+    .poll_interval(Duration::from_millis(20))
+    .notify_waiters(true);
 
 /// A lock through a locker of its own, as another process has it.
 pub(crate) fn elsewhere(server: &RedisServer, key: &str, options: LockOptions) -> Result<Lock, Error> {

@@ -34,7 +34,7 @@ impl Variant {
     }
 
     pub(crate) fn set(self, options: LockOptions) -> LockOptions {
-        if self.notifications { options.notify_waiters() } else { options }
+        if self.notifications { options.notify_waiters(true) } else { options }
     }
 
     /// Opens a locker under the variant's load, on a server without faults.

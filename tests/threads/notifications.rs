@@ -50,7 +50,8 @@ pub(crate) fn as_worker(part: &[&str]) -> TaskOutcome {
 
 fn a_release_notifies_a_waiter_of_another_locker() -> Outcome {
     let server = RedisServer::start()?;
-    let unexpiring = LockOptions::without_expiration().timeout(NEVER).poll_interval(NEVER).notify_waiters();
+    let unexpiring =
+        LockOptions::without_expiration().timeout(NEVER).poll_interval(NEVER).notify_waiters(true);
     let all = PROTOCOLS.map(|protocol| NOTIFIED.protocol(protocol)).into_iter().chain([unexpiring]);
     for (place, options) in all.enumerate() {
         let lock = |key: &str| elsewhere(&server, key, options);
@@ -83,7 +84,7 @@ fn a_release_looks_for_waiting_processes_in_its_trip_and_only_with_the_option() 
     ] {
         for notifies in [true, false] {
             let options = expiring().protocol(protocol);
-            let options = if notifies { options.notify_waiters() } else { options };
+            let options = if notifies { options.notify_waiters(true) } else { options };
             let held = connected(elsewhere(&server, "k", options)?)?.lock()?;
             let monitor = Monitor::on(&server)?;
             drop(held);

@@ -155,7 +155,7 @@ fn the_user_may_not_hand_over(protocol: Protocol) -> Outcome {
 fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
     let unexpiring = LockOptions::without_expiration().poll_interval(LONG).timeout(LONG);
     // The protocol that is asked for, where the lock expires.
-    let queued = |protocol| (Some(protocol), QUEUED.protocol(protocol));
+    let queued = |protocol| (Some(protocol), QUEUED.protocol(protocol).notify_waiters(false));
     let kinds = [
         queued(Protocol::Classic),
         queued(Protocol::Watched),

@@ -280,7 +280,8 @@ fn assert_auto_is(decided: Protocol, locker: &Locker, server: &RedisServer, prox
         Protocol::Watched => ("SETNX", &["WATCH", "GET", "MULTI", "SET", "EXEC"]),
         _ => ("SET", &["WATCH", "GET", "PTTL", "MULTI", "SET", "EXEC"]),
     };
-    let lock = Lock::new(locker, "auto", expiring().timeout(Duration::ZERO).protocol(Protocol::Auto))?;
+    let options = expiring().timeout(Duration::ZERO).protocol(Protocol::Auto).notify_waiters(false);
+    let lock = Lock::new(locker, "auto", options)?;
     let lock = connected(lock)?;
     let set = |value: &str| server.say(&["SET", "auto", value]);
 

@@ -31,7 +31,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "Classic", open: |url| one(url, |options| options) },
     Case { name: "Watched", open: |url| one(url, |options| options.protocol(Protocol::Watched)) },
     Case { name: "Auto", open: |url| one(url, |options| options.protocol(Protocol::Auto)) },
-    Case { name: "notifications", open: |url| one(url, LockOptions::notify_waiters) },
+    Case { name: "notifications", open: |url| one(url, |options| options.notify_waiters(true)) },
     Case { name: "auto_extend", open: |url| one(url, |options| options.auto_extend(LEASE)) },
     Case { name: "two keys", open: two_keys },
     Case { name: "permit", open: permit },

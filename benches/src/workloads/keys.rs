@@ -23,7 +23,7 @@ const NONE: &str = "no other key";
 /// Longer than the run: only a notification ends a wait.
 const NEVER: Duration = Duration::from_secs(3600);
 const OPTIONS: LockOptions =
-    LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).notify_waiters();
+    LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).notify_waiters(true);
 
 struct Sample {
     /// Acquisitions of the busy key a second.

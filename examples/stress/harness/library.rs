@@ -67,7 +67,7 @@ impl ThreadClient for &Library {
     ) -> Result<Option<Box<dyn HeldLock + '_>>, Failure> {
         let poll = self.random.millis(&(30..100));
         let options = LockOptions::expiring_after(expiration).protocol(self.protocol).poll_interval(poll);
-        let options = if self.notifications { options.notify_waiters() } else { options };
+        let options = if self.notifications { options.notify_waiters(true) } else { options };
         let lock = Lock::new(&self.locker, key, options)?;
         SEEN.with_borrow_mut(|(taken_over, _)| *taken_over = false);
         // Some delays exceed the timeouts for a reply and for a connection, and stopping a process interrupts its connecting.

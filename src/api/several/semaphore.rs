@@ -71,7 +71,7 @@ impl Semaphore {
         let name = name.into();
         let problem = match permits {
             0 => Some("there is no permit, or no reader at a time; give at least 1"),
-            1..=Self::MAX_PERMITS if options.notifies => Some(
+            1..=Self::MAX_PERMITS if options.notifies == Some(true) => Some(
                 "those that wait for a permit, or to read, poll and are not notified; leave `notify_waiters` out, and choose a shorter poll interval if they wait too long",
             ),
             1..=Self::MAX_PERMITS => problem(locker, &name, &options),
@@ -84,6 +84,7 @@ impl Semaphore {
         }
         let slots = (0..permits).map(|slot| slot_key(&name, slot)).collect();
         let queue = queue_key(&name, permits);
+        let options = options.notify_waiters(false);
         Ok(Self { locker: locker.clone(), name, slots, queue, options, cancel_token: None, readers: None })
     }
 

@@ -147,7 +147,10 @@ fn options(arguments: &Run) -> Result<LockOptions, Failure> {
         (_, true) => options.wait_forever(),
         _ => options.timeout(arguments.timeout),
     };
-    Ok(if arguments.notify { options.notify_waiters() } else { options })
+    Ok(match arguments.notify {
+        Some(notifies) => options.notify_waiters(notifies),
+        None => options,
+    })
 }
 
 /// The host and the process id.

@@ -158,6 +158,7 @@ impl<'a> Wait<'a> {
         self.may_begin()?;
         let _registered = self.cancel_token.map(CancelToken::register);
         self.check()?;
+        self.connect()?;
         self.agree_on_readers()?;
         self.in_queue()
     }
@@ -191,7 +192,18 @@ impl<'a> Wait<'a> {
 
     /// Returns true if this process enters the key's waiting list. Permits have none.
     fn notifies(&self) -> bool {
-        self.options.notifies && self.slots.is_none()
+        self.slots.is_none() && self.engine.notifies(self.options)
+    }
+
+    /// Connects, where what the options mean depends on the server.
+    fn connect(&self) -> Result<(), Error> {
+        let stop = || self.is_over();
+        let mut session = self.session(0, &stop);
+        session.connect(self.began).map_err(|failure| {
+            self.attempts.set(1);
+            let reason = session.not_connected(failure);
+            self.ended(&mut session, reason)
+        })
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
@@ -200,7 +212,8 @@ impl<'a> Wait<'a> {
             return self.unqueued();
         }
         let stop = || self.is_over();
-        let mut ticket = Some(self.engine.queue.join(self.queue_key(), WaitMode::of(self.options)));
+        let mode = WaitMode::of(self.options, self.notifies());
+        let mut ticket = Some(self.engine.queue.join(self.queue_key(), mode));
         let acquired = self.queued(&mut ticket, &stop);
         if let Some(ticket) = ticket {
             let hint = ticket.leave();
@@ -324,9 +337,9 @@ impl<'a> Wait<'a> {
         self.engine.queue.notify(self.queue_key(), hint);
     }
 
-    fn params(&self, options: LockOptions) -> Params {
+    fn params(&self) -> Params {
         Params {
-            options,
+            options: self.engine.on_server(self.options),
             auto: self.options.protocol == Protocol::Auto,
             deadline: self.deadline,
             retry_for: self.engine.retry_for(self.began.uptime),

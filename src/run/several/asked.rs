@@ -101,7 +101,8 @@ impl<'a> Asked<'a> {
     fn ask(&mut self, index: usize) -> Result<(), Error> {
         let WaitAll { engine, wanted, .. } = self.all;
         let is_busy = |key: &Key| {
-            let is_left = || wanted.options.notifies && engine.notifications.head_start(key).is_some();
+            let is_left =
+                || engine.notifies(wanted.options) && engine.notifications.head_start(key).is_some();
             self.all.may_wait() && (!engine.queue.is_idle(key) || is_left())
         };
         let rest = wanted.keys.iter().zip(&self.answers).skip(index);
@@ -110,19 +111,19 @@ impl<'a> Asked<'a> {
             return Ok(());
         }
         let keys = &wanted.keys[index..index + count];
-        let decided = self.all.talk(&keys[0], |session| session.decided(wanted.options, clock::now()));
-        let (now, options) = (clock::now(), decided.as_ref().unwrap_or(wanted.options));
+        let connected = self.all.talk(&keys[0], |session| session.connect(clock::now()));
+        let (now, options) = (clock::now(), engine.on_server(wanted.options));
         let mut requests = Vec::with_capacity(count);
         for (key, place) in keys.iter().zip(&mut self.answers[index..]) {
-            let (lease, request) = first_command(options, engine.identity.next_nonce(), now);
+            let (lease, request) = first_command(&options, engine.identity.next_nonce(), now);
             let command = request.command.name();
             *place = Some(Answer { key: key.clone(), lease, command, reply: Err(Failure::TooLate) });
             requests.push(request);
         }
         let trips: Vec<Trip<'_>> =
             keys.iter().zip(&requests).map(|(key, request)| Trip::new(key, request)).collect();
-        let sent = match &decided {
-            Ok(_) => self.all.send_each(&trips),
+        let sent = match connected {
+            Ok(()) => self.all.send_each(&trips),
             Err(failure) => trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect(),
         };
         for (answer, sent) in self.answers[index..].iter_mut().flatten().zip(sent) {

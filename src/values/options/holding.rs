@@ -42,7 +42,7 @@ impl LockOptions {
 
     /// Returns the options of a lock on one server of a quorum: given back at once without a majority.
     pub(crate) const fn in_a_quorum(self) -> Self {
-        Self { notifies: false, reentrant: false, hold_at_least: Duration::ZERO, ..self }
+        Self { notifies: Some(false), reentrant: false, hold_at_least: Duration::ZERO, ..self }
     }
 
     /// Returns the options of a lock that is held while others are waited for: its lease is extended, for `at_most` in total.

@@ -71,9 +71,9 @@ pub(crate) struct Run {
     /// How often to look while waiting
     #[arg(long, value_name = "TIME", value_parser = parse::interval, default_value = "100ms")]
     pub(crate) poll: Duration,
-    /// Be woken by releases as well (Redis 2.0); the holders need it too
-    #[arg(long)]
-    pub(crate) notify: bool,
+    /// Be woken by releases as well, if the holders have this too, and wake others; with auto unless it is false (Redis 2.0)
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) notify: Option<bool>,
     /// By which commands: the best that the server has, unless it is given
     #[arg(long, value_name = "PROTOCOL", value_enum, default_value_t = GivenProtocol::Auto)]
     pub(crate) protocol: GivenProtocol,

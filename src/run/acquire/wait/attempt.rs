@@ -94,19 +94,11 @@ impl Wait<'_> {
         stop: &'b dyn Fn() -> bool,
         ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
-        let Beginning { mut session, slot, cue, looked } = beginning;
-        let options = match session.decided(self.options, now) {
-            Ok(options) => options,
-            Err(failure) => {
-                self.attempts.set(1);
-                let reason = session.not_connected(failure, "SET");
-                return Err(self.ended(&mut session, reason));
-            }
-        };
+        let Beginning { session, slot, cue, looked } = beginning;
         let handed_over = matches!(cue, Cue::HandedOver { .. });
         let mut known = Known { now, looked, handed_over, has_looked: false, is_answered: false };
         let mut commands = Commands { session, slot: 0, stop };
-        let (io, params) = (Io::new(now), self.params(options));
+        let (io, params) = (Io::new(now), self.params());
         io.on(slot);
         match self.slots {
             None => {
@@ -194,9 +186,7 @@ impl Wait<'_> {
                 io.answer_behind(behind);
                 reply
             }
-            None if self.options.notifies && request.command == Command::Get => {
-                self.look(session, ticket, known.now)
-            }
+            None if request.command == Command::Get => self.look(session, ticket, known.now),
             None => session.send(request, io.take_plan().as_ref(), known.now),
         }
     }
@@ -219,7 +209,7 @@ impl Wait<'_> {
         }
     }
 
-    fn ended(&self, session: &mut Session<'_>, reason: GiveUp) -> Error {
+    pub(super) fn ended(&self, session: &mut Session<'_>, reason: GiveUp) -> Error {
         // Unless the outcome is unknown, the end of the wait from outside is the reason.
         let from_outside = if reason == GiveUp::Unknown { None } else { self.check().err() };
         from_outside.unwrap_or_else(|| self.given_up(session, reason))
