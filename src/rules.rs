@@ -167,15 +167,24 @@ pub(crate) enum Reply {
     /// written since it was watched.
     Executed(Option<i64>),
     /// The server refused: the command was not carried out.
-    Refused,
-    /// The same, since the key holds something else than a string: it is no lock.
-    NoLock,
+    Refused(WhyRefused),
     /// An I/O error after sending began: whether the command was carried out is unknown.
     Lost,
     /// There was no connection in time: nothing was sent.
     Unsent,
     /// The time that the command was bound to, a lease's or a takeover's, passed before it could be sent: nothing was sent.
     TooLate,
+}
+
+/// Why the server refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WhyRefused {
+    /// It lacks the command, or this user may not send it.
+    Command,
+    /// The key holds something else than a string: it is no lock.
+    NoLock,
+    /// For another reason, which may pass.
+    Otherwise,
 }
 
 /// Why an attempt ended without its goal. The engine makes the user's error of it.

@@ -127,7 +127,7 @@ impl Engine {
         let Reply::Bulk(found) = found else { unreachable!("a backend answers GET with a bulk") };
         let state = LockState::of_value(found.as_deref());
         // Servers before 2.6 have no PTTL, and no lock in Ttl.
-        let left = if let Reply::Integer(left) = left { u64::try_from(left).ok() } else { None };
+        let left = if let Some(Reply::Integer(left)) = left { u64::try_from(left).ok() } else { None };
         Ok(match left {
             Some(left) => state.removed_at(clock::now().wall.after(Duration::from_millis(left))),
             None => state,
@@ -151,6 +151,11 @@ impl Engine {
         self.once_with(key, command, None).map(|(reply, _)| reply)
     }
 
+    /// Returns true if it is known what the options mean on this server, as far as that can be known.
+    fn knows_meaning_of(&self, options: &LockOptions) -> bool {
+        options.protocol != Protocol::Auto || self.backend.is_known()
+    }
+
     /// Returns the options as they are on this server, as far as its version is known.
     fn on_server(&self, options: &LockOptions) -> LockOptions {
         options.on(if options.protocol == Protocol::Auto { self.backend.server_version() } else { None })
@@ -167,14 +172,14 @@ impl Engine {
         key: &Key,
         command: Command,
         behind: Option<&Command>,
-    ) -> Result<(Reply, Reply), Error> {
+    ) -> Result<(Reply, Option<Reply>), Error> {
         self.refuse_after_fork(key)?;
         let now = clock::now();
         let mut session = Session::new(self, key, Protocol::Classic, Some(now.uptime));
         let request = Request::at_any_time(command);
         let (reply, behind) = match behind {
-            Some(behind) => session.ask_and_look(&request, behind, now),
-            None => (session.send(&request, None, now), Reply::Unsent),
+            Some(behind) => session.send_with(&request, behind, now),
+            None => (session.send(&request, None, now), None),
         };
         let reason = match reply {
             Reply::Integer(_)
@@ -182,7 +187,7 @@ impl Engine {
             | Reply::Expiring(..)
             | Reply::Bulks(_)
             | Reply::Executed(_) => return Ok((reply, behind)),
-            Reply::Refused | Reply::NoLock => GiveUp::Refused,
+            Reply::Refused(_) => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             Reply::Lost if !request.command.only_reads() => GiveUp::Unknown,
             Reply::Lost => GiveUp::Io,

@@ -184,8 +184,9 @@ impl Lock {
         }
     }
 
-    /// Returns what the key holds, with GET and, on servers from Redis 2.6.12 on, PTTL in one trip: if the server removes the key earlier than
-    /// its value says, the state is until then. It may hold something else a moment later: good for looking, not for deciding.
+    /// Returns what the key holds, with GET and, where the server reported version 2.6.12 or later, PTTL in one trip: if the server removes
+    /// the key earlier than its value says, the state is until then, as measured now: it differs by a little from call to call. The key may hold
+    /// something else a moment later: good for looking, not for deciding.
     ///
     /// # Errors
     ///

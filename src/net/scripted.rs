@@ -44,7 +44,7 @@ impl Backend for ScriptedBackend {
                 Reply::Lost => {
                     Err(Failure::Lost(TransportError::new(std::io::ErrorKind::ConnectionReset, "on purpose")))
                 }
-                Reply::Refused => Err(Failure::Refused(Refusal::new("ERR on purpose"))),
+                Reply::Refused(_) => Err(Failure::Refused(Refusal::new("ERR on purpose"))),
                 reply => Ok(reply),
             })
         };

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use super::lease::{End, Lease};
 use super::task::Io;
-use super::{Change, Command, GiveUp, Reply, Request};
+use super::{Change, Command, GiveUp, Reply, Request, WhyRefused};
 #[cfg(test)]
 use super::{Step, task::Task};
 use crate::values::clock::{Now, Uptime, Wall};
@@ -182,8 +182,8 @@ impl Attempt {
                 self.pace.answered();
                 Continue(reply)
             }
-            Reply::Refused | Reply::NoLock => {
-                self.is_no_lock = reply == Reply::NoLock;
+            Reply::Refused(_) => {
+                self.is_no_lock = reply == Reply::Refused(WhyRefused::NoLock);
                 Break(self.pace.give_up(GiveUp::Refused))
             }
             Reply::Unsent => Break(self.pace.give_up(GiveUp::Unsent)),
@@ -273,9 +273,10 @@ impl Attempt {
         let exec = Request { command: Command::Exec(set), before: lease.sent_before() };
         let watch = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };
         let reply = io.watch(watch, seen.as_deref().unwrap_or_default(), exec.clone()).await;
-        if self.pace.auto && reply == Reply::Refused {
-            // It was chosen by the server's version alone, and this server has no WATCH for this user.
-            self.pace.options.protocol = Protocol::Classic;
+        if self.pace.auto && reply == Reply::Refused(WhyRefused::Command) {
+            // It was chosen by the server's version alone, and this server has no PTTL, or no WATCH, for this user.
+            let asks_ttl = self.protocol() == Protocol::Ttl;
+            self.pace.options.protocol = if asks_ttl { Protocol::Watched } else { Protocol::Classic };
             return Continue(None);
         }
         match self.heard(reply)? {

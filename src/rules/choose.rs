@@ -135,7 +135,7 @@ impl Choice {
                 return Break(self.granted(io, slot, lease, another_is_free));
             }
             Reply::TooLate => return Break(self.pace.wait(io)),
-            Reply::Refused | Reply::NoLock => return Break(Round::GiveUp(GiveUp::Refused)),
+            Reply::Refused(_) => return Break(Round::GiveUp(GiveUp::Refused)),
             Reply::Unsent => return Break(Round::GiveUp(GiveUp::Unsent)),
             // The value names no holder.
             _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
@@ -167,7 +167,7 @@ impl Choice {
     fn values(&self, found: Reply) -> ControlFlow<Round, Option<Values>> {
         match found {
             Reply::Bulks(values) => Continue(Some(values)),
-            Reply::Refused | Reply::NoLock => Break(self.pace.give_up(GiveUp::Refused)),
+            Reply::Refused(_) => Break(self.pace.give_up(GiveUp::Refused)),
             Reply::Unsent | Reply::TooLate => Break(self.pace.give_up(GiveUp::Unsent)),
             _ => Continue(None),
         }

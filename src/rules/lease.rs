@@ -22,10 +22,10 @@ pub(in crate::rules) const TTL_SHOWN_LATER: Duration = Duration::from_secs(10);
 /// How long after its value was made a command may be sent that gives the key a time to live. It uses up a part of the same time.
 const TTL_SENT_WITHIN: Duration = Duration::from_secs(4);
 
-/// How far at most the time that a loser of the classic takeover writes over our value is from our time. Its expiration is equal to ours,
-/// and its GETSET follows its GET at once. That GET read the expired value, which was there until ours was: so the loser's time is earlier
-/// than ours by as long as its GETSET was on its way, and later by no more than a reply takes. A later one is of a client that found no
-/// key, since the server lost ours.
+/// How far at most the time that a loser of the classic takeover writes over our value is from a second after our lease. Its expiration is
+/// equal to ours, and its GETSET follows its GET at once. That GET read the expired value, which was there until ours was: so the loser's time
+/// is earlier by as long as its GETSET was on its way, and later by no more than a reply takes. A later one is of a client that found no key,
+/// since the server lost ours.
 const LOSER_EARLIER: Duration = Duration::from_millis(400);
 const LOSER_LATER: Duration = Duration::from_millis(100);
 
@@ -117,7 +117,8 @@ impl Lease {
 
     /// Until when the command that writes it may be sent, if it acquires the lock.
     pub(super) fn sent_before(&self) -> Option<End> {
-        let early = self.ttl.map_or(Duration::ZERO, |ttl| ttl.saturating_sub(TTL_GUARD + TTL_SENT_WITHIN));
+        let within = TTL_GUARD + TTL_SENT_WITHIN + self.early();
+        let early = self.ttl.map_or(Duration::ZERO, |ttl| ttl.saturating_sub(within));
         self.end.map(|end| end.earlier_by(early))
     }
 
@@ -133,7 +134,7 @@ impl Lease {
         Duration::from_micros(self.early)
     }
 
-    /// Whether a time in the key is so close to the one in our value that a loser of the classic takeover may have written it.
+    /// Whether a time in the key is so close to a second after our lease that a loser of the classic takeover may have written it.
     pub(super) fn may_be_a_losers(&self, until: Wall) -> bool {
         self.end.is_some_and(|end| End { wall: end.wall.after(self.early()), ..end }.may_be_a_losers(until))
     }
@@ -204,7 +205,7 @@ impl End {
         End { wall: self.wall.min(other.wall), uptime: self.uptime.min(other.uptime) }
     }
 
-    /// Whether a time in the key is so close to the one in our value that a loser of the classic takeover may have written it.
+    /// Whether a time in the key is so close to a second after this end that a loser of the classic takeover may have written it.
     fn may_be_a_losers(self, until: Wall) -> bool {
         let ours = self.wall.after(GUARD);
         until.since(ours) <= LOSER_LATER && ours.since(until) <= LOSER_EARLIER
@@ -259,6 +260,24 @@ mod tests {
         ] {
             assert_eq!(end.may_be_a_losers(Wall((2_000_000_000_000 + millis) * 1000)), may_be, "{millis}");
         }
+    }
+
+    #[test]
+    fn a_command_of_ttl_is_sent_within_four_seconds_whatever_the_allowance() {
+        let now = at(2_000_000_000, 50);
+        let sent_within = |expiration, early| {
+            let nonce = Nonce::from_random(7);
+            let lease = Lease::beginning(now, Some(Duration::from_secs(expiration)), Protocol::Ttl, nonce);
+            let lease = lease.ending_earlier(Duration::from_secs(early));
+            (
+                lease.sent_before().unwrap().remaining(now).as_secs(),
+                lease.end.unwrap().remaining(now).as_secs(),
+            )
+        };
+        assert_eq!(sent_within(60, 0), (4, 60));
+        assert_eq!(sent_within(15, 5), (4, 10));
+        assert_eq!(sent_within(6, 3), (3, 3));
+        assert_eq!(sent_within(2, 0), (2, 2));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
-use super::{Change, Command, GiveUp, Reply, Request};
+use super::{Change, Command, GiveUp, Reply, Request, WhyRefused};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::Protocol;
 use crate::values::value::{LockState, Nonce};
@@ -115,7 +115,7 @@ pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
         Reply::Integer(_) => Ok(Release::Released { certified: false }),
         Reply::TooLate => Ok(Release::Lost(LossReason::Expired)),
         Reply::Unsent if own.lease.has_passed(io.now()) => Ok(Release::Lost(LossReason::Expired)),
-        Reply::Refused | Reply::NoLock => Err(GiveUp::Refused),
+        Reply::Refused(_) => Err(GiveUp::Refused),
         Reply::Unsent => Err(GiveUp::Unsent),
         _ if own.lease.end.is_none() => Err(GiveUp::Unknown),
         _ => own.deleted_if_absent(&read(io).await, io.now()), // I6
@@ -156,7 +156,7 @@ pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension,
             Reply::Bulk(replaced) => return Ok(own.swapped(new, began, replaced.as_deref(), io.now())),
             // What was read may no longer be so.
             Reply::TooLate => {}
-            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Refused(_) => return Err(GiveUp::Refused),
             Reply::Unsent => return Err(GiveUp::Unsent),
             _ => {
                 let holds = read(io).await;
@@ -196,7 +196,7 @@ pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
         match io.send(own.within_lease(Command::Count)).await {
             Reply::Integer(token) => return Ok(own.token(token, false, io.now())),
             Reply::TooLate => return Ok(Counted::Lost(LossReason::Expired)),
-            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Refused(_) => return Err(GiveUp::Refused),
             Reply::Unsent => return Err(GiveUp::Unsent),
             _ if asked_again => return Err(GiveUp::Io),
             _ => asked_again = true,
@@ -228,8 +228,10 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
         let exec = Request { command: Command::Exec(change), before };
         let found = match io.watch(Command::WatchGet, &expected, exec.clone()).await {
             Reply::Bulk(found) => found,
-            Reply::Refused if own.asked == Protocol::Auto => return Ok(Changed::NoTransactions),
-            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Refused(WhyRefused::Command) if own.asked == Protocol::Auto => {
+                return Ok(Changed::NoTransactions);
+            }
+            Reply::Refused(_) => return Err(GiveUp::Refused),
             Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),
             _ if looked_again => return Err(GiveUp::Io),
             _ => {
@@ -251,7 +253,7 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
                 (expected, is_ours) = (found.unwrap_or_default(), ours);
             }
             Reply::Executed(None) | Reply::TooLate => break,
-            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Refused(_) => return Err(GiveUp::Refused),
             Reply::Unsent => return Err(GiveUp::Unsent),
             _ => return Ok(Changed::Unanswered { ours, holds: read(io).await }),
         }
@@ -264,7 +266,7 @@ async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
     for _ in 0..2 {
         match io.send(Request::at_any_time(Command::Get)).await {
             Reply::Bulk(found) => return Ok(found),
-            Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
+            Reply::Refused(_) => return Err(GiveUp::Refused),
             Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),
             _ => {}
         }

@@ -19,7 +19,8 @@
 //! | `ann verifies`, `ann counts` | asks whether it still holds the lock; asks for a fencing token |
 //! | `ann is served` | the server carries out its command and the reply arrives |
 //! | `ann is executed`, `ann is answered` | the same in two steps |
-//! | `ann is refused`, `ann finds no lock` | the server refuses; it does since the key holds a list, say |
+//! | `ann is refused`, `ann is refused for now` | the server refuses the command to this user; it refuses for another reason |
+//! | `ann finds no lock` | the server refuses, since the key holds a list, say |
 //! | `ann's request is lost`, `ann's reply is lost` | an I/O error before or after the server carried it out |
 //! | `ann has no connection` | nothing was sent |
 //! | `ann has a connection too late` | nothing was sent, since the time limit of the command had passed |
@@ -38,10 +39,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use super::Reply;
 use super::Step;
 use super::acquire::{self, Cue, Observation, Params};
 use super::simulated::Server;
+use super::{Reply, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::Protocol;
 use crate::values::value::{LockState, Nonce};
@@ -187,8 +188,11 @@ impl Interpreter {
             }
             [name, "is", "executed"] => self.execute(name).map(|()| None),
             [name, "is", "answered"] => self.deliver_reply(name).map(Some),
-            [name, "finds", "no", "lock"] => self.deliver(name, Reply::NoLock).map(Some),
-            [name, "is", "refused"] => self.deliver(name, Reply::Refused).map(Some),
+            [name, "finds", "no", "lock"] => self.deliver(name, Reply::Refused(WhyRefused::NoLock)).map(Some),
+            [name, "is", "refused"] => self.deliver(name, Reply::Refused(WhyRefused::Command)).map(Some),
+            [name, "is", "refused", "for", "now"] => {
+                self.deliver(name, Reply::Refused(WhyRefused::Otherwise)).map(Some)
+            }
             [name, "has", "a", "connection", "too", "late"] => self.too_late(name).map(Some),
             [name, "has", "no", "connection"] => self.deliver(name, Reply::Unsent).map(Some),
             [name, "request", "is", "lost"] => {

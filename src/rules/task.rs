@@ -218,6 +218,7 @@ impl<T> fmt::Debug for Task<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::WhyRefused;
     use crate::values::clock;
 
     /// Code as a rule has it.
@@ -244,7 +245,7 @@ mod tests {
         let (mut other, _) = begin();
         let (mut third, _) = begin();
         assert_eq!(
-            other.resume(Reply::Refused, now),
+            other.resume(Reply::Refused(WhyRefused::Command), now),
             Step::GiveUp(GiveUp::Refused),
             "one does not disturb another"
         );

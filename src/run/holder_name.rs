@@ -78,7 +78,7 @@ impl Engine {
     pub(crate) fn holder(&self, key: &Key) -> Result<Option<String>, Error> {
         let read = Command::HolderName(HolderName::Read);
         Ok(match self.once_with(key, Command::Get, Some(&read))? {
-            (Reply::Bulk(Some(value)), Reply::Bulk(Some(entry))) => named(&entry, &value),
+            (Reply::Bulk(Some(value)), Some(Reply::Bulk(Some(entry)))) => named(&entry, &value),
             _ => None,
         })
     }
@@ -86,7 +86,7 @@ impl Engine {
 
 fn unnamed(session: Session<'_>, reply: &Reply) -> Option<Error> {
     let reason = match reply {
-        Reply::Refused | Reply::NoLock => GiveUp::Refused,
+        Reply::Refused(_) => GiveUp::Refused,
         Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
         Reply::Lost => GiveUp::Io,
         _ => return None,

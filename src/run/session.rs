@@ -14,7 +14,7 @@ use crate::net::{
 use crate::rules::lease::Lease;
 use crate::rules::task::{Plan, Task};
 use crate::rules::waiting_list::Waiting;
-use crate::rules::{Command, GiveUp, Reply, Request, Step};
+use crate::rules::{Command, GiveUp, Reply, Request, Step, WhyRefused};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -98,11 +98,8 @@ impl<'a> Session<'a> {
         self.behind = Some(waiting);
     }
 
-    /// For Auto, connects if no connection was opened before, so that it is known what the server has.
+    /// Connects if no connection was opened before, so that it is known what the server has.
     pub(super) fn connect(&self, now: Now) -> Result<(), Failure> {
-        if self.protocol != Protocol::Auto || self.engine.backend.is_known() {
-            return Ok(());
-        }
         let report = self.report();
         self.engine.backend.connect(&self.limits(&Command::Get, Report(Some(&report)), now))
     }
@@ -110,7 +107,7 @@ impl<'a> Session<'a> {
     /// Notes that there was no connection. Returns why the call ends.
     pub(super) fn not_connected(&mut self, failure: Failure) -> GiveUp {
         match self.reply(Err(failure), "SET", true, Protocol::Classic) {
-            Reply::Refused | Reply::NoLock => GiveUp::Refused,
+            Reply::Refused(_) => GiveUp::Refused,
             _ => GiveUp::Unsent,
         }
     }
@@ -214,6 +211,20 @@ impl<'a> Session<'a> {
         (self.reply(reply, request.command.name(), false, needs), found)
     }
 
+    /// Sends a command and another behind it, whose failure does not matter. Returns both replies; none to the second if it has failed.
+    pub(super) fn send_with(
+        &mut self,
+        request: &Request,
+        behind: &Command,
+        now: Now,
+    ) -> (Reply, Option<Reply>) {
+        let Some((mut sent, needs)) = self.send_both(request, behind, now) else {
+            return (Reply::Unsent, None);
+        };
+        let behind = sent.behind.take().and_then(Result::ok);
+        (self.heard(request, sent, needs), behind)
+    }
+
     /// Sends a trip for each of several keys, of which this call's is the first, together.
     pub(super) fn send_each(&self, trips: &[Trip<'_>], now: Now) -> Vec<Sent> {
         let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
@@ -247,15 +258,19 @@ impl<'a> Session<'a> {
             Ok(reply) => return reply,
             Err(Failure::TooLate) => return Reply::TooLate,
             Err(Failure::TooOld(version)) => {
-                (Reply::Refused, LastFailure::TooOld { version, protocol: needs })
+                (Reply::Refused(WhyRefused::Command), LastFailure::TooOld { version, protocol: needs })
             }
-            Err(Failure::NoTransactions(refusal)) => {
-                (Reply::Refused, LastFailure::NoTransactions { refusal, protocol: needs })
-            }
+            Err(Failure::NoTransactions(refusal)) => (
+                Reply::Refused(WhyRefused::Command),
+                LastFailure::NoTransactions { refusal, protocol: needs },
+            ),
             Err(Failure::Refused(refusal)) => {
-                let no_lock = refusal.kind() == RefusalKind::WrongType;
-                let reply = if no_lock { Reply::NoLock } else { Reply::Refused };
-                (reply, LastFailure::Refused { command, refusal })
+                let why = match refusal.kind() {
+                    RefusalKind::WrongType => WhyRefused::NoLock,
+                    _ if refusal.is_about_the_command() => WhyRefused::Command,
+                    _ => WhyRefused::Otherwise,
+                };
+                (Reply::Refused(why), LastFailure::Refused { command, refusal })
             }
             Err(Failure::NoConnection { cause, waited }) => {
                 (Reply::Unsent, LastFailure::NoConnection { cause, waited })

@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             a_user_without_the_right_to_watch_gets_classic,
             a_user_without_the_right_to_set_gets_watched,
+            a_user_without_the_right_to_ask_for_a_time_to_live_takes_over_as_watched,
             a_user_with_all_rights_gets_ttl,
             an_extension_without_the_right_to_watch_has_no_time_to_live,
             the_first_command_of_a_locker_knows_the_version,
@@ -60,6 +61,10 @@ fn a_user_without_the_right_to_set_gets_watched() -> Outcome {
     assert_eq!(held.protocol(), Protocol::Watched);
     assert_eq!(release(held)?, CERTIFIED);
     Ok(())
+}
+
+fn a_user_without_the_right_to_ask_for_a_time_to_live_takes_over_as_watched() -> Outcome {
+    acquires_and_releases("~* +info +set +setnx +get +del +watch +multi +exec +discard", CERTIFIED)
 }
 
 fn a_user_with_all_rights_gets_ttl() -> Outcome {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs, io, mem, thread};
 
 use libtest_mimic::Trial;
+use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Quorum};
 
 use crate::faults::stress::harness::contender::BETWEEN_URLS;
@@ -139,6 +140,7 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str) -> processes::Task
     let options = LockOptions::expiring_after(LEASE).protocol(protocol_named(protocol)?).timeout(LONG);
     let options = options.poll_interval(millis(5));
     let lock = Lock::new(&opened(url)?, key, options)?;
+    let mut connection = redis::Client::open(url)?.get_connection()?;
     loop {
         let held = lock.lock()?;
         // In this order: the printed end is never later than the real one.
@@ -147,8 +149,8 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str) -> processes::Task
         writeln!(io::stdout(), "{enter} {valid_until}")?;
         mem::forget(held);
         // Waits for the other worker: the one whose clock is ahead could take over its own lock first.
-        let mine = lock.state()?;
-        while lock.state()? == mine {
+        let mine: Option<String> = connection.get(key)?;
+        while connection.get::<_, Option<String>>(key)? == mine {
             thread::sleep(millis(5));
         }
     }

@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_free_lock_is_acquired_on_each_server_and_released,
             one_server_is_a_quorum,
             what_is_no_quorum_is_refused,
+            clocks_may_differ_by_seconds,
             a_held_lock_is_left_as_it_is,
             a_holder_on_a_minority_does_not_matter,
             what_a_minority_grants_is_given_back,
@@ -92,6 +93,19 @@ fn what_is_no_quorum_is_refused() -> Outcome {
     let error = quorum.clone().max_clock_difference(millis(2001)).expect_err("it is refused");
     assert!(chain(&error).contains("less than half of the lease of 4s"), "{error}");
     quorum.max_clock_difference(millis(2000))?;
+    Ok(())
+}
+
+/// In every protocol, and with as much as is permitted.
+fn clocks_may_differ_by_seconds() -> Outcome {
+    let servers = Servers::start(3)?;
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
+        let options = LockOptions::expiring_after(2 * LONG).timeout(LONG).protocol(protocol);
+        let held = servers.lock(options)?.max_clock_difference(LONG)?.try_lock()?.expect("it is free");
+        held.verify()?;
+        held.release()?;
+        servers.until_holding(0);
+    }
     Ok(())
 }
 

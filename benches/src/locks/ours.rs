@@ -35,7 +35,9 @@ pub(crate) const VARIANTS: &[Variant] = &[
         options.protocol(Protocol::Watched)
     }),
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
-    variant("ours-notifications", "notifications", &[W1, W3, W4, W5, W8], |options| options.notify_waiters(true)),
+    variant("ours-notifications", "notifications", &[W1, W3, W4, W5, W8], |options| {
+        options.notify_waiters(true)
+    }),
     variant("ours-auto-extend", "leases that are extended", &[W1, W2], |options| options.auto_extend(HOUR)),
     Variant {
         pool_size: Some(1),

@@ -176,7 +176,8 @@ impl Semaphore {
     }
 
     /// Returns what the key of each permit holds, with one MGET. They may hold something else a moment later: good for looking, not for
-    /// deciding. A key that holds something else than a string looks absent.
+    /// deciding. A key that holds something else than a string looks absent. In [`Ttl`](crate::Protocol::Ttl) the server may remove a key up to
+    /// 9.5 s before the time that is returned.
     ///
     /// # Errors
     ///

@@ -156,7 +156,7 @@ impl Refusal {
     }
 
     /// Whether the server refused this command, and not the client or all commands.
-    pub(in crate::net) fn is_about_the_command(&self) -> bool {
+    pub(crate) fn is_about_the_command(&self) -> bool {
         matches!(self.kind, RefusalKind::NotPermitted | RefusalKind::UnknownCommand | RefusalKind::Other)
     }
 

@@ -148,6 +148,9 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
             self.probe("SET", cmd("SET").arg(key).arg("1"))?;
             self.one(&del)?.ok();
         }
+        if version >= Version::new(2, 6, 0) {
+            self.probe("PTTL", cmd("PTTL").arg(key))?;
+        }
         if version >= Version::new(2, 2, 0) {
             self.probe("WATCH", cmd("WATCH").arg(key))?;
             // There is nothing to discard, unless EXEC was refused.

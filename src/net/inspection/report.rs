@@ -163,7 +163,7 @@ impl ServerReport {
         let commands: &[&str] = match protocol.on(Some(self.version), true) {
             Protocol::Auto | Protocol::Classic => &["SETNX", "GET", "GETSET", "DEL"],
             Protocol::Watched => &["SETNX", "SET", "GET", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
-            Protocol::Ttl => &["SET", "GET", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
+            Protocol::Ttl => &["SET", "GET", "PTTL", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
         };
         let refused = commands.iter().find_map(|command| self.refused.get_key_value(command));
         refused.map(|(command, refusal)| (*command, refusal))

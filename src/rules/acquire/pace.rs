@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Note, Params, Pause, Round};
 use crate::rules::lease::{Lease, TTL_GUARD, TTL_SHOWN_LATER};
 use crate::rules::task::Io;
-use crate::rules::{GiveUp, Reply};
+use crate::rules::{GiveUp, Reply, WhyRefused};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Nonce};
@@ -82,7 +82,7 @@ impl Pace {
 
     /// Returns true if SET was refused, and Auto goes on with SETNX: SET was chosen by the server's version alone.
     pub(in crate::rules) fn does_without(&mut self, lease: &Lease, reply: &Reply) -> bool {
-        let is_refused = self.auto && lease.ttl.is_some() && *reply == Reply::Refused;
+        let is_refused = self.auto && lease.ttl.is_some() && *reply == Reply::Refused(WhyRefused::Command);
         if is_refused {
             self.options.protocol = Protocol::Watched;
         }

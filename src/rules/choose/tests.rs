@@ -7,9 +7,9 @@ mod stepped;
 use std::time::Duration;
 
 use super::*;
-use crate::rules::Step;
 use crate::rules::acquire::Pause;
 use crate::rules::task::Task;
+use crate::rules::{Step, WhyRefused};
 use crate::values::clock::Uptime;
 use crate::values::identity::Identity;
 use crate::values::value::ValueBytes;
@@ -106,7 +106,7 @@ fn what_is_asked_for_is_held_if_it_was_free() {
         (but(&[(0, Some(PAST)), (1, Some(PAST)), (2, Some(PAST))]), true),
         // Others that wait may know of a release that this one does not.
         (Reply::Lost, true),
-        (Reply::Refused, true),
+        (Reply::Refused(WhyRefused::Command), true),
     ] {
         let (mut attempt, asked, value) = asking(expiring());
         let action = attempt.asked(&GRANTED, &found, start());
@@ -287,12 +287,12 @@ fn a_transaction_that_is_refused_leaves_auto_with_the_rules_of_classic() {
     while let Action::Send { request, .. } = action {
         sent.push(request.command.name());
         let reply = match request.command {
-            Command::WatchGetTtl => Reply::Refused,
+            Command::WatchGetTtl | Command::WatchGet => Reply::Refused(WhyRefused::Command),
             _ => Reply::Bulk(Some(PAST.to_vec())),
         };
         action = attempt.reply(reply, start());
     }
-    assert_eq!(sent, ["GET", "WATCH", "GET", "GETSET"]);
+    assert_eq!(sent, ["GET", "WATCH", "GET", "WATCH", "GET", "GETSET"]);
     assert_eq!(held(action).protocol, Protocol::Classic);
 }
 
@@ -347,7 +347,7 @@ fn a_key_that_is_no_lock_is_tried_once() {
     let action = attempt.asked(&TAKEN, &found, start());
     assert!(matches!(action, Action::Send { slot, .. } if slot == wrong), "{action:?}");
     attempt.reply(TAKEN, start());
-    assert_eq!(sleeps(attempt.reply(Reply::NoLock, start())), POLL);
+    assert_eq!(sleeps(attempt.reply(Reply::Refused(WhyRefused::NoLock), start())), POLL);
     // The others are waited for.
     let (mut now, mut others) = (later(POLL), 0);
     while others == 0 {
@@ -362,7 +362,10 @@ fn a_key_that_is_no_lock_is_tried_once() {
     let mut tried = Vec::new();
     while let Action::Send { slot, request } = action {
         tried.push(slot);
-        action = attempt.reply(if request.command == Command::Get { Reply::NoLock } else { TAKEN }, start());
+        action = attempt.reply(
+            if request.command == Command::Get { Reply::Refused(WhyRefused::NoLock) } else { TAKEN },
+            start(),
+        );
     }
     assert_eq!(action, Action::GiveUp(GiveUp::Refused), "none is a lock");
     tried.dedup();
@@ -372,10 +375,10 @@ fn a_key_that_is_no_lock_is_tried_once() {
 #[test]
 fn what_is_refused_or_not_sent_ends_the_attempt() {
     for (set, found, reason) in [
-        (Reply::Refused, Reply::Unsent, GiveUp::Refused),
-        (Reply::NoLock, Reply::Unsent, GiveUp::Refused),
+        (Reply::Refused(WhyRefused::Command), Reply::Unsent, GiveUp::Refused),
+        (Reply::Refused(WhyRefused::NoLock), Reply::Unsent, GiveUp::Refused),
         (Reply::Unsent, Reply::Unsent, GiveUp::Unsent),
-        (TAKEN, Reply::Refused, GiveUp::Refused),
+        (TAKEN, Reply::Refused(WhyRefused::Command), GiveUp::Refused),
         (TAKEN, Reply::Unsent, GiveUp::Unsent),
     ] {
         let (mut attempt, ..) = asking(expiring());

@@ -6,7 +6,7 @@ use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
-use crate::rules::{Change, Command, GiveUp, Reply, Request};
+use crate::rules::{Change, Command, GiveUp, Reply, Request, WhyRefused};
 use crate::values::clock::Now;
 use crate::values::value::LockState;
 
@@ -48,7 +48,7 @@ async fn by_transaction(io: &Io, own: &Owned, next: &Lease) -> Result<Option<Han
     let lease = own.lease.replaced_by(next, io.now());
     Ok(Some(match change_watched(io, own, Change::Set(lease.new_value())).await {
         // The transaction has waited for its connection. No thread has that lease, and the key would be held until it expires.
-        Ok(Changed::Done { ours, .. }) if lease.has_passed(io.now()) => {
+        Ok(Changed::Done { ours, .. }) if is_late(&lease, io.now()) => {
             let late = Owned { lease: lease.clone(), ..own.clone() };
             let _ = release(io, late).await;
             HandedOver { next: None, ..own.passed_on(lease, ours) }
@@ -77,9 +77,9 @@ async fn by_getset(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOv
     let request = Request::before(before, Command::GetSet(lease.value));
     Ok(Some(match io.send(request).await {
         Reply::Bulk(replaced) => own.replaced_by_next(lease, replaced.as_deref(), io.now()),
-        Reply::Refused | Reply::TooLate => return Ok(None),
+        Reply::Refused(WhyRefused::Command | WhyRefused::Otherwise) | Reply::TooLate => return Ok(None),
         Reply::Unsent if end.has_passed(io.now()) => to_nobody(Release::Lost(LossReason::Expired)),
-        Reply::NoLock => return Err(GiveUp::Refused),
+        Reply::Refused(WhyRefused::NoLock) => return Err(GiveUp::Refused),
         Reply::Unsent => return Err(GiveUp::Unsent),
         // What it has replaced is unknown, so nothing is proven. Our own bytes say nothing: it may still come (I6).
         _ => match read(io).await {
@@ -89,6 +89,11 @@ async fn by_getset(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOv
             _ => in_doubt(Err(GiveUp::Unknown), lease),
         },
     }))
+}
+
+/// Whether it is too late to use a lease, or to have it in the key.
+fn is_late(lease: &Lease, now: Now) -> bool {
+    lease.sent_before().is_some_and(|end| end.has_passed(now))
 }
 
 fn to_nobody(release: Release) -> HandedOver {

@@ -151,6 +151,7 @@ impl<'a> Wait<'a> {
         let first = self.first.take();
         let is_granted =
             first.as_ref().is_some_and(|first| first.is_granted() && !first.lease.has_passed(self.began));
+        let is_new = first.is_none();
         self.first.set(first);
         if is_granted {
             return self.unqueued();
@@ -158,7 +159,10 @@ impl<'a> Wait<'a> {
         self.may_begin()?;
         let _registered = self.cancel_token.map(CancelToken::register);
         self.check()?;
-        self.connect()?;
+        // What was sent before has connected, or has failed to.
+        if is_new {
+            self.connect()?;
+        }
         self.agree_on_readers()?;
         self.in_queue()
     }
@@ -197,6 +201,9 @@ impl<'a> Wait<'a> {
 
     /// Connects, where what the options mean depends on the server.
     fn connect(&self) -> Result<(), Error> {
+        if self.engine.knows_meaning_of(self.options) {
+            return Ok(());
+        }
         let stop = || self.is_over();
         let mut session = self.session(0, &stop);
         session.connect(self.began).map_err(|failure| {

@@ -111,7 +111,11 @@ impl<'a> Asked<'a> {
             return Ok(());
         }
         let keys = &wanted.keys[index..index + count];
-        let connected = self.all.talk(&keys[0], |session| session.connect(clock::now()));
+        let connected = if engine.knows_meaning_of(wanted.options) {
+            Ok(())
+        } else {
+            self.all.talk(&keys[0], |session| session.connect(clock::now()))
+        };
         let (now, options) = (clock::now(), engine.on_server(wanted.options));
         let mut requests = Vec::with_capacity(count);
         for (key, place) in keys.iter().zip(&mut self.answers[index..]) {

@@ -2,7 +2,7 @@
 
 use crate::values::version::Version;
 
-/// By which commands a lock is taken over and released. All write the same values and honour each other's, and the
+/// By which commands a lock is taken over and released. All write times as values and honour each other's, and the
 /// gem's, on one key; [`documentation::algorithm`](crate::documentation::algorithm) has the rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -12,7 +12,8 @@ pub enum Protocol {
     /// the version is unknown, as on connections of [`Locker::with_pool`](crate::Locker::with_pool) and without the server check.
     ///
     /// Decided once for each call, before its first command; the first call of a locker connects before. Where the server then refuses a command
-    /// to this user, another will do: SETNX for SET; and where it refuses WATCH or MULTI, a takeover, a release or an extension goes on by the
+    /// to this user, another will do: SETNX for SET; no PTTL, which only Ttl
+    /// needs for a takeover; and where it refuses WATCH or MULTI, a takeover, a release or an extension goes on by the
     /// rules of Classic.
     Auto,
     /// SETNX, GET, GETSET and DEL, as the gem from 0.2.3 to 1.4.1. For every server from Redis 1.2 on. The default, since it sends

@@ -246,9 +246,7 @@ fn a_server_that_is_not_ready_is_as_one_that_is_not_reached() -> Outcome {
         ("-LOADING Redis is loading the dataset in memory\r\n", "loading its data"),
         ("-BUSY Redis is busy running a script.\r\n", "a script that takes long"),
     ] {
-        // Auto tries both.
         proxy.next("SET", Fault::Say(reply));
-        proxy.next("SETNX", Fault::Say(reply));
         let ended = finished(run(&proxy.url()).arg("-n").args(COMMAND))?.with_code(69).prints("");
         ended.says_one_line(&["lock k: ", words]);
         assert_eq!(proxy.faults_left(), 0);

@@ -9,7 +9,7 @@ use std::thread;
 
 use super::*;
 use crate::net::scripted::ScriptedBackend;
-use crate::rules::{Command, Reply};
+use crate::rules::{Command, Reply, WhyRefused};
 use crate::{Lock, LockOptions, Locker, MultiLock, MultiLockGuard, Observer, ProblemKind};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -68,7 +68,9 @@ fn locks(keys: &[&str]) -> (Arc<MultiLockGuard>, Arc<User>, Arc<Mutex<Server>>) 
         let mut values = values.lock().unwrap();
         let other = || Reply::Bulk(Some(b"1895000000.5".to_vec()));
         match (*mode.lock().unwrap(), command) {
-            (Server::Works, Command::HolderName(_)) | (Server::Refuses, _) => Reply::Refused,
+            (Server::Works, Command::HolderName(_)) | (Server::Refuses, _) => {
+                Reply::Refused(WhyRefused::Command)
+            }
             (Server::Hangs, _) => Reply::Lost,
             (Server::LosesAt(name), command) if command.name() == name => other(),
             (_, Command::SetNx(entry)) => {

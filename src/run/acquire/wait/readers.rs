@@ -77,7 +77,7 @@ impl ReaderCount {
                 Reply::Integer(1) => return Ok(None),
                 // Another caller was faster, or it is unknown whether the number was written (I6).
                 Reply::Integer(_) | Reply::Lost => {}
-                Reply::Refused | Reply::NoLock => return Err(session.error(GiveUp::Refused, "")),
+                Reply::Refused(_) => return Err(session.error(GiveUp::Refused, "")),
                 _ => return Err(session.error(GiveUp::Unsent, "")),
             }
         }
