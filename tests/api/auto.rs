@@ -8,6 +8,7 @@ use redis::Commands as _;
 use setnx_lock::{Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol};
 
 use crate::servers::{Emulated, Proxy};
+use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting};
 use crate::support::scenario::{client_pool, opened, patient};
@@ -26,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             keys_that_are_asked_for_together_get_ttl,
             a_waiter_of_another_process_is_woken,
             wake_ups_are_turned_off,
+            a_release_without_wake_ups_wakes_the_threads_of_its_process,
             where_none_can_be_sent_or_received_nothing_is_tried,
         ],
     )
@@ -130,6 +132,23 @@ fn a_waiter_of_another_process_is_woken() -> Outcome {
         assert!(waiter.still_waits());
         held.release()?;
         waiter.came()?.release()?;
+    }
+    Ok(())
+}
+
+fn a_release_without_wake_ups_wakes_the_threads_of_its_process() -> Outcome {
+    const AUTO: LockOptions =
+        LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).protocol(Protocol::Auto);
+    let server = RedisServer::start()?;
+    let locker = patient(&server.url())?.build()?;
+    let classic = AUTO.protocol(Protocol::Classic);
+    for options in [AUTO.notify_waiters(false), classic, classic.notify_waiters(true)] {
+        let held = Lock::new(&locker, KEY, options)?.lock()?;
+        let lock = Lock::new(&locker, KEY, AUTO)?;
+        let waiter = Sleeper::start(move || lock.lock()?.release());
+        waiter.rests();
+        held.release()?;
+        waiter.join()?;
     }
     Ok(())
 }

@@ -68,6 +68,8 @@ impl RwLock {
         let name = name.into();
         let count = ReaderCount::new(&name, readers);
         let semaphore = Semaphore::new(locker, name, readers, options)?.of_readers(&count);
+        // Readers notify no writer.
+        let options = options.notify_waiters(false);
         let locks = MultiLock::new(locker, semaphore.keys().iter().cloned(), options)?;
         let locks = locks.of_writer(&count, semaphore.queue());
         Ok(Self { semaphore, locks, readers: count })
