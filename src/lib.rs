@@ -4,7 +4,7 @@
 //!
 //! **Limits.** A lock ends after its expiration: work that takes longer goes on while another holder has the lock, unless its lease is
 //! extended ([`LockGuard::extend`], [`LockOptions::auto_extend`]). All clients of a key
-//! need clocks clearly less than a second apart and, in Classic, the same expiration. A failover to a replica can lose a lock.
+//! need clocks clearly less than a second apart, unless all use Ttl (as Auto does from Redis 2.6.12 on), and in Classic the same expiration. A failover to a replica can lose a lock.
 //! [`documentation::limits`] says what is guaranteed, each limit, and what to do.
 //!
 //! ```no_run
@@ -26,9 +26,9 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! [`Protocol::Auto`] is the best that the server has: keys with a time to live from Redis 2.6.12 on, transactions from 2.2 on, and before that
-//! the gem's commands. The default is [`Protocol::Classic`], the gem's commands on every server, since a program that joins Ruby programs may
-//! have to send what they send.
+//! [`Protocol::Auto`] uses the best protocol that the server has: keys with a time to live from Redis 2.6.12 on, transactions from 2.2 on, and
+//! before that the gem's commands. Its releases wake waiters of other processes. The default is [`Protocol::Classic`], which sends what gems up
+//! to 1.4.1 send, on every server.
 //!
 //! A [`Locker`] connects to one server and owns the pool. A [`Lock`] is one key on that server with its [`LockOptions`]. A [`LockGuard`]
 //! is a lock that is held. A [`DeclaredLock`] makes locks with the gem's key names, `team:7:draft_lock`

@@ -117,7 +117,7 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         true
     }
 
-    /// Returns the version that the server reported on the connection opened last.
+    /// Returns the version that the server reported last.
     fn server_version(&self) -> Option<Version>;
 
     /// Whether it can open a connection that listens.

@@ -74,7 +74,7 @@ impl LockGuard {
     }
 
     /// Returns when the lease ends, by the wall clock; `None` without an expiration. The value in the key names a
-    /// time one second later, the gem's guard against clocks that differ.
+    /// later time: by one second, the gem's guard against clocks that differ, and by ten in Ttl.
     #[must_use]
     pub fn expires_at(&self) -> Option<DateTime<Utc>> {
         self.hold.end().and_then(|end| end.wall.date())
@@ -225,7 +225,7 @@ impl LockGuard {
     ///
     /// If another thread of this process is queued for the key, through the same [`Locker`](crate::Locker), the lock is handed over: this
     /// holder's value is replaced by one of that thread, by GETSET or by a transaction, and the thread is woken. With
-    /// [`notify_waiters`](crate::LockOptions::notify_waiters) the trip of a deletion also asks whether another process waits; if one does, a
+    /// [notifications](crate::LockOptions::notify_waiters) the trip of a deletion also asks whether another process waits; if one does, a
     /// second trip notifies it.
     ///
     /// The gem's release at the end of a block, which reports nothing.

@@ -24,7 +24,7 @@ pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Opti
         Some("a lock's key must not be empty; give it the name of what it protects")
     } else if options.notifies == Some(true) && !locker.engine().backend.can_listen() {
         Some(
-            "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or leave `notify_waiters` out",
+            "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or leave `notify_waiters(true)` out",
         )
     } else if is_too_long(key.as_bytes().len()) {
         Some(
@@ -56,7 +56,7 @@ impl Lock {
     ///
     /// [`Error::Invalid`] for a key that is empty or longer than a server takes, and for invalid options: an expiration or poll interval below a
     /// millisecond or above ten years, no expiration in [`Protocol::Ttl`](crate::Protocol::Ttl), zero `max_attempts`, an `auto_extend` or
-    /// `hold_at_least` that does not fit the expiration, or `notify_waiters` on a locker made [`with_pool`](Locker::with_pool).
+    /// `hold_at_least` that does not fit the expiration, or `notify_waiters(true)` on a locker made [`with_pool`](Locker::with_pool).
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
         match problem(locker, &key, &options) {
@@ -184,9 +184,9 @@ impl Lock {
         }
     }
 
-    /// Returns what the key holds, with GET and, where the server reported version 2.6.12 or later, PTTL in one trip: if the server removes
-    /// the key earlier than its value says, the state is until then, as measured now: it differs by a little from call to call. The key may hold
-    /// something else a moment later: good for looking, not for deciding.
+    /// Returns what the key holds, with GET and, where the server reported version 2.6.12 or later, PTTL in one trip. If the server removes the
+    /// key earlier than its value says, the state that is returned ends then; this time is measured at each call, so it varies slightly. The key
+    /// may hold something else a moment later: good for looking, not for deciding.
     ///
     /// # Errors
     ///

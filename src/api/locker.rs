@@ -94,7 +94,8 @@ impl Locker {
     ///
     /// A connection that was lent to a lock keeps the read and write timeouts of its last command; other work that waits for longer sets its
     /// own. A broken one is closed. The server is not asked for its role and version, so [`Protocol::Auto`](crate::Protocol::Auto) is
-    /// Classic, and [`notify_waiters`](crate::LockOptions::notify_waiters), which needs a connection of its own, is refused.
+    /// Classic, without notifications, and [`notify_waiters(true)`](crate::LockOptions::notify_waiters), which needs a connection of its own, is
+    /// refused.
     ///
     /// The pool must not test connections on check-out, r2d2's default: that costs a trip for each command, and has no time limit.
     ///

@@ -14,9 +14,9 @@ pub(crate) const GUARD: Duration = Duration::from_secs(1);
 /// How much later than the lease the server removes a key by itself, in Ttl.
 pub(in crate::rules) const TTL_GUARD: Duration = Duration::from_millis(500);
 
-/// How much later than the lease the value of a key says that the server removes. Newer gems take over a time in the past with a plain SET,
-/// several at a time; so that none reads one, the key is gone long before: also by a clock that is seconds ahead, and if the server has
-/// carried the command out late.
+/// How much later than the lease the time in the value is, in Ttl. Newer gems take over a time in the past with a plain SET, several at a
+/// time; so that none reads one, the key is gone long before, even by a clock that is seconds ahead, or if the server has carried the command
+/// out late.
 pub(in crate::rules) const TTL_SHOWN_LATER: Duration = Duration::from_secs(10);
 
 /// How long after its value was made a command may be sent that gives the key a time to live. It uses up a part of the same time.

@@ -118,7 +118,7 @@ impl LockOptions {
         }
     }
 
-    /// Returns the options with another protocol than [`Protocol::Classic`].
+    /// Returns the options with this protocol; [`Protocol::Classic`] unless set.
     ///
     /// [`Protocol::Auto`] is the best that the server has. Gems up to 1.4.1 use the classic one, gems from 1.4.2 on a time to live; each
     /// honours what any of them writes ([`documentation::from_ruby`](crate::documentation::from_ruby)).
@@ -166,12 +166,12 @@ impl LockOptions {
         Self { poll_interval: interval, ..self }
     }
 
-    /// Returns the options with release notifications or without. Unless set, a lock in [`Protocol::Auto`] has them where the server reported
-    /// version 2.0 or later and the locker can open a connection (any can but one made by [`Locker::with_pool`](crate::Locker::with_pool)), and
-    /// a lock in another protocol has none.
+    /// Returns the options with release notifications or without. Unless set, a lock in [`Protocol::Auto`] has them, and a lock in another
+    /// protocol has none. They need a server that reports version 2.0 or later, and a locker that can open a connection: any but one made by
+    /// [`Locker::with_pool`](crate::Locker::with_pool).
     ///
-    /// A process that waits enters its channel in the key's waiting list `KEY:setnx-lock:waiters`, and a release takes the first from there and
-    /// publishes the key on it, so that the process that has waited longest tries at once, rather than at its next look. Where no process
+    /// A process that waits enters its channel in the key's waiting list `KEY:setnx-lock:waiters`. A release takes the first channel from that
+    /// list and publishes the key there, so that the process that has waited longest tries at once, not at its next look. Where no process
     /// waits, a release sends one command more, LPOP, in the trip of its DEL. One connection of the locker listens for all keys.
     ///
     /// A lost notification costs a poll interval. Gems, and locks without notifications, send none. The gem has no such option.

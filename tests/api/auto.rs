@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol};
+use setnx_lock::{Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
 
 use crate::servers::{Emulated, Proxy};
 use crate::support::asleep::Sleeper;
@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_waiter_of_another_process_is_woken,
             wake_ups_are_turned_off,
             a_release_without_wake_ups_wakes_the_threads_of_its_process,
+            readers_and_writers_are_not_woken_by_other_processes,
             where_none_can_be_sent_or_received_nothing_is_tried,
         ],
     )
@@ -150,6 +151,23 @@ fn a_release_without_wake_ups_wakes_the_threads_of_its_process() -> Outcome {
         held.release()?;
         waiter.join()?;
     }
+    Ok(())
+}
+
+fn readers_and_writers_are_not_woken_by_other_processes() -> Outcome {
+    let server = RedisServer::start()?;
+    let lock = RwLock::new(&patient(&server.url())?.build()?, KEY, 3, expiring().protocol(Protocol::Auto))?;
+    lock.write()?.release()?;
+    let monitor = Monitor::on(&server)?;
+    let held = lock.write()?;
+    let waiting = lock.clone();
+    let waiter = Sleeper::start(move || waiting.write()?.release());
+    waiter.rests();
+    held.release()?;
+    waiter.join()?;
+    lock.read()?.release()?;
+    let sent = monitor.recorded(&server)?;
+    assert!(!["LPOP", "RPUSH"].iter().any(|name| names(&sent).contains(name)), "{sent:?}");
     Ok(())
 }
 

@@ -60,8 +60,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for another number, and what [`Lock::new`](crate::Lock::new) refuses; also with
-    /// [`notify_waiters`](LockOptions::notify_waiters): waiters of other processes poll.
+    /// [`Error::Invalid`] for another number, and what [`Lock::new`](crate::Lock::new) refuses; also
+    /// [`notify_waiters(true)`](LockOptions::notify_waiters): waiters of other processes poll.
     pub fn new(
         locker: &Locker,
         name: impl Into<Key>,
@@ -72,7 +72,7 @@ impl Semaphore {
         let problem = match permits {
             0 => Some("there is no permit, or no reader at a time; give at least 1"),
             1..=Self::MAX_PERMITS if options.notifies == Some(true) => Some(
-                "those that wait for a permit, or to read, poll and are not notified; leave `notify_waiters` out, and choose a shorter poll interval if they wait too long",
+                "those that wait for a permit, or to read, poll and are not notified; leave `notify_waiters(true)` out, and choose a shorter poll interval if they wait too long",
             ),
             1..=Self::MAX_PERMITS => problem(locker, &name, &options),
             _ => Some(

@@ -12,7 +12,7 @@ pub(crate) struct Health {
     /// Counts the connections that were found closed, or to lead to a replica. A connection opened before the last of them is
     /// suspect.
     closures: AtomicU64,
-    /// The version that the server reported on the last connection.
+    /// The version that the server reported last.
     version: Mutex<Option<Version>>,
     /// Whether there was one.
     was_asked: AtomicBool,
@@ -31,7 +31,10 @@ impl Health {
     }
 
     pub(super) fn note_version(&self, version: Option<Version>) {
-        *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
+        // One that does not report it is probably the same server, which is busy, or behind a proxy.
+        if version.is_some() {
+            *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
+        }
         self.was_asked.store(true, Ordering::Release);
     }
 
@@ -40,7 +43,7 @@ impl Health {
         self.was_asked.load(Ordering::Acquire)
     }
 
-    /// Returns the version that the server reported on the connection opened last.
+    /// Returns the version that the server reported last.
     pub(crate) fn server_version(&self) -> Option<Version> {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -90,7 +90,7 @@ impl RefusalKind {
             Self::WrongPassword => "the server did not accept the password or the user; check the address",
             Self::NotPermitted => {
                 "the user needs SETNX, GET, GETSET and DEL on the lock's key; with Watched or Ttl also SET, WATCH, MULTI, \
-                 EXEC and DISCARD"
+                 EXEC and DISCARD, with Ttl also PTTL"
             }
             Self::OverMemory => {
                 "the server is over its maxmemory; free memory or raise the limit, then try again"

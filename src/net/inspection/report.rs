@@ -152,6 +152,13 @@ impl ServerReport {
         if let Some(Role::Replica { .. }) = self.role {
             return Some("it is a replica, and a lock there protects nothing".into());
         }
+        if protocol == Protocol::Auto {
+            return if self.recommended().is_some() {
+                None
+            } else {
+                self.unsupported_reason(Protocol::Classic)
+            };
+        }
         if self.version < protocol.min_version() {
             return Some(format!("needs Redis {}", protocol.min_version()));
         }
@@ -160,7 +167,7 @@ impl ServerReport {
     }
 
     fn needed_and_refused(&self, protocol: Protocol) -> Option<(&'static str, &Refusal)> {
-        let commands: &[&str] = match protocol.on(Some(self.version), true) {
+        let commands: &[&str] = match protocol {
             Protocol::Auto | Protocol::Classic => &["SETNX", "GET", "GETSET", "DEL"],
             Protocol::Watched => &["SETNX", "SET", "GET", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
             Protocol::Ttl => &["SET", "GET", "PTTL", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],

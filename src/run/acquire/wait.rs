@@ -219,12 +219,13 @@ impl<'a> Wait<'a> {
             return self.unqueued();
         }
         let stop = || self.is_over();
-        let mode = WaitMode::of(self.options, self.notifies());
+        let notifies = self.notifies();
+        let mode = WaitMode::of(self.options, notifies);
         let mut ticket = Some(self.engine.queue.join(self.queue_key(), mode));
         let acquired = self.queued(&mut ticket, &stop);
         if let Some(ticket) = ticket {
             let hint = ticket.leave();
-            if self.notifies() {
+            if notifies {
                 self.engine
                     .notifications
                     .left(self.key, hint == Some(Hint::Freed) || self.has_unused_release.get());

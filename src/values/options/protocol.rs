@@ -7,14 +7,14 @@ use crate::values::version::Version;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// The best that the server has: [`Ttl`](Self::Ttl) where it reported version 2.6.12 or later when the connection was opened,
-    /// [`Watched`](Self::Watched) from 2.2 on and for a lock without an expiration, else [`Classic`](Self::Classic): on older servers, and where
-    /// the version is unknown, as on connections of [`Locker::with_pool`](crate::Locker::with_pool) and without the server check.
+    /// The best protocol that the server's version has: [`Ttl`](Self::Ttl) from 2.6.12 on, [`Watched`](Self::Watched) from 2.2 on, else
+    /// [`Classic`](Self::Classic). A lock without an expiration is never in Ttl. If the version is unknown, it is Classic: with
+    /// [`Locker::with_pool`](crate::Locker::with_pool), without the server check, and where INFO is refused.
     ///
-    /// Decided once for each call, before its first command; the first call of a locker connects before. Where the server then refuses a command
-    /// to this user, another will do: SETNX for SET; no PTTL, which only Ttl
-    /// needs for a takeover; and where it refuses WATCH or MULTI, a takeover, a release or an extension goes on by the
-    /// rules of Classic.
+    /// It is decided once for each call, before its first command, so the first call of a locker opens a connection first. If the server refuses a
+    /// command to this user, Auto uses another: SETNX for SET; the takeover of Watched without PTTL; the rules of Classic without WATCH or MULTI.
+    ///
+    /// It also wakes waiters of other processes; [`notify_waiters(false)`](crate::LockOptions::notify_waiters) turns that off.
     Auto,
     /// SETNX, GET, GETSET and DEL, as the gem from 0.2.3 to 1.4.1. For every server from Redis 1.2 on. The default, since it sends
     /// what the gem sends.
@@ -25,12 +25,12 @@ pub enum Protocol {
     Classic,
     /// The same, but takes over and releases by WATCH, GET, MULTI and EXEC: a contender that loses a takeover never overwrites the
     /// winner's value, and a release compares the value before it deletes the key, and can prove that no other holder had the lock
-    /// meanwhile. For servers from Redis 2.2 on. If Ruby programs with redis-objects 1.4.3 or later use the same keys, use
-    /// [`Ttl`](Self::Ttl): after a crash of a Watched or Classic holder two such programs may have the lock at the same time.
+    /// meanwhile. For servers from Redis 2.2 on. Not beside redis-objects 1.4.2 or
+    /// later, of which two programs may have the lock after a crash of its holder: use [`Auto`](Self::Auto) or [`Ttl`](Self::Ttl).
     Watched,
     /// As [`Watched`](Self::Watched), and the key has a time to live, half a second longer than the expiration, so that the server
     /// itself frees the lock of a crashed holder. Contenders leave that to the server, so the clocks of clients that all use Ttl may differ.
-    /// The value says ten seconds more than the expiration, so that Ruby programs with redis-objects from 1.4.3 on, which take over by their
+    /// The time in the value is ten seconds after the lease, so that Ruby programs with redis-objects 1.4.2 or later, which take over by their
     /// clocks, find the key gone before. For servers from Redis 2.6.12 on. Needs an expiration.
     Ttl,
 }

@@ -71,10 +71,10 @@ pub(crate) struct Run {
     /// How often to look while waiting
     #[arg(long, value_name = "TIME", value_parser = parse::interval, default_value = "100ms")]
     pub(crate) poll: Duration,
-    /// Be woken by releases as well, if the holders have this too, and wake others; with auto unless it is false (Redis 2.0)
+    /// Wake other waiting processes at the release, and be woken by theirs (Redis 2.0) [default: true with auto, else false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) notify: Option<bool>,
-    /// By which commands: the best that the server has, unless it is given
+    /// Which commands to send; auto is the best protocol that the server has
     #[arg(long, value_name = "PROTOCOL", value_enum, default_value_t = GivenProtocol::Auto)]
     pub(crate) protocol: GivenProtocol,
 

@@ -1,0 +1,134 @@
+//! The bytes that this library writes into a key: a time, and digits that name the holder.
+
+use std::fmt;
+use std::ops::Deref;
+
+use crate::values::clock::Wall;
+
+/// How many nonces there are: ten random digits follow the six decimals of a timestamp.
+const NONCES: u64 = 10_000_000_000;
+
+/// Random digits that name one holder in the values it writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nonce(u64);
+
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Nonce {
+    /// Makes a nonce of any random number.
+    pub(crate) fn from_random(random: u64) -> Self {
+        Self(random % NONCES)
+    }
+
+    /// Returns a number that differs between holders, for random choices that should differ as well.
+    pub(crate) fn seed(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the next one. Each value gets one of its own, so two values differ even if they are written in the same microsecond, or by
+    /// a clock that was set back.
+    pub(crate) fn next(self) -> Self {
+        Self((self.0 + 1) % NONCES)
+    }
+
+    /// Returns one behind those that an attempt which does not wait may use.
+    pub(crate) fn behind_an_attempt(self) -> Self {
+        Self((self.0 + 1000) % NONCES)
+    }
+}
+
+/// The bytes of a value that this library writes. In place, since a lease and its command have one each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ValueBytes {
+    bytes: [u8; LONGEST],
+    length: u8,
+}
+
+/// The latest point in time has 14 digits of seconds.
+const LONGEST: usize = 14 + 1 + 16;
+
+impl ValueBytes {
+    /// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
+    /// numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
+    pub(crate) fn until(until: Wall, nonce: Nonce) -> Self {
+        let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
+        let mut written = Self { bytes: [0; LONGEST], length: 0 };
+        let length = seconds.checked_ilog10().map_or(1, |log| log + 1);
+        written.digits(seconds, u8::try_from(length).unwrap_or(u8::MAX));
+        written.push(b'.');
+        written.digits(micros * NONCES + nonce.0, 16);
+        written
+    }
+
+    /// Returns the value of the same holder with another time.
+    pub(crate) fn until_instead(&self, until: Wall) -> Self {
+        let digits = &self[self.len().saturating_sub(10)..];
+        Self::until(
+            until,
+            Nonce(digits.iter().fold(0, |number, digit| 10 * number + u64::from(digit - b'0'))),
+        )
+    }
+
+    fn digits(&mut self, number: u64, count: u8) {
+        let mut rest = number;
+        let (begin, end) = (usize::from(self.length), usize::from(self.length + count));
+        for digit in self.bytes[begin..end].iter_mut().rev() {
+            // Below ten.
+            *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
+            rest /= 10;
+        }
+        self.length += count;
+    }
+
+    fn push(&mut self, byte: u8) {
+        self.bytes[usize::from(self.length)] = byte;
+        self.length += 1;
+    }
+}
+
+impl From<&[u8]> for ValueBytes {
+    /// Of bytes that are no longer than a value.
+    fn from(bytes: &[u8]) -> Self {
+        let mut written = Self { bytes: [0; LONGEST], length: 0 };
+        for byte in bytes {
+            written.push(*byte);
+        }
+        written
+    }
+}
+
+impl Deref for ValueBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl PartialEq<[u8]> for ValueBytes {
+    fn eq(&self, other: &[u8]) -> bool {
+        **self == *other
+    }
+}
+
+impl PartialEq<Vec<u8>> for ValueBytes {
+    fn eq(&self, other: &Vec<u8>) -> bool {
+        **self == **other
+    }
+}
+
+impl PartialEq<ValueBytes> for Vec<u8> {
+    fn eq(&self, other: &ValueBytes) -> bool {
+        other == self
+    }
+}
+
+impl fmt::Debug for ValueBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&String::from_utf8_lossy(self), f)
+    }
+}
