@@ -3,8 +3,8 @@
 //! a pool of connections. Keys and values are those of the Ruby gem redis-objects.
 //!
 //! **Limits.** A lock ends after its expiration: work that takes longer goes on while another holder has the lock, unless its lease is
-//! extended ([`LockGuard::extend`], [`LockOptions::auto_extend`]). All clients of a key
-//! need clocks clearly less than a second apart, unless all use Ttl (as Auto does from Redis 2.6.12 on), and in Classic the same expiration. A failover to a replica can lose a lock.
+//! extended ([`LockGuard::extend`], [`LockOptions::auto_extend`]). All clients of a key need clocks clearly less than a second apart,
+//! unless all use Ttl (as Auto does from Redis 2.6.12 on), and in Classic the same expiration. A failover to a replica can lose a lock.
 //! [`documentation::limits`] says what is guaranteed, each limit, and what to do.
 //!
 //! ```no_run

@@ -123,10 +123,15 @@ impl Engine {
 
     /// Reads what the key holds, and when the server removes it, in one trip.
     pub(crate) fn state(&self, key: &Key) -> Result<LockState, Error> {
-        let (found, left) = self.once_with(key, Command::Get, Some(&Command::TimeToLive))?;
+        if !self.backend.is_known() {
+            // Then it is, and servers that lack PTTL are not asked for it.
+            self.once(key, Command::Get)?;
+        }
+        let removes = |version| version >= Protocol::Ttl.min_version();
+        let asks = self.backend.server_version().is_some_and(removes);
+        let (found, left) = self.once_with(key, Command::Get, asks.then_some(&Command::TimeToLive))?;
         let Reply::Bulk(found) = found else { unreachable!("a backend answers GET with a bulk") };
         let state = LockState::of_value(found.as_deref());
-        // Servers before 2.6 have no PTTL, and no lock in Ttl.
         let left = if let Some(Reply::Integer(left)) = left { u64::try_from(left).ok() } else { None };
         Ok(match left {
             Some(left) => state.removed_at(clock::now().wall.after(Duration::from_millis(left))),

@@ -22,8 +22,6 @@ pub(super) struct Item {
     before: Option<End>,
     /// A server that is known to be too old for this protocol does not get it.
     needs: Protocol,
-    /// Whether one whose version is unknown does not get it either.
-    pub(super) needs_version: bool,
     state: ItemState,
     pub(super) replies: Vec<Value>,
 }
@@ -57,7 +55,7 @@ impl Item {
     /// Makes it an item of what is packed then.
     pub(super) fn begin(&mut self, name: &'static str, needs: Protocol, before: Option<End>) {
         self.clear();
-        (self.name, self.needs, self.needs_version, self.before) = (name, needs, false, before);
+        (self.name, self.needs, self.before) = (name, needs, before);
     }
 
     pub(super) fn clear(&mut self) {
@@ -76,7 +74,7 @@ impl Item {
 
     /// Whether it may be sent now: not to a server that is too old, nor once its time has passed (I4, I5).
     fn may_be_sent(&self, server: Option<Version>, now: Now) -> bool {
-        let is_new = server.map_or(!self.needs_version, |version| version >= self.needs.min_version());
+        let is_new = server.is_none_or(|version| version >= self.needs.min_version());
         is_new && self.before.is_none_or(|end| !end.has_passed(now))
     }
 

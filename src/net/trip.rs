@@ -91,9 +91,7 @@ impl TripState {
             self.expected.extend_from_slice(watch.expected);
         }
         if let Some(behind) = trip.behind {
-            let needs = if *behind == Command::TimeToLive { Protocol::Ttl } else { Protocol::Classic };
-            self.behind.set(trip.key, &Request::at_any_time(behind.clone()), needs);
-            self.behind.needs_version = needs == Protocol::Ttl;
+            self.behind.set(trip.key, &Request::at_any_time(behind.clone()), Protocol::Classic);
         }
     }
 

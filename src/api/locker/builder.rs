@@ -140,8 +140,8 @@ impl LockerBuilder {
     /// refused as well.
     ///
     /// Unless all clients of a key use [`Protocol::Ttl`](crate::Protocol::Ttl), each compares the time in the key with its own clock. In
-    /// Classic and Watched that time is one second after the lease, so clocks less than a second apart are safe. A limit of 0.4 s keeps two clients within 0.8 s of each other
-    /// and leaves 0.2 s for commands; in Classic a GETSET may spend 0.1 s of it waiting for a connection.
+    /// Classic and Watched that time is one second after the lease, so clocks less than a second apart are safe. A limit of 0.4 s keeps two
+    /// clients within 0.8 s of each other and leaves 0.2 s for commands; in Classic a GETSET may spend 0.1 s of it waiting for a connection.
     pub fn max_clock_difference(self, limit: Duration) -> Self {
         Self { max_clock_difference: Some(limit), ..self }
     }

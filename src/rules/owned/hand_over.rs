@@ -23,9 +23,9 @@ pub(crate) struct HandedOver {
     pub(crate) overwrote: Option<LockState>,
 }
 
-/// Replaces our value by that of `next`, the lease that the next thread is to have, by the same protocol; both have an end. In Classic by GETSET, within both leases, otherwise by a transaction. If that is refused, or comes
-/// too late for the next lease, our lock is released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives
-/// up, nothing was written.
+/// Replaces our value by that of `next`, the lease that the next thread is to have. Both leases have an end, and the protocol is the same: Classic
+/// does it by GETSET, within both leases, the others by a transaction. If that is refused, or comes too late for the next lease, our lock is
+/// released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives up, nothing was written.
 pub(crate) async fn hand_over(io: &Io, own: Owned, next: Lease) -> Result<HandedOver, GiveUp> {
     let handed = if own.by_transaction() {
         by_transaction(io, &own, &next).await?
