@@ -5,7 +5,7 @@ CARGO ?= cargo
 BENCH = --manifest-path benches/Cargo.toml --target-dir $(TARGET)
 
 PART ?= 1/1
-TEST = $(CARGO) test --features tls-rustls,cli,macros
+TEST = $(CARGO) test --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
@@ -50,7 +50,7 @@ test-all: setup ## run each test in each variant, and the model checkers for lon
 	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 SETNX_LOCK_TEST_ARGS="--include-ignored $(ARGS)" $(TEST)
 
 faults: setup ## send ten million commands over connections that are killed, to a server that stops, on keys that are overwritten (COMMANDS=1000000)
-	SETNX_LOCK_FAULT_COMMANDS=$(or $(COMMANDS),10000000) $(CARGO) test --release --features tls-rustls,cli,macros --test suite shared_connections
+	SETNX_LOCK_FAULT_COMMANDS=$(or $(COMMANDS),10000000) $(CARGO) test --release --features tls-rustls,macros --test suite shared_connections
 
 steady: ## run the tests beside busy loops, and beside a second copy of themselves, five times each (RUNS=1)
 	@scripts/steady
@@ -62,7 +62,7 @@ fmt: ## check the formatting
 	$(CARGO) fmt --check --manifest-path benches/Cargo.toml
 
 clippy: ## run clippy
-	$(CARGO) clippy --workspace --all-targets --features tls-rustls,cli,macros -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features tls-rustls,macros -- -D warnings
 	$(CARGO) clippy --package setnx-lock --lib -- -D warnings
 
 docs: ## build the crate's documentation, without warnings
@@ -73,13 +73,13 @@ proxy: ## start a server that behaves like an old version, for your programs to 
 	@$(CARGO) run --quiet --package setnx-lock-proxy -- $(VERSION) $(ARGS)
 
 doctor: ## report what a server can do for locks, and what may harm them there: make doctor URL=redis://127.0.0.1/
-	@$(CARGO) run --quiet --features cli --bin setnx-lock -- doctor $(if $(URL),"$(URL)")
+	@$(CARGO) run --quiet --package setnx-lock-cli -- doctor $(if $(URL),"$(URL)")
 
 # Those that have a page of their own.
-COMMANDS = run status list clear watch doctor key bench man completions
+COMMANDS = run status list clear watch doctor key man completions
 
 manual: ## write the tool's man pages and shell completions to target/man and target/completions
-	@$(CARGO) build --quiet --features cli --bin setnx-lock
+	@$(CARGO) build --quiet --package setnx-lock-cli
 	@mkdir -p "$(TARGET)/man" "$(TARGET)/completions"
 	@set -e; tool="$(TARGET)/debug/setnx-lock"; "$$tool" man >"$(TARGET)/man/setnx-lock.1"; \
 	    for command in $(COMMANDS); do "$$tool" man $$command >"$(TARGET)/man/setnx-lock-$$command.1"; done; \
@@ -89,7 +89,7 @@ manual: ## write the tool's man pages and shell completions to target/man and ta
 	@echo "wrote $(TARGET)/man and $(TARGET)/completions"
 
 install: manual ## install the tool, its man pages and its completions: make install PREFIX=/usr/local DESTDIR=
-	@$(CARGO) build --release --features cli --bin setnx-lock
+	@$(CARGO) build --release --package setnx-lock-cli
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man1" \
 	    "$(DESTDIR)$(PREFIX)/share/bash-completion/completions" "$(DESTDIR)$(PREFIX)/share/zsh/site-functions" \
 	    "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d"
@@ -108,7 +108,7 @@ bench: ## compare locks with raw commands and other libraries: tables and plots 
 	@scripts/setup redis-server
 	@scripts/setup ruby ruby-redis || true # without it the run leaves the gem out, with a message
 	@scripts/setup python3 python3-venv && benches/peers/setup target/bench/venv || true # and redis-py
-	@$(CARGO) build --release --features cli --bin setnx-lock
+	@$(CARGO) build --release --package setnx-lock-cli
 	@$(CARGO) run --release $(BENCH) -- $(if $(QUICK),--quick) $(ARGS)
 
 bench-gate: ## count what a pair costs, and fail where it is a tenth more than benches/gate.toml says (UPDATE=1 writes the file)
@@ -123,13 +123,13 @@ deny: ## check licences, duplicates and advisories of the dependencies (needs ca
 	cargo deny check
 
 msrv: ## build the library and the tool with the oldest Rust they support (needs rustup and that toolchain)
-	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --package setnx-lock --features cli,macros
+	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --package setnx-lock --package setnx-lock-cli --features macros
 
 fresh: ## build a copy without the lock file, as a new project does (RUST=1.88: by that Rust, with the versions that README.md pins)
 	rm -rf $(TARGET)/fresh && mkdir -p $(TARGET)/fresh
 	git archive HEAD | tar -x -C $(TARGET)/fresh --exclude=Cargo.lock
 	cd $(TARGET)/fresh && $(if $(RUST),$$(sed -n 's/.*`\(cargo update [^`]*--precise [^`]*\)`.*/\1/p' README.md) &&) \
-	    $(CARGO) $(if $(RUST),+$(RUST)) check --package setnx-lock --features tls-rustls,cli,macros --target-dir build
+	    $(CARGO) $(if $(RUST),+$(RUST)) check --package setnx-lock --package setnx-lock-cli --features tls-rustls,macros --target-dir build
 
 clean: ## remove the build
 	$(CARGO) clean

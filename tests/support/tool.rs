@@ -28,12 +28,11 @@ pub(crate) fn program() -> &'static Path {
     }
 }
 
-/// Builds it, with the features that the tests build the library with.
+/// Builds it.
 fn build() -> Result<PathBuf, String> {
-    let features = if cfg!(feature = "tls-rustls") { "cli,macros,tls-rustls" } else { "cli,macros" };
     let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--locked", "--package", "setnx-lock", "--bin", "setnx-lock"])
-        .args(["--features", features, "--message-format", "json-render-diagnostics"])
+        .args(["build", "--quiet", "--locked", "--package", "setnx-lock-cli"])
+        .args(["--message-format", "json-render-diagnostics"])
         .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")])
         .stdin(Stdio::null())
         .output()

@@ -20,7 +20,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     wrong_arguments_of_key_exit_with_64,
 ];
 
-pub(super) const COMMANDS: [&str; 8] = ["run", "status", "list", "clear", "watch", "doctor", "key", "bench"];
+pub(super) const COMMANDS: [&str; 7] = ["run", "status", "list", "clear", "watch", "doctor", "key"];
 
 /// An address that no server has.
 const NOWHERE: &str = "redis://127.0.0.1:1/";

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::program::{Running, ran};
 use super::values::{ending_in, send, set, set_named};
-use crate::support::notified::{connection, keys};
+use crate::support::notified::connection;
 use crate::support::{LONG, Outcome, PAST, RedisServer, Test, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![each_property_occurs];
@@ -20,8 +20,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![each_property_occurs];
 pub(super) const KEY_REPORT: &str = "key_report";
 pub(super) const WATCH_LINE: &str = "watch_line";
 pub(super) const DOCTOR_REPORT: &str = "doctor_report";
-pub(super) const BENCH_RESULTS: &str = "bench_results";
-const ALL: [&str; 4] = [KEY_REPORT, WATCH_LINE, DOCTOR_REPORT, BENCH_RESULTS];
+const ALL: [&str; 3] = [KEY_REPORT, WATCH_LINE, DOCTOR_REPORT];
 
 struct Compiled {
     text: Value,
@@ -123,16 +122,6 @@ fn each_property_occurs() -> Outcome {
     for (url, code) in [(&url, 1), (&replica.url(), 2)] {
         seen.add(DOCTOR_REPORT, &read(DOCTOR_REPORT, &ran(url, ["doctor", "--json"]).exits(code).out));
     }
-    let measured = loop {
-        let measured = ran(&url, ["bench", "--for", "0.5s", "--json"]).exits(0);
-        // On a busy machine it may not have acquired a lock.
-        if !measured.out.contains("\"protocol\":\"\"") {
-            break read(BENCH_RESULTS, &measured.out);
-        }
-    };
-    seen.add(BENCH_RESULTS, &measured);
-    assert_eq!(keys(&server, "setnx-lock:bench:*"), [""; 0]);
-
     let schema = &compiled().text["$defs"];
     let missing: Vec<_> = ALL
         .iter()

@@ -24,7 +24,6 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     several_keys_are_shown_in_the_order_of_the_arguments,
     quiet_prints_nothing_and_exits_with_75_if_a_key_is_held,
     keys_of_any_bytes_are_shown_with_escapes,
-    a_key_is_given_in_hexadecimal,
     a_fencing_token_and_waiters_are_counted,
     each_old_version_shows_the_same,
     a_replica_is_shown_as_well,
@@ -222,18 +221,6 @@ fn keys_of_any_bytes_are_shown_with_escapes() -> Outcome {
         assert_eq!((&report["state"], &report["key"]), (&"no_expiration".into(), &shown.into()));
         assert_eq!(report.get("key_hex").map(|hex| hex.as_str().unwrap()), hex);
     }
-    Ok(())
-}
-
-fn a_key_is_given_in_hexadecimal() -> Outcome {
-    let server = RedisServer::start()?;
-    // A variable of the environment cannot have a zero.
-    let print = ["run", "--key-hex", "610062", "--", "sh", "-c", "echo \"$SETNX_LOCK_KEY\""];
-    ran(&server.url(), print).exits(0).prints("a\\u{0}b\n");
-    set(&server, b"a\0b", "1");
-    let report = &reports(&ran(&server.url(), ["status", "--key-hex", "--json", "610062"]).exits(0).out)[0];
-    assert_eq!((&report["state"], &report["key_hex"]), (&"no_expiration".into(), &"610062".into()));
-    ran(&server.url(), ["status", "--key-hex", "6g"]).exits(64).says_only(&["not hexadecimal"]);
     Ok(())
 }
 

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
+use setnx_lock::Key;
 
-use super::{KeyForm, Server, parse};
+use super::{Server, parse};
 
 const CLEAR_EXIT_CODES: &str = "\
 Exit codes:
@@ -26,16 +27,14 @@ Exit codes:
 #[command(override_usage = "setnx-lock status [OPTIONS] <KEY>...")]
 pub(crate) struct Status {
     /// The locks' keys
-    #[arg(value_name = "KEY", required = true)]
-    pub(crate) keys: Vec<OsString>,
+    #[arg(value_name = "KEY", required = true, value_parser = parse::key())]
+    pub(crate) keys: Vec<Key>,
     /// Print one JSON object per key and line
     #[arg(long)]
     pub(crate) json: bool,
     /// Print nothing: exit with 0 if all are free or expired, with 75 if one is held
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
-    #[command(flatten)]
-    pub(crate) form: KeyForm,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -76,7 +75,8 @@ pub(crate) struct List {
 pub(crate) struct Clear {
     /// The lock's key
     #[arg(value_name = "KEY", required_unless_present = "expired", conflicts_with = "expired")]
-    pub(crate) key: Option<OsString>,
+    #[arg(value_parser = parse::key())]
+    pub(crate) key: Option<Key>,
     /// Remove every lock under the pattern whose time has passed, by taking it over and releasing it
     #[arg(long, value_name = "PATTERN")]
     pub(crate) expired: Option<OsString>,
@@ -86,8 +86,6 @@ pub(crate) struct Clear {
     /// Use KEYS on a server before 2.8, with --expired
     #[arg(long)]
     pub(crate) keys: bool,
-    #[command(flatten)]
-    pub(crate) form: KeyForm,
     #[command(flatten)]
     pub(crate) server: Server,
 }
@@ -100,16 +98,14 @@ pub(crate) struct Clear {
 #[command(override_usage = "setnx-lock watch [OPTIONS] <KEY>")]
 pub(crate) struct Watch {
     /// The lock's key
-    #[arg(value_name = "KEY")]
-    pub(crate) key: OsString,
+    #[arg(value_name = "KEY", value_parser = parse::key())]
+    pub(crate) key: Key,
     /// How often to read the key
     #[arg(long, value_name = "TIME", value_parser = parse::interval, default_value = "100ms")]
     pub(crate) interval: Duration,
     /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) form: KeyForm,
     #[command(flatten)]
     pub(crate) server: Server,
 }

@@ -63,7 +63,7 @@ impl Target {
 fn client(server: &Server) -> Result<Client, Failure> {
     if server.url.starts_with("rediss:") && cfg!(not(feature = "tls-native-tls")) {
         return Err(Failure::usage(
-            "this program was built without TLS; build it with --features cli,tls-native-tls",
+            "this program was built without TLS; build it with --features tls-native-tls",
         ));
     }
     // The library says what is wrong with an address.

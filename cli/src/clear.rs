@@ -22,10 +22,7 @@ pub(crate) fn clear(arguments: &Clear) -> Result<ExitCode, Failure> {
     }
     let target = Target::of(&arguments.server)?;
     match (&arguments.key, &arguments.expired) {
-        (Some(key), _) => {
-            let key = arguments.form.key(key).map_err(Failure::usage)?;
-            clear_one(arguments, &mut target.connect()?, &key)
-        }
+        (Some(key), _) => clear_one(arguments, &mut target.connect()?, key),
         (None, Some(pattern)) => sweep::sweep(arguments, &target, pattern.as_bytes()),
         (None, None) => Err(Failure::usage("which key?")),
     }

@@ -29,7 +29,7 @@ struct Line {
 }
 
 pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
-    let key = arguments.form.key(&arguments.key).map_err(Failure::usage)?;
+    let key = &arguments.key;
     let target = Target::of(&arguments.server)?;
     let mut connected = Some(target.connect()?);
     output::note(&format!(
@@ -40,7 +40,7 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
     let mut is_unreachable = false;
     let mut is_put_off = false;
     loop {
-        match read(&mut connected, &target, &key) {
+        match read(&mut connected, &target, key) {
             Ok(report) => {
                 if std::mem::take(&mut is_unreachable) {
                     output::note("the server answers again");

@@ -1,9 +1,9 @@
 //! Reads single arguments.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use setnx_lock::{Key, LockOptions};
 
 /// Reads a time: with units (`1m 30s`, `100ms`), or a number of seconds.
@@ -27,15 +27,12 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a key, in hexadecimal if `hex`.
-pub(super) fn key(given: &OsStr, hex: bool) -> Result<Key, String> {
-    let bytes = given.as_bytes();
-    let key = if hex {
-        hex::decode(bytes).map_err(|error| format!("the key is not hexadecimal: {error}"))?.into()
-    } else {
-        Key::from(bytes)
-    };
-    if key.as_bytes().is_empty() { Err("the key is empty; is a variable not set?".into()) } else { Ok(key) }
+/// Reads a key: any bytes, but at least one.
+pub(super) fn key() -> impl TypedValueParser<Value = Key> {
+    OsStringValueParser::new().try_map(|given| match given.as_bytes() {
+        [] => Err("the key is empty; is a variable not set?"),
+        bytes => Ok(Key::from(bytes)),
+    })
 }
 
 #[cfg(test)]
@@ -54,13 +51,5 @@ mod tests {
             assert!(time(long).is_err(), "{long}");
         }
         assert!(interval("0").is_err() && interval("1ms").is_ok());
-    }
-
-    #[test]
-    fn keys_are_bytes() {
-        assert_eq!(key(OsStr::from_bytes(b"a\xff \n"), false), Ok(Key::from(&b"a\xff \n"[..])));
-        assert_eq!(key(OsStr::new("6100ff"), true), Ok(Key::from(&b"a\0\xff"[..])));
-        assert!(key(OsStr::new(""), false).is_err() && key(OsStr::new(""), true).is_err());
-        assert!(key(OsStr::new("6g"), true).unwrap_err().contains("not hexadecimal"));
     }
 }

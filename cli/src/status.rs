@@ -3,8 +3,6 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use setnx_lock::Key;
-
 use crate::arguments::{Condition, Status};
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, State};
@@ -12,9 +10,7 @@ use crate::output::{self, BOLD, GREEN, RED, YELLOW, json_line, styled};
 use crate::server::Target;
 
 pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
-    let keys = arguments.keys.iter().map(|key| arguments.form.key(key)).collect::<Result<Vec<_>, _>>();
-    let keys: Vec<Key> = keys.map_err(Failure::usage)?;
-    let reports = keys::details(&mut Target::of(&arguments.server)?.connect()?, &keys)?;
+    let reports = keys::details(&mut Target::of(&arguments.server)?.connect()?, &arguments.keys)?;
     let mut out = anstream::stdout().lock();
     let mut failed = None;
     for report in reports {

@@ -48,7 +48,6 @@ const SHORT: Duration = Duration::from_millis(50);
 const CONNECTIONS: u32 = 3;
 
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
-    let key = arguments.form.key(&arguments.key).map_err(Failure::usage)?;
     child::find(arguments)?;
     let (events, received) = mpsc::channel();
     let cancel = CancelToken::new();
@@ -61,7 +60,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         None => builder,
     };
     let locker = locker.build()?;
-    let lock = Lock::new(&locker, key, options(arguments)?)?.cancelled_by(&cancel);
+    let lock = Lock::new(&locker, arguments.key.clone(), options(arguments)?)?.cancelled_by(&cancel);
     let held = {
         let _display = Spinner::start(&lock, arguments.quiet);
         acquired(arguments, &lock)

@@ -5,9 +5,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
-use setnx_lock::Protocol;
+use setnx_lock::{Key, Protocol};
 
-use super::{KeyForm, Server, parse};
+use super::{Server, parse};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -49,8 +49,8 @@ Exit codes: that of the command, or 128+N if signal N ended it, but
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Run {
     /// The lock's key
-    #[arg(value_name = "KEY")]
-    pub(crate) key: OsString,
+    #[arg(value_name = "KEY", value_parser = parse::key())]
+    pub(crate) key: Key,
     /// The command and its arguments
     #[arg(value_name = "CMD", last = true, required = true)]
     pub(crate) command: Vec<OsString>,
@@ -112,8 +112,6 @@ pub(crate) struct Run {
     /// Say nothing about the lock but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    #[command(flatten)]
-    pub(crate) form: KeyForm,
     #[command(flatten)]
     pub(crate) server: Server,
 }

@@ -3,24 +3,20 @@
 
 #![allow(clippy::doc_markdown, rustdoc::bare_urls, reason = "these comments are the help, as it is printed")]
 
-mod bench;
 mod doctor;
 mod manual;
 mod parse;
 mod run;
 mod show;
 
-use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
-use setnx_lock::Key;
 
-pub(crate) use bench::Bench;
 pub(crate) use doctor::Doctor;
 pub(crate) use manual::{Completions, Man};
-pub(crate) use run::{Condition, ExitCodes, GivenProtocol, Guardian, OnLoss, Run};
+pub(crate) use run::{Condition, ExitCodes, Guardian, OnLoss, Run};
 pub(crate) use show::{Clear, GemKey, List, Status, Watch};
 
 const STYLES: Styles = Styles::styled()
@@ -53,7 +49,6 @@ pub(crate) enum Command {
     Watch(Watch),
     Doctor(Doctor),
     Key(GemKey),
-    Bench(Bench),
     Man(Man),
     Completions(Completions),
 }
@@ -71,21 +66,6 @@ pub(crate) struct Server {
     /// A file whose first line is the password
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
-}
-
-/// One key, or several.
-#[derive(Args, Debug)]
-pub(crate) struct KeyForm {
-    /// Keys are given in hexadecimal, for bytes that an argument cannot have
-    #[arg(long)]
-    pub(crate) key_hex: bool,
-}
-
-impl KeyForm {
-    /// Returns the key that was given.
-    pub(crate) fn key(&self, given: &OsStr) -> Result<Key, String> {
-        parse::key(given, self.key_hex)
-    }
 }
 
 #[cfg(test)]

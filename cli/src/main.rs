@@ -6,14 +6,13 @@
 //! | `run` | runs a command under a lock |
 //! | `status`, `list`, `watch` | show keys |
 //! | `clear` | removes keys |
-//! | `doctor`, `bench` | report on a server |
+//! | `doctor` | reports on a server |
 //! | `key` | the gem's keys |
 //! | `manual` | manual pages and shell completions |
 //! | `keys` | what keys hold, in words and JSON |
 //! | `server`, `failure`, `output` | the connection, errors and exit codes, what is said on the standard error |
 
 mod arguments;
-mod bench;
 mod clear;
 mod doctor;
 mod failure;
@@ -99,7 +98,6 @@ fn perform(command: &Command) -> Result<ExitCode, Failure> {
         Command::Watch(watch) => watch::watch(watch),
         Command::Doctor(doctor) => doctor::doctor(doctor),
         Command::Key(key) => key::key(key),
-        Command::Bench(bench) => bench::bench(bench),
         Command::Man(man) => manual::man(man),
         Command::Completions(completions) => manual::completions(completions),
     }
