@@ -1,60 +1,51 @@
-//! Distributed locks on one Redis server, version 1.2 or later. A client acquires a lock by storing its expiry time with SETNX; another
-//! takes over an expired one with GETSET or, with another [`Protocol`], by a transaction. Calls block; all threads of a program share
-//! a pool of connections. Keys and values are those of the Ruby gem redis-objects.
-//!
-//! **Limits.** A lock ends after its expiration: work that takes longer goes on while another holder has the lock, unless its lease is
-//! extended ([`LockGuard::extend`], [`LockOptions::auto_extend`]). All clients of a key need clocks clearly less than a second apart,
-//! unless all use Ttl (as Auto does from Redis 2.6.12 on), and in Classic the same expiration. A failover to a replica can lose a lock.
-//! [`documentation::limits`] says what is guaranteed, each limit, and what to do.
+//! Distributed locks for threaded programs on a single Redis server, 1.2 or newer. No Lua, `SET NX PX` or `TIME` needed.
+//! Keys and values are those of the Ruby gem redis-objects, so Rust and Ruby programs exclude each other.
 //!
 //! ```no_run
 //! use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 //! use std::time::Duration;
 //!
-//! let locker = Locker::open("redis://127.0.0.1/")?;
+//! let locker = Locker::open("redis://127.0.0.1/")?; // one for the program; clones share its connections
 //! let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
-//! let lock = Lock::new(&locker, "serialize_stuff", options)?;
+//! let lock = Lock::new(&locker, "nightly_report", options)?;
 //!
-//! // With a closure: waits up to the timeout, 5 s unless set, and releases afterwards, even if the closure panics.
+//! // With a closure: waits for up to the timeout, 5 s by default, and releases afterwards, even if the closure panics.
 //! lock.with(|held| println!("held for {:?} more", held.remaining()))?;
 //!
 //! // With a guard. One attempt: `None` if another holder has the lock.
 //! if let Some(held) = lock.try_lock()? {
-//!     held.ensure_held()?; // fails if the lease has ended by this machine's clocks
+//!     held.ensure_held()?; // fails if the lease has ended according to this machine's clocks
 //!     held.release()?; // fails if the lock was lost
 //! }
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! [`Protocol::Auto`] uses the best protocol that the server has: keys with a time to live from Redis 2.6.12 on, transactions from 2.2 on, and
-//! before that the gem's commands. Its releases wake waiters of other processes. The default is [`Protocol::Classic`], which sends what gems up
-//! to 1.4.1 send, on every server.
+//! **Limits.** A lock ends after its expiration: work that takes longer keeps running while another client can take the lock, unless the
+//! lease is extended ([`LockGuard::extend`], [`LockOptions::auto_extend`]). Clocks of all clients must agree within a second, unless all use
+//! [`Protocol::Ttl`], as [`Protocol::Auto`] does on Redis 2.6.12 and newer. A failover to a replica can lose a lock.
+//! [`documentation::limits`] has the guarantee as a table, and what to do about each limit.
 //!
-//! A [`Locker`] connects to one server and owns the pool. A [`Lock`] is one key on that server with its [`LockOptions`]. A [`LockGuard`]
-//! is a lock that is held. A [`DeclaredLock`] makes locks with the gem's key names, `team:7:draft_lock`
-//! ([`documentation::from_ruby`]). [`documentation::algorithm`] explains the rules, [`documentation::design`] the reasons.
+//! | type | what it is |
+//! |---|---|
+//! | [`Locker`] | a server and its connections; one for the program |
+//! | [`Lock`] | one key on that server, with its [`LockOptions`] |
+//! | [`LockGuard`] | a lock that is held; releases when dropped |
+//! | [`DeclaredLock`] | a lock with the gem's key names, `team:7:draft_lock` |
+//! | [`MultiLock`] | several keys, all or none |
+//! | [`Semaphore`], [`RwLock`] | at most `n` holders; many readers or one writer |
+//! | [`Quorum`] | one key on a majority of independent servers |
+//! | [`Error`], [`Event`] | why a call failed; what happened to a lock, for the `log` crate and an [`Observer`] |
 //!
-//! [`MultiLock`] holds several keys at once, a [`Semaphore`] lets a number of holders in, an [`RwLock`] many readers or one writer:
-//! [`documentation::several`]. A [`Quorum`] is one key on several independent servers: [`documentation::servers`].
-//!
-//! [`documentation::holding`] says what a holder can do: extend its lease, notice a loss, take fencing tokens, nest calls.
-//! [`documentation::cron`] is about jobs that several machines start, [`documentation::comparison`] about other libraries.
-//!
-//! [`Locker::inspect`] reports which protocols a server supports and what may harm locks there. [`documentation::servers`] describes
-//! each version, [`documentation::operations`] how to run locks.
+//! Read on: [`documentation::guide`] for everything that a program does with a lock, [`documentation::several`] for more than one key,
+//! [`documentation::from_ruby`] to move from the gem, [`documentation::servers`] for versions of Redis, rights and proxies.
 //!
 //! # Features
 //!
-//! None is on by default. `tls-rustls`, `tls-rustls-webpki-roots` and `tls-native-tls` enable the redis crate's feature of that name: a
-//! `rediss://` URL needs one of them. With `tls-rustls` a program must choose its cryptography, by depending on rustls with the feature
-//! `ring` or `aws_lc_rs`.
+//! None is on by default.
 //!
-//! `macros` enables the attribute `#[setnx_lock::locked]`: a function that runs while a lock is held.
-//!
-//! # Errors and events
-//!
-//! A failed call returns an [`Error`]. Takeovers, lost replies, late releases and more are reported as an [`Event`], to the `log` crate and
-//! to an observer that implements [`Observer`] ([`LockerBuilder::observer`]).
+//! - `tls-native-tls`, `tls-rustls`, `tls-rustls-webpki-roots`: `rediss://` URLs, by the redis crate's feature of that name. With the last two
+//!   the program chooses the cryptography: it depends on rustls with the feature `ring` or `aws_lc_rs`.
+//! - `macros`: the attribute `#[setnx_lock::locked]` for a function that runs while a lock is held.
 
 // To read, from `lock.with` to the socket: api/lock, run/acquire, run/acquire/wait and the loop in its file attempt, rules/acquire,
 // run/session, net/pooled, net/own with net/lanes, net/connections/socket. Whose turn it is: wait/wait_queue.
@@ -76,9 +67,7 @@ pub use api::loss_signal::LossSignal;
 pub use api::several::{
     MultiLock, MultiLockGuard, Permit, Quorum, QuorumGuard, RwLock, Semaphore, WriteGuard,
 };
-pub use net::{
-    ClockDifference, Persistence, Refusal, RefusalKind, Role, ServerReport, TransportError, Warning,
-};
+pub use net::{Refusal, RefusalKind, TransportError};
 pub use report::error::{Contention, Error};
 pub use report::event::{Event, Observer, ProblemKind};
 pub use rules::ownership::LossReason;

@@ -1,13 +1,11 @@
 //! The server as the engine sees it: a command goes in, a reply comes out. Which connection carries it, and together with which other
 //! commands, is known here and nowhere above. A thread that has its reply holds no connection (I9).
 //!
-//! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; `item`, what goes over them; and
-//! `inspection`, which locking does not use.
+//! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; and `item`, what goes over them.
 
 mod codec;
 mod connections;
 mod errors;
-mod inspection;
 mod item;
 mod lanes;
 mod limits;
@@ -29,12 +27,9 @@ use crate::values::sync;
 use crate::values::version::Version;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
-pub use connections::Role;
 pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener};
 pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
-pub(crate) use inspection::Inspect;
-pub use inspection::{ClockDifference, Persistence, ServerReport, Warning};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
 pub(crate) use pooled::PooledBackend;
 

@@ -2,7 +2,7 @@
 //! randomness. The engine performs what the rules ask for and returns with the reply and a fresh [`Now`](crate::values::clock::Now).
 //!
 //! Where the rules come from: the "Handling deadlocks" section of the Redis documentation of SETNX, the lock of the
-//! Ruby gem redis-objects 0.2.3 to 1.4.1, and for Watched and Ttl the Redis documentation of WATCH. `docs/algorithm.md` explains them.
+//! Ruby gem redis-objects 0.2.3 to 1.4.1, and for Watched and Ttl the Redis documentation of WATCH. `docs/internals.md` explains them.
 //! These invariants are cited by number at the lines that rely on them:
 //!
 //! - **I1** Only an absent key or a timestamp in the past is acquired.

@@ -52,7 +52,7 @@ impl Target {
 
     /// The same to look at all keys; by KEYS, if that is allowed, which takes its time.
     pub(crate) fn connect_for_keys(&self, keys_allowed: bool) -> Result<Raw, Failure> {
-        let mut raw = Raw::connect(&self.0, if keys_allowed { KEYS_REPLY } else { REPLY })?;
+        let raw = Raw::connect(&self.0, if keys_allowed { KEYS_REPLY } else { REPLY })?;
         if raw.is_in_a_cluster() {
             output::warning("the server is a node of a cluster: only the keys on this node are found");
         }
@@ -101,8 +101,10 @@ fn first_line(file: &Path) -> Result<String, Failure> {
 /// A connection for what a lock does not do: looking at many keys, and at what stands beside them.
 pub(crate) struct Raw {
     connection: Connection,
+    /// The reported version, or one that is assumed.
     version: Version,
-    is_replica: bool,
+    /// Empty if the server does not answer INFO.
+    info: InfoDict,
 }
 
 impl Raw {
@@ -116,17 +118,17 @@ impl Raw {
                 }
                 None
             }
-            reply => reply.and_then(|reply| Ok(redis::from_redis_value::<InfoDict>(reply)?)).ok(),
+            reply => reply.ok().and_then(info_of),
         };
-        let field = |name: &str| info.as_ref().and_then(|info| info.get::<String>(name));
+        raw.info = info.unwrap_or_else(|| InfoDict::new(""));
+        let field = |name: &str| raw.info.get::<String>(name);
         if field("redis_mode").as_deref() == Some("sentinel") {
             return Err(Failure::sentinel(client.get_connection_info().addr()));
         }
         if field("loading").as_deref() == Some("1") {
             return Err(Failure::loading(client.get_connection_info().addr()));
         }
-        raw.is_replica = matches!(field("role").as_deref(), Some("slave" | "replica"));
-        if let Some(version) = field("redis_version").and_then(|version| version.parse().ok()) {
+        if let Some(version) = raw.reported_version() {
             raw.version = version;
             return Ok(raw);
         }
@@ -152,7 +154,7 @@ impl Raw {
         let connection = connection.map_err(|error| Failure::unconnected(info.addr(), &error))?;
         connection.set_read_timeout(Some(reply))?;
         connection.set_write_timeout(Some(reply))?;
-        let mut raw = Self { connection, version: OLDEST, is_replica: false };
+        let mut raw = Self { connection, version: OLDEST, info: InfoDict::new("") };
         let settings = info.redis_settings();
         if let Some(password) = settings.password() {
             let with_user = settings.username().map(|user| raw.ask(cmd("AUTH").arg(user).arg(password)));
@@ -191,14 +193,22 @@ impl Raw {
         Ok(has_scan)
     }
 
-    pub(crate) fn is_replica(&self) -> bool {
-        self.is_replica
+    /// Returns what the server answered to INFO; nothing if it did not.
+    pub(crate) fn info(&self) -> &InfoDict {
+        &self.info
     }
 
-    /// Whether the server is a node of a cluster, if it reports that.
-    pub(crate) fn is_in_a_cluster(&mut self) -> bool {
-        let info = self.ask::<redis::InfoDict>(&redis::cmd("INFO"));
-        info.is_ok_and(|info| info.get::<u8>("cluster_enabled") == Some(1))
+    pub(crate) fn reported_version(&self) -> Option<Version> {
+        self.info.get::<String>("redis_version")?.parse().ok()
+    }
+
+    pub(crate) fn is_replica(&self) -> bool {
+        self.info.get::<String>("role").is_some_and(|role| role == "slave" || role == "replica")
+    }
+
+    /// Returns true if the server reports that it is a node of a cluster.
+    fn is_in_a_cluster(&self) -> bool {
+        self.info.get("cluster_enabled") == Some(1)
     }
 
     /// Whether the server has what came with this version.
@@ -218,9 +228,18 @@ impl Raw {
     }
 
     /// Sends one command, and returns its reply, which may be a refusal.
-    fn carry(&mut self, packed: &[u8]) -> Result<Value, RedisError> {
+    pub(crate) fn carry(&mut self, packed: &[u8]) -> Result<Value, RedisError> {
         self.connection.send_packed_command(packed)?;
         self.connection.recv_response()
+    }
+}
+
+/// The reply to INFO. A file's name in it may have any bytes.
+fn info_of(reply: Value) -> Option<InfoDict> {
+    match reply {
+        Value::BulkString(bytes) => Some(InfoDict::new(&String::from_utf8_lossy(&bytes))),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(InfoDict::new(&text)),
+        _ => None,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::wait::HolderTicket;
 ///
 /// It can be moved to another thread and dropped there. It holds no connection. With an expiration it is a promise for a
 /// limited time: [`extend`](Self::extend) it, or call [`ensure_held`](Self::ensure_held) before a step that must not happen twice.
-/// [`documentation::holding`](crate::documentation::holding) says what a holder can do.
+/// [The guide](crate::documentation::guide#the-lease) explains what a holder can do.
 ///
 /// A process that is forked while it holds a lock has two guards of it; the child's releases nothing.
 #[must_use = "if unused, the lock is released at once"]
@@ -192,7 +192,7 @@ impl LockGuard {
     /// Returns this hold's fencing token: a number that is greater than that of every earlier holder of the key, for a storage that refuses
     /// writes with a smaller one than it has seen. The first call takes one, with INCR of `KEY:setnx-lock:fence` (in Watched and Ttl within a
     /// transaction that watches the lock's key: two trips), later ones return the same.
-    /// [`documentation::holding`](crate::documentation::holding) has an example.
+    /// [The guide](crate::documentation::guide#fencing-tokens) has an example.
     ///
     /// If the counter is deleted, tokens start again at 1, and the storage refuses them until they pass the greatest it has seen. A token that
     /// was taken is returned even after a loss; the storage has to refuse it.

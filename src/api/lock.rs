@@ -142,7 +142,7 @@ impl Lock {
     /// deadline. Returns at most one command timeout later ([exceptions](crate::documentation::limits)).
     ///
     /// Threads that wait for one key through one [`Locker`] form a queue. Its first thread polls for all that have the same options: see
-    /// [`documentation::waiting`](crate::documentation::waiting). A thread that times out behind others has usually not asked the server.
+    /// [the guide](crate::documentation::guide#waiting-and-fairness). A thread that times out behind others has usually not asked the server.
     ///
     /// The gem's `lock` always takes a block.
     ///

@@ -3,11 +3,10 @@
 mod builder;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::net::{Backend, Failure, Inspect, Limits, Refusal, ServerReport, Trip, Watch};
+use crate::net::{Backend, Limits, Trip, Watch};
 use crate::report::error::Error;
 use crate::rules::{Change, Command, NewValue, Reply, Request};
 use crate::run::Engine;
@@ -40,7 +39,6 @@ pub use builder::LockerBuilder;
 #[derive(Clone, Debug)]
 pub struct Locker {
     engine: Arc<Engine>,
-    inspector: Arc<dyn Inspect>,
     /// The thread that a quorum has for this server.
     jobs: Arc<Timer<QuorumJob>>,
 }
@@ -141,51 +139,6 @@ impl Locker {
             && matches!(deleted, Ok(Reply::Integer(1) | Reply::Executed(Some(1))))
     }
 
-    /// Asks the server what it is and can do: its version, its role, which protocols work there and why not, its clock, and the
-    /// parts of its configuration that may harm locks. Works on every version from 1.2 on; what the user may not ask is left out.
-    /// Print the report to read it, and look at [`ServerReport::warnings`].
-    ///
-    /// Waits for up to [`retry_for`](LockerBuilder::retry_for) for a connection, or for a server that is unreachable, full or loading; then at
-    /// most one command timeout for each reply. Sends INFO, and what the
-    /// version knows of CONFIG GET, SETNX, GET, GETSET, SET, DEL, WATCH, MULTI, EXEC, DISCARD and TIME, on a key of its own named
-    /// `setnx-lock:probe:…`, which it removes. A server before 2.6 has no TIME; there that key is given an expiry time and watched for up to
-    /// a second. One connection of the pool is in use meanwhile, and closed then.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Unavailable`] if the server is unreachable, [`Error::Refused`] if it refuses the connection or INFO. A replica is refused as everywhere, unless the builder's
-    /// [`skip_server_check`](LockerBuilder::skip_server_check) was called.
-    ///
-    /// ```no_run
-    /// # let locker = setnx_lock::Locker::open("redis://127.0.0.1/")?;
-    /// let report = locker.inspect()?;
-    /// println!("{report}");
-    /// for warning in report.warnings() {
-    ///     eprintln!("{warning}");
-    /// }
-    /// # Ok::<(), setnx_lock::Error>(())
-    /// ```
-    pub fn inspect(&self) -> Result<ServerReport, Error> {
-        let identity = &self.engine.identity;
-        if !identity.is_this_process() {
-            return Err(Error::Forked { key: None });
-        }
-        let probe = Key::from(format!("setnx-lock:probe:{}:{}", process::id(), identity.next_nonce()));
-        let now = clock::now();
-        let deadline = now.uptime.after(self.engine.backend.retry_for());
-        let limits = Limits::within(self.engine.budget(Some(deadline)), now);
-        match self.inspector.inspect(&probe, &limits) {
-            Ok(Ok(report)) => Ok(report),
-            Ok(Err(refusal)) => Err(Error::refused(None, Refusal::of_info(&refusal))),
-            Err(Failure::NoConnection { cause, waited }) => Err(Error::no_connection(None, cause, waited)),
-            Err(Failure::Refused(refusal)) => Err(Error::refused(None, refusal)),
-            Err(Failure::Lost(error)) => Err(Error::no_reply(None, "inspecting the server", error)),
-            Err(Failure::TooLate | Failure::TooOld(_) | Failure::NoTransactions(_)) => {
-                unreachable!("any time and any server will do")
-            }
-        }
-    }
-
     /// Ends all waits for locks of this locker and its clones, at once and for good: each fails with [`Error::Cancelled`], as does
     /// every later call that asks for a lock. A command on its way is waited for first; if it acquires the lock, the wait ends with
     /// the lock. Locks that are held stay held, and can be released. Returns without waiting. What the thread of a
@@ -207,10 +160,10 @@ impl Locker {
         Self { engine: Arc::new(engine), ..self }
     }
 
-    pub(crate) fn over<B: Backend + Inspect + 'static>(backend: Arc<B>) -> Self {
-        let engine = Engine::new(Arc::<B>::clone(&backend), Identity::new());
+    pub(crate) fn over<B: Backend + 'static>(backend: Arc<B>) -> Self {
+        let engine = Engine::new(backend, Identity::new());
         let jobs = Arc::new(Timer::new("setnx-lock quorum", run));
-        Self { engine: Arc::new(engine), inspector: backend, jobs }
+        Self { engine: Arc::new(engine), jobs }
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

@@ -16,13 +16,11 @@ mod source;
 mod subscription;
 mod transport;
 
-pub(super) use connection::{Connection, TRUSTED_WHILE_IDLE};
+pub(super) use connection::Connection;
 pub(super) use dialing::Dialing;
 pub(crate) use lock_connection::LockConnection;
 pub(super) use lock_connection::{ask, exchange};
 pub(crate) use opener::{DEFAULT_COMMAND_TIMEOUT, Opener};
-pub use server_info::Role;
-pub(super) use server_info::ServerInfo;
 pub(crate) use shared::SharedPool;
 pub(crate) use source::{Checkout, Source};
 pub(crate) use subscription::Heard;

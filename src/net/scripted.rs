@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Backend, Failure, Inspect, Limits, Refusal, Sent, ServerReport, TransportError, Trip};
+use super::{Backend, Failure, Limits, Refusal, Sent, TransportError, Trip};
 use crate::rules::lease::End;
 use crate::rules::{Command, Reply};
 use crate::values::clock::Now;
@@ -67,12 +67,6 @@ impl Backend for ScriptedBackend {
 
     fn retry_for(&self) -> Duration {
         Duration::from_secs(5)
-    }
-}
-
-impl Inspect for ScriptedBackend {
-    fn inspect(&self, _: &Key, _: &Limits<'_>) -> Result<Result<ServerReport, Refusal>, Failure> {
-        unreachable!("it is not inspected")
     }
 }
 

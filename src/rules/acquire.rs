@@ -3,7 +3,7 @@
 //! crashed holder.
 //!
 //! The functions are `async` only so that a [task](super::task) can stop them at each command and each pause; there is no runtime. The
-//! rules have numbers in `docs/algorithm.md`, the invariants I1 to I10 in `rules.rs`. A *poller* is a client that learns of a release only by
+//! rules have numbers in `docs/internals.md`, the invariants I1 to I10 in `rules.rs`. A *poller* is a client that learns of a release only by
 //! looking, such as a gem; a busy process leaves the key to pollers in [windows](super::window).
 //!
 //! The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up when replies have

@@ -45,13 +45,13 @@ fn options() -> impl Strategy<Value = LockOptions> {
         })
 }
 
-type Settings = ([Duration; 3], u32, Option<Duration>);
+type Settings = ([Duration; 3], u32);
 
 fn settings() -> impl Strategy<Value = Settings> {
     let pool_sizes = prop::sample::select(vec![1, 10, 65_535]);
     // Zero is refused.
     let limit = || durations().prop_map(|limit| limit.max(NANO));
-    ([limit().boxed(), limit().boxed(), durations().boxed()], pool_sizes, prop::option::of(durations()))
+    ([limit().boxed(), limit().boxed(), durations().boxed()], pool_sizes)
 }
 
 /// What a key holds before a call.
@@ -68,18 +68,13 @@ fn values() -> impl Strategy<Value = &'static str> {
     ])
 }
 
-fn locker(
-    url: &str,
-    ([connect, command, unreachable], pool_size, clocks): Settings,
-) -> Result<Locker, Error> {
-    let builder = Locker::builder(url)?
+fn locker(url: &str, ([connect, command, unreachable], pool_size): Settings) -> Result<Locker, Error> {
+    Locker::builder(url)?
         .connect_timeout(connect)
         .command_timeout(command)
         .retry_for(unreachable)
-        .pool_size(pool_size);
-    // Building inspects the server then, which nothing cancels.
-    let checked = |limit| builder.clone().retry_for(unreachable.min(MILLI)).max_clock_difference(limit);
-    clocks.map_or_else(|| builder.clone(), checked).build()
+        .pool_size(pool_size)
+        .build()
 }
 
 /// Acquires a free lock, waits for a held one, and releases, until all waits are cancelled. Whatever comes of it is right, if it comes.

@@ -9,7 +9,13 @@ use libtest_mimic::Trial;
 use crate::support::{Outcome, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("links", tests![the_documents_link_to_files_and_headings_that_exist,])
+    crate::support::trials(
+        "links",
+        tests![
+            the_documents_link_to_files_and_headings_that_exist,
+            a_page_in_the_crate_s_documentation_leads_to_modules,
+        ],
+    )
 }
 
 fn root() -> &'static Path {
@@ -97,5 +103,27 @@ fn the_documents_link_to_files_and_headings_that_exist() -> Outcome {
     }
     assert!(seen > 40, "only {seen} links were found");
     assert!(broken.is_empty(), "{broken:#?}");
+    Ok(())
+}
+
+/// The definitions of links at the end of a page lead to files, which the crate's documentation does not have.
+fn a_page_in_the_crate_s_documentation_leads_to_modules() -> Outcome {
+    let defined = |text: &str| -> BTreeSet<String> {
+        text.lines()
+            .filter_map(|line| Some(line.strip_prefix('[')?.split_once("]: ")?.0.to_owned()))
+            .collect()
+    };
+    let modules = defined(&fs::read_to_string(root().join("src/documentation/links.txt"))?);
+    let mut used = BTreeSet::new();
+    let pages = fs::read_to_string(root().join("src/documentation.rs"))?;
+    for page in pages.lines().filter_map(|line| line.trim().strip_suffix("\";")?.split_once(": \"")) {
+        let text = fs::read_to_string(root().join("docs").join(page.1))?;
+        let inline: Vec<_> = prose(&text).split("](").skip(1).map(str::to_owned).collect();
+        let relative =
+            inline.iter().find(|target| !target.starts_with("https://") && !target.starts_with('#'));
+        assert_eq!(relative, None, "{}: write [text][page.md#heading], and define it at the end", page.1);
+        used.extend(defined(&text));
+    }
+    assert_eq!(used, modules, "src/documentation/links.txt has exactly the labels that the pages define");
     Ok(())
 }

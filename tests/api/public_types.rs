@@ -5,10 +5,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    CancelToken, ClockDifference, Contention, DeclaredLock, Error, Event, Expiry, InvalidVersion, Key, Lock,
-    LockGuard, LockOptions, LockState, Locker, LockerBuilder, LossReason, LossSignal, MultiLock,
-    MultiLockGuard, Permit, Persistence, ProblemKind, Protocol, Quorum, QuorumGuard, Refusal, RefusalKind,
-    Role, RwLock, Semaphore, ServerReport, TransportError, Version, Warning, WriteGuard,
+    CancelToken, Contention, DeclaredLock, Error, Event, Expiry, InvalidVersion, Key, Lock, LockGuard,
+    LockOptions, LockState, Locker, LockerBuilder, LossReason, LossSignal, MultiLock, MultiLockGuard, Permit,
+    ProblemKind, Protocol, Quorum, QuorumGuard, Refusal, RefusalKind, RwLock, Semaphore, TransportError,
+    Version, WriteGuard,
 };
 
 use crate::support::{Outcome, tests};
@@ -39,8 +39,8 @@ fn every_type_implements_debug_send_and_sync() -> Outcome {
     each![
         is_debug_send_sync: Locker, LockerBuilder, Lock, LockGuard, LockOptions, Protocol,
         DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Error, Contention,
-        TransportError, Refusal, RefusalKind, ServerReport,
-        LossReason, LossSignal, Warning, ClockDifference, Role, Persistence, Event<'static>,         ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard, Quorum, QuorumGuard,
+        TransportError, Refusal, RefusalKind,
+        LossReason, LossSignal, Event<'static>, ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard, Quorum, QuorumGuard,
     ];
     Ok(())
 }

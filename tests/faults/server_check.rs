@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, Protocol, RefusalKind, Warning};
+use setnx_lock::{Error, Lock, Protocol, RefusalKind};
 
 use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{Scenario, impatient, opened, patient};
@@ -20,7 +20,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             connections_to_a_master_that_becomes_a_replica_are_closed,
             a_server_that_loads_its_data_is_waited_for,
             a_sentinel_is_refused_with_advice,
-            an_inspection_of_a_loading_server_fails_and_may_be_repeated,
             a_failed_connection_names_its_address,
             a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
             a_server_that_is_replaced_by_an_older_one_gets_no_transaction,
@@ -104,14 +103,8 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
         "{text}"
     );
     assert_eq!(proxy.names(), [""; 0], "only INFO was sent");
-    assert!(crate::support::chain(&locker.inspect().unwrap_err()).contains(" is a replica of"));
 
     let unchecked = patient(&proxy.url())?.skip_server_check().build()?;
-    let reported = unchecked.inspect()?;
-    let written = proxy.names().into_iter().find(|name| ["SET", "SETNX", "GETSET"].contains(&name.as_str()));
-    assert_eq!(written, None, "a replica is not written to");
-    assert!(matches!(reported.warnings()[..], [Warning::IsReplica { .. }, ..]), "{reported}");
-    assert!(reported.unsupported_reason(Protocol::Classic).is_some());
     assert!(
         Lock::new(&unchecked, "report", expiring())?.try_lock()?.is_some(),
         "without the check a lock on a replica is granted"
@@ -172,35 +165,19 @@ fn a_server_that_loads_its_data_is_waited_for() -> Outcome {
 }
 
 const SENTINEL: Fault = Fault::Say("$43\r\nredis_version:7.0.15\r\nredis_mode:sentinel\r\n\r\n");
-const LOADING: Fault = Fault::Say("$46\r\nredis_version:7.0.15\r\nrole:master\r\nloading:1\r\n\r\n");
 
 fn a_sentinel_is_refused_with_advice() -> Outcome {
     let scenario = Scenario::set()?;
-    for checked in [true, false] {
-        let builder = patient(&scenario.proxy.url())?;
-        let locker = if checked { builder.build()? } else { builder.skip_server_check().build()? };
-        scenario.proxy.next("INFO", SENTINEL);
-        let error = locker.inspect().expect_err("it has no keys");
-        let text = crate::support::chain(&error);
-        assert!(
-            text.contains("lock on the master") && text.contains(" is a Sentinel, which has no keys"),
-            "{text}"
-        );
-        assert!(!error.is_transient(), "{text}");
-    }
+    let locker = patient(&scenario.proxy.url())?.build()?;
+    scenario.proxy.next("INFO", SENTINEL);
+    let error = Lock::new(&locker, "report", expiring())?.try_lock().expect_err("it has no keys");
+    let text = crate::support::chain(&error);
+    assert!(
+        text.contains("lock on the master") && text.contains(" is a Sentinel, which has no keys"),
+        "{text}"
+    );
+    assert!(!error.is_transient(), "{text}");
     assert_eq!(scenario.proxy.names(), [""; 0], "only INFO was sent");
-    Ok(())
-}
-
-fn an_inspection_of_a_loading_server_fails_and_may_be_repeated() -> Outcome {
-    let scenario = Scenario::set()?;
-    let locker = patient(&scenario.proxy.url())?.skip_server_check().build()?;
-    scenario.proxy.next("INFO", LOADING);
-    let error = locker.inspect().expect_err("it refuses what is tried");
-    let Error::Refused { refusal, .. } = &error else { panic!("{error:?}") };
-    assert_eq!(refusal.kind(), RefusalKind::Loading);
-    assert!(error.is_transient());
-    assert!(locker.inspect().is_ok());
     Ok(())
 }
 

@@ -48,7 +48,6 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["proxy"] => proxy_versions::process::as_worker(),
         ["acquire_for_each_line", url, key] => sockets::acquire_for_each_line(url, key),
         ["permits", task @ ..] => permits::as_worker(task),
-        ["check_clocks", url, limit] => clocks::check_clocks(url, limit),
         _ => Err(format!("no such task: {task}").into()),
     };
     Some(performed.map_or_else(

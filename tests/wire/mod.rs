@@ -1,25 +1,23 @@
-//! The commands that go to the server, where docs/wire.md promises them, and the connections they use.
+//! The commands that go to the server, where docs/internals.md promises them, and the connections they use.
 //!
 //! | file | what it tests |
 //! |---|---|
 //! | `commands` | the commands that a server executes |
 //! | `connections` | addresses, passwords, sockets, TLS, reuse |
-//! | `inspection` | what a locker reports about its server |
 //! | `pools` | pools of the user's own, too few connections |
 //! | `transactions` | what the protocols with WATCH do that Classic cannot |
 //!
-//! Add a test when docs/wire.md gets a row. `Monitor` records what the server executes, the proxy what it receives.
+//! Add a test when docs/internals.md gets a row. `Monitor` records what the server executes, the proxy what it receives.
 
 pub(crate) mod commands;
 pub(crate) mod connections;
-pub(crate) mod inspection;
 pub(crate) mod pools;
 pub(crate) mod transactions;
 
 use libtest_mimic::Trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [commands::trials(), connections::trials(), inspection::trials(), pools::trials(), transactions::trials()]
+    [commands::trials(), connections::trials(), pools::trials(), transactions::trials()]
         .into_iter()
         .flatten()
         .collect()

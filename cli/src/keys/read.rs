@@ -11,7 +11,7 @@ use super::{Found, KeyReport, now};
 use crate::failure::Failure;
 use crate::server::{Raw, accepted};
 
-/// The names of the keys beside a lock's, as docs/wire.md has them.
+/// The names of the keys beside a lock's, as docs/internals.md has them.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
 const FENCE: &[u8] = b":setnx-lock:fence";
 const HOLDER: &[u8] = b":setnx-lock:holder";

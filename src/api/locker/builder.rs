@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locker;
-use crate::net::{ClockDifference, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend};
+use crate::net::{DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend};
 use crate::report::error::Error;
 use crate::report::event::{EventSink, Observer};
 
@@ -36,7 +36,6 @@ pub struct LockerBuilder {
     connect_timeout: Option<Duration>,
     command_timeout: Duration,
     retry_for: Duration,
-    max_clock_difference: Option<Duration>,
     observer: EventSink,
     holder_name: Option<String>,
     checks_server: bool,
@@ -91,7 +90,6 @@ impl LockerBuilder {
             connect_timeout: None,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
             retry_for: DEFAULT_RETRY_FOR,
-            max_clock_difference: None,
             observer: EventSink::default(),
             holder_name: None,
             checks_server: true,
@@ -122,7 +120,7 @@ impl LockerBuilder {
         Self { looks: false, ..self }
     }
 
-    /// Limits how long a call that acquires or inspects retries while the server is unreachable, or while replies are lost in a row: 5 s
+    /// Limits how long a call that acquires retries while the server is unreachable, or while replies are lost in a row: 5 s
     /// unless set, and at most the call's own timeout. Zero fails at the first failure to connect, as the gem does. A server that
     /// refuses connections for now, since it is loading its data or has too many clients, is waited for up to the call's timeout.
     ///
@@ -131,19 +129,6 @@ impl LockerBuilder {
     /// until its lease ends.
     pub fn retry_for(self, limit: Duration) -> Self {
         Self { retry_for: limit, ..self }
-    }
-
-    /// Checks, when the locker is built, that the server's clock and this machine's differ by at most `limit`; not checked unless
-    /// set. Building connects to the server then, and on servers before 2.6 takes up to a second.
-    ///
-    /// The difference is known to within the time that the server takes to answer: one that takes longer than the limit is
-    /// refused as well.
-    ///
-    /// Unless all clients of a key use [`Protocol::Ttl`](crate::Protocol::Ttl), each compares the time in the key with its own clock. In
-    /// Classic and Watched that time is one second after the lease, so clocks less than a second apart are safe. A limit of 0.4 s keeps two
-    /// clients within 0.8 s of each other and leaves 0.2 s for commands; in Classic a GETSET may spend 0.1 s of it waiting for a connection.
-    pub fn max_clock_difference(self, limit: Duration) -> Self {
-        Self { max_clock_difference: Some(limit), ..self }
     }
 
     /// Leaves a server alone until it has run for `time`: a restart may have lost the locks that holders still rely on. Choose the longest
@@ -179,14 +164,13 @@ impl LockerBuilder {
         Self { observer: EventSink::new(observer), ..self }
     }
 
-    /// Builds the locker. Connects to nothing yet, unless clocks are to be checked.
+    /// Builds the locker. Connects to nothing yet.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for a pool of no connections or of over 65,535, a timeout or a clock difference of zero, and a holder's name of no or
+    /// [`Error::Invalid`] for a pool of no connections or of over 65,535, a timeout of zero, and a holder's name of no or
     /// over 256 bytes; on a pool of your own for a size or a time for connecting, which are that pool's, and for a pool that tests connections
-    /// on check-out; for [`settle_after_restart`](Self::settle_after_restart) without the server check. With [`max_clock_difference`](Self::max_clock_difference) if the clocks differ by more, and the errors of
-    /// [`Locker::inspect`].
+    /// on check-out; for [`settle_after_restart`](Self::settle_after_restart) without the server check.
     pub fn build(self) -> Result<Locker, Error> {
         if let Some(problem) = self.problem() {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
@@ -210,21 +194,10 @@ impl LockerBuilder {
             engine.observer = self.observer;
             engine.holder_name = self.holder_name.map(Arc::from);
         });
-        if let Some(limit) = self.max_clock_difference {
-            let difference = locker.inspect()?.clock();
-            if difference.is_none_or(|difference| difference.at_most() > limit) {
-                return Err(clocks(difference, limit));
-            }
-        }
         Ok(locker)
     }
 
     fn problem(&self) -> Option<&'static str> {
-        if self.max_clock_difference == Some(Duration::ZERO) {
-            return Some(
-                "no two clocks show the very same time; allow a difference of some hundred milliseconds",
-            );
-        }
         let asks = self.checks_server && matches!(self.connections, Connections::Own(_));
         if !asks && !self.settles.is_zero() {
             return Some(
@@ -268,16 +241,4 @@ impl LockerBuilder {
         (self.command_timeout.is_zero() || self.connect_timeout == Some(Duration::ZERO))
             .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
     }
-}
-
-/// The error of clocks that differ by more than is allowed, or of a server that does not report its own.
-fn clocks(difference: Option<ClockDifference>, limit: Duration) -> Error {
-    Error::invalid_locker(match difference {
-        Some(difference) => format!(
-            "cannot rely on clocks: the server's is {difference}, and {limit:?} is allowed; set the clock that is wrong (NTP), then try again"
-        ),
-        None => "cannot rely on clocks: the server does not report its own; permit TIME to this user, or build the locker without \
-                 `max_clock_difference`"
-            .to_owned(),
-    })
 }

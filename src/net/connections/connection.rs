@@ -17,7 +17,7 @@ use crate::values::clock::{self, Uptime};
 use crate::values::version::Version;
 
 /// How long an idle connection is assumed to be open. Below any `timeout` that a server may sensibly have.
-pub(in crate::net) const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
+const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
 
 /// A connection made by an [`Opener`]. After the first I/O or protocol error each further command fails (I8).
 pub(crate) struct Connection {

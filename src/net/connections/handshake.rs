@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, RedisError, Value, cmd};
 
-use super::server_info::{Role, ServerInfo};
+use super::server_info::ServerInfo;
 use super::transport::{LONGEST_REPLY, Transport};
 use crate::net::errors::{ConnectError, Refusal, TransportError};
 use crate::net::patience::Looks;
@@ -105,8 +105,8 @@ impl Handshake<'_> {
             let unknown = Refusal::settling(self.address, None, settles);
             return if settles.is_zero() { Ok(None) } else { Err(ConnectError::Refused(unknown)) };
         };
-        if let Some(Role::Replica { of }) = info.role() {
-            return Err(ConnectError::Replica { address: self.address.to_owned(), of });
+        if info.is_replica() {
+            return Err(ConnectError::Replica { address: self.address.to_owned(), of: info.master() });
         }
         match info.answers_nothing_else(self.address).or_else(|| info.settling(settles, self.address)) {
             Some(error) => Err(error),

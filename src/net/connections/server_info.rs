@@ -8,20 +8,6 @@ use crate::net::errors::{ConnectError, Refusal};
 use crate::values::key::Cut;
 use crate::values::version::Version;
 
-/// Whether a server is a master or a replica.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Role {
-    /// It takes writes, and its replicas follow.
-    Master,
-    /// It follows a master. Locks do not belong here: up to 2.4 a replica takes writes as a master does.
-    #[non_exhaustive]
-    Replica {
-        /// The master's host and port, where the server reports them.
-        of: Option<String>,
-    },
-}
-
 /// The answer to INFO: lines of `field:value`, from 2.6 on under headings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo(String);
@@ -66,17 +52,14 @@ impl ServerInfo {
         (!settled).then(|| ConnectError::Refused(Refusal::settling(address, up, settles)))
     }
 
-    pub(crate) fn role(&self) -> Option<Role> {
-        match self.get("role")? {
-            "master" => Some(Role::Master),
-            "slave" | "replica" => Some(Role::Replica {
-                of: self.get("master_host").map(|host| {
-                    let address = format!("{host}:{}", self.get("master_port").unwrap_or("?"));
-                    Cut(address.as_bytes()).to_string()
-                }),
-            }),
-            _ => None,
-        }
+    pub(crate) fn is_replica(&self) -> bool {
+        matches!(self.get("role"), Some("slave" | "replica"))
+    }
+
+    /// Returns host and port of the master, if the server reports them.
+    pub(crate) fn master(&self) -> Option<String> {
+        let address = format!("{}:{}", self.get("master_host")?, self.get("master_port").unwrap_or("?"));
+        Some(Cut(address.as_bytes()).to_string())
     }
 }
 
@@ -111,19 +94,19 @@ mod tests {
         let old = "redis_version:1.2.6\r\narch_bits:64\r\nconnected_slaves:2\r\nrole:master\r\n";
         let reported = info(old).unwrap();
         assert_eq!(reported.version(), Some(Version::new(1, 2, 6)));
-        assert_eq!((reported.role(), reported.get("connected_slaves")), (Some(Role::Master), Some("2")));
+        assert_eq!((reported.is_replica(), reported.get("connected_slaves")), (false, Some("2")));
         assert_eq!((reported.get("slaves"), reported.get("version")), (None, None), "names are whole names");
 
         let new = "# Server\r\nredis_version:7.0.15\r\n\r\n# Replication\r\nrole:slave\r\nmaster_host:10.1.2.3\r\nmaster_port:6380\r\n";
         let reported = info(new).unwrap();
-        assert_eq!(reported.role(), Some(Role::Replica { of: Some("10.1.2.3:6380".into()) }));
+        assert_eq!((reported.is_replica(), reported.master()), (true, Some("10.1.2.3:6380".into())));
         let without = info("redis_version:2.0.5\nrole:slave\n").unwrap();
-        assert_eq!(without.role(), Some(Role::Replica { of: None }));
-        assert_eq!(info("redis_version:2.0.5\n").unwrap().role(), None);
+        assert_eq!((without.is_replica(), without.master()), (true, None));
+        assert!(!info("redis_version:2.0.5\n").unwrap().is_replica());
         assert_eq!(info("something else"), None);
         assert_eq!(ServerInfo::parse(Value::Nil), None);
         let any_bytes =
             info(b"config_file:/etc/r\xe9dis.conf\r\nredis_version:2.4.18\r\nrole:slave\r\n").unwrap();
-        assert_eq!(any_bytes.role(), Some(Role::Replica { of: None }));
+        assert!(any_bytes.is_replica());
     }
 }

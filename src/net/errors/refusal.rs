@@ -66,12 +66,6 @@ impl Refusal {
         Self::found(kind, text)
     }
 
-    /// The server refuses INFO, without which nothing is known of it.
-    pub(crate) fn of_info(refusal: &Self) -> Self {
-        let text = format!("the server refused INFO: {}; permit INFO to this user", refusal.text);
-        Self::found(refusal.kind, text)
-    }
-
     /// The server is too old for a protocol.
     pub(crate) fn too_old(protocol: Protocol, known_by: TooOld<'_>) -> Self {
         let text = format!(

@@ -79,7 +79,7 @@ impl RefusalKind {
     }
 
     /// Returns what to do about it.
-    pub(in crate::net) fn advice(self) -> &'static str {
+    pub(super) fn advice(self) -> &'static str {
         match self {
             Self::WrongType => {
                 "the key is used for something else and was left as it is; choose another key for the lock, or remove what is there"

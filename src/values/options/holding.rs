@@ -12,7 +12,7 @@ impl LockOptions {
     ///
     /// It works while the holder's thread is busy or blocked, and so **it does not notice that the work hangs**: such a lock stays held for
     /// `at_most`. A stopped process (SIGSTOP, a machine that pauses) extends nothing: see
-    /// [`documentation::holding`](crate::documentation::holding). A loss is noticed within a third of the expiration
+    /// [the guide](crate::documentation::guide#extend-the-lease). A loss is noticed within a third of the expiration
     /// ([`LockGuard::loss_signal`](crate::LockGuard::loss_signal)).
     ///
     /// Acquiring and releasing send nothing more; each extension is as [`LockGuard::extend`](crate::LockGuard::extend), and those of many
@@ -23,7 +23,7 @@ impl LockOptions {
 
     /// Returns the options with a minimum hold time. A release before then deletes nothing: the lease ends `time` after the acquisition, and
     /// others can acquire the lock at most one second later. At most the expiration; zero unless set. For a job that several machines start at
-    /// about the same time and only one should run: [`documentation::cron`](crate::documentation::cron).
+    /// about the same time and only one should run: [the guide](crate::documentation::guide#jobs-on-several-machines).
     ///
     /// Such a release sends what an extension sends, with the earlier time. Gems respect it. The `lockAtLeastFor` of other libraries; the gem has no such option.
     pub const fn hold_at_least(self, time: Duration) -> Self {

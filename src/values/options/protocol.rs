@@ -3,7 +3,7 @@
 use crate::values::version::Version;
 
 /// By which commands a lock is taken over and released. All write times as values and honour each other's, and the
-/// gem's, on one key; [`documentation::algorithm`](crate::documentation::algorithm) has the rules.
+/// gem's, on one key; [the guide](crate::documentation::guide#protocols) says which to select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -36,8 +36,6 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    pub(crate) const ALL: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
-
     /// Returns the first version of Redis that has all of its commands.
     #[must_use]
     pub const fn min_version(self) -> Version {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::program::ran;
 use super::schema::{DOCTOR_REPORT, read};
-use crate::servers::{Emulated, Proxy};
+use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::notified::until;
 use crate::support::scenario::closed_port;
 use crate::support::{Outcome, RedisServer, Test, tests};
@@ -14,7 +14,11 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     what_should_be_changed_exits_with_1,
     a_replica_exits_with_2,
     a_full_server_exits_with_2_and_says_what_to_do,
-    an_old_version_says_which_protocols_work,
+    each_version_says_what_it_can_do_and_is_left_as_it_was,
+    a_user_with_few_rights_gets_the_rest_of_the_report,
+    a_user_without_info_gets_advice,
+    what_is_refused_or_cut_off_leaves_no_key,
+    a_server_that_does_not_reply_exits_with_69,
     the_server_is_named_by_an_argument_or_the_environment,
 ];
 
@@ -112,18 +116,105 @@ fn a_full_server_exits_with_2_and_says_what_to_do() -> Outcome {
     Ok(())
 }
 
-fn an_old_version_says_which_protocols_work() -> Outcome {
+fn each_version_says_what_it_can_do_and_is_left_as_it_was() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
-    let found = report(&proxy.url(), 0);
-    assert_eq!(found["version"], Emulated::V2_0.number());
-    assert_eq!(works(&found), [("classic", true), ("watched", false), ("ttl", false)]);
-    for protocol in found["protocols"].as_array().unwrap() {
-        assert_eq!(protocol["reason"].is_null(), protocol["works"] == true, "{protocol}");
+    for emulated in Emulated::ALL {
+        let proxy = Proxy::emulating(emulated, server.address())?;
+        let found = report(&proxy.url(), 0);
+        assert_eq!(found["version"], emulated.number());
+        let since = [("classic", Emulated::V1_2), ("watched", Emulated::V2_2), ("ttl", Emulated::V2_6)];
+        assert_eq!(works(&found), since.map(|(name, since)| (name, emulated >= since)));
+        for protocol in found["protocols"].as_array().unwrap() {
+            assert_eq!(protocol["reason"].is_null(), protocol["works"] == true, "{protocol}");
+        }
+        let best = since.into_iter().rev().find(|(_, since)| emulated >= *since).unwrap().0;
+        assert_eq!(found["recommended"], best);
+        // The machine is the same, and so is the clock: by TIME, or by EXPIREAT and TTL.
+        assert!(
+            found["clock_ahead_seconds_min"].as_f64().is_some_and(|least| least <= 0.0)
+                && found["clock_ahead_seconds_max"].as_f64().is_some_and(|most| most >= 0.0),
+            "{found}"
+        );
+        let config = proxy.names().contains(&"CONFIG".to_owned());
+        assert_eq!(config, emulated >= Emulated::V2_0);
+        assert_eq!(
+            (found["idle_timeout_seconds"].is_null(), found["persistence"].is_null()),
+            (!config, !config)
+        );
+        assert_eq!(server.say(&["DBSIZE"])?, ":0", "{}", emulated.number());
+        // That is what --protocol takes.
+        ran(&proxy.url(), ["run", "--protocol", best, "k", "--", "true"]).exits(0);
     }
-    assert_eq!(found["recommended"], "classic", "{found}");
-    // That is what --protocol takes.
-    ran(&proxy.url(), ["run", "--protocol", "classic", "k", "--", "true"]).exits(0);
+    Ok(())
+}
+
+fn a_user_with_few_rights_gets_the_rest_of_the_report() -> Outcome {
+    let rights = "+info +setnx +get +getset +del +watch +exec +discard +set";
+    let server = RedisServer::start_with(&format!("user few on >pw ~locks:* {rights}"))?;
+    let url = server.url().replace("redis://", "redis://few:pw@");
+    let found = report(&url, 0);
+    assert_eq!(
+        (&found["clock_ahead_seconds_min"], &found["idle_timeout_seconds"]),
+        (&Value::Null, &Value::Null)
+    );
+    assert_eq!(
+        (&found["persistence"], &found["maxmemory_bytes"]),
+        (&"snapshots".into(), &0.into()),
+        "by INFO"
+    );
+    assert_eq!(works(&found), [("classic", true), ("watched", false), ("ttl", false)]);
+    let why = found["protocols"][1]["reason"].as_str().unwrap();
+    assert!(why.starts_with("the server refused MULTI: NOPERM"), "{why}");
+    let notes = findings(&found, "note");
+    assert!(notes.last().unwrap().starts_with("it refused CONFIG and TIME, so"), "{notes:?}");
+    ran(&url, ["doctor"]).exits(0).shows(&["refused CONFIG:  NOPERM", "refused TIME:    NOPERM"]);
+    Ok(())
+}
+
+fn a_user_without_info_gets_advice() -> Outcome {
+    let server = RedisServer::start_with("user none on >pw ~locks:* +setnx +get +getset +del")?;
+    let url = server.url().replace("redis://", "redis://none:pw@");
+    ran(&url, ["doctor"])
+        .exits(77)
+        .says_only(&["the server refused INFO: NOPERM", "permit INFO to this user"]);
+    Ok(())
+}
+
+fn what_is_refused_or_cut_off_leaves_no_key() -> Outcome {
+    const NO: &str = "-ERR unknown command\r\n";
+    const NOPERM: &str = "-NOPERM this user has no permissions to run the 'del' command\r\n";
+    let server = RedisServer::start()?;
+    let proxy = Proxy::emulating(Emulated::V2_4, server.address())?;
+    for (command, n, fault, code) in [
+        ("EXPIREAT", 1, Fault::Say(NO), 0),
+        ("TTL", 2, Fault::Say(NO), 0),
+        // A user without DEL writes no key, and no protocol works.
+        ("DEL", 1, Fault::Say(NOPERM), 2),
+        ("GETSET", 1, Fault::CutAfter, 69),
+        ("TTL", 2, Fault::CutAfter, 69),
+    ] {
+        proxy.forget();
+        proxy.nth(command, n, fault.clone());
+        ran(&proxy.url(), ["doctor"]).exits(code);
+        assert_eq!(proxy.faults_left(), 0, "{command}");
+        assert_eq!(server.say(&["DBSIZE"])?, ":0", "{command} {fault:?}");
+        assert_eq!(proxy.names().contains(&"SETNX".to_owned()), command != "DEL", "{command}");
+    }
+    Ok(())
+}
+
+fn a_server_that_does_not_reply_exits_with_69() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    proxy.next("CONFIG", Fault::CutAfter);
+    ran(&proxy.url(), ["doctor"]).exits(69).says_only(&["no answer from the server"]);
+    ran(&format!("redis://127.0.0.1:{}/", closed_port()?), ["doctor"])
+        .exits(69)
+        .says_only(&["no connection"]);
+    proxy.next("INFO", Fault::Say("$46\r\nredis_version:7.0.15\r\nrole:master\r\nloading:1\r\n\r\n"));
+    ran(&proxy.url(), ["doctor"]).exits(69).says_only(&["loading its data"]);
+    proxy.next("INFO", Fault::Say("$43\r\nredis_version:7.0.15\r\nredis_mode:sentinel\r\n\r\n"));
+    ran(&proxy.url(), ["doctor"]).exits(77).says_only(&["is a Sentinel, which has no keys"]);
     Ok(())
 }
 

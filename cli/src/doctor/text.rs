@@ -3,58 +3,52 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::report::{Persistence, ServerReport};
-use crate::net::connections::Role;
-use crate::values::options::Protocol;
+use setnx_lock::Protocol;
+
+use super::report::{PROTOCOLS, Persistence, Role, ServerReport};
 
 impl fmt::Display for ServerReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_unknown = |reported: Option<String>| reported.unwrap_or_else(|| "not reported".into());
-        let role = or_unknown(self.role().map(|role| match role {
+        let role = or_unknown(self.role.as_ref().map(|role| match role {
             Role::Master => "master".to_owned(),
             Role::Replica { of: Some(master) } => format!("replica of {master}"),
             Role::Replica { of: None } => "replica".to_owned(),
         }));
-        let memory = self.maxmemory().map(|limit| match (limit, self.maxmemory_policy()) {
+        let memory = self.maxmemory.map(|limit| match (limit, &self.maxmemory_policy) {
             (0, _) => "no limit".to_owned(),
             (limit, Some(policy)) => format!("{} at most, then {policy}", Bytes(limit)),
             (limit, None) => format!("{} at most", Bytes(limit)),
         });
-        let idle = self.idle_timeout().map(|idle| match idle {
+        let idle = self.idle_timeout.map(|idle| match idle {
             Duration::ZERO => "kept".to_owned(),
             idle => format!("closed after {} s", idle.as_secs()),
         });
-        let kept = self.persistence().map(|persistence| match persistence {
+        let remains = self.persistence.map(|persistence| match persistence {
             Persistence::None => "nothing is left",
             Persistence::Snapshots => "at most the last snapshot is left",
             Persistence::AppendOnly => "all but about a second is left",
             Persistence::AppendOnlyUnsynced => "all but up to half a minute is left",
         });
-        writeln!(f, "Redis {}, role: {role}", self.version())?;
-        let works = Protocol::ALL.map(|protocol| {
+        let works = PROTOCOLS.map(|protocol| {
             let why = self.unsupported_reason(protocol).map(|why| format!("does not work: {why}"));
             (protocol.name().to_owned(), why.unwrap_or_else(|| "works".into()))
         });
+        let recommended = self.recommended().map(Protocol::name).map(str::to_owned);
         let facts = [
-            (
-                "recommended".into(),
-                self.recommended().map_or(self.remedy().unwrap_or_default(), Protocol::name).into(),
-            ),
-            ("clock".into(), or_unknown(self.clock().map(|clock| clock.to_string()))),
-            ("memory".into(), or_unknown(memory)),
-            ("idle clients".into(), or_unknown(idle)),
-            ("after a crash".into(), or_unknown(kept.map(str::to_owned))),
-            ("replicas".into(), or_unknown(self.replicas().map(|n| n.to_string()))),
+            ("recommended", recommended.unwrap_or_else(|| self.remedy())),
+            ("clock", or_unknown(self.clock.map(|clock| clock.to_string()))),
+            ("memory", or_unknown(memory)),
+            ("idle clients", or_unknown(idle)),
+            ("after a crash", or_unknown(remains.map(str::to_owned))),
+            ("replicas", or_unknown(self.replicas.map(|n| n.to_string()))),
         ];
+        let facts = facts.map(|(name, what)| (name.to_owned(), what));
         let refused =
-            self.refused().map(|(name, refusal)| (format!("refused {name}"), refusal.text().into()));
-        let lines: Vec<(String, String)> = works.into_iter().chain(facts).chain(refused).collect();
-        for (n, (name, what)) in lines.iter().enumerate() {
-            let end = if n + 1 < lines.len() { "\n" } else { "" };
-            write!(f, "{:<17}{what}{end}", format!("{name}:"))?;
-        }
-        for warning in self.warnings() {
-            write!(f, "\nwarning: {warning}")?;
+            self.refused.iter().map(|(name, refusal)| (format!("refused {name}"), refusal.text().into()));
+        writeln!(f, "Redis {}, role: {role}", self.version)?;
+        for (name, what) in works.into_iter().chain(facts).chain(refused) {
+            writeln!(f, "{:<17}{what}", format!("{name}:"))?;
         }
         Ok(())
     }

@@ -1,66 +1,55 @@
-//! By how much a server's clock differs from ours, derived from readings of both. Pure: the readings are arguments.
+//! By how much a server's clock differs from ours, derived from readings of both. Pure: the readings are arguments, as times since 1970.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::values::clock::Wall;
-
 /// By how much the server's wall clock is ahead of this machine's, or behind it. Known to within the time that the server took to
-/// answer, and on servers before 2.6, which report whole seconds only, some hundredths of a second more.
+/// answer, and before Redis 2.6, which reports whole seconds only, some hundredths of a second more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockDifference {
+pub(super) struct ClockDifference {
     /// Microseconds that the server is ahead of us, at least and at most.
-    least: i64,
-    most: i64,
+    pub(super) least: i64,
+    pub(super) most: i64,
 }
 
 impl ClockDifference {
     /// Judges by one reading: at some time between our `before` and `after` the server's clock stood at `server` or up to `unit` later.
-    pub(crate) fn of(before: Wall, after: Wall, server: Wall, unit: Duration) -> Self {
-        Self { least: apart(server, after), most: apart(server.after(unit), before) }
+    pub(super) fn of(before: Duration, after: Duration, server: Duration, unit: Duration) -> Self {
+        Self { least: apart(server, after), most: apart(server + unit, before) }
     }
 
     /// Judges by another reading as well. Two that contradict each other say that a clock was set in between: the later counts.
-    pub(crate) fn and(self, later: Self) -> Self {
+    pub(super) fn and(self, later: Self) -> Self {
         let (least, most) = (self.least.max(later.least), self.most.min(later.most));
         if least <= most { Self { least, most } } else { later }
     }
 
-    /// Returns how far the clocks are apart at least, whichever is ahead.
-    #[must_use]
-    pub fn at_least(self) -> Duration {
+    /// How far the clocks are apart at least, whichever is ahead.
+    pub(super) fn at_least(self) -> Duration {
         if self.least <= 0 && self.most >= 0 {
             return Duration::ZERO;
         }
         Duration::from_micros(self.least.unsigned_abs().min(self.most.unsigned_abs()))
     }
 
-    /// Returns how far the clocks are apart at most, whichever is ahead.
-    #[must_use]
-    pub fn at_most(self) -> Duration {
+    /// How far the clocks are apart at most, whichever is ahead.
+    pub(super) fn at_most(self) -> Duration {
         Duration::from_micros(self.least.unsigned_abs().max(self.most.unsigned_abs()))
-    }
-
-    /// Returns whether the server's clock is ahead of ours; `None` if that is not known.
-    #[must_use]
-    pub fn server_is_ahead(self) -> Option<bool> {
-        (self.least > 0 || self.most < 0).then_some(self.least > 0)
     }
 }
 
-fn apart(server: Wall, ours: Wall) -> i64 {
-    let micros = |wall: Wall| i64::try_from(wall.0).unwrap_or(i64::MAX);
+fn apart(server: Duration, ours: Duration) -> i64 {
+    let micros = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
     micros(server) - micros(ours)
 }
 
 impl fmt::Display for ClockDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.server_is_ahead() {
-            None => write!(f, "within {:?} of ours", self.at_most()),
-            Some(ahead) => {
-                let which = if ahead { "ahead of" } else { "behind" };
-                write!(f, "{:?} to {:?} {which} ours", self.at_least(), self.at_most())
-            }
+        let (least, most) = (self.at_least(), self.at_most());
+        match (self.least > 0, self.most < 0) {
+            (true, _) => write!(f, "{least:?} to {most:?} ahead of ours"),
+            (_, true) => write!(f, "{least:?} to {most:?} behind ours"),
+            _ => write!(f, "within {most:?} of ours"),
         }
     }
 }
@@ -71,23 +60,23 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn at(millis: u64) -> Wall {
-        Wall(1_795_000_000_000_000 + millis * 1000)
+    fn at(millis: u64) -> Duration {
+        Duration::from_secs(1_795_000_000) + Duration::from_millis(millis)
     }
 
     #[test]
     fn a_reading_bounds_the_difference_by_the_time_it_took() {
         let difference = ClockDifference::of(at(100), at(104), at(5103), Duration::ZERO);
-        assert_eq!(
-            (difference.at_least(), difference.at_most()),
-            (Duration::from_millis(4999), Duration::from_millis(5003))
-        );
-        assert_eq!(difference.server_is_ahead(), Some(true));
+        assert_eq!((difference.least, difference.most), (4_999_000, 5_003_000));
         assert_eq!(difference.to_string(), "4.999s to 5.003s ahead of ours");
         let behind = ClockDifference::of(at(5100), at(5104), at(103), Duration::ZERO);
+        assert_eq!(
+            (behind.at_least(), behind.at_most()),
+            (Duration::from_millis(4997), Duration::from_millis(5001))
+        );
         assert_eq!(behind.to_string(), "4.997s to 5.001s behind ours");
         let none = ClockDifference::of(at(100), at(104), at(103), Duration::ZERO);
-        assert_eq!((none.at_least(), none.server_is_ahead()), (Duration::ZERO, None));
+        assert_eq!(none.at_least(), Duration::ZERO);
         assert_eq!(none.to_string(), "within 3ms of ours");
     }
 
@@ -97,10 +86,7 @@ mod tests {
         let before = ClockDifference::of(at(680), at(681), at(0), SECOND);
         assert_eq!(before.at_most(), Duration::from_millis(681));
         let both = before.and(ClockDifference::of(at(702), at(703), at(1000), SECOND));
-        assert_eq!(
-            (both.at_least(), both.at_most()),
-            (Duration::from_millis(297), Duration::from_millis(320))
-        );
+        assert_eq!((both.least, both.most), (297_000, 320_000));
     }
 
     #[test]
