@@ -9,7 +9,7 @@ TEST = $(CARGO) test --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs deny msrv fresh clean
+.PHONY: help demo demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,13 @@ clippy: ## run clippy
 
 docs: ## build the crate's documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package setnx-lock --package setnx-lock-macros --no-deps --features tls-rustls,macros
+
+words: ## count the words of the documents: README at most 900, the pages for users 15,000, those for maintainers 4,000
+	@wc -w README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md compat/testkit/README.md contrib/README.md | sed '$$d'
+	@echo '-- for users'; wc -w $(PAGES)
+	@echo '-- for maintainers'; wc -w docs/internals.md compat/README.md benches/README.md
+
+PAGES = $(addprefix docs/,$(addsuffix .md,guide several limits from-ruby operations servers cli comparison))
 
 proxy: ## start a server that behaves like an old version, for your programs to try: make proxy VERSION=2.4
 	@scripts/setup redis-server

@@ -107,7 +107,7 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Whether a connection was opened, so that the server's version is known if it reports it; or whether it is never asked.
+    /// Returns true if a connection was opened, so that the server's version is known if it reports it; or whether it is never asked.
     fn is_known(&self) -> bool {
         true
     }
@@ -115,7 +115,7 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Returns the version that the server reported last.
     fn server_version(&self) -> Option<Version>;
 
-    /// Whether it can open a connection that listens.
+    /// Returns true if it can open a connection that listens.
     fn can_listen(&self) -> bool {
         false
     }
@@ -126,12 +126,12 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         unreachable!("a lock on a backend that cannot listen has no notifications")
     }
 
-    /// Whether the server has channels: from Redis 2.0 on, and if it did not report its version.
+    /// Returns true if the server has channels: from Redis 2.0 on, and if it did not report its version.
     fn has_channels(&self) -> bool {
         self.server_version().is_none_or(|version| version >= NEEDED_TO_PUBLISH)
     }
 
-    /// Whether it can wake processes that listen, and be woken, as far as is known.
+    /// Returns true if it can wake processes that listen, and be woken, as far as is known.
     fn notifies(&self) -> bool {
         self.can_listen() && self.server_version().is_some_and(|version| version >= NEEDED_TO_PUBLISH)
     }

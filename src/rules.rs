@@ -114,12 +114,12 @@ impl Command {
         }
     }
 
-    /// Whether it deletes the key.
+    /// Returns true if it deletes the key.
     pub(crate) fn deletes(&self) -> bool {
         matches!(self, Command::Del | Command::Exec(Change::Del))
     }
 
-    /// Whether it leaves the lock's key as it is.
+    /// Returns true if it leaves the lock's key as it is.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Command::Get | Command::TimeToLive | Command::GetAll(_) => true,

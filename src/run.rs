@@ -55,7 +55,7 @@ pub(crate) struct Delivery {
     pub(crate) lease: Lease,
     /// The protocol that it was written by.
     pub(crate) protocol: Protocol,
-    /// Whether only the key can tell if the lock was handed over.
+    /// True if only the key can tell if the lock was handed over.
     pub(crate) in_doubt: bool,
 }
 

@@ -29,18 +29,18 @@ impl WaitMode {
         &self.0
     }
 
-    /// Whether one of two threads can look at the lock for both.
+    /// Returns true if one of two threads can look at the lock for both.
     fn waits_as(&self, other: &Self) -> bool {
         self.0 == other.0
     }
 
-    /// Whether a lease that was written for one of two threads will do for the other.
+    /// Returns true if a lease that was written for one of two threads will do for the other.
     fn takes_leases_of(&self, other: &Self) -> bool {
         let of = |mode: &Self| (mode.0.protocol, mode.0.expiration, mode.0.allowance);
         of(self) == of(other)
     }
 
-    /// Whether a release also comes as a notification, in the order in which all processes wait.
+    /// Returns true if a release also comes as a notification, in the order in which all processes wait.
     fn is_notified(&self) -> bool {
         self.0.notifies == Some(true)
     }

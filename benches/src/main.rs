@@ -25,11 +25,11 @@ mod worker;
 mod workloads;
 
 // It serves the tests and the demo as well, which call more of it.
-#[path = "../../examples/shared/arguments.rs"]
+#[path = "../../tools/shared/arguments.rs"]
 mod arguments;
-#[path = "../../examples/shared/drawing.rs"]
+#[path = "../../tools/shared/drawing.rs"]
 mod drawing;
-#[path = "../../examples/shared/program.rs"]
+#[path = "../../tools/shared/program.rs"]
 mod program;
 
 use std::error::Error;

@@ -18,7 +18,7 @@ use crate::status::write_report;
 pub(crate) fn clear(arguments: &Clear) -> Result<ExitCode, Failure> {
     // clap does not see it, since a key and a pattern exclude each other.
     if arguments.keys && arguments.expired.is_none() {
-        return Err(Failure::usage("--keys goes with --expired; a key is found without it"));
+        return Err(Failure::usage("--keys only applies to --expired"));
     }
     let target = Target::of(&arguments.server)?;
     match (&arguments.key, &arguments.expired) {
@@ -57,7 +57,7 @@ fn clear_one(arguments: &Clear, raw: &mut Raw, key: &Key) -> Result<ExitCode, Fa
         Found::State(_) if value.as_deref().is_some_and(keys::may_be_a_locks) => {}
         _ => {
             return Err(Failure::no_lock(format!(
-                "lock {key}: it holds no lock and was not removed; redis-cli DEL removes any key"
+                "lock {key}: not removed, because it does not hold a lock; redis-cli DEL removes any key"
             )));
         }
     }
@@ -77,7 +77,7 @@ fn clear_one(arguments: &Clear, raw: &mut Raw, key: &Key) -> Result<ExitCode, Fa
 fn changed(key: &Key) -> Failure {
     Failure::of(
         Condition::Contended,
-        format!("lock {key}: it holds something else by now, and was left alone; look again, then decide"),
+        format!("lock {key}: not removed, because it has changed meanwhile; look again, then decide"),
     )
 }
 
@@ -87,7 +87,7 @@ fn confirm(arguments: &Clear, question: &str) -> Result<(), Failure> {
         return Ok(());
     }
     if !io::stdin().is_terminal() {
-        return Err(Failure::usage("nothing is removed without consent; without a terminal say --yes"));
+        return Err(Failure::usage("not removed: confirmation needed; pass --yes when there is no terminal"));
     }
     // A terminal that cannot be written to shows no question.
     let _ = write!(io::stderr(), "{question} [y/N] ");
@@ -134,6 +134,6 @@ fn unknown(failure: Failure) -> Failure {
     }
     Failure::of(
         Condition::Unknown,
-        format!("it may or may not have been removed; look again: {}", failure.text()),
+        format!("it is not known whether it was removed; look again: {}", failure.text()),
     )
 }

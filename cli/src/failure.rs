@@ -11,7 +11,7 @@ use setnx_lock::{Error, Key, Refusal, RefusalKind};
 use crate::arguments::{Condition, ExitCodes};
 use crate::output;
 
-/// The arguments make no sense: `EX_USAGE`.
+/// Invalid arguments: `EX_USAGE`.
 pub(crate) const USAGE: u8 = 64;
 /// The system refused something: `EX_OSERR`.
 const SYSTEM: u8 = 71;
@@ -66,7 +66,7 @@ impl Failure {
 
     /// That the server cannot be reached.
     pub(crate) fn unconnected(address: &ConnectionAddr, error: &RedisError) -> Self {
-        let text = "no connection to the server; check that it is up and that the address is right";
+        let text = "no connection to the server; check that it is up and the address is right";
         Self::of(Condition::Unreachable, format!("{text}: {address}: {error}"))
     }
 
@@ -109,7 +109,7 @@ impl Failure {
         code.into()
     }
 
-    /// Whether the server answered, and will go on to refuse.
+    /// Returns true if the server answered, and will go on to refuse.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.code, Code::Of(Condition::Refused))
     }
@@ -135,7 +135,7 @@ impl From<Error> for Failure {
                 )
             }
             // It may have a password in it.
-            Error::Invalid { key: None, .. } => "what --url or REDIS_URL gives is no address of a Redis server; use redis://[user@]host[:port][/database] or unix:///path".into(),
+            Error::Invalid { key: None, .. } => "invalid Redis URL in --url or REDIS_URL; expected redis://[user@]host[:port][/database] or unix:///path".into(),
             error => with_sources(error),
         });
         let code = match &error {
@@ -167,9 +167,9 @@ fn refused(refusal: &Refusal) -> Condition {
 /// How to log in, in the words of the command line: an address with a password is for all to see.
 fn login_advice(kind: RefusalKind) -> Option<&'static str> {
     match kind {
-        RefusalKind::NoPassword => Some("give the password by REDISCLI_AUTH or --password-file"),
+        RefusalKind::NoPassword => Some("pass the password in REDISCLI_AUTH or with --password-file"),
         RefusalKind::WrongPassword => Some(
-            "check the user in the URL, and the password (of --password-file, else the URL, else REDISCLI_AUTH)",
+            "check the user in the URL and the password (--password-file, else the URL, else REDISCLI_AUTH)",
         ),
         _ => None,
     }
@@ -199,11 +199,11 @@ impl From<Refusal> for Failure {
         let words = match refusal.kind() {
             RefusalKind::NotPermitted => with_advice(
                 &refusal,
-                "permit the command and the keys to this user by ACL SETUSER, or give another user in --url",
+                "allow the command and the keys with ACL SETUSER, or use another user in --url",
             ),
             RefusalKind::OtherNode => with_advice(
                 &refusal,
-                "the key is on another node of the cluster; give that node's address in --url",
+                "the key is on another node of the cluster; pass that node's address with --url",
             ),
             _ => refused_words(&refusal),
         };
@@ -216,7 +216,7 @@ impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
         Self::of(
             Condition::Unreachable,
-            format!("no answer from the server; check that it is up and that the address is right: {error}"),
+            format!("no reply from the server; check that it is up and the address is right: {error}"),
         )
     }
 }

@@ -11,10 +11,14 @@ use crate::failure::Failure;
 pub(crate) fn key(arguments: &GemKey) -> Result<ExitCode, Failure> {
     let GemKey { class, name, id } = arguments;
     if class.is_empty() || class.ends_with(':') {
-        return Err(Failure::usage("the class has no name; give it as Ruby has it, Billing::Invoice"));
+        return Err(Failure::usage(
+            "the class name is missing; give it as in Ruby, for example Billing::Invoice",
+        ));
     }
     if name.is_empty() {
-        return Err(Failure::usage("the lock has no name; give the one of `lock :name`, without its colon"));
+        return Err(Failure::usage(
+            "the lock name is missing; give the name of `lock :name` without the colon",
+        ));
     }
     // A declaration lasts as long as the program; this one is short.
     let [class, name]: [&'static str; 2] = [class, name].map(|text| &*text.clone().leak());

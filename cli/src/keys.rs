@@ -69,7 +69,7 @@ impl KeyReport {
         }
     }
 
-    /// Whether the key holds what neither the server nor a waiter ever removes: a lock without an expiration, or no lock.
+    /// Returns true if the key holds what neither the server nor a waiter ever removes: a lock without an expiration, or no lock.
     pub(crate) fn is_stuck(&self) -> bool {
         let expires = matches!(self.found, Found::State(LockState::Absent | LockState::Until(_)));
         !expires && self.time_to_live.is_none()
@@ -103,7 +103,7 @@ impl KeyReport {
                 let (date, span) = (date(until), span(until - now));
                 match state {
                     State::Held => format!("held for {span} more, until {date}"),
-                    _ => format!("expired {span} ago, at {date}: the next to try acquires it"),
+                    _ => format!("expired {span} ago, at {date}: the next client to try gets it"),
                 }
             }
             (State::NoExpiration, _) => {
@@ -111,23 +111,23 @@ impl KeyReport {
             }
             (State::GemTtl, _) => {
                 format!(
-                    "held by redis-objects from 1.4.2 on{}",
+                    "held by redis-objects 1.4.2 or later{}",
                     self.freed(" with no time to live; if its holder has crashed, clear it")
                 )
             }
-            (State::NoLock, Found::Other(kind)) => format!("no lock: it holds a {kind}"),
+            (State::NoLock, Found::Other(kind)) => format!("not a lock: it holds a {kind}"),
             (State::NoLock, Found::State(LockState::Unreadable(bytes))) => {
                 let (shown, more) =
                     (&bytes[..bytes.len().min(SHOWN)], if bytes.len() > SHOWN { "…" } else { "" });
-                format!("no lock: it holds \"{}{more}\"", Key::from(shown))
+                format!("not a lock: it holds \"{}{more}\"", Key::from(shown))
             }
-            (State::NoLock, Found::State(state)) => format!("no lock: {state}"),
+            (State::NoLock, Found::State(state)) => format!("not a lock: {state}"),
         }
     }
 
     fn freed(&self, else_say: &str) -> String {
         match self.time_to_live {
-            Some(time) => format!(", and freed by the server in {}", rounded(time)),
+            Some(time) => format!(", freed by the server in {}", rounded(time)),
             None => else_say.into(),
         }
     }
@@ -211,7 +211,11 @@ pub(crate) fn rounded(time: Duration) -> String {
         return format!("{:.1}s", time.as_secs_f64());
     }
     let whole = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
-    let units: Vec<_> = whole.split(' ').take(2).collect();
+    let spaced = |unit: &str| {
+        let (number, name) = unit.split_at(unit.find(char::is_alphabetic).unwrap_or(unit.len()));
+        if name.len() > 1 { format!("{number} {name}") } else { unit.to_owned() }
+    };
+    let units: Vec<_> = whole.split(' ').take(2).map(spaced).collect();
     units.join(" ")
 }
 
@@ -234,26 +238,26 @@ mod tests {
         assert_eq!(words(None), (State::Free, "free".into()));
         let held = "held for 2m 4s more, until 2026-11-20T06:51:40.500Z";
         assert_eq!(words(Some("1795157500.5")), (State::Held, held.into()));
-        let expired = "expired 0.5s ago, at 2026-11-20T06:49:35.500Z: the next to try acquires it";
+        let expired = "expired 0.5s ago, at 2026-11-20T06:49:35.500Z: the next client to try gets it";
         assert_eq!(words(Some("1795157375.5")), (State::Expired, expired.into()));
         assert_eq!(words(Some("1")).0, State::NoExpiration);
         assert!(words(Some("1")).1.contains("crashed, clear it"));
         assert_eq!(words(Some("")).0, State::GemTtl);
         assert_eq!(words(Some("1e400")), (State::Held, "held for longer than the calendar lasts".into()));
-        assert_eq!(words(Some("oops")), (State::NoLock, "no lock: it holds \"oops\"".into()));
+        assert_eq!(words(Some("oops")), (State::NoLock, "not a lock: it holds \"oops\"".into()));
         let list = KeyReport { found: Found::Other("list".into()), ..report(None) };
-        assert_eq!(list.words(at(0)), "no lock: it holds a list");
+        assert_eq!(list.words(at(0)), "not a lock: it holds a list");
         let removed_at = Some(at(1_795_157_490));
         let ttl = KeyReport { removed_at, ..report(Some("1795157500.5")) };
         assert_eq!(ttl.words(at(1_795_157_376)), "held for 1m 54s more, until 2026-11-20T06:51:30.000Z");
         let freed = KeyReport { time_to_live: Some(Duration::from_millis(3210)), ..report(Some("")) };
-        assert!(freed.words(at(0)).ends_with("and freed by the server in 3.2s"));
+        assert!(freed.words(at(0)).ends_with("freed by the server in 3.2s"));
     }
 
     #[test]
     fn times_are_short() {
         assert_eq!(rounded(Duration::from_millis(12_345)), "12.3s");
-        assert_eq!(rounded(Duration::from_secs(263_418_640)), "8years 4months");
+        assert_eq!(rounded(Duration::from_secs(263_418_640)), "8 years 4 months");
     }
 
     #[test]

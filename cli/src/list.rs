@@ -44,12 +44,12 @@ pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
 /// Finds the locks under a pattern, those that expire first at the top, and shows progress on a terminal.
 pub(crate) fn found(raw: &mut Raw, pattern: &[u8], keys_allowed: bool) -> Result<Vec<KeyReport>, Failure> {
     if keys_allowed && !raw.is_since(2, 8) {
-        output::warning("KEYS looks at every key, and the server answers no other client meanwhile");
+        output::warning("KEYS blocks the server while it looks at every key");
     }
     // Drawn on a terminal only.
     let progress = ProgressBar::new_spinner();
     let keys = keys::locks(raw, pattern, keys_allowed, |looked_at, found| {
-        progress.set_message(format!("{looked_at} keys looked at, {found} locks found"));
+        progress.set_message(format!("{looked_at} keys scanned, {found} locks found"));
         progress.tick();
     });
     progress.finish_and_clear();

@@ -86,7 +86,10 @@ fn without_passwords(error: clap::Error) -> clap::Error {
     {
         return error;
     }
-    clap::Error::raw(error.kind(), "an address stands where none belongs; give it by --url or REDIS_URL\n")
+    clap::Error::raw(
+        error.kind(),
+        "unexpected server address in the arguments; pass it with --url or REDIS_URL\n",
+    )
 }
 
 fn perform(command: &Command) -> Result<ExitCode, Failure> {

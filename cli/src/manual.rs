@@ -26,13 +26,13 @@ const OF_SERVERS: [(&str, &str); 2] = [
   REDISCLI_AUTH             the password, unless --password-file or the URL
                             has one",
     ),
-    ("FILES", "  The first line of the file of --password-file is the password."),
+    ("FILES", "  --password-file: its first line is the password."),
 ];
 
 /// Of each command whose help has none.
 const EXIT_STATUS: &str = "  0   success
-  64  the arguments make no sense
-  69  unreachable: no connection to the server, or it is not ready
+  64  invalid arguments
+  69  unreachable: no connection to the server, or the server is not ready
   71  the system refused something
   77  refused by the server";
 

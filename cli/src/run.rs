@@ -92,7 +92,7 @@ fn acquired(arguments: &Run, lock: &Lock) -> Result<LockGuard, Error> {
     loop {
         match lock.lock() {
             Err(error) if arguments.wait_forever && grants_none_now(&error) => {
-                log::warn!("tries again: {}", Failure::from(error).text());
+                log::warn!("retrying: {}", Failure::from(error).text());
                 thread::sleep(RETRY);
             }
             held => return held,
@@ -100,7 +100,7 @@ fn acquired(arguments: &Run, lock: &Lock) -> Result<LockGuard, Error> {
     }
 }
 
-/// Whether the server answers and may grant locks later: a replica in a failover, a full server.
+/// Returns true if the server answers and may grant locks later: a replica in a failover, a full server.
 fn grants_none_now(error: &Error) -> bool {
     matches!(error, Error::Refused { .. }) && error.is_transient()
 }
@@ -128,12 +128,12 @@ fn options(arguments: &Run) -> Result<LockOptions, Failure> {
     let at_most = arguments.auto_extend.unwrap_or(AT_MOST.max(expiration));
     if arguments.hold_at_least > expiration {
         return Err(Failure::usage(
-            "--hold-at-least is longer than --expiration, after which the lock is not held anyway; give less, or a longer expiration",
+            "--hold-at-least is longer than --expiration; shorten it, or lengthen the expiration",
         ));
     }
     if at_most < expiration {
         return Err(Failure::usage(
-            "--auto-extend is shorter than --expiration; give the longest time that the command may ever take, or the expiration for no extension",
+            "--auto-extend is shorter than --expiration; give the longest time that the command may take, or the expiration to disable extension",
         ));
     }
     let options = LockOptions::expiring_after(expiration)
@@ -196,7 +196,7 @@ fn lost_failure(key: &Key, reason: &str, status: Status) -> Failure {
     Failure::of(
         Condition::Lost,
         format!(
-            "lock {key}: lost while the command ran: {reason}; the command {status}, and another holder may have worked at the same time"
+            "lock {key}: lost while the command ran: {reason}; the command {status}, another holder may have worked at the same time"
         ),
     )
 }
@@ -264,7 +264,7 @@ impl Supervision<'_> {
         left.map_or(LONGEST_LOOK, |left| left.clamp(SHORTEST_LOOK, LONGEST_LOOK))
     }
 
-    /// Returns whether this process was stopped, if it was to be, and goes on.
+    /// Returns true if this process was stopped, if it was to be, and goes on.
     fn carry_out(&self, actions: &[Action], kill_at: &mut Option<Instant>) -> Option<bool> {
         let mut was_stopped = None;
         for action in actions {

@@ -54,7 +54,7 @@ impl Target {
     pub(crate) fn connect_for_keys(&self, keys_allowed: bool) -> Result<Raw, Failure> {
         let raw = Raw::connect(&self.0, if keys_allowed { KEYS_REPLY } else { REPLY })?;
         if raw.is_in_a_cluster() {
-            output::warning("the server is a node of a cluster: only the keys on this node are found");
+            output::warning("the server is a cluster node: only the keys on this node are listed");
         }
         Ok(raw)
     }
@@ -63,7 +63,7 @@ impl Target {
 fn client(server: &Server) -> Result<Client, Failure> {
     if server.url.starts_with("rediss:") && cfg!(not(feature = "tls-native-tls")) {
         return Err(Failure::usage(
-            "this program was built without TLS; build it with --features tls-native-tls",
+            "this binary was built without TLS; rebuild it with --features tls-native-tls",
         ));
     }
     // The library says what is wrong with an address.
@@ -211,7 +211,7 @@ impl Raw {
         self.info.get("cluster_enabled") == Some(1)
     }
 
-    /// Whether the server has what came with this version.
+    /// Returns true if the server has what came with this version.
     pub(crate) fn is_since(&self, major: u16, minor: u16) -> bool {
         self.version >= Version::new(major, minor, 0)
     }

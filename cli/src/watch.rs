@@ -33,7 +33,7 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
     let target = Target::of(&arguments.server)?;
     let mut connected = Some(target.connect()?);
     output::note(&format!(
-        "reads {key} every {}; what happens in between is seen as one change",
+        "reading {key} every {}; changes between two reads appear as one",
         humantime::format_duration(arguments.interval)
     ));
     let mut before: Option<Look> = None;
@@ -43,7 +43,7 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
         match read(&mut connected, &target, key) {
             Ok(report) => {
                 if std::mem::take(&mut is_unreachable) {
-                    output::note("the server answers again");
+                    output::note("the server replies again");
                 }
                 let look = Look::at(report, keys::now());
                 // If it has no name yet, the next look tells.
@@ -60,7 +60,7 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
             Err(failure) => {
                 connected = None;
                 if !std::mem::replace(&mut is_unreachable, true) {
-                    output::warning(&format!("tries again: {}", failure.text()));
+                    output::warning(&format!("retrying: {}", failure.text()));
                 }
             }
         }

@@ -1,7 +1,7 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# A class with three locks, as a Ruby service has it; examples/ruby has the same in Rust. REDIS_URL names the server; see
+# A class with three locks, as a Ruby service has it; tools/ruby has the same in Rust. REDIS_URL names the server; see
 # loading.rb for which gem it locks with.
 #
 #   team.rb keys ID          prints which gem it locks with, and the keys of its locks

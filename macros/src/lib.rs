@@ -1,5 +1,5 @@
-//! The attribute of the crate setnx-lock, [`macro@locked`]. Depend on that crate with its feature `macros`, and write
-//! `#[setnx_lock::locked(…)]`: what the attribute expands to names it.
+//! The attribute [`macro@locked`] of the crate setnx-lock. Depend on that crate with its feature `macros`, and
+//! write `#[setnx_lock::locked(…)]`; the expansion refers to that crate.
 
 mod arguments;
 mod duration;
@@ -11,8 +11,10 @@ mod syntax;
 
 use proc_macro::TokenStream;
 
-/// Runs a function or a method while a lock is held: the lock is acquired before the body and released after it, also after `?`, an early
-/// `return` or a panic. If the lock was lost meanwhile, the function returns `Error::Lost`, unless the body failed itself.
+/// Runs a function or method while a lock is held. The lock is released afterwards, even after `?`, an early
+/// `return` or a panic.
+///
+/// If the lock was lost meanwhile, the function returns `Error::Lost`, unless the body itself failed.
 ///
 /// ```no_run
 /// use setnx_lock::{LockOptions, Locker, locked};
@@ -41,7 +43,7 @@ use proc_macro::TokenStream;
 ///     Ok(())
 /// }
 ///
-/// // One attempt, and everything else by the options.
+/// // One attempt; further settings in the options.
 /// const ONCE: LockOptions =
 ///     LockOptions::expiring_after(Duration::from_secs(600)).timeout(Duration::ZERO).hold_at_least(Duration::from_secs(60));
 ///
@@ -52,7 +54,7 @@ use proc_macro::TokenStream;
 ///
 /// # struct Warehouse { locker: Locker, name: String }
 /// impl Warehouse {
-///     // The body sees the guard of the lock by the name that is given.
+///     // `held` is the guard of the lock.
 ///     #[locked(locker = self.locker, key = "warehouse:{self.name}", guard = held)]
 ///     fn count(&mut self) -> Result<u64, AppError> {
 ///         held.ensure_held()?; // before a step that must not happen twice
@@ -63,45 +65,52 @@ use proc_macro::TokenStream;
 ///
 /// # Arguments
 ///
-/// Durations are strings with units, as `"15s"`, `"500ms"` or `"2m 30s"`, which are read when the code is compiled, or expressions of type
-/// `Duration`. Arguments that contradict each other do not compile.
+/// The braces of a key can hold any expression: `"team:{team.id}"`, `"{self.name()}"`, `"{id:>05}"`.
 ///
-/// | argument | what it does |
-/// |---|---|
-/// | `locker = EXPR` | which locker: a static, `self.locker`, or a call that returns a reference to one; `LOCKER` unless given |
-/// | `key = "…"` | the key, in the syntax of `format!`; in braces stands any expression, with a format behind a colon perhaps: `"team:{team.id}"`, `"{self.name()}"`, `"{id:>05}"` |
-/// | `key = EXPR` | the key as an expression that converts into a `Key` |
-/// | `expiration = "15s"` | how long the lease is; 30 s unless given, and work that may take longer needs its own |
-/// | `timeout = "5s"` | how long the lock is waited for; 5 s unless given |
-/// | `protocol = Auto` | one of `Classic`, `Watched`, `Ttl`, `Auto` |
-/// | `auto_extend = "10m"` | how long the lease is extended in total while the body runs |
-/// | `options = EXPR` | the `LockOptions`, for everything else; instead of `expiration`, and refined by the others |
-/// | `on_contention = PATH` | converts a contention error into your error type: a function, a variant or a closure |
-/// | `guard = NAME` | gives the body the `&LockGuard` by this name |
+/// A duration is a string with units, such as `"15s"`, `"500ms"` or `"2m 30s"`, which is checked at compile time,
+/// or an expression of type `Duration`. Arguments that contradict each other do not compile.
+///
+/// | argument | effect | default |
+/// |---|---|---|
+/// | `locker = EXPR` | a static, `self.locker`, or a call that returns a reference to a locker | the static `LOCKER` |
+/// | `key = "…"` | the key, in the syntax of `format!` | module path and function name |
+/// | `key = EXPR` | the key, as an expression that converts into a `Key` | |
+/// | `expiration = "15s"` | the length of the lease; work that may take longer needs a longer one | 30 s |
+/// | `timeout = "5s"` | how long a call waits for the lock | 5 s |
+/// | `protocol = Auto` | `Classic`, `Watched`, `Ttl` or `Auto` | `Classic` |
+/// | `auto_extend = "10m"` | extends the lease while the body runs, for at most this long in total | off |
+/// | `options = EXPR` | the `LockOptions`, instead of `expiration`; the other arguments refine them | |
+/// | `on_contention = PATH` | a function, variant or closure that converts a contention error | `From<setnx_lock::Error>` |
+/// | `guard = NAME` | the name of the `&LockGuard` in the body | |
 ///
 /// # The default key
 ///
 /// Without `key` the key is the path of the module and the name of the function: `my_crate::orders::close_day`. The
-/// attribute does not see the type that a method belongs to, so **two methods of one name in one module share that key**: name the key of
-/// a method. A function that is renamed or moved has another key than its older versions that still run. The key is made before the
-/// lock is waited for, and before the body runs.
+/// attribute does not see the type that a method belongs to, so **methods with the same name in one module share
+/// that key**: give each method a key.
+///
+/// If a function is renamed or moved, its default key changes, and older versions that still run do not exclude it.
+///
+/// The key is computed before the wait for the lock and before the body runs.
 ///
 /// # Errors
 ///
-/// The function returns a `Result`, or an alias of one. An error of the lock is converted by `From<setnx_lock::Error>` into its error type;
-/// during contention (`Error::is_contention`) by `on_contention` if that is given. A function with any other return type does not compile.
+/// The function must return a `Result` or an alias of one; otherwise it does not compile. `From<setnx_lock::Error>`
+/// converts an error of the lock into the function's error type. During contention (`Error::is_contention`),
+/// `on_contention` converts it, if given. A failed release is an error only if the lock was lost; any other failure
+/// goes to the log and the observer.
 ///
 /// # Nested calls
 ///
-/// A call inside another one, or inside `Lock::with`, on the same key by the same thread and through the same locker fails with
-/// `Error::Nested`. If the options of both are `reentrant()` it joins the enclosing call, which releases the lock. A failed release goes to
-/// the log and the observer, as after `Lock::with`.
+/// A call inside another one, or inside `Lock::with`, on the same key by the same thread and through the same
+/// locker fails with `Error::Nested`. If the options of both are `reentrant()`, it joins the enclosing call, which
+/// releases the lock.
 ///
-/// # What it is not for
+/// # Limits
 ///
-/// An `async fn` is refused: a lock blocks its thread while it is waited for, and belongs to the thread that acquired it. Put the attribute
-/// on a blocking function, and call that in the pool of the runtime that is for blocking work. For a part of a function use `Lock::with`;
-/// for a lock that moves to another thread, `Lock::lock`.
+/// An `async fn` is refused, because waiting for a lock blocks the thread. Put the attribute on a blocking
+/// function, and call that on a thread for blocking work. For a part of a function use `Lock::with`; for a lock
+/// that moves to another thread, use `Lock::lock`.
 #[proc_macro_attribute]
 pub fn locked(arguments: TokenStream, item: TokenStream) -> TokenStream {
     expand::expand(arguments.into(), &item.into()).into()

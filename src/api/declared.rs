@@ -1,4 +1,4 @@
-//! Locks that are declared by name, once, and then used for many ids: keys built as the gem redis-objects builds them.
+//! Locks that are declared once by name and then used for many ids, with the keys of the gem redis-objects.
 
 mod lock_id;
 mod prefix;
@@ -13,8 +13,10 @@ pub use lock_id::LockId;
 use prefix::Prefix;
 use template::ID;
 
-/// A lock as it is declared in a class of Ruby, `lock :trade_players, expiration: 15`: made once, as a `const`, and then used for
-/// any id. Its keys are the gem's, byte for byte.
+/// A lock that is declared once, usually as a `const`, and then used for many ids.
+///
+/// It is the counterpart of a declaration such as `lock :trade_players, expiration: 15` with the Ruby gem
+/// redis-objects. Its keys are the gem's, byte for byte.
 ///
 /// | Ruby, in `class Team` | key | here |
 /// |---|---|---|
@@ -46,15 +48,16 @@ pub struct DeclaredLock {
 }
 
 impl DeclaredLock {
-    /// Returns the declaration of a lock in a class, whose name is given as Ruby has it, modules and all: `"Team"`,
-    /// `"Nested::HTTPServerV2"`. The prefix of its keys is made of it by the rule of gems before 2.0: what follows the last
-    /// `::`, in lower case with underscores, `team`, `http_server_v2`.
+    /// Declares a lock in a class. Give the class name as Ruby spells it, including modules: `"Team"`,
+    /// `"Nested::HTTPServerV2"`.
     ///
-    /// The gem's `lock :name, …`, and `redis_lock` from 2.0 on.
+    /// The prefix of the keys is made by the rule of gems before 2.0: the part after the last `::`, in lower case
+    /// with underscores, such as `team` or `http_server_v2`. For later gems add
+    /// [`modern_prefix`](Self::modern_prefix).
     ///
     /// # Panics
     ///
-    /// If the class or the lock has no name: while compiling, where the declaration is a `const`.
+    /// If the class or the lock has no name; at compile time if the declaration is a `const`.
     #[track_caller]
     pub const fn in_class(class: &'static str, name: &'static str, options: LockOptions) -> Self {
         assert!(
@@ -64,13 +67,12 @@ impl DeclaredLock {
         Self::declared(Prefix::Class { name: class, modern: false }, name, options)
     }
 
-    /// Returns the declaration of a lock whose keys have this prefix. An empty one is kept as it is, as in the gem.
-    ///
-    /// The gem's `self.redis_prefix = …`.
+    /// Declares a lock whose keys have this prefix, as `self.redis_prefix = …` sets it in Ruby. An empty prefix is
+    /// kept.
     ///
     /// # Panics
     ///
-    /// If the lock has no name: while compiling, where the declaration is a `const`.
+    /// If the lock has no name; at compile time if the declaration is a `const`.
     #[track_caller]
     pub const fn with_prefix(prefix: &'static str, name: &'static str, options: LockOptions) -> Self {
         Self::declared(Prefix::Given(prefix), name, options)
@@ -85,8 +87,10 @@ impl DeclaredLock {
         Self { prefix, name, options, template: None }
     }
 
-    /// Returns the declaration with its prefix made by the rule of gems from 2.0 on: of the whole class name, with `__` for
-    /// `::`, `nested__http_server_v2`. Changes nothing where the prefix was given as it is.
+    /// Returns the declaration with the prefix made by the rule of gem 2.0: the whole class name, with `__` for
+    /// `::`, such as `nested__http_server_v2`.
+    ///
+    /// Has no effect on a prefix given to [`with_prefix`](Self::with_prefix).
     pub const fn modern_prefix(self) -> Self {
         let prefix = match self.prefix {
             Prefix::Class { name, .. } => Prefix::Class { name, modern: true },
@@ -95,17 +99,20 @@ impl DeclaredLock {
         Self { prefix, ..self }
     }
 
-    /// Returns the declaration with keys made of a template, in which `#{id}` stands for the id; prefix and name are not in
-    /// them then. Without `#{id}` all ids have the same lock.
+    /// Returns the declaration with keys made from a template, in which `#{id}` stands for the id. It is the
+    /// counterpart of `key:` in Ruby.
     ///
-    /// The gem's `key:`. There it is Ruby code that can say anything; for what is more than an id, build the key yourself and
-    /// use [`Lock::new`].
+    /// The keys then contain neither the prefix nor the name. Without `#{id}` in the template, all ids share one
+    /// lock. For keys that contain other Ruby code, build the key yourself and use [`Lock::new`].
     ///
     /// # Panics
     ///
-    /// If the template is empty, if Ruby would fill in more than `#{id}` (another `#{…}`, `#@…`, `#$…`, or anything with a
-    /// backslash), or if its parentheses do not pair: Ruby reads `foo)#{id}` as `foo`, and `foo(#{id}` is a syntax error there. While
-    /// compiling, where the declaration is a `const`.
+    /// At compile time if the declaration is a `const`:
+    ///
+    /// - if the template is empty,
+    /// - if Ruby would replace more than `#{id}`: another `#{…}`, `#@…`, `#$…`, or a backslash,
+    /// - if its parentheses do not balance: Ruby reads `foo)#{id}` as `foo`, and `foo(#{id}` is a syntax error
+    ///   there.
     #[track_caller]
     pub const fn key_template(self, template: &'static str) -> Self {
         assert!(
@@ -125,41 +132,38 @@ impl DeclaredLock {
         Self { template: Some(template), ..self }
     }
 
-    /// Returns the options that the locks are made with.
+    /// Returns the options of the locks.
     pub const fn options(&self) -> LockOptions {
         self.options
     }
 
-    /// Returns the lock for an id. Sends nothing.
+    /// Returns the lock for an id. Contacts no server.
     ///
-    /// The gem's `team.trade_players_lock`, `Team.obtain_lock(:trade_players, 7) { … }` and `Team.clear_lock(:trade_players, 7)`. A lock that is
-    /// `global: true` in Ruby is [`global`](Self::global) here, whatever object it is asked of there.
+    /// A lock with `global: true` in Ruby is returned by [`global`](Self::global).
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for an empty id, and as [`Lock::new`].
+    /// [`Error::Invalid`] for an empty id, and for anything that [`Lock::new`] refuses.
     #[doc(alias = "obtain_lock")]
     #[doc(alias = "clear_lock")]
     pub fn of(&self, locker: &Locker, id: impl LockId) -> Result<Lock, Error> {
         Lock::new(locker, self.key(id)?, self.options)
     }
 
-    /// Returns the one lock that the whole class shares. Sends nothing.
-    ///
-    /// The gem's `global: true`, `Team.reorder_lock`.
+    /// Returns the lock that the whole class shares, `global: true` in Ruby. Contacts no server.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] as [`Lock::new`].
+    /// [`Error::Invalid`] for anything that [`Lock::new`] refuses.
     pub fn global(&self, locker: &Locker) -> Result<Lock, Error> {
         Lock::new(locker, self.global_key(), self.options)
     }
 
-    /// Returns the key for an id, as the gem builds it: `prefix:id:name_lock`, or from the template.
+    /// Returns the key for an id: `prefix:id:name_lock`, or the filled-in template.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for an empty id, which would be the key of the global lock: the gem's `NilObjectId`. A template without `#{id}`
+    /// [`Error::Invalid`] for an empty id, which would give the key of the global lock. A template without `#{id}`
     /// needs no id.
     pub fn key(&self, id: impl LockId) -> Result<Key, Error> {
         let id = id.to_key_part();
@@ -173,8 +177,8 @@ impl DeclaredLock {
         }
     }
 
-    /// Returns the key that the whole class shares, as the gem builds it: `prefix::name_lock`, or the template, into which a global lock
-    /// fills nothing (`draft:` of `draft:#{id}`).
+    /// Returns the key that the whole class shares: `prefix::name_lock`, or the template with nothing in place of
+    /// the id (`draft:` for `draft:#{id}`).
     #[must_use]
     pub fn global_key(&self) -> Key {
         self.filled("")

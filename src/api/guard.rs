@@ -1,4 +1,4 @@
-//! A lock that is held. Knows its lease and how to release it; does not know how it was declared.
+//! A lock that is held: its lease and its release.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,18 +18,21 @@ use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
 use crate::wait::HolderTicket;
 
-/// A lock that is held: released when dropped, also by a panic.
+/// A lock that is held. It is released when dropped, even by a panic.
 ///
-/// It can be moved to another thread and dropped there. It holds no connection. With an expiration it is a promise for a
-/// limited time: [`extend`](Self::extend) it, or call [`ensure_held`](Self::ensure_held) before a step that must not happen twice.
-/// [The guide](crate::documentation::guide#the-lease) explains what a holder can do.
+/// The guard can be moved to another thread and dropped there; it occupies no connection. With an expiration it
+/// protects the work for a limited time: [`extend`](Self::extend) the lease, or call
+/// [`ensure_held`](Self::ensure_held) before a step that must not happen twice. [The
+/// guide](crate::documentation::guide#the-lease) explains the lease.
 ///
-/// A process that is forked while it holds a lock has two guards of it; the child's releases nothing.
+/// Dropping the guard can block like [`release`](Self::release), and reports a failure to the log and the observer.
+///
+/// In a forked child, the copy of a guard releases nothing.
 #[must_use = "if unused, the lock is released at once"]
 pub struct LockGuard {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
-    /// Whether an enclosing call releases.
+    /// True if an enclosing call releases.
     is_nested: bool,
     /// Taken out at the release; none in a nested call.
     holder: Option<HolderTicket<Delivery>>,
@@ -60,34 +63,42 @@ impl LockGuard {
         &self.hold.key
     }
 
-    /// Returns the protocol that the lock was acquired by and is released by: never [`Protocol::Auto`], which was decided then.
+    /// Returns the protocol of this hold. It is never [`Protocol::Auto`], but the protocol that Auto selected.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.hold.protocol
     }
 
-    /// Returns how long the lock can still be relied on, by the clock that allows less: zero if the lease has passed or a loss was noticed,
-    /// otherwise `None` without an expiration. Asks no server.
+    /// Returns how much longer the lock can be relied on, by the clock that allows less. Does not contact the
+    /// server.
+    ///
+    /// Zero if the lease has ended or a loss was noticed. Otherwise `None` without an expiration.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.hold.remaining(clock::now())
     }
 
-    /// Returns when the lease ends, by the wall clock; `None` without an expiration. The value in the key names a
-    /// later time: by one second, the gem's guard against clocks that differ, and by ten in Ttl.
+    /// Returns the end of the lease by the wall clock; `None` without an expiration. Does not contact the server.
+    ///
+    /// The value in the key names a later time: one second later, or ten seconds in [`Protocol::Ttl`].
     #[must_use]
     pub fn expires_at(&self) -> Option<DateTime<Utc>> {
         self.hold.end().and_then(|end| end.wall.date())
     }
 
-    /// Checks that the lease has not passed and that no loss was noticed, for use before a step that must not happen twice. Without an
-    /// expiration a lease never passes. Asks the clocks, not the server, so a key that was cleared is noticed only if something else has
-    /// asked: see [`verify`](Self::verify). Once it has failed, the lock counts as lost.
+    /// Checks that the lease has not ended and that no loss was noticed. Call it before a step that must not happen
+    /// twice.
+    ///
+    /// It reads the clocks and does not contact the server, so a key that was cleared is noticed only if something
+    /// else has read it: see [`verify`](Self::verify). Without an expiration a lease never ends. After the first
+    /// failure the lock counts as lost.
+    ///
+    /// Time can pass between this call and the step; only a [fencing token](Self::fencing_token) covers that gap.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lease has passed by either clock, or the server has shown that the lock is lost: another holder may have it by
-    /// now.
+    /// [`Error::Lost`] if the lease has ended according to the wall clock or the monotonic clock, or if the server
+    /// has shown that the lock is lost. Another holder may have it.
     pub fn ensure_held(&self) -> Result<(), Error> {
         let now = clock::now();
         let Some(reason) = self.hold.lost(now) else { return Ok(()) };
@@ -95,36 +106,38 @@ impl LockGuard {
         Err(Engine::lost(&self.hold, reason, now))
     }
 
-    /// Extends the lease: it begins anew now, and lasts for the expiration of the options. Can be called from any thread, as often as
-    /// needed. Two trips, and at most the time of one command for both; an extension that is on its way already is waited for first. With a
-    /// [`holder_name`](crate::LockerBuilder::holder_name) one more.
+    /// Extends the lease: it begins anew now, and lasts for the expiration of the options.
     ///
-    /// In Classic GET, and at once GETSET if the key holds this holder's value, within the lease only. In Watched and Ttl a transaction that
-    /// changes the key only if it still holds that value; that is a proof, so these extend even after the lease has passed, as long as the key
-    /// still holds that value and no loss was noticed. With [`auto_extend`](crate::LockOptions::auto_extend) a thread does it.
+    /// Can be called from any thread, as often as needed. Takes at most one command timeout, after an unfinished
+    /// command of this guard. With [`auto_extend`](LockOptions::auto_extend) a background thread extends the lease
+    /// instead.
     ///
-    /// The gem has no such thing. Gems see the later time and wait.
+    /// In Classic the lease can be extended only before it ends. In Watched and Ttl it can also be extended
+    /// afterwards, if the key still holds this holder's value and no loss was noticed: that proves that no other
+    /// client had the lock.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock is not held any more: stop the protected work. [`Error::Unavailable`]
-    /// and [`Error::Refused`] if it was not extended: the lease goes on until its old end. [`Error::InDoubt`] if the reply was
-    /// lost and reading the key did not settle it: the old lease counts, and no longer. [`Error::Invalid`] without an expiration.
-    /// [`Error::Forked`] in a forked child.
+    /// - [`Error::Lost`] if the lock is no longer held: stop the protected work.
+    /// - [`Error::Unavailable`] or [`Error::Refused`] if the lease was not extended: the old lease continues.
+    /// - [`Error::InDoubt`] if the reply was lost and reading the key did not settle it: rely on whichever lease
+    ///   ends first, the old one or the new one.
+    /// - [`Error::Invalid`] without an expiration.
+    /// - [`Error::Forked`] in a forked child.
     pub fn extend(&self) -> Result<(), Error> {
         let lease = self.lease(None)?;
         self.one(|engine, hold| engine.extend(hold, Some(lease)))
     }
 
-    /// Like [`extend`](Self::extend), with a lease of `lease` that begins now and may end before the present one: a millisecond to
-    /// [`LockOptions::MAX_EXPIRATION`](crate::LockOptions::MAX_EXPIRATION).
+    /// Starts a new lease that lasts for `lease` from now, from 1 ms to [`LockOptions::MAX_EXPIRATION`]. It may end
+    /// before the present lease. Otherwise like [`extend`](Self::extend).
     ///
-    /// In Classic all clients of a key should use one expiration; a longer lease can be cut short by the loser of a takeover
-    /// ([`documentation::limits`](crate::documentation::limits)).
+    /// In Classic, the loser of a takeover can cut short a lease that is longer than the expiration
+    /// ([limits](crate::documentation::limits#different-expirations)).
     ///
     /// # Errors
     ///
-    /// Those of [`extend`](Self::extend), and [`Error::Invalid`] for any other time.
+    /// Those of [`extend`](Self::extend), and [`Error::Invalid`] if `lease` is out of range.
     pub fn extend_by(&self, lease: Duration) -> Result<(), Error> {
         let lease = self.lease(Some(lease))?;
         self.one(|engine, hold| engine.extend(hold, Some(lease)))
@@ -139,7 +152,7 @@ impl LockGuard {
         act(&self.engine, &[&self.hold]).pop().unwrap_or_else(|| unreachable!("each hold has its outcome"))
     }
 
-    /// Returns the time that an extension takes: what is asked for, or the expiration.
+    /// Returns the lease of an extension: the one that is asked for, or the expiration.
     pub(crate) fn lease(&self, asked: Option<Duration>) -> Result<Duration, Error> {
         let Some(expiration) = self.hold.options.expiration else { return Err(self.no_lease()) };
         let lease = asked.unwrap_or(expiration);
@@ -158,58 +171,67 @@ impl LockGuard {
         Error::invalid(self.hold.key.clone(), problem)
     }
 
-    /// Asks the server whether the lock is still held, with one GET, and waits for the reply at most the time of one command.
+    /// Asks the server with one command whether the lock is still held, and waits for at most one command timeout.
     ///
-    /// With an expiration the key names this holder. In Classic a contender that loses a takeover can overwrite that value, so a time close to
-    /// this holder's counts as its own while the lease lasts. In Watched and Ttl only a Ruby client's value is recognised this way; another
-    /// program's Classic value counts as a loss. The answer describes the past; [`ensure_held`](Self::ensure_held) knows the time that is left.
-    /// Without an expiration the value is `1`, which names no holder.
+    /// The lease can end while the reply is on its way, so call [`ensure_held`](Self::ensure_held) afterwards.
+    /// Without an expiration the value in the key is `1`, which names no holder.
+    ///
+    /// In Classic, a contender that loses a takeover can overwrite the holder's value, so a time close to the
+    /// holder's own counts as its own while the lease lasts. In Watched and Ttl this applies only to the value of a
+    /// Ruby client; a Classic value of another program counts as a loss.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock is not held any more. [`Error::Unavailable`], [`Error::Refused`], or
-    /// [`Error::Forked`]: nothing is known then.
+    /// - [`Error::Lost`] if the lock is no longer held.
+    /// - [`Error::Unavailable`], [`Error::Refused`] or [`Error::Forked`]: the state of the lock is unknown.
     pub fn verify(&self) -> Result<(), Error> {
         self.one(|engine, hold| engine.verify(hold))
     }
 
-    /// Returns a signal that tells the working threads when the lock is lost. From then on the keeper thread sends one GET every third of the
-    /// expiration, unless an extension has confirmed the lock; without an expiration it does not look. Waits for a command of this hold that is
-    /// on its way.
+    /// Returns a signal that tells the working threads whether the lock is lost.
+    ///
+    /// From then on, the keeper thread reads the key every third of the expiration, unless an extension has
+    /// confirmed the lock meanwhile. It never checks a lock without an expiration. The call first waits for an
+    /// unfinished command of this guard.
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
         self.engine.watch(&self.hold);
         LossSignal::of_all(iter::once(Arc::clone(&self.hold)))
     }
 
-    /// Calls `act` when the lock is lost, and at once if it is; never once the lock is released. Runs on the thread that notices the loss,
-    /// usually the locker's keeper thread, which looks at the key as for a [signal](Self::loss_signal). It should be quick; a panic in it is
-    /// dropped.
+    /// Calls `act` when the lock is lost, or at once if it is lost already. After a timely release `act` never
+    /// runs.
+    ///
+    /// Runs on the thread that notices the loss, usually the keeper thread, so keep it quick. The keeper reads the
+    /// key as it does for a [signal](Self::loss_signal). A panic in `act` is caught and dropped.
     pub fn on_loss(&self, act: impl FnOnce(LossReason) + Send + 'static) {
         self.engine.on_loss(&self.hold, Box::new(act));
     }
 
-    /// Returns this hold's fencing token: a number that is greater than that of every earlier holder of the key, for a storage that refuses
-    /// writes with a smaller one than it has seen. The first call takes one, with INCR of `KEY:setnx-lock:fence` (in Watched and Ttl within a
-    /// transaction that watches the lock's key: two trips), later ones return the same.
-    /// [The guide](crate::documentation::guide#fencing-tokens) has an example.
+    /// Returns the fencing token of this hold: a number greater than the token of every earlier holder of the key.
     ///
-    /// If the counter is deleted, tokens start again at 1, and the storage refuses them until they pass the greatest it has seen. A token that
-    /// was taken is returned even after a loss; the storage has to refuse it.
+    /// A storage that keeps the greatest token it has seen, and refuses smaller ones, is protected from the late
+    /// writes of an earlier holder. [The guide](crate::documentation::guide#fencing-tokens) has an example.
+    ///
+    /// The first call takes a token from the counter `KEY:setnx-lock:fence`; later calls return the same token,
+    /// even after a loss. Some numbers are skipped; tokens still increase. **Never delete the counter while the
+    /// storage keeps tokens**: tokens then start again at 1, and the storage refuses them until they pass the
+    /// greatest it has seen.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if a token is to be taken and the lock is not held any more: in Classic a token counts only
-    /// if the lease still lasts when the reply is read. [`Error::Refused`] if the counter holds no number, [`Error::Invalid`] if that is not
-    /// positive. [`Error::Unavailable`], [`Error::Forked`].
+    /// - [`Error::Lost`] if the first call finds that the lock is no longer held. In Classic that includes a lease
+    ///   that ends before the reply is read.
+    /// - [`Error::Refused`] if the counter holds no number, and [`Error::Invalid`] if its number is not positive.
+    /// - [`Error::Unavailable`], or [`Error::Forked`] in a forked child.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         self.one(|engine, hold| engine.fencing_tokens(hold))
     }
 
-    /// Ends the hold without releasing: the key is left to expire at the end of the lease, and others can take it over at most a second later; it is
-    /// extended no more. Sends nothing. A lock without an expiration stays held until it is cleared.
+    /// Ends the hold without releasing the lock. Sends nothing.
     ///
-    /// The gem has no such thing.
+    /// The key expires at the end of the lease, which is no longer extended, and others can acquire the lock at
+    /// most one second later. A lock without an expiration stays held until it is cleared.
     ///
     /// # Errors
     ///
@@ -218,31 +240,38 @@ impl LockGuard {
         self.end(Leaving::Keep)
     }
 
-    /// Releases the lock, by the rules of its [protocol](Self::protocol). In Classic one DEL, and only while the lease has not passed; after
-    /// that the key is left to its holder of then. In Watched and Ttl a look at the key, and a transaction that deletes this holder's value,
-    /// even after the lease. Takes at most one command timeout, after waiting for a connection that other threads use: until the lease ends;
-    /// without an expiration, as long as the server answers; on a pool of your own, within that command timeout.
+    /// Releases the lock and reports the outcome.
     ///
-    /// If another thread of this process is queued for the key, through the same [`Locker`](crate::Locker), the lock is handed over: this
-    /// holder's value is replaced by one of that thread, by GETSET or by a transaction, and the thread is woken. With
-    /// [notifications](crate::LockOptions::notify_waiters) the trip of a deletion also asks whether another process waits; if one does, a
-    /// second trip notifies it.
+    /// Takes at most one command timeout, after waiting for a free connection. That wait ends with the lease;
+    /// without an expiration it lasts as long as the server answers. On your own pool it counts towards the command
+    /// timeout.
     ///
-    /// The gem's release at the end of a block, which reports nothing.
+    /// After the lease has ended, a Classic release deletes nothing and returns [`Error::Lost`]. A Watched or Ttl
+    /// release still deletes the key if it holds this holder's value.
+    ///
+    /// If another thread of this process is queued for the key through the same [`Locker`](crate::Locker), the lock
+    /// is handed to that thread. Otherwise, with [notifications](LockOptions::notify_waiters), a waiting process is
+    /// notified.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost while it was held: the key is missing or another client's, or the lease had ended before and the
-    /// server did not prove that no other client had the lock. **Another client may have worked at the same time.**
+    /// [`Error::Lost`] if the lock was lost while it was held: the key is missing or another client's, or the lease
+    /// had ended and the server did not prove that no other client had the lock. **Another client may have worked
+    /// at the same time.**
     ///
-    /// [`Error::InDoubt`] if the reply to the deletion was lost, [`Error::Unavailable`] if the look got none, or without a
-    /// connection, [`Error::Refused`] if the server refuses. In each case an expiring lock frees itself, and nothing is sent
-    /// again. [`Error::Forked`] in a forked child, which releases nothing.
+    /// The other errors need no action if the lock has an expiration, because it frees itself; nothing is sent
+    /// again:
+    ///
+    /// - [`Error::InDoubt`] if the reply to the deletion was lost.
+    /// - [`Error::Unavailable`] if there was no connection, or no reply to the read before the deletion.
+    /// - [`Error::Refused`] if the server refuses.
+    /// - [`Error::Forked`] in a forked child, which releases nothing.
     pub fn release(mut self) -> Result<(), Error> {
         self.end(Leaving::Release)
     }
 
-    /// Ends the hold of a call with a body. Only a loss is an error: any other failure has been reported as an event.
+    /// Ends the hold of a call with a body. Only a loss is an error: any other failure has been reported as an
+    /// event.
     pub(crate) fn leave(self) -> Result<(), Error> {
         self.release().or_else(Error::unless_lost)
     }
@@ -285,7 +314,8 @@ impl LockGuard {
 }
 
 impl Drop for LockGuard {
-    /// Releases, and reports a failure to the log and the observer: dropping never fails and never panics (I10).
+    /// Releases the lock, and reports a failure to the log and the observer: dropping never fails and never panics
+    /// (I10).
     fn drop(&mut self) {
         if self.holder.is_some() {
             // A failure has been reported.

@@ -1,4 +1,4 @@
-//! A lock as its user names it: a key, options, and the ways to acquire it.
+//! A lock as its user names it: a key, options, and the calls that acquire it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::values::options::LockOptions;
 use crate::values::value::LockState;
 use crate::wait::CancelToken;
 
-/// Whether a server refuses a key of so many bytes, or one beside it, which has a longer name: it takes 512 MB.
+/// Returns true if a server refuses a key of this length, or one of the longer keys derived from it: the limit is
+/// 512 MB.
 const fn is_too_long(bytes: usize) -> bool {
     bytes > (512 << 20) - 64
 }
@@ -37,10 +38,26 @@ pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Opti
 
 /// A distributed lock: one key on one server.
 ///
-/// Cheap to clone and to make; it holds nothing by itself. [`with`](Self::with) runs a closure under the lock,
-/// [`lock`](Self::lock) returns a guard.
+/// Cheap to create and to clone, and not held by itself. [`with`](Self::with) runs a closure while the lock is
+/// held; [`lock`](Self::lock) and [`try_lock`](Self::try_lock) return a guard.
 ///
-/// The gem's `Redis::Lock`.
+/// | call | waits | if another holder keeps the lock |
+/// |---|---|---|
+/// | [`with`](Self::with), [`try_with`](Self::try_with) | up to the timeout of the options | [`Error::Contended`] |
+/// | [`lock`](Self::lock) | up to the timeout of the options | [`Error::Contended`] |
+/// | [`try_lock_for`](Self::try_lock_for) | up to the given time | `Ok(None)` |
+/// | [`try_lock`](Self::try_lock) | not for the holder | `Ok(None)` |
+///
+/// ```no_run
+/// use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
+/// use std::time::Duration;
+///
+/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
+/// let lock = Lock::new(&locker, "report:7", options)?;
+/// lock.with(|held| println!("held for {:?} more", held.remaining()))?;
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Lock {
     locker: Locker,
@@ -50,13 +67,19 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Returns the lock of this key. Sends nothing.
+    /// Returns the lock of this key. Contacts no server.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for a key that is empty or longer than a server takes, and for invalid options: an expiration or poll interval below a
-    /// millisecond or above ten years, no expiration in [`Protocol::Ttl`](crate::Protocol::Ttl), zero `max_attempts`, an `auto_extend` or
-    /// `hold_at_least` that does not fit the expiration, or `notify_waiters(true)` on a locker made [`with_pool`](Locker::with_pool).
+    /// [`Error::Invalid`] for
+    ///
+    /// - an empty key, or one longer than a server accepts,
+    /// - an expiration or a poll interval below a millisecond or above ten years,
+    /// - [`Protocol::Ttl`](crate::Protocol::Ttl) without an expiration,
+    /// - zero [`max_attempts`](LockOptions::max_attempts),
+    /// - an [`auto_extend`](LockOptions::auto_extend) without an expiration, below it, or above ten years,
+    /// - a [`hold_at_least`](LockOptions::hold_at_least) without an expiration, or above it,
+    /// - [`notify_waiters(true)`](LockOptions::notify_waiters) on a locker made by [`Locker::with_pool`].
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
         match problem(locker, &key, &options) {
@@ -71,30 +94,27 @@ impl Lock {
         &self.key
     }
 
-    /// Returns the lock with a token that ends its waits: see [`CancelToken`]. Once that is cancelled, the lock is not acquired any more.
-    ///
-    /// The gem has no such thing.
+    /// Returns the lock with a [`CancelToken`] that ends its waits. Once the token is cancelled, the lock is no
+    /// longer acquired.
     #[must_use]
     pub fn cancelled_by(self, token: &CancelToken) -> Self {
         Self { cancel_token: Some(token.clone()), ..self }
     }
 
-    /// Runs `body` while the lock is held and returns what it returns. Waits up to the timeout of the options. The lock is released afterwards,
-    /// even if the body panics. If the lock was lost meanwhile, the call returns [`Error::Lost`] after `body` has run, and drops its result; any
-    /// other failure of the release goes to the log and the observer.
+    /// Runs `body` while the lock is held, and returns its result.
     ///
-    /// For a body that returns a `Result`, [`try_with`](Self::try_with) merges its error with those of the lock.
-    ///
-    /// The gem's `lock { … }`.
+    /// Waits up to the timeout of the options. The lock is released afterwards, even if `body` panics. A failed
+    /// release is an error only if the lock was lost; any other failure goes to the log and the observer. For a
+    /// body that returns a `Result`, use [`try_with`](Self::try_with).
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), and [`Error::Nested`] inside another `with` on the same key by the same thread, through the
-    /// same locker or a clone of it. If both have the option [`reentrant`](LockOptions::reentrant) it joins that one instead, and fails
-    /// with [`Error::Lost`] if that has lost the lock.
-    ///
-    /// [`Error::Lost`] if the [release](LockGuard::release) finds that the lock was lost: `body` has run, and another client may have
-    /// worked at the same time.
+    /// - Those of [`lock`](Self::lock): `body` has not run.
+    /// - [`Error::Nested`] inside another `with` on the same key, by the same thread and through the same locker or
+    ///   a clone of it. If both have the option [`reentrant`](LockOptions::reentrant), the call joins the outer one
+    ///   instead, and fails with [`Error::Lost`] if that has lost the lock.
+    /// - [`Error::Lost`] if the [release](LockGuard::release) finds that the lock was lost. `body` has run and its
+    ///   result is dropped. **Another client may have worked at the same time.**
     ///
     /// ```
     /// # use setnx_lock::{Error, Lock, LockOptions, Locker};
@@ -116,11 +136,12 @@ impl Lock {
         Ok(returned)
     }
 
-    /// The same as [`with`](Self::with) for a body that can fail, with the same wait: returns its result, and the lock's errors as the body's type of error.
+    /// Runs a `body` that can fail while the lock is held, and returns its result: like [`with`](Self::with).
     ///
     /// # Errors
     ///
-    /// The body's own, and those of [`with`](Self::with), converted. If the body fails and the lock is lost, its own is returned.
+    /// The body's own error, and those of [`with`](Self::with), converted into the body's error type. If `body`
+    /// fails and the lock is lost, the body's error is returned.
     ///
     /// ```
     /// # use setnx_lock::{Error, Lock, LockOptions, Locker};
@@ -138,44 +159,48 @@ impl Lock {
         Ok(returned)
     }
 
-    /// Waits for the lock, up to the timeout of the options: asks the server, looks again at each poll interval, and tries once more at the
-    /// deadline. Returns at most one command timeout later ([exceptions](crate::documentation::limits)).
+    /// Waits for the lock, up to the timeout of the options, and returns its guard.
     ///
-    /// Threads that wait for one key through one [`Locker`] form a queue. Its first thread polls for all that have the same options: see
-    /// [the guide](crate::documentation::guide#waiting-and-fairness). A thread that times out behind others has usually not asked the server.
+    /// Polls the server at the poll interval, with a last attempt at the deadline. Returns at most one command
+    /// timeout after the deadline, with [exceptions](crate::documentation::limits#how-long-a-call-takes).
     ///
-    /// The gem's `lock` always takes a block.
+    /// Threads that wait for one key through one [`Locker`] or its clones form a queue, whose first thread polls:
+    /// see [the guide](crate::documentation::guide#waiting-and-fairness). A thread that times out behind others has
+    /// usually not asked the server.
     ///
     /// # Errors
     ///
-    /// [`Error::Contended`] if another holder had the lock, or other threads were queued ahead, until the timeout or until the [allowed
-    /// attempts](LockOptions::max_attempts) were used up; it says what was seen. [`Error::Cancelled`] if the wait was ended from outside.
-    /// [`Error::Nested`] inside a [`with`](Self::with) on the same key by the same thread. [`Error::Unavailable`] and [`Error::Refused`] if the
-    /// server is unreachable, is not understood, refuses, or is too old for the protocol: the lock is not held. [`Error::Forked`] in a child of
-    /// the process that opened the locker. [`Error::InDoubt`] if the server may have granted the lock and the reply was lost. [`Error::Invalid`]
-    /// if TLS has no crypto provider.
+    /// - [`Error::Contended`] if another holder had the lock, or other threads were queued ahead, until the timeout
+    ///   or the last [attempt](LockOptions::max_attempts).
+    /// - [`Error::Cancelled`] if a [`CancelToken`] or [`Locker::shut_down`] ended the wait.
+    /// - [`Error::Nested`] inside a [`with`](Self::with) on the same key by the same thread.
+    /// - [`Error::Unavailable`] if the server is unreachable or its reply is not understood: the lock is not held.
+    /// - [`Error::Refused`] if the server refuses, or is too old for the protocol: the lock is not held.
+    /// - [`Error::InDoubt`] if the reply was lost: the server may have granted the lock.
+    /// - [`Error::Forked`] in a child of the process that opened the locker.
+    /// - [`Error::Invalid`] if TLS has no crypto provider.
     pub fn lock(&self) -> Result<LockGuard, Error> {
         self.acquire(&self.options, HoldKind::Movable)
     }
 
-    /// Tries once, without waiting for the holder: returns `None` if there is one. Waits for the server, and for a connection where the
-    /// pool has none to spare, up to the command timeout.
+    /// Tries once to acquire the lock. Returns `None` if another holder has it.
     ///
-    /// The gem's lock with `timeout: 0`, where contention is an error.
+    /// Does not wait for the holder; waits for the server, and for a free connection, for at most the command
+    /// timeout.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], for which it returns `None`.
     pub fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Waits for the lock up to `timeout`, whatever the options say. Returns `None` if it was not acquired in that time, or in the allowed
-    /// attempts.
+    /// Waits for the lock up to `timeout` instead of the timeout of the options. Returns `None` if the lock was not
+    /// acquired in that time, or within the allowed [attempts](LockOptions::max_attempts).
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], for which it returns `None`.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
         match self.acquire(&self.options.timeout(timeout), HoldKind::Movable) {
             Ok(guard) => Ok(Some(guard)),
@@ -184,20 +209,25 @@ impl Lock {
         }
     }
 
-    /// Returns what the key holds, with GET and, where the server reported version 2.6.12 or later, PTTL in one trip. If the server removes the
-    /// key earlier than its value says, the state that is returned ends then; this time is measured at each call, so it varies slightly. The key
-    /// may hold something else a moment later: good for looking, not for deciding.
+    /// Returns what the key holds. The answer may be outdated a moment later, so use it for people and logs, not
+    /// for decisions.
+    ///
+    /// If the server removes the key earlier than its value says, the returned state ends at that time. This needs
+    /// Redis 2.6.12; the time is measured anew at each call, so it varies slightly.
     ///
     /// # Errors
     ///
-    /// [`Error::Unavailable`], [`Error::Refused`] (the key may hold something that is no lock), or [`Error::Forked`].
+    /// [`Error::Unavailable`], [`Error::Forked`], or [`Error::Refused`], for example because the key holds
+    /// something that is no lock.
     pub fn state(&self) -> Result<LockState, Error> {
         self.locker.engine().state(&self.key)
     }
 
-    /// Returns the name that the holder has written, if its locker has a [`holder_name`](crate::LockerBuilder::holder_name) and it still holds the
-    /// lock as far as the key says; `None` for every other holder, gems among them, and if there is none. Two GETs in one trip. Good for
-    /// looking, not for deciding.
+    /// Returns the holder's name, if the holder has the lock according to its key and its locker has a
+    /// [`holder_name`](crate::LockerBuilder::holder_name).
+    ///
+    /// Returns `None` for any other holder, and if there is none. The answer may be outdated a moment later, so use
+    /// it for people and logs, not for decisions.
     ///
     /// # Errors
     ///
@@ -206,10 +236,9 @@ impl Lock {
         self.locker.engine().holder(&self.key)
     }
 
-    /// Deletes the key, **whatever holds it**, with one DEL; returns true if there was one. For locks whose holder is known
-    /// to have crashed.
+    /// Deletes the key, **even if a living holder has the lock**. Returns true if there was a key.
     ///
-    /// The gem's `clear` and `delete`, which return the count.
+    /// Call it only if the holder is known to have crashed.
     ///
     /// # Errors
     ///
@@ -218,8 +247,8 @@ impl Lock {
         self.locker.engine().clear(&self.key)
     }
 
-    /// Acquires the lock for a scope of this thread, or joins the one that the thread is in, if both may be nested. The guard must not
-    /// leave the thread, and must be dropped.
+    /// Acquires the lock for a scope of this thread, or joins the enclosing one if both are reentrant. The guard
+    /// must not leave the thread, and must be dropped.
     pub(crate) fn lock_in_scope(&self) -> Result<LockGuard, Error> {
         match self.enclosing() {
             Some(guard) => guard.ensure_held().map(|()| guard),
@@ -244,7 +273,7 @@ impl Lock {
         Ok(LockGuard::new(Arc::clone(engine), acquired))
     }
 
-    /// Joins the `with` that this thread is in on this key, if both may be nested.
+    /// Joins the enclosing `with` of this thread on this key if both are reentrant.
     fn enclosing(&self) -> Option<LockGuard> {
         if !self.options.reentrant {
             return None;

@@ -1,4 +1,4 @@
-//! A server to lock on: a pool of connections, and what all its locks share.
+//! A server to lock on: its connections, and what all its locks share.
 
 mod builder;
 
@@ -17,13 +17,13 @@ use crate::values::identity::Identity;
 use crate::values::key::{Cut, Key};
 pub use builder::LockerBuilder;
 
-/// The server that locks are made on: a pool of connections. Cheap to clone; one is enough for a program, and all its threads
-/// share it.
+/// A Redis server to lock on, with its connections. Create one for the program.
 ///
-/// Opening one connects to nothing yet, and starts no thread: connections are opened when they are needed, each by a thread that ends
-/// then. One that has been idle for ten seconds is closed instead of being used again, since the server may have closed it.
+/// Clones share the connections, and all threads can use them. Creating a locker contacts no server and starts no
+/// thread; connections are opened when they are needed. A connection that has been idle for ten seconds is not
+/// used again, since the server may have closed it.
 ///
-/// After a fork, make a new one in the child: connections cannot be shared between processes.
+/// After a fork, create a new locker in the child. The parent's returns [`Error::Forked`] there.
 ///
 /// ```no_run
 /// use setnx_lock::{Lock, LockOptions, Locker};
@@ -43,7 +43,7 @@ pub struct Locker {
     jobs: Arc<Timer<QuorumJob>>,
 }
 
-/// What a thread of its own does for this server.
+/// A job for the thread that a quorum has for this server.
 pub(crate) type QuorumJob = Box<dyn FnOnce() + Send>;
 
 fn run(jobs: Vec<(u64, QuorumJob)>) {
@@ -58,44 +58,50 @@ impl UnwindSafe for Locker {}
 impl RefUnwindSafe for Locker {}
 
 impl Locker {
-    /// Returns a locker for the server at `url`, with the defaults of [`LockerBuilder`]. Connects to nothing yet.
+    /// Returns a locker for the server at `url`, with the defaults of [`LockerBuilder`]. Contacts no server.
     ///
-    /// The URL is `redis://[[user]:password@]host[:port][/database]`, `unix:///path[?db=…&pass=…]`, or
-    /// `rediss://…` for TLS with one of the features `tls-rustls` and `tls-native-tls`.
+    /// The URL is `redis://[[user]:password@]host[:port][/database]` or `unix:///path[?db=…&pass=…]`. With the
+    /// feature `tls-rustls` or `tls-native-tls` it can also be `rediss://…`, for TLS.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for any other.
+    /// [`Error::Invalid`] for any other URL.
     pub fn open(url: &str) -> Result<Self, Error> {
         Self::builder(url)?.build()
     }
 
-    /// Returns a builder of a locker for the server at `url`.
+    /// Returns a builder for a locker on the server at `url`, in the form that [`open`](Self::open) takes.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] as [`open`](Self::open).
+    /// [`Error::Invalid`] if the URL is invalid.
     pub fn builder(url: &str) -> Result<LockerBuilder, Error> {
         let client = redis::Client::open(url);
         client.map(Self::with_client).map_err(|error| not_an_address(&error))
     }
 
-    /// Returns a builder of a locker that connects as `client` does: for what a URL cannot express,
-    /// such as your own TLS certificates (`redis::Client::build_with_tls`).
+    /// Returns a builder for a locker that connects the way `client` does.
+    ///
+    /// For what a URL cannot express, such as your own TLS certificates (`redis::Client::build_with_tls`).
     pub fn with_client(client: redis::Client) -> LockerBuilder {
         LockerBuilder::new(client)
     }
 
-    /// Returns a builder of a locker that takes its connections from `pool`, which other work may use as well: a pool of
-    /// [`redis::Client`], of a sentinel client, or of any manager of [`redis::Connection`]s. (For `redis::Client`, your program depends on the
-    /// redis crate in the version that this crate re-exports, with its feature `r2d2`.)
+    /// Returns a builder for a locker that takes its connections from your own pool, which other code may use as
+    /// well.
     ///
-    /// A connection that was lent to a lock keeps the read and write timeouts of its last command; other work that waits for longer sets its
-    /// own. A broken one is closed. The server is not asked for its role and version, so [`Protocol::Auto`](crate::Protocol::Auto) is
-    /// Classic, without notifications, and [`notify_waiters(true)`](crate::LockOptions::notify_waiters), which needs a connection of its own, is
-    /// refused.
+    /// The manager can be [`redis::Client`], a sentinel client, or another manager of [`redis::Connection`]s. For
+    /// `redis::Client`, enable the feature `r2d2` of the redis crate, in the version that this crate re-exports.
     ///
-    /// The pool must not test connections on check-out, r2d2's default: that costs a trip for each command, and has no time limit.
+    /// The pool must not test connections on check-out, which is r2d2's default: such a test costs a round trip for
+    /// each command, and has no time limit. [`build`](LockerBuilder::build) refuses such a pool.
+    ///
+    /// - The server's role and version are not checked. [`Protocol::Auto`](crate::Protocol::Auto) is therefore
+    ///   Classic without notifications, and [`notify_waiters(true)`](crate::LockOptions::notify_waiters) is
+    ///   refused.
+    /// - A connection keeps the read and write timeouts of the lock's last command. Other code that needs longer
+    ///   ones must set its own.
+    /// - A broken connection is closed.
     ///
     /// ```
     /// use setnx_lock::{Error, Locker, r2d2, redis};
@@ -139,12 +145,14 @@ impl Locker {
             && matches!(deleted, Ok(Reply::Integer(1) | Reply::Executed(Some(1))))
     }
 
-    /// Ends all waits for locks of this locker and its clones, at once and for good: each fails with [`Error::Cancelled`], as does
-    /// every later call that asks for a lock. A command on its way is waited for first; if it acquires the lock, the wait ends with
-    /// the lock. Locks that are held stay held, and can be released. Returns without waiting. What the thread of a
-    /// [`Quorum`](crate::Quorum) has left to do for this server, it does, and ends.
+    /// Ends all waits for locks of this locker and its clones, at once and for good.
     ///
-    /// The gem has no such thing.
+    /// Each waiting call, and every later call that acquires a lock, fails with [`Error::Cancelled`]. A command
+    /// that has been sent is not interrupted; if it acquires the lock, the call succeeds. Locks that are held stay
+    /// held, and can be released.
+    ///
+    /// Returns without waiting. A thread that a [`Quorum`](crate::Quorum) uses for this server finishes its work
+    /// and ends.
     pub fn shut_down(&self) {
         // I10: a forked child has no threads that wait, and may find the queue in the middle of a change.
         if self.engine.identity.is_this_process() {
@@ -170,7 +178,8 @@ impl Locker {
         &self.engine
     }
 
-    /// Has a thread of its own do this job, after those that it has. Without a thread it is done here and now.
+    /// Lets the quorum's thread do this job, after earlier ones. If there is no such thread, this thread does it
+    /// now.
     pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
         let added = self.jobs.add(self.jobs.new_id(), clock::uptime(), Duration::ZERO, Box::new(job));
         if let Err((_, job)) = added {
@@ -178,7 +187,7 @@ impl Locker {
         }
     }
 
-    /// Has that thread do this job after a time. Without a thread it is not done.
+    /// Lets that thread do this job after a delay. If there is no such thread, the job is not done.
     pub(crate) fn spawn_later(&self, delay: Duration, job: impl FnOnce() + Send + 'static) {
         let due = clock::uptime().after(delay);
         let _ = self.jobs.add(self.jobs.new_id(), due, Duration::ZERO, Box::new(job));
@@ -189,7 +198,7 @@ impl Locker {
         self.with_engine(|engine| engine.observer = crate::report::event::EventSink::new(observer))
     }
 
-    /// Has each start of a thread for a quorum fail.
+    /// Makes each start of a quorum's thread fail.
     #[cfg(test)]
     pub(crate) fn refuse_threads(&self) {
         self.jobs.refuse_threads(true);
@@ -208,7 +217,7 @@ impl Locker {
 
 fn not_an_address(error: &redis::RedisError) -> Error {
     Error::invalid_locker(format!(
-        "this is no address of a Redis server: {}; use redis://[:password@]host[:port][/database], \
+        "invalid Redis URL: {}; expected redis://[:password@]host[:port][/database], \
          unix:///path, or with this crate's feature tls-rustls or tls-native-tls rediss://…",
         Cut(error.to_string().as_bytes())
     ))

@@ -1,4 +1,4 @@
-//! That a lock was lost, for threads that do not have its guard.
+//! Loss signals, for threads that do not have the guard of a lock.
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -9,7 +9,7 @@ use crate::rules::ownership::LossReason;
 use crate::run::hold::{self, Hold};
 use crate::values::clock::{self, Now, Uptime};
 
-/// What is held until it is lost or released.
+/// A hold, until it is lost or released.
 pub(crate) trait Losable: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Returns why it is lost; `None` if it is not, or was released before.
     fn loss(&self, now: Now) -> Option<LossReason>;
@@ -48,13 +48,18 @@ impl fmt::Debug for AllHolds {
     }
 }
 
-/// Says whether a lock that was held has been lost: of [`LockGuard::loss_signal`](crate::LockGuard::loss_signal), and for several locks at once of
-/// [`MultiLockGuard::loss_signal`](crate::MultiLockGuard::loss_signal) and
-/// [`QuorumGuard::loss_signal`](crate::QuorumGuard::loss_signal). Clone it, and give it to the threads that do the protected work.
+/// Tells threads whether a lock that was held has been lost. Clone it, and give it to the threads that do the
+/// protected work.
 ///
-/// A loss is noticed by the clocks when the lease passes, by [`extend`](crate::LockGuard::extend) and
-/// [`verify`](crate::LockGuard::verify), and by the keeper thread, which looks at the key of a lock with an expiration every third of that.
-/// What was noticed stays so. A signal does not keep the lock held: after a timely release it always reports that nothing was lost.
+/// Returned by [`LockGuard::loss_signal`](crate::LockGuard::loss_signal), and for several locks at once by
+/// [`MultiLockGuard::loss_signal`](crate::MultiLockGuard::loss_signal) and
+/// [`QuorumGuard::loss_signal`](crate::QuorumGuard::loss_signal).
+///
+/// A loss is noticed when the lease ends according to this machine's clocks, by
+/// [`extend`](crate::LockGuard::extend) and [`verify`](crate::LockGuard::verify), and by the keeper thread. The
+/// keeper reads the key of a lock with an expiration every third of the expiration. A noticed loss is final.
+///
+/// A signal does not keep the lock held. After a timely release it always reports that nothing was lost.
 ///
 /// ```
 /// # use setnx_lock::{Error, LockGuard};
@@ -77,7 +82,7 @@ impl fmt::Debug for AllHolds {
 pub struct LossSignal(Arc<dyn Losable>);
 
 impl LossSignal {
-    /// Of locks that were acquired together.
+    /// Returns the signal of locks that were acquired together.
     pub(crate) fn of_all(holds: impl Iterator<Item = Arc<Hold>>) -> Self {
         Self::of(Arc::new(AllHolds(holds.collect())))
     }
@@ -86,27 +91,31 @@ impl LossSignal {
         Self(held)
     }
 
-    /// Returns true if the lock, or one of several, is lost. Reads the clocks; neither waits nor asks the server.
+    /// Returns true if the lock, or one of several, is lost. Reads the clocks; does not block or contact the
+    /// server.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.reason().is_some()
     }
 
-    /// Returns why the lock is lost; `None` if it is not, or was released before. Of several that are lost, the first in the order of their
-    /// keys.
+    /// Returns why the lock is lost; `None` if it is not, or was released before. If several are lost, returns the
+    /// reason of the first in key order.
     #[must_use]
     pub fn reason(&self) -> Option<LossReason> {
         self.0.loss(clock::now())
     }
 
-    /// Returns true if the lock, or each of several, is neither lost nor released.
+    /// Returns true if the lock, or each of several, is neither lost nor released. Does not block or contact the
+    /// server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.is_lost() && self.0.is_held()
     }
 
-    /// Waits up to `timeout` for the loss of the lock, or of one of several; returns true if it is lost. Returns early when the lock is
-    /// released. If the wall clock is set forward past the end of the lease, that is noticed within a second.
+    /// Waits up to `timeout` for a loss. Returns true if the lock, or one of several, is lost.
+    ///
+    /// Returns early when the lock is released. If the wall clock is set forward past the end of the lease, this is
+    /// noticed within a second.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.0.wait(clock::uptime().after(timeout));

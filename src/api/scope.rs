@@ -1,4 +1,4 @@
-//! What `#[locked]` expands to: a lock that is held for a scope of one thread.
+//! The expansion of `#[locked]`: a lock that is held for a scope of one thread.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use crate::api::guard::LockGuard;
 use crate::api::lock::Lock;
 use crate::report::error::Error;
 
-/// A lock that is held until the end of a function. It is a hold as that of [`Lock::with`]: a nested call knows of it.
+/// A lock that is held until the end of a function. Like the hold of [`Lock::with`], it is known to nested calls.
 #[must_use = "if unused, the lock is released at once"]
 pub struct Scope {
     guard: LockGuard,
@@ -53,7 +53,7 @@ pub fn run<R>(body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Returns what the function of `on_contention` makes of the error. A closure knows the type of its argument here.
+/// Converts the error by the function of `on_contention`. A closure knows the type of its argument here.
 pub fn converted<E>(error: Error, conversion: impl FnOnce(Error) -> E) -> E {
     conversion(error)
 }

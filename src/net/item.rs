@@ -72,7 +72,7 @@ impl Item {
         sends
     }
 
-    /// Whether it may be sent now: not to a server that is too old, nor once its time has passed (I4, I5).
+    /// Returns true if it may be sent now: not to a server that is too old, nor once its time has passed (I4, I5).
     fn may_be_sent(&self, server: Option<Version>, now: Now) -> bool {
         let is_new = server.is_none_or(|version| version >= self.needs.min_version());
         is_new && self.before.is_none_or(|end| !end.has_passed(now))
@@ -140,7 +140,7 @@ pub(super) struct Replies<'a> {
     values: vec::Drain<'a, Value>,
     /// Why there are no more than these.
     ended: Option<TransportError>,
-    /// Whether there is only one, after which the server hung up. More may follow one that came in time, as the others did not.
+    /// True if there is only one, after which the server hung up. More may follow one that came in time, as the others did not.
     only: bool,
     /// The refusal of the client for lack of room, if that is what this one is.
     pub(super) no_room: Option<Refusal>,

@@ -70,9 +70,9 @@ struct Queued<J, C> {
 pub(crate) struct Terms<U, O> {
     /// How many leaders there may be.
     pub(crate) most: usize,
-    /// Whether an idle connection may be used.
+    /// Returns true if an idle connection may be used.
     pub(crate) usable: U,
-    /// Whether one may be opened now.
+    /// Returns true if one may be opened now.
     pub(crate) may_open: O,
 }
 

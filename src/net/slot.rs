@@ -110,7 +110,7 @@ impl<J, C> Slot<J, C> {
         self.give_up()
     }
 
-    /// Whether its thread waits no longer.
+    /// Returns true if its thread waits no longer.
     pub(crate) fn is_gone(&self) -> bool {
         self.state.load(Ordering::Relaxed) == GONE
     }

@@ -41,10 +41,10 @@ pub(super) struct TripState {
     /// The key of a change, and what it should hold.
     changes: Option<Key>,
     expected: Vec<u8>,
-    /// Whether it holds that, so that the change goes in the next trip.
+    /// True if it holds that, so that the change goes in the next trip.
     watches: bool,
     pub(super) is_done: bool,
-    /// Whether a transaction that changed other keys too was refused.
+    /// True if a transaction that changed other keys too was refused.
     pub(super) refused_together: bool,
     abandoned: Option<Abandoned>,
 }
@@ -151,11 +151,11 @@ fn has_changed(command: &Command, reply: &Reply) -> bool {
 pub(super) struct Wire {
     pub(super) packed: Packed,
     pub(super) replies: Vec<Value>,
-    /// Whether a transaction is open, which the next trip ends.
+    /// True if a transaction is open, which the next trip ends.
     pub(super) is_watching: bool,
-    /// Whether this trip ends one.
+    /// True if this trip ends one.
     ends: bool,
-    /// Whether it begins one.
+    /// True if it begins one.
     looks: bool,
     /// MULTI, or DISCARD.
     beside: Item,

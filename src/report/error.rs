@@ -14,11 +14,14 @@ use crate::values::key::{Cut, Key};
 pub use contention::Contention;
 use text::{Answers, Cancellation, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
 
-/// Why a call on a lock failed. Where contention is an expected answer, it is no error:
-/// [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
+/// Why a call on a lock failed.
 ///
-/// An error's text says what happened to which key and what to do; its [`source`](std::error::Error::source) says why, where another
-/// error is the reason. Print both, for example with anyhow's `{:#}`. No text is longer than 1 kB: long keys and values are cut.
+/// The text says what happened to which key and what to do; the [`source`](std::error::Error::source), if any, says why. Print both, for
+/// example with anyhow's `{:#}`. No text is longer than 1 kB: long keys and values are cut.
+///
+/// Calls for which contention is an expected outcome, such as [`Lock::try_lock`](crate::Lock::try_lock), return `None` instead of an error.
+/// [`is_contention`](Self::is_contention), [`is_lost`](Self::is_lost), [`may_hold_lock`](Self::may_hold_lock) and
+/// [`is_transient`](Self::is_transient) classify errors.
 ///
 /// ```
 /// # use setnx_lock::{Error, LockGuard};
@@ -35,47 +38,45 @@ use text::{Answers, Cancellation, LostBy, Majority, Of, Others, Refused, TimedOu
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another holder had the lock until the timeout, or at each of the attempts that
-    /// [`max_attempts`](crate::LockOptions::max_attempts) allows. The gem's `Redis::Lock::LockTimeout`, whose text this begins with after a
-    /// timeout that is not zero.
+    /// Another holder had the lock until the timeout, or at each attempt that [`max_attempts`](crate::LockOptions::max_attempts) allows.
     #[error("{}{details}", TimedOut(key, *timeout))]
     #[non_exhaustive]
     Contended {
         /// The lock's key.
         key: Key,
-        /// The timeout as it was given; `None` if the attempts were used up before.
+        /// The timeout as given; `None` if the attempts were used up first.
         timeout: Option<Duration>,
         /// What was seen while waiting.
         details: Box<Contention>,
     },
 
-    /// The wait was ended by its [`CancelToken`](crate::CancelToken), or began after that was cancelled; or the locker was
-    /// [shut down](crate::Locker::shut_down), and acquires no more locks.
+    /// The [`CancelToken`](crate::CancelToken) of the lock was cancelled, or the locker was [shut down](crate::Locker::shut_down). The lock was
+    /// not acquired.
     #[error("lock {} not acquired: {}", shown(key), Cancellation { waited: *waited, shut_down: *shut_down })]
     #[non_exhaustive]
     Cancelled {
         /// The lock's key.
         key: Key,
-        /// How long the wait was.
+        /// How long the call had waited.
         waited: Duration,
-        /// Whether the locker was shut down.
+        /// True if the locker was shut down.
         shut_down: bool,
     },
 
-    /// The lock was lost while it was held: its lease has ended, or the server shows that it is not held any more. Another client may work
-    /// under it at the same time, or have done so.
+    /// The lock was lost: its lease has ended, or its key is missing or holds another client's value. Another client may hold the lock, or may
+    /// have held it meanwhile.
     #[error("lock {} is no longer held: {}", shown(key), LostBy(reason, *late))]
     #[non_exhaustive]
     Lost {
         /// The lock's key.
         key: Key,
-        /// Why it is not held any more.
+        /// Why it is lost.
         reason: LossReason,
         /// How long ago the lease ended, if that is why.
         late: Option<Duration>,
     },
 
-    /// The reply to a command that may have changed the key was lost, and reading the key did not settle it.
+    /// The reply to a command that changes the key was lost, and reading the key did not show whether the command was executed.
     #[error(
         "lock {}: the reply to {command} was lost, so the server may or may not have carried it out; {advice}",
         shown(key)
@@ -86,18 +87,18 @@ pub enum Error {
         key: Key,
         /// The command that got no reply.
         command: &'static str,
-        /// What it means for the key and what to do.
+        /// What this means for the key, and what to do.
         advice: &'static str,
         /// Why the reply was lost.
         #[source]
         cause: TransportError,
     },
 
-    /// There was no connection to the server in time, or no reply to a command that changes nothing. Nothing is in doubt.
+    /// There was no connection to the server in time, or no reply to a command that changes nothing. No key was changed.
     #[error("{}{problem}", Of(key.as_ref()))]
     #[non_exhaustive]
     Unavailable {
-        /// The lock's key; `None` where a locker is meant.
+        /// The lock's key; `None` if the error is about a locker.
         key: Option<Key>,
         /// What happened, and what to do.
         problem: String,
@@ -106,11 +107,11 @@ pub enum Error {
         cause: TransportError,
     },
 
-    /// The server refused a command, or the connection. The command was not carried out, and nothing is in doubt.
+    /// The server refused a command or the connection. No key was changed.
     #[error("{}{}", Of(key.as_ref()), Refused(refusal, *advice))]
     #[non_exhaustive]
     Refused {
-        /// The lock's key; `None` where a locker is meant.
+        /// The lock's key; `None` if the error is about a locker.
         key: Option<Key>,
         /// Its [kind](Refusal::kind), the server's text, and what to do.
         refusal: Box<Refusal>,
@@ -118,8 +119,8 @@ pub enum Error {
         advice: Option<&'static str>,
     },
 
-    /// This thread is inside [`Lock::with`](crate::Lock::with), or a function with the attribute `locked`, on this key: waiting would
-    /// wait for itself.
+    /// This thread is already inside [`Lock::with`](crate::Lock::with), or a function with the attribute `locked`, on this key, so it would wait
+    /// for itself.
     #[error(
         "lock {} is already held by this thread, in an enclosing `with` or `#[locked]`: acquiring it again would wait for itself; pass the \
          guard down, use another key for the inner work, or have calls on a `Lock` or `MultiLock` join by `reentrant`",
@@ -131,31 +132,30 @@ pub enum Error {
         key: Key,
     },
 
-    /// This process was forked from the one that opened the locker, whose connections it must not use.
+    /// The process was forked after the locker was opened. Open a new locker in the child.
     #[error(
         "{}this process was forked after its locker was opened; open a new one in the child",
         Of(key.as_ref())
     )]
     #[non_exhaustive]
     Forked {
-        /// The lock's key; `None` where a locker is meant.
+        /// The lock's key; `None` if the error is about a locker.
         key: Option<Key>,
     },
 
-    /// Something given or found is invalid: options, a key, an address, an id (the gem's `NilObjectId`), a builder's value; clocks that differ
-    /// by more than the builder allows, a counter of fencing tokens that is not positive, another number of readers than that of other callers,
-    /// TLS without a crypto provider.
+    /// An argument or a setting is invalid: options, a key, an address, an id, a value of the builder, TLS without a crypto provider. Also for
+    /// a counter of fencing tokens that is not positive, and a number of readers that differs from that of other callers.
     #[error("{}{problem}", Of(key.as_ref()))]
     #[non_exhaustive]
     Invalid {
-        /// The lock's key; `None` where a locker is meant.
+        /// The lock's key; `None` if the error is about a locker.
         key: Option<Key>,
         /// What is wrong, and what to do instead.
         problem: Cow<'static, str>,
     },
 
-    /// Fewer than a majority of the servers of a [`Quorum`](crate::Quorum) agreed: granted the lock, extended it, still have it, or released
-    /// it. [`is_contention`](Error::is_contention) and [`is_lost`](Error::is_lost) say which it was.
+    /// Fewer than a majority of the servers of a [`Quorum`](crate::Quorum) granted, extended, confirmed or released the lock.
+    /// [`is_contention`](Error::is_contention) and [`is_lost`](Error::is_lost) tell the cases apart.
     #[error(
         "lock {}{}{}",
         shown(key),
@@ -166,31 +166,30 @@ pub enum Error {
     NoMajority {
         /// The lock's key.
         key: Key,
-        /// What was not done: `not acquired`, `not extended`, `not verified` or `not released`, for an acquisition with its time.
+        /// `not acquired` (with the time that was waited), `not extended`, `not verified` or `not released`.
         failed: String,
         /// How many servers agreed.
         agreed: usize,
-        /// Whether the lock was held, and too few servers still have it.
+        /// True if the lock was held, and too few servers still have it.
         lost: bool,
-        /// What each of the other servers said, by its address; `None` if it did not answer in time, or did not hold the lock.
+        /// Each other server's address and error; `None` if it did not reply in time or does not have the lock.
         answers: Vec<(String, Option<Error>)>,
     },
 
-    /// A call on several keys failed, and keys need attention: for each of them it is unknown whether it is held, or it could not be
-    /// released.
+    /// A call on several keys failed, and some keys may still be held: their state is unknown, or they could not be released.
     #[error("a call on several locks failed at lock {}{}", cause.key().map_or(Cut(b"?"), shown), Others(others))]
     #[non_exhaustive]
     Several {
         /// Why the call failed.
         #[source]
         cause: Box<Error>,
-        /// What is the matter with other keys.
+        /// One error for each key that may still be held.
         others: Vec<Error>,
     },
 }
 
 impl Error {
-    /// Returns the key that the error is about; `None` where it is about a locker.
+    /// Returns the key that the error is about; `None` if it is about a locker.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         match self {

@@ -1,4 +1,4 @@
-//! What happens to locks: reported to the log, and to an observer where one is set.
+//! Events: what happens to locks, reported to the log and to the observer.
 
 use std::error::Error as _;
 use std::fmt;
@@ -12,12 +12,12 @@ use crate::values::contained::{Contained, contained};
 use crate::values::key::{Cut, Key};
 use crate::values::value::LockState;
 
-/// Receives the events of a locker's locks, besides the log: see [`LockerBuilder::observer`](crate::LockerBuilder::observer).
+/// Receives the events of a locker's locks: see [`LockerBuilder::observer`](crate::LockerBuilder::observer).
 ///
-/// Called on the thread that works with the lock or notices its loss, on the keeper thread, or on the thread that waits for notifications, so it
-/// should be
-/// quick. [`CarriedOutLate`](ProblemKind::CarriedOutLate) comes on the thread that sent the command for another. A panic in an observer is caught
-/// and dropped: releasing never panics. Implemented for closures and for [`Arc`]s of observers.
+/// Implemented for closures, and for [`Arc`]s of observers. Events go to the log as well.
+///
+/// An observer runs on the thread that uses the lock or notices its loss, or on a thread of the library, so keep it
+/// quick. A panic in an observer is caught and dropped.
 ///
 /// ```
 /// use setnx_lock::{Event, Locker};
@@ -50,27 +50,30 @@ impl<T: Observer + ?Sized> Observer for Arc<T> {
     }
 }
 
-/// Something that happened to a lock.
+/// Something that happened to a lock, as reported to an [`Observer`] and to the log.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A call that asks for the lock has ended, with the lock or without it. Each call reports one such event, but a nested one that
-    /// [joins](crate::LockOptions::reentrant) the enclosing call none. A call for [several keys](crate::MultiLock) reports one for each key that it
-    /// has asked for by itself, or acquired; one for a [permit](crate::Semaphore) has the semaphore's name as the key, or with a single permit `NAME:0`.
+    /// A call that acquires a lock has ended, with or without the lock.
+    ///
+    /// Each call reports one such event, with these exceptions. A nested call that
+    /// [joins](crate::LockOptions::reentrant) the enclosing one reports none. A call for [several
+    /// keys](crate::MultiLock) reports one for each key that it requested separately or acquired. A call for a
+    /// [permit](crate::Semaphore) reports the semaphore's name as the key, or `NAME:0` if there is only one permit.
     #[non_exhaustive]
     AcquireFinished {
         /// The lock's key.
         key: &'a Key,
         /// How long the call took.
         waited: Duration,
-        /// How often the server was asked for the lock; 0 if others were queued ahead all the time, or
-        /// if the call ended before it began to wait.
+        /// How often the call asked the server for the lock. Zero if other threads were queued ahead all the time,
+        /// or if the call ended before it began to wait.
         attempts: u32,
-        /// Whether the lock was acquired, or why not. Contention is an error here, also where the call returns `None`:
-        /// [`Error::is_contention`].
+        /// `Ok` if the lock was acquired, otherwise why not. [Contention](Error::is_contention) is an error here,
+        /// even if the call returns `None`.
         outcome: Result<(), &'a Error>,
     },
-    /// The lock is about to be acquired by taking over an expired one: its holder crashed, or took too long.
+    /// The lock is about to be acquired by a takeover: its holder crashed, or outlasted its lease.
     #[non_exhaustive]
     TakenOver {
         /// The lock's key.
@@ -78,24 +81,25 @@ pub enum Event<'a> {
         /// What the key held.
         from: &'a LockState,
     },
-    /// The key holds a value that never expires and is not taken over. The server may free it by a time to live; else it has to be
-    /// cleared if its holder has crashed.
+    /// The key holds a value that never expires and is not taken over.
+    ///
+    /// If its holder has crashed, the key has to be cleared, unless the server frees it by a time to live.
     #[non_exhaustive]
     NeverExpires {
         /// The lock's key.
         key: &'a Key,
-        /// What it holds.
+        /// What the key holds.
         state: &'a LockState,
     },
-    /// The lease of a held lock was extended, by a call or by [`auto_extend`](crate::LockOptions::auto_extend).
+    /// The lease was extended, by a call or by [`auto_extend`](crate::LockOptions::auto_extend).
     #[non_exhaustive]
     Extended {
         /// The lock's key.
         key: &'a Key,
-        /// Whether no other client has had the lock meanwhile, as the server says.
+        /// True if the server proved that no other client had the lock meanwhile.
         certified: bool,
     },
-    /// The lease of a held lock could not be extended for now. It goes on until it ends, and `auto_extend` tries again.
+    /// The lease could not be extended for now. The old lease continues, and `auto_extend` tries again.
     #[non_exhaustive]
     ExtendFailed {
         /// The lock's key.
@@ -103,8 +107,10 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// A lock that was held is lost. Reported once, when this process first notices it: at the latest at the release, which reports no
-    /// [`Released`](Self::Released) then. Another holder may work at the same time.
+    /// A lock that was held is lost. **Another holder may work at the same time.**
+    ///
+    /// Reported once, when this process first notices the loss, at the latest at the release. No
+    /// [`Released`](Self::Released) follows.
     #[non_exhaustive]
     Lost {
         /// The lock's key.
@@ -121,14 +127,18 @@ pub enum Event<'a> {
         key: &'a Key,
         /// How long the lock was held.
         held: Duration,
-        /// True if the server has proven that no other client had the lock meanwhile: the key still held this holder's own bytes. `false`
-        /// without an expiration, if the key is left to expire, after an uncertified extension, or if a reply was lost; in
-        /// [`Protocol::Classic`](crate::Protocol::Classic) except if the lock is handed over to a waiting thread.
+        /// True if the server proved that no other client had the lock meanwhile: the key still held this holder's
+        /// value.
+        ///
+        /// False without an expiration, if the key is left to expire, after an uncertified extension, or if a reply
+        /// was lost. In [`Protocol::Classic`](crate::Protocol::Classic), true only if the lock is handed to a
+        /// waiting thread of this process.
         certified: bool,
-        /// Whether the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
+        /// True if the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
         /// [`leave_to_expire`](crate::LockGuard::leave_to_expire).
         left_to_expire: bool,
-        /// Whether the lease had ended, although no other client has taken the lock: the expiration is too short for the work.
+        /// True if the lease had ended, although no other client has taken the lock: the expiration is too short
+        /// for the work.
         outlived_lease: bool,
     },
     /// A lock could not be released, by a call or by dropping its guard.
@@ -139,43 +149,51 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// Something else went wrong, or needs attention. Each [kind](ProblemKind) says what it means.
+    /// Something else went wrong or needs attention. The [kind](ProblemKind) says what.
     #[non_exhaustive]
     Problem {
-        /// The lock's key; `None` where it concerns the locker.
+        /// The lock's key; `None` if the problem concerns the locker.
         key: Option<&'a Key>,
-        /// What it is.
+        /// The kind of problem.
         kind: ProblemKind,
-        /// What happened, for people.
+        /// A description for people.
         details: &'a str,
     },
 }
 
-/// What an [`Event::Problem`] is about.
+/// The kind of an [`Event::Problem`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProblemKind {
-    /// The server granted the lock after its lease had passed. It is not used, and expires.
+    /// The server granted the lock after its lease had passed. The grant is not used, and expires.
     LateGrant,
-    /// In Classic: this contender lost a takeover and has overwritten the winner's value, as the gem's protocol does. Harmless while all
-    /// use the same expiration. Or a holder that extended its lease has overwritten that of a client which had taken the lock.
+    /// Another client's value was overwritten, as the Classic protocol does.
+    ///
+    /// Either this contender lost a takeover, which is harmless while all clients use the same expiration. Or a
+    /// holder that extended its lease overwrote the value of a client that had taken the lock.
     ValueOverwritten,
-    /// The reply to a command was lost: whether it was carried out is unknown. The key is read to find out, where its value names the
-    /// holder.
+    /// The reply to a command was lost, so it is unknown whether the command was carried out. If the value names
+    /// the holder, the key is read to find out.
     ReplyLost,
-    /// A command was carried out after its thread had given up waiting for the reply, which it had reported as in doubt or had resolved by
-    /// reading the key. After SETNX or GETSET the lock may have no holder until it expires, or is cleared if it does not expire. After
-    /// DEL, another holder's lock was deleted if the lease of the one that gave up had passed before.
+    /// A command was carried out after its call had given up waiting for the reply. The call had reported it as in
+    /// doubt, or settled it by reading the key. This event is reported on the thread that sent the command.
+    ///
+    /// After SETNX or GETSET, the lock may have no holder until it expires, or until it is cleared if it has no
+    /// expiration. After DEL, another holder's lock was deleted if the lease of the call had passed before.
     CarriedOutLate,
-    /// A broken connection of a pool of your own ([`Locker::with_pool`](crate::Locker::with_pool)) could not be closed, perhaps for want
-    /// of a file descriptor. It is never used again, and its pool has one less for as long as the program runs.
+    /// A broken connection of your own pool ([`Locker::with_pool`](crate::Locker::with_pool)) could not be closed,
+    /// for example for lack of a file descriptor. It is never used again, and the pool has one connection less for
+    /// as long as the program runs.
     ConnectionStuck,
-    /// Release notifications do not work for now, in one direction or both, and waiters rely on polling. That none can be received is
-    /// reported once until the locker listens again, that none can be sent once a minute at most. The server may be too old, or refuse the
-    /// commands, or be unreachable.
+    /// Release notifications do not work for now, in one direction or both, so waiters rely on polling. The server
+    /// may be too old, refuse the commands, or be unreachable.
+    ///
+    /// If none can be received, this is reported once until the locker listens again. If none can be sent, it is
+    /// reported at most once a minute.
     NotificationsUnavailable,
-    /// The locker's keeper thread could not be started, so this lock is neither extended nor looked at. Reported once; a call that extends
-    /// the lock tries again to start the thread.
+    /// The keeper thread could not be started, so this lock is neither extended nor checked.
+    ///
+    /// Reported once. A call that extends the lock tries again to start the thread.
     KeeperUnavailable,
     /// The holder's name could not be written, so others cannot see who holds the lock.
     HolderNameNotWritten,
@@ -183,7 +201,7 @@ pub enum ProblemKind {
 
 const TARGET: &str = "setnx_lock";
 
-/// Writes an event to the log. What needs attention is a warning, the rest is for debugging.
+/// Writes an event to the log: a warning if it needs attention, otherwise mostly for debugging.
 fn log_event(event: &Event<'_>) {
     macro_rules! log_at {
         ($level:ident, $key:expr, $($text:tt)*) => {

@@ -41,7 +41,7 @@ pub(crate) struct Attempt {
     unresolved: Unresolved,
     /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
     looks_until: Option<Uptime>,
-    /// Whether the key holds something else than a string.
+    /// True if the key holds something else than a string.
     pub(super) is_no_lock: bool,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct Held {
     pub(crate) lease: Lease,
     /// The protocol to release it by.
     pub(crate) protocol: Protocol,
-    /// Whether another of several was seen that may be acquired.
+    /// True if another of several was seen that may be acquired.
     pub(crate) another_is_free: bool,
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (L
     (lease, Request { command, before })
 }
 
-/// Whether a lock that expires may be taken over: I1, and the one option that departs from it.
+/// Returns true if a lock that expires may be taken over: I1, and the one option that departs from it.
 pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall) -> bool {
     match state {
         LockState::Until(Expiry(until)) => *until < now,

@@ -37,7 +37,7 @@ pub(crate) struct Lease {
     pub(crate) ttl: Option<Duration>,
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
-    /// Whether it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
+    /// True if it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
     pub(crate) proven: bool,
     /// What extensions may have written whose outcome is unknown.
     unresolved: Vec<Written>,
@@ -51,7 +51,7 @@ struct Written {
     value: ValueBytes,
     /// The end that it would have given the lease.
     end: End,
-    /// Whether a transaction wrote it: only over our own value.
+    /// True if a transaction wrote it: only over our own value.
     proves: bool,
 }
 
@@ -134,12 +134,12 @@ impl Lease {
         Duration::from_micros(self.early)
     }
 
-    /// Whether a time in the key is so close to a second after our lease that a loser of the classic takeover may have written it.
+    /// Returns true if a time in the key is so close to a second after our lease that a loser of the classic takeover may have written it.
     pub(super) fn may_be_a_losers(&self, until: Wall) -> bool {
         self.end.is_some_and(|end| End { wall: end.wall.after(self.early()), ..end }.may_be_a_losers(until))
     }
 
-    /// Whether the bytes are this holder's.
+    /// Returns true if the bytes are this holder's.
     pub(super) fn wrote(&self, found: &[u8]) -> Wrote {
         let unresolved = self.unresolved.iter().find(|written| written.value == *found);
         match unresolved {
@@ -205,7 +205,7 @@ impl End {
         End { wall: self.wall.min(other.wall), uptime: self.uptime.min(other.uptime) }
     }
 
-    /// Whether a time in the key is so close to a second after this end that a loser of the classic takeover may have written it.
+    /// Returns true if a time in the key is so close to a second after this end that a loser of the classic takeover may have written it.
     fn may_be_a_losers(self, until: Wall) -> bool {
         let ours = self.wall.after(GUARD);
         until.since(ours) <= LOSER_LATER && ours.since(until) <= LOSER_EARLIER

@@ -38,7 +38,7 @@ pub(crate) struct Owned {
 pub(crate) enum Release {
     /// The key was deleted, so that the next contender can acquire the lock, or the lock was handed over.
     Released {
-        /// Whether the key still held this holder's own bytes, which proves that no other client had the lock. DEL in Classic does not look.
+        /// True if the key still held this holder's own bytes, which proves that no other client had the lock. DEL in Classic does not look.
         certified: bool,
     },
     /// The lock was lost before. Nothing was deleted.
@@ -58,7 +58,7 @@ pub(crate) enum Extension {
     /// The reply was lost, and reading the key did not settle it: either lease may be in the key (I6).
     Unknown {
         lease: Lease,
-        /// Whether the new value in the key proves that no other client has had the lock: a transaction writes it over our own value only.
+        /// True if the new value in the key proves that no other client has had the lock: a transaction writes it over our own value only.
         proves: bool,
     },
 }
@@ -68,7 +68,7 @@ pub(crate) enum Extension {
 pub(crate) enum Verification {
     /// The key holds this holder's value.
     Held {
-        /// Whether that proves that no other client has had the lock from its acquisition until the server answered, whatever the
+        /// True if that proves that no other client has had the lock from its acquisition until the server answered, whatever the
         /// clocks did. `false` without an expiration, where the value `1` names no holder, and after an extension that was not certified.
         certified: bool,
     },
@@ -325,7 +325,7 @@ impl Owned {
         }
     }
 
-    /// Whether our own bytes were `replaced` decides whether anything is proven from now on.
+    /// Returns true if our own bytes were `replaced` decides whether anything is proven from now on.
     fn extended(&self, mut lease: Lease, began: Uptime, replaced: bool) -> Extension {
         lease.proven = replaced && self.lease.proven;
         Extension::Extended { lease, began }

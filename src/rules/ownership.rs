@@ -7,16 +7,16 @@ use crate::values::clock::Now;
 use crate::values::options::Protocol;
 use crate::values::value::{self, Expiry, LockState};
 
-/// Why a lock that was acquired is not held any more.
+/// Why a lock was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The lease has passed by the wall clock or by the monotonic one, and the server did not prove that no other client had the lock
-    /// since.
+    /// The lease has ended according to the wall clock or the monotonic clock, and the server did not prove that no other client has had the
+    /// lock since.
     Expired,
     /// The key is missing: it was cleared, or the server lost it (eviction, a failover, a restart without persistence).
     Gone,
-    /// The key holds another client's value: this is what.
+    /// The key holds this value of another client.
     Taken(LockState),
 }
 

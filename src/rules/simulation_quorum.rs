@@ -25,7 +25,7 @@ struct Conditions {
     allowance: u64,
     /// For how long a server grants nothing after its restart.
     settles: u64,
-    /// Whether what is given back is deleted without looking whose it is, while its lease lasts: Classic.
+    /// True if what is given back is deleted without looking whose it is, while its lease lasts: Classic.
     classic: bool,
     flaw: Option<Flaw>,
 }

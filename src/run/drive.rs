@@ -191,7 +191,7 @@ impl Engine {
         }
     }
 
-    /// Whether the server has refused a command on several keys lately.
+    /// Returns true if the server has refused a command on several keys lately.
     pub(super) fn refuses_many(&self, now: Uptime) -> bool {
         self.refuses_many_until.load(Ordering::Relaxed) > now.micros()
     }

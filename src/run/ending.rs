@@ -31,10 +31,10 @@ pub(crate) enum Leaving {
 pub(crate) struct Ended {
     /// How long the lock was held.
     pub(crate) held: Duration,
-    /// Whether the server has proven that no other client had the lock.
+    /// True if the server has proven that no other client had the lock.
     pub(crate) certified: bool,
     pub(crate) left_to_expire: bool,
-    /// Whether the lease had passed before.
+    /// True if the lease had passed before.
     pub(crate) outlived_lease: bool,
 }
 

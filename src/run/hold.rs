@@ -26,7 +26,7 @@ pub(crate) struct Hold {
     pub(crate) acquired: Now,
     /// How the keeper knows it; 0 if it does not.
     pub(crate) kept_as: AtomicU64,
-    /// Whether its guard is gone.
+    /// True if its guard is gone.
     pub(crate) is_dropped: AtomicBool,
     observer: EventSink,
     /// Locked for as long as commands of the hold are on their way, so that they come one after the other.
@@ -48,7 +48,7 @@ pub(crate) struct Own {
     pub(crate) asked: Uptime,
     /// When it could last not be asked, if that has not worked since.
     pub(crate) failed: Option<Uptime>,
-    /// Whether the server is to be asked nothing more: the lock is released, or left.
+    /// True if the server is to be asked nothing more: the lock is released, or left.
     pub(crate) over: bool,
 }
 
@@ -56,7 +56,7 @@ struct Status {
     /// Until when the lock can be relied on; `None` without an expiration.
     end: Option<End>,
     phase: Phase,
-    /// Whether the loss is still to be reported.
+    /// True if the loss is still to be reported.
     unreported: bool,
     on_loss: Vec<Contained<OnLoss>>,
     keeper: KeeperState,
@@ -249,7 +249,7 @@ impl Hold {
         false
     }
 
-    /// Whether it is neither lost, as far as was noticed, nor released.
+    /// Returns true if it is neither lost, as far as was noticed, nor released.
     pub(crate) fn is_held(&self) -> bool {
         self.status().phase == Phase::Held
     }

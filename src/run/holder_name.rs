@@ -59,7 +59,7 @@ impl Engine {
         }
     }
 
-    /// Whether the server has what names are written by, as far as is known.
+    /// Returns true if the server has what names are written by, as far as is known.
     pub(super) fn has_names(&self) -> bool {
         self.backend.server_version().is_none_or(|version| version >= NEEDED)
     }

@@ -49,15 +49,15 @@ struct Lists {
     keys: HashMap<Key, Waited>,
     /// When this process notified another that may not have asked yet.
     notified: HashMap<Key, Uptime>,
-    /// Whether there is a thread that listens, or tries to.
+    /// True if there is a thread that listens, or tries to.
     running: bool,
-    /// Whether it is subscribed.
+    /// True if it is subscribed.
     listening: bool,
     /// Until when it does not listen, since the server refuses it.
     listening_paused_until: Option<Uptime>,
     /// Until when no list is used and nothing is published, for the same reason.
     sending_paused_until: Option<Uptime>,
-    /// Whether it has been reported that it cannot listen, and it could not since.
+    /// True if it has been reported that it cannot listen, and it could not since.
     listening_reported: bool,
     /// When it was last reported that something cannot be sent.
     sending_reported: Option<Uptime>,
@@ -208,7 +208,7 @@ impl Notifications {
         }
     }
 
-    /// Whether this process will be notified of a release to come.
+    /// Returns true if this process will be notified of a release to come.
     pub(super) fn is_listed(&self, key: &Key) -> bool {
         let state = self.lock();
         state.listening && state.keys.get(key).is_some_and(|waited| waited.entry.is_listed())

@@ -31,7 +31,7 @@ pub(super) struct Session<'a> {
     held_until: Option<Uptime>,
     stop: StopCheck<'a>,
     last_failure: Option<Box<LastFailure>>,
-    /// Whether the last command got no answer.
+    /// True if the last command got no answer.
     unanswered_last: bool,
     /// Where to put what is to be reported later; `None` if it is reported at once.
     outbox: Option<&'a Outbox>,

@@ -116,7 +116,7 @@ impl WaitAll<'_> {
         self.all_acquired(early)
     }
 
-    /// Whether the call may wait for a holder.
+    /// Returns true if the call may wait for a holder.
     fn may_wait(&self) -> bool {
         self.wanted.options.timeout != Some(Duration::ZERO)
     }
@@ -157,7 +157,7 @@ impl WaitAll<'_> {
     }
 }
 
-/// Whether an error is about this key, among others perhaps.
+/// Returns true if an error is about this key, among others perhaps.
 fn names(error: &Error, key: &Key) -> bool {
     match error {
         Error::Several { cause, others } => {

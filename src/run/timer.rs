@@ -49,7 +49,7 @@ struct DueWork<T> {
     added: Uptime,
     /// The clocks when they were last compared.
     compared: Option<Now>,
-    /// Whether there is a thread.
+    /// True if there is a thread.
     running: bool,
     /// Until when it sleeps at most, if it does: what is due later need not wake it.
     sleeps_until: Option<Uptime>,
@@ -199,7 +199,7 @@ impl<T> DueWork<T> {
         self.due.remove(&(due, id))
     }
 
-    /// Whether the wall clock differs from the monotonic one by more or less than before.
+    /// Returns true if the wall clock differs from the monotonic one by more or less than before.
     fn clock_was_set(&mut self, now: Now) -> bool {
         let Some(last) = self.compared.replace(now) else { return false };
         let [wall, uptime] = [now.wall.since(last.wall), now.uptime.since(last.uptime)];

@@ -27,7 +27,7 @@ impl Identity {
         Nonce::from_random(self.keys.hash_one((self.process, count)))
     }
 
-    /// Whether this is the process that made it, and not a forked child (I10).
+    /// Returns true if this is the process that made it, and not a forked child (I10).
     pub(crate) fn is_this_process(&self) -> bool {
         self.process == process::id()
     }

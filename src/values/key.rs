@@ -1,12 +1,13 @@
-//! A key: the bytes that name a lock on the server. Knows how parts are joined; knows nothing of what the key holds.
+//! A key: the bytes that name a lock on the server. Joins parts; knows nothing of the key's value.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
-/// The name of a lock on the server: any bytes, as Redis allows.
+/// The name of a lock on the server, which can be any bytes.
 ///
-/// Cheap to clone. Printed as text, with invisible characters and bytes that are not text escaped; errors and logs cut a long one. An empty key is refused by
-/// [`Lock::new`](crate::Lock::new), because an empty name is nearly always a variable that was not set.
+/// Cheap to clone. Displayed as text, in which invisible characters and invalid UTF-8 are escaped; errors and logs
+/// cut long keys. [`Lock::new`](crate::Lock::new) refuses an empty key, which is nearly always a variable that was
+/// not set.
 ///
 /// ```
 /// use setnx_lock::Key;
@@ -18,8 +19,7 @@ use std::sync::Arc;
 pub struct Key(Arc<[u8]>);
 
 impl Key {
-    /// Returns the key made of `parts` joined by `:`, as the gem joins the array `[:team, 7, :trade_players_lock]`.
-    /// An empty part stays, as two colons in a row.
+    /// Returns the key made of `parts`, joined by `:`. An empty part is kept, and leaves two colons in a row.
     pub fn joined<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
         let mut bytes = Vec::new();
         for (n, part) in parts.into_iter().enumerate() {
@@ -31,7 +31,7 @@ impl Key {
         Self(bytes.into())
     }
 
-    /// Returns the bytes as they go over the wire.
+    /// Returns the bytes of the key, as they are sent to the server.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -86,11 +86,12 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Bytes shown to a person: text as it is. Escaped are what is not UTF-8, and what a terminal acts upon or does not show.
+/// Bytes shown to a person. Valid UTF-8 is shown unchanged, except characters that a terminal acts upon or does not
+/// show.
 struct Text<'a>(&'a [u8]);
 
-/// Whether a character is shown as it is. In a text the standard library's `Debug` escapes all of Unicode's categories Cc and Cf, and other
-/// characters that are not visible.
+/// Returns true if a character is shown unescaped. In a text the standard library's `Debug` escapes all of
+/// Unicode's categories Cc and Cf, and other characters that are not visible.
 fn is_visible(c: char) -> bool {
     if c.is_ascii() { !c.is_control() } else { String::from_iter(['a', c]).escape_debug().count() == 2 }
 }
@@ -129,7 +130,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// The same for errors and logs: what is longer than [`LONGEST_SHOWN`] is cut, with its length.
+/// The same for errors and logs: bytes longer than [`LONGEST_SHOWN`] are cut, with their length.
 pub(crate) struct Cut<'a>(pub(crate) &'a [u8]);
 
 /// How much of a key, a value or a server's text errors and logs show, in bytes of text.

@@ -1,5 +1,5 @@
-//! The options of a lock: how long it may be held, how long to wait for it, how often to look. Plain values, all
-//! `const fn`; what is invalid is refused when a [`Lock`](crate::Lock) is made of them.
+//! The options of a lock: how long it may be held, how long a call waits for it, how often it polls. Plain values,
+//! all `const fn`; [`Lock::new`](crate::Lock::new) refuses invalid ones.
 
 mod holding;
 mod problem;
@@ -12,21 +12,26 @@ use crate::values::version::Version;
 
 pub use protocol::Protocol;
 
-/// How a lock behaves. Cheap to copy; every method is `const`.
+/// How a lock behaves: its expiration, how long a call waits for it, and the commands that it sends.
 ///
-/// The first choice is what happens when a holder crashes: with [`expiring_after`](Self::expiring_after) others take over, with
-/// [`without_expiration`](Self::without_expiration) the key has to be cleared by hand.
+/// Begin with [`expiring_after`](Self::expiring_after) and refine the result. Every method is `const`, and the
+/// options are `Copy`. [`Lock::new`](crate::Lock::new) refuses invalid options with
+/// [`Error::Invalid`](crate::Error::Invalid).
 ///
-/// All clients of one key should use equal options. With different expirations on one key the protocol is weaker:
-/// [`documentation::limits`](crate::documentation::limits).
+/// All clients of a key should use the same options. [`Protocol::Classic`] [is
+/// weaker](crate::documentation::limits#different-expirations) if the expirations differ.
 ///
 /// ```
 /// use setnx_lock::{LockOptions, Protocol};
 /// use std::time::Duration;
 ///
+/// // The lease lasts 15 s. A call waits for up to 2 s.
 /// const OPTIONS: LockOptions = LockOptions::expiring_after(Duration::from_secs(15))
-///     .timeout(Duration::from_millis(100))
+///     .timeout(Duration::from_secs(2))
 ///     .protocol(Protocol::Auto);
+///
+/// // The same, for work that may take up to an hour.
+/// const LONG_WORK: LockOptions = OPTIONS.auto_extend(Duration::from_secs(3600));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
@@ -34,20 +39,21 @@ pub struct LockOptions {
     pub(crate) expiration: Option<Duration>,
     /// `None` waits for ever.
     pub(crate) timeout: Option<Duration>,
-    /// How long a waiter sleeps between two looks.
+    /// How long a waiter pauses between two attempts.
     pub(crate) poll_interval: Duration,
     pub(crate) takeover: Takeover,
     pub(crate) protocol: Protocol,
-    /// Whether releases wake waiters of other processes; `None` is that of the protocol.
+    /// True if releases wake waiters of other processes; `None` leaves it to the protocol.
     pub(crate) notifies: Option<bool>,
-    /// How often the lock is asked for at most.
+    /// The attempts of a call, at most.
     pub(crate) max_attempts: Option<u32>,
-    /// How long the lease is extended in total.
+    /// For how long in total the lease is extended.
     pub(crate) auto_extend: Option<Duration>,
-    /// How long after its acquisition the lock may be released.
+    /// How long after its acquisition the lock stays held at least.
     pub(crate) hold_at_least: Duration,
     pub(crate) reentrant: bool,
-    /// How much earlier a lease ends, so that clocks may differ by more than the extra second; only in a quorum.
+    /// How much earlier a hold ends than its lease, so that clocks may differ by more than a second; only in a
+    /// quorum.
     pub(crate) allowance: Duration,
 }
 
@@ -56,12 +62,12 @@ pub struct LockOptions {
 pub(crate) enum Takeover {
     /// Only one whose time has passed (I1).
     Expired,
-    /// Whatever the gem reads as a number below now: also `1`, the empty value and what is no number.
+    /// Any value that the gem reads as a number below now: also `1`, the empty value and bytes that are no number.
     AsTheGem,
 }
 
 impl fmt::Debug for LockOptions {
-    /// Shows the expiration, the timeout and the protocol, and of the others those that are set.
+    /// Shows the expiration, the timeout and the protocol, and every other option that is set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unset = Self::without_expiration();
         let mut shown = f.debug_struct("LockOptions");
@@ -80,28 +86,36 @@ impl fmt::Debug for LockOptions {
 }
 
 impl LockOptions {
-    /// The longest expiration: ten years.
+    /// The longest expiration, ten years.
     pub const MAX_EXPIRATION: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
-    /// How long a wait lasts unless set: 5 s, as in the gem.
+    /// The timeout unless [set](Self::timeout), 5 s.
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-    /// How long a waiter sleeps between two looks unless set: 0.1 s, as in the gem.
+    /// The poll interval unless [set](Self::poll_interval), 0.1 s.
     pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-    /// Returns options for a lock that its holder has for `expiration`. After a crash others can acquire it at most one second later (half a
-    /// second in Ttl). Choose it well above the longest time the protected work can take.
+    /// Returns options for a lock whose lease lasts for `expiration`, from 1 ms to
+    /// [`MAX_EXPIRATION`](Self::MAX_EXPIRATION).
     ///
-    /// The gem's `expiration:`. Accepted are a millisecond to [`MAX_EXPIRATION`](Self::MAX_EXPIRATION).
+    /// Choose it well above the longest time that the work can take, or extend the lease with
+    /// [`auto_extend`](Self::auto_extend) or [`LockGuard::extend`](crate::LockGuard::extend). **Work that outlasts
+    /// the lease keeps running while another client can take the lock.**
+    ///
+    /// If the holder crashes, others can acquire the lock at most one second after the lease ends, or half a second
+    /// after it in [`Protocol::Ttl`].
     pub const fn expiring_after(expiration: Duration) -> Self {
         Self { expiration: Some(expiration), ..Self::without_expiration() }
     }
 
-    /// Returns options for a lock that is held until it is released, however long that takes: after its holder has crashed
-    /// it stays held until [`Lock::clear`](crate::Lock::clear) is called.
+    /// Returns options for a lock that is held until it is released.
     ///
-    /// The gem's lock without `expiration:`. Its value is `1` and names no holder, so after a lost reply it is unknown
-    /// which process holds the lock: [`Error::InDoubt`](crate::Error::InDoubt).
+    /// If the holder crashes, the lock stays held until [`Lock::clear`](crate::Lock::clear) is called. The value in
+    /// the key is `1`, which names no holder. After a lost reply it is therefore unknown who holds the lock, and
+    /// the call returns [`Error::InDoubt`](crate::Error::InDoubt).
+    ///
+    /// Prefer [`expiring_after`](Self::expiring_after): see [the
+    /// limits](crate::documentation::limits#locks-without-an-expiration).
     pub const fn without_expiration() -> Self {
         Self {
             expiration: None,
@@ -118,72 +132,77 @@ impl LockOptions {
         }
     }
 
-    /// Returns the options with this protocol; [`Protocol::Classic`] unless set.
+    /// Sets the protocol, which is [`Protocol::Classic`] by default.
     ///
-    /// [`Protocol::Auto`] is the best that the server has. Gems up to 1.4.1 use the classic one, gems from 1.4.2 on a time to live; each
-    /// honours what any of them writes ([`documentation::from_ruby`](crate::documentation::from_ruby)).
+    /// [`Protocol::Auto`] selects the best protocol that the server supports. Programs with different protocols
+    /// exclude each other, within [limits](crate::documentation::limits#mixed-protocols). For locks that Ruby
+    /// programs also use, see [which protocol](crate::documentation::from_ruby#which-protocol).
     pub const fn protocol(self, protocol: Protocol) -> Self {
         Self { protocol, ..self }
     }
 
-    /// Returns the options as they are on a server of this version: with the protocol that Auto is there.
+    /// Returns the options for a server of this version, with the protocol that Auto selects there.
     pub(crate) fn on(&self, server: Option<Version>) -> Self {
         Self { protocol: self.protocol.on(server, self.expiration.is_some()), ..*self }
     }
 
-    /// Returns the options with another timeout: how long [`Lock::lock`](crate::Lock::lock) and
-    /// [`Lock::with`](crate::Lock::with) wait at most, 5 s unless set. [`Duration::ZERO`] is one attempt without waiting.
+    /// Sets how long calls such as [`Lock::lock`](crate::Lock::lock) and [`Lock::with`](crate::Lock::with) wait, 5
+    /// s by default. With [`Duration::ZERO`] they make one attempt.
     ///
-    /// The gem's `timeout:`. The gem may sleep up to a poll interval longer and makes no last attempt at
-    /// the deadline; here the wait ends on time, with a last attempt.
+    /// The last attempt is made at the deadline. [`Lock::try_lock_for`](crate::Lock::try_lock_for) ignores this
+    /// timeout and takes its own.
     pub const fn timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 
-    /// Returns the options without a timeout: a wait ends with the lock, or with an error that is not contention. While the server is
-    /// unreachable it gives up after [`LockerBuilder::retry_for`](crate::LockerBuilder::retry_for).
+    /// Removes the timeout, so that a call waits until it acquires the lock.
     ///
-    /// The gem has no such option.
+    /// Other errors still end the wait. While the server is unreachable, the call gives up after
+    /// [`LockerBuilder::retry_for`](crate::LockerBuilder::retry_for).
     pub const fn wait_forever(self) -> Self {
         Self { timeout: None, ..self }
     }
 
-    /// Returns the options with a limit for the attempts of a call, in addition to the timeout; whichever comes first ends it with
-    /// [`Error::Contended`](crate::Error::Contended). With 1 it tries once, when it is this thread's turn in the process. At least 1; no limit
-    /// unless set.
+    /// Limits the attempts of a call, at least 1. No limit by default.
     ///
-    /// An attempt is SETNX and what follows it, or a look at the key after a pause. Those of other threads of this process that were queued
-    /// ahead do not count. The gem has no such option.
+    /// The call fails with [`Error::Contended`](crate::Error::Contended) after this many attempts, or at its
+    /// timeout if that comes first. An attempt is a request for the lock, or a look at the key after a pause.
+    /// Attempts of threads that are queued ahead in this process do not count. With 1, a call waits for its turn in
+    /// the process and tries once.
     pub const fn max_attempts(self, attempts: u32) -> Self {
         Self { max_attempts: Some(attempts), ..self }
     }
 
-    /// Returns the options with another poll interval: how long a waiter pauses between two looks, 0.1 s unless set. A waiter pauses less
-    /// where the deadline or the expiry that it saw comes sooner. A millisecond to ten years.
+    /// Sets how long a waiter pauses between two attempts, from 1 ms to ten years. The default is 0.1 s.
     ///
-    /// In the gem it is fixed at 0.1 s.
+    /// A waiter pauses for less if its deadline, or the end of the lease that it saw, comes sooner.
     pub const fn poll_interval(self, interval: Duration) -> Self {
         Self { poll_interval: interval, ..self }
     }
 
-    /// Returns the options with release notifications or without. Unless set, a lock in [`Protocol::Auto`] has them, and a lock in another
-    /// protocol has none. They need a server that reports version 2.0 or later, and a locker that can open a connection: any but one made by
-    /// [`Locker::with_pool`](crate::Locker::with_pool).
+    /// Turns release notifications on or off. By default they are on in [`Protocol::Auto`] and off in the other
+    /// protocols.
     ///
-    /// A process that waits enters its channel in the key's waiting list `KEY:setnx-lock:waiters`. A release takes the first channel from that
-    /// list and publishes the key there, so that the process that has waited longest tries at once, not at its next look. Where no process
-    /// waits, a release sends one command more, LPOP, in the trip of its DEL. One connection of the locker listens for all keys.
+    /// A release notifies the process that has waited longest, which tries at once instead of at its next poll.
+    /// Waiters keep polling, so a lost notification costs one poll interval. All Rust clients of the key should use
+    /// notifications; Ruby programs send none.
     ///
-    /// A lost notification costs a poll interval. Gems, and locks without notifications, send none. The gem has no such option.
+    /// Notifications need Redis 2.0 or newer, and one more connection, on which the locker listens for all keys.
+    /// [`Lock::new`](crate::Lock::new) refuses `true` on a locker made by
+    /// [`Locker::with_pool`](crate::Locker::with_pool). Waiting processes are listed in the key
+    /// `KEY:setnx-lock:waiters`.
     pub const fn notify_waiters(self, notifies: bool) -> Self {
         Self { notifies: Some(notifies), ..self }
     }
 
-    /// Returns the options with the gem's takeover, which is a bug that some fleets may rely on: an expiring lock takes
-    /// over at once whatever it cannot read as a time in the future, **also from a living holder**: a lock
-    /// without an expiration (`1`), a lock of a newer gem (an empty value), and bytes that are no number.
+    /// Makes an expiring lock take over every value that is not a time in the future, at once and **even from a
+    /// living holder**.
     ///
-    /// Off unless set: such a key is waited for, reported once in the log, and named in the timeout error.
+    /// This reproduces a bug of the gem redis-objects that some programs may rely on. It takes over a lock without
+    /// an expiration (`1`), a lock of redis-objects 1.4.2 or later (an empty value), and bytes that are no number.
+    ///
+    /// Off by default: a waiter then waits for such a key to change, logs it once, and names it in the timeout
+    /// error.
     pub const fn stealing_as_the_gem_does(self) -> Self {
         Self { takeover: Takeover::AsTheGem, ..self }
     }
@@ -212,7 +231,7 @@ mod tests {
         for (options, words) in [
             (endless.auto_extend(SECOND), "does nothing without"),
             (expiring.auto_extend(9 * SECOND), "less time in total than the expiration"),
-            (expiring.auto_extend(Duration::MAX), "for ever"),
+            (expiring.auto_extend(Duration::MAX), "forever"),
             (endless.hold_at_least(SECOND), "needs an expiration"),
             (expiring.hold_at_least(11 * SECOND), "longer than the expiration"),
             (expiring.max_attempts(0), "at least 1"),

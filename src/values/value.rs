@@ -20,30 +20,33 @@ const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
 
 /// What a lock's key holds.
 ///
-/// The rules decide which of these may be taken over. The gem takes over everything but a time in the future at once, whether its
-/// holder is alive or not.
+/// Of these values, only a [time](Self::Until) that has passed is taken over, unless
+/// [`stealing_as_the_gem_does`](crate::LockOptions::stealing_as_the_gem_does) is set.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LockState {
     /// No key: the lock is free.
     Absent,
-    /// A point in time: the lock is held until then at the latest, unless it is extended, and may be taken over afterwards. In
-    /// [`Ttl`](crate::Protocol::Ttl) the value says a time up to 9.5 s after the one at which the server frees the lock of a crashed holder.
+    /// A point in time: the lock is held until then at the latest, unless it is extended. Afterwards it can be
+    /// taken over.
+    ///
+    /// In [`Ttl`](crate::Protocol::Ttl) the server frees the lock of a crashed holder up to 9.5 s before the time
+    /// in the value.
     Until(Expiry),
-    /// A small number, as `1`: held without an expiration, by the gem or by this library. It names no holder.
+    /// A small number, usually `1`: the lock is held without an expiration. It names no holder.
     Unexpiring,
-    /// An empty value: a redis-objects gem from 1.4.2 on holds the lock, and the server frees it.
+    /// An empty value: redis-objects 1.4.2 or later holds the lock, and the server frees it.
     Empty,
-    /// Bytes that no lock of this kind writes. Errors and logs show the beginning of long ones.
+    /// Bytes that no lock writes. The lock counts as held.
     Unreadable(Arc<[u8]>),
 }
 
-/// The point in time a lock's value names, by the wall clock, in microseconds.
+/// The point in time that a lock's value names, by the wall clock, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Expiry(pub(crate) Wall);
 
 impl Expiry {
-    /// Returns it as a calendar time, or `None` beyond the calendar's end.
+    /// Returns the time as a date in UTC; `None` if it is beyond the calendar's end.
     #[must_use]
     pub fn date(self) -> Option<chrono::DateTime<chrono::Utc>> {
         self.0.date()
@@ -63,8 +66,9 @@ impl fmt::Display for Expiry {
 }
 
 impl LockState {
-    /// Returns what the value of a lock's key means, as GET returned it; `None` where there is no such key. For programs that read many
-    /// keys at once, as a list of locks does; for one lock there is [`Lock::state`](crate::Lock::state).
+    /// Returns the state that a lock's value stands for, given the reply to `GET`; `None` if there is no such key.
+    ///
+    /// For programs that read many keys at once. For one lock, use [`Lock::state`](crate::Lock::state).
     ///
     /// ```
     /// use setnx_lock::LockState;
@@ -90,7 +94,7 @@ impl LockState {
 }
 
 impl LockState {
-    /// Returns the state of a key that the server removes by itself then: of a lock, no later than its value says.
+    /// Returns the state of a key that the server removes at this time: a lock is held no longer than that.
     pub(crate) fn removed_at(self, at: Wall) -> Self {
         match self {
             LockState::Until(Expiry(until)) => LockState::Until(Expiry(until.min(at))),
@@ -98,7 +102,8 @@ impl LockState {
         }
     }
 
-    /// Returns true if the lock is held, as far as the value and this machine's wall clock say: an expired one is free to be taken over.
+    /// Returns true if the lock is held, according to the value and this machine's wall clock. An expired lock is
+    /// not held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         match self {
@@ -108,7 +113,7 @@ impl LockState {
         }
     }
 
-    /// Returns what to do about a value that a wait will not see expire; `None` where waiting helps.
+    /// Returns what to do about a value that never expires; `None` if waiting helps.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match self {
             LockState::Absent | LockState::Until(_) => None,
@@ -174,8 +179,8 @@ fn plain_decimal(bytes: &[u8]) -> Option<Wall> {
     seconds.checked_mul(1_000_000)?.checked_add(micros).map(Wall)
 }
 
-/// Returns the time in a value that looks as a gem's does, a plain decimal of at most seven decimals; `None` for every other,
-/// ours among them.
+/// Returns the time in a value that looks like a gem's, a plain decimal of at most seven decimals; `None` for every
+/// other, ours among them.
 pub(crate) fn classic_time(bytes: &[u8]) -> Option<Wall> {
     let decimals = bytes.split(|byte| *byte == b'.').nth(1)?;
     (1..=7).contains(&decimals.len()).then(|| plain_decimal(bytes)).flatten()

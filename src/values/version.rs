@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A version of Redis, as a server reports it in INFO. Later ones compare greater.
+/// A version of Redis, as a server reports it in `INFO`. Newer versions compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     major: u16,
@@ -12,14 +12,14 @@ pub struct Version {
 }
 
 impl Version {
-    /// Returns the version of these numbers.
+    /// Returns the version `major.minor.patch`.
     #[must_use]
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Self { major, minor, patch }
     }
 }
 
-/// A text that begins with no number is no version.
+/// The error for a text that is not a version, because it does not begin with a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a version begins with a number, as 2.4.18")]
 #[non_exhaustive]
@@ -28,7 +28,8 @@ pub struct InvalidVersion {}
 impl FromStr for Version {
     type Err = InvalidVersion;
 
-    /// Reads a version as a server reports it, `2.4.18` say. What follows a number is left out, and a missing number is 0.
+    /// Parses a version such as `2.4.18`. Text after a number is ignored, as in `6.2-rc1`, and a missing number is
+    /// 0.
     fn from_str(text: &str) -> Result<Self, InvalidVersion> {
         let mut numbers = text.trim().split('.').map(|part| {
             let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());

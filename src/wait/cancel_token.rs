@@ -14,9 +14,11 @@ use std::sync::Arc;
 use super::sync::atomic::{AtomicBool, Ordering, fence};
 use super::sync::{Mutex, PoisonError, Thread, TryLockError, current};
 
-/// Ends waits for locks, from another thread: clone it, hand one to [`Lock::cancelled_by`](crate::Lock::cancelled_by), and call
-/// [`cancel`](Self::cancel) on the other. One token serves any number of locks and threads; cancelling is final. After a fork, make a
-/// new one in the child.
+/// Ends waits for locks from another thread.
+///
+/// Pass the token to [`Lock::cancelled_by`](crate::Lock::cancelled_by), and call [`cancel`](Self::cancel) on it or
+/// on a clone. One token serves any number of locks and threads. Cancelling is final. After a fork, create a new
+/// token in the child.
 ///
 /// ```
 /// # use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker};
@@ -50,25 +52,27 @@ impl CancelToken {
         Self::default()
     }
 
-    /// Ends the waits of all locks that have this token, at once, and those that would begin later: each fails with
-    /// [`Error::Cancelled`](crate::Error::Cancelled). A command on its way is waited for first; if it acquires the lock, the wait
-    /// ends with the lock. Locks that are held stay held.
+    /// Ends all waits for locks that have this token. Each call fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled), and so does every later one.
     ///
-    /// Neither blocks nor allocates. Inside a signal handler, rather than in a thread that handles signals, this relies on
-    /// [`Thread::unpark`](std::thread::Thread::unpark) doing neither, as on Linux.
+    /// A command that has been sent is not interrupted; if it acquires the lock, the call succeeds. Locks that are
+    /// held stay held.
+    ///
+    /// Neither blocks nor allocates. Inside a signal handler, as opposed to a thread that handles signals, this
+    /// relies on [`Thread::unpark`](std::thread::Thread::unpark) doing neither, as on Linux.
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         self.0.wake_all();
     }
 
-    /// Returns true if it has been cancelled.
+    /// Returns true if the token has been cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::SeqCst)
     }
 
-    /// Has this thread woken by `cancel`, until the returned value is dropped.
+    /// Lets `cancel` wake this thread until the returned value is dropped.
     pub(crate) fn register(&self) -> Registered<'_> {
         self.0.change(|waiting| waiting.push(current()));
         Registered(&self.0)

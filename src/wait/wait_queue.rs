@@ -74,7 +74,7 @@ struct Waiter<A> {
     id: u64,
     thread: Thread,
     mode: WaitMode,
-    /// Whether it sleeps, and a lease may be delivered to it.
+    /// True if it sleeps, and a lease may be delivered to it.
     asleep: bool,
     hint: Option<Hint>,
     lease: Option<A>,
@@ -153,7 +153,7 @@ impl<A> WaitQueue<A> {
         HolderTicket::new(self, key, shared)
     }
 
-    /// Whether no thread of this process has or waits for the key.
+    /// Returns true if no thread of this process has or waits for the key.
     pub(crate) fn is_idle(&self, key: &Key) -> bool {
         !self.lock().keys.contains_key(key)
     }
@@ -168,12 +168,12 @@ impl<A> WaitQueue<A> {
         head.is_some()
     }
 
-    /// Whether a thread waits for the key.
+    /// Returns true if a thread waits for the key.
     pub(crate) fn is_waited_for(&self, key: &Key) -> bool {
         self.lock().keys.get(key).is_some_and(|queue| !queue.waiters.is_empty())
     }
 
-    /// Whether a thread of this process has the lock, or had it when its lease ended.
+    /// Returns true if a thread of this process has the lock, or had it when its lease ended.
     pub(crate) fn is_held(&self, key: &Key) -> bool {
         self.lock().keys.get(key).is_some_and(|queue| queue.holders > 0)
     }
@@ -257,7 +257,7 @@ impl<A> KeyQueue<A> {
         self.waiters.iter().position(|waiter| waiter.id == id)
     }
 
-    /// Whether no thread ahead of it waits as it does.
+    /// Returns true if no thread ahead of it waits as it does.
     fn is_head(&self, position: usize) -> bool {
         let mode = &self.waiters[position].mode;
         !self.waiters.range(..position).any(|before| before.mode.waits_as(mode))

@@ -6,6 +6,7 @@
 //! | `cron` | a job of two machines that is to run once |
 //! | `errors` | what errors say, their sources, how they are classified |
 //! | `events` | the events that an observer receives |
+//! | `examples` | what the programs in `examples/` print |
 //! | `extremes` | options at their extremes, in any combination |
 //! | `fencing` | a storage that checks tokens |
 //! | `layers` | imports point downwards |
@@ -21,6 +22,7 @@ pub(crate) mod auto;
 pub(crate) mod cron;
 pub(crate) mod errors;
 pub(crate) mod events;
+pub(crate) mod examples;
 pub(crate) mod extremes;
 pub(crate) mod fencing;
 pub(crate) mod layers;
@@ -38,6 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         cron::trials(),
         errors::trials(),
         events::trials(),
+        examples::trials(),
         extremes::trials(),
         fencing::trials(),
         layers::trials(),

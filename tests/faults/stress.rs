@@ -2,7 +2,7 @@
 //! but short, with a test of the checker itself.
 
 #[allow(dead_code, unused_imports, reason = "shared with the program, which uses more of it")]
-#[path = "../../examples/stress/harness/mod.rs"]
+#[path = "../../tools/stress/harness/mod.rs"]
 pub(crate) mod harness;
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
-//! The command-line tool: its real program, built once.
+//! The command-line tool and the examples: their real programs, built once.
 
+use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -21,26 +22,33 @@ pub(crate) fn tool(url: &str) -> Command {
 
 /// The tool's program.
 pub(crate) fn program() -> &'static Path {
-    static PROGRAM: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    match PROGRAM.get_or_init(build) {
-        Ok(program) => program,
-        Err(problem) => panic!("the tool was not built: {problem}"),
-    }
+    static BUILT: OnceLock<Programs> = OnceLock::new();
+    &BUILT.get_or_init(|| build(&["--package", "setnx-lock-cli"]))["setnx-lock"]
 }
 
-/// Builds it.
-fn build() -> Result<PathBuf, String> {
+/// The program of an example.
+pub(crate) fn example(name: &str) -> &'static Path {
+    static BUILT: OnceLock<Programs> = OnceLock::new();
+    &BUILT.get_or_init(|| build(&["--package", "setnx-lock", "--examples"]))[name]
+}
+
+/// Programs by the names of their targets.
+type Programs = BTreeMap<String, PathBuf>;
+
+/// Builds them.
+fn build(what: &[&str]) -> Programs {
     let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["build", "--quiet", "--locked", "--package", "setnx-lock-cli"])
-        .args(["--message-format", "json-render-diagnostics"])
+        .args(["build", "--quiet", "--locked", "--message-format", "json-render-diagnostics"])
         .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")])
+        .args(what)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| error.to_string())?;
+        .expect("cargo can be run");
+    assert!(output.status.success(), "{what:?}: {}", String::from_utf8_lossy(&output.stderr));
     let messages = Message::parse_stream(output.stdout.as_slice());
     let programs = messages.filter_map(|message| match message {
-        Ok(Message::CompilerArtifact(artifact)) => artifact.executable,
+        Ok(Message::CompilerArtifact(artifact)) => Some((artifact.target.name, artifact.executable?.into())),
         _ => None,
     });
-    programs.last().map(Into::into).ok_or_else(|| String::from_utf8_lossy(&output.stderr).into_owned())
+    programs.collect()
 }

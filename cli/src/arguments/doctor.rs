@@ -6,16 +6,16 @@ use super::Server;
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0   there are no findings, or notes only
+  0   no findings, or notes only
   1   something should be changed
   2   locks do not work there: no protocol works, or it is a replica
-  69  the server was not reached
-  77  it refused the inspection";
+  69  the server is unreachable
+  77  the server refused the inspection";
 
 /// Report what a server can do for locks, and what may harm them there
 ///
-/// Says what to do about each finding. Exits with 0 if locks are safe as far as a single server can be, with 1 if something should be
-/// changed, and with 2 if no protocol works.
+/// Prints advice for each finding. Exits with 0 if nothing needs to be changed, with 1 if something should be, and with 2 if locks do not
+/// work there.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock doctor [OPTIONS] [URL]", after_long_help = EXIT_CODES)]
 #[command(mut_arg("url", |url| url.hide(true)))]

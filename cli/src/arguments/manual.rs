@@ -3,19 +3,19 @@
 use clap::Args;
 use clap_complete::Shell;
 
-/// Print a manual page
+/// Print a man page
 ///
 /// `setnx-lock man run | man -l -` shows it.
 #[derive(Args, Debug)]
 pub(crate) struct Man {
-    /// The command; without one the page of the tool
+    /// The command [default: the tool itself]
     #[arg(value_name = "COMMAND")]
     pub(crate) command: Option<String>,
 }
 
-/// Print the completions for a shell
+/// Print shell completions
 ///
-/// The page of the shell says where they belong: for bash a file completions/setnx-lock in ~/.local/share/bash-completion.
+/// For bash, save them as ~/.local/share/bash-completion/completions/setnx-lock.
 #[derive(Args, Debug)]
 pub(crate) struct Completions {
     /// The shell

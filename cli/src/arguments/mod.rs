@@ -25,15 +25,15 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// Distributed locks on Redis, from version 1.2 on: runs commands under them, shows them, and clears them
+/// Run commands under distributed locks on Redis 1.2 or newer; show and clear locks
 ///
 /// The keys and values are those of the Ruby gem redis-objects, so shell commands, Ruby programs and Rust programs exclude each other.
 #[derive(Debug, Parser)]
 #[command(name = "setnx-lock", version, styles = STYLES, max_term_width = 100, propagate_version = true)]
 #[command(arg_required_else_help = true, disable_help_flag = true)]
-#[command(after_help = "All of a command, with examples: setnx-lock help COMMAND")]
+#[command(after_help = "Details and examples: setnx-lock help COMMAND")]
 pub(crate) struct Arguments {
-    /// Print a short help; `setnx-lock help COMMAND` prints all
+    /// Print a summary; `setnx-lock help COMMAND` prints details
     #[arg(long, short, global = true, action = ArgAction::HelpShort, help_heading = "Help")]
     help: Option<bool>,
     #[command(subcommand)]
@@ -57,9 +57,9 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Server {
-    /// The server, also by REDIS_URL: redis://[user@]host[:port][/database] or unix:///path
+    /// The server: redis://[user@]host[:port][/database] or unix:///path
     ///
-    /// Put a password into the variable REDISCLI_AUTH or a file: other users can read the arguments of a process.
+    /// Pass the password in REDISCLI_AUTH or a file: other users can read the arguments of a process.
     #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]
     #[arg(default_value = "redis://127.0.0.1:6379/")]
     pub(crate) url: String,

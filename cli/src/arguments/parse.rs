@@ -22,7 +22,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
 /// The same for a time that has to be longer than zero.
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
     match time(text)? {
-        short if short < Duration::from_millis(1) => Err("a millisecond at least".into()),
+        short if short < Duration::from_millis(1) => Err("must be at least one millisecond".into()),
         time => Ok(time),
     }
 }

@@ -15,11 +15,11 @@ Examples:
     setnx-lock run nightly -- ./report.sh
   Skip if another has it, without an error:
     setnx-lock run --no-wait -E 0 nightly -- ./report.sh
-  From cron on several machines, of which one is to run it:
+  A cron job on several machines, run by one of them:
     setnx-lock run -n -E 0 --hold-at-least 30s nightly -- ./report.sh
-  One deployment at a time, with a name that the others see:
+  One deployment at a time, with a name that others see:
     setnx-lock run --wait-forever --name=ann deploy -- ./deploy.sh
-  A storage that checks fencing tokens:
+  For storage that checks fencing tokens:
     setnx-lock run --fence --shell k -- 'put $SETNX_LOCK_FENCING_TOKEN'
 
 Environment of the command:
@@ -28,21 +28,21 @@ Environment of the command:
                             in seconds since 1970
   SETNX_LOCK_FENCING_TOKEN  with --fence
 
-Exit codes: that of the command, or 128+N if signal N ended it, but
+Exit codes: the command's, or 128+N if signal N ended it; otherwise
   75  contended: another holder has the lock
-  65  stuck: the key holds what never expires, or no lock
+  65  stuck: the key holds a value that never expires
   69  unreachable: no connection to the server, or it grants no locks now
-  77  refused: by the server, or it is too old
+  77  refused: by the server, or the server is too old
   74  unknown: a reply was lost, the lock may be held until it expires
   70  lost: the lock was lost while the command ran
-  64  the arguments make no sense
+  64  invalid arguments
   71  the system refused something
   126, 127  the command cannot be run, or was not found";
 
 /// Run a command while holding a lock
 ///
 /// Acquires the lock, runs the command, and releases the lock when the command has ended. The lease of the lock is extended while the
-/// command runs. If the lock is lost all the same, the command is ended.
+/// command runs. If the lock is lost, the tool ends the command.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock run [OPTIONS] <KEY> -- <CMD>...")]
 #[command(after_long_help = EXAMPLES, after_help = "Examples, environment and exit codes: setnx-lock help run")]
@@ -55,61 +55,61 @@ pub(crate) struct Run {
     #[arg(value_name = "CMD", last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 
-    /// How long the lease lasts unless it is extended: if this machine crashes, others get the lock after it [default: 60s, or --hold-at-least if longer]
+    /// How long the lease lasts; after a crash of this machine, others get the lock when it ends [default: 60s, or --hold-at-least if longer]
     #[arg(long, short = 'e', value_name = "TIME", value_parser = parse::interval)]
     pub(crate) expiration: Option<Duration>,
     /// How long to wait for the lock
     #[arg(long, short = 'w', value_name = "TIME", value_parser = parse::time, default_value = "5s")]
     #[arg(conflicts_with_all = ["no_wait", "wait_forever"])]
     pub(crate) timeout: Duration,
-    /// Make one attempt, and do not wait
+    /// Make one attempt; do not wait
     #[arg(long, short = 'n', conflicts_with = "wait_forever")]
     pub(crate) no_wait: bool,
-    /// Wait until the lock is acquired, also while the server is a replica or full; one that cannot be reached for 5 s ends the wait
+    /// Wait without a limit, even while the server is a replica or full; fails if it is unreachable for 5 s
     #[arg(long)]
     pub(crate) wait_forever: bool,
-    /// How often to look while waiting
+    /// How often to look at the key while waiting
     #[arg(long, value_name = "TIME", value_parser = parse::interval, default_value = "100ms")]
     pub(crate) poll: Duration,
-    /// Wake other waiting processes at the release, and be woken by theirs (Redis 2.0) [default: true with auto, else false]
+    /// Wake other waiting processes on release, and be woken by them (Redis 2.0) [default: true with auto, else false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) notify: Option<bool>,
-    /// Which commands to send; auto is the best protocol that the server has
+    /// Redis commands to use; auto selects the best protocol that the server supports
     #[arg(long, value_name = "PROTOCOL", value_enum, default_value_t = GivenProtocol::Auto)]
     pub(crate) protocol: GivenProtocol,
 
-    /// For how long in all the lease is extended; the expiration, for not at all [default: 24h]
+    /// Keep extending the lease for at most this long; give the expiration to disable extension [default: 24h]
     #[arg(long, value_name = "AT_MOST", value_parser = parse::interval)]
     pub(crate) auto_extend: Option<Duration>,
-    /// Keep the lock at least so long, also if the command ends sooner
+    /// Hold the lock for at least this long, even if the command ends sooner
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "0s", hide_default_value = true)]
     pub(crate) hold_at_least: Duration,
-    /// Never release the lock: leave it to expire
+    /// Never release the lock; leave it to expire
     #[arg(long)]
     pub(crate) keep: bool,
-    /// Take a fencing token, and give it to the command
+    /// Take a fencing token and pass it to the command
     #[arg(long)]
     pub(crate) fence: bool,
-    /// Write a name that others see while the lock is held (Redis 2.0), after an equals sign; --name= writes the host and the process id
+    /// Show others this name while the lock is held (Redis 2.0); --name= uses the host name and process id
     #[arg(long, value_name = "NAME", require_equals = true)]
     pub(crate) name: Option<String>,
 
-    /// What to do with the command if the lock is lost, and if this process is killed
+    /// What to do with the command if the lock is lost or this process is killed
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnLoss::Term)]
     pub(crate) on_loss: OnLoss,
-    /// How long after SIGTERM to send SIGKILL
+    /// Time between SIGTERM and SIGKILL
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "10s")]
     pub(crate) grace: Duration,
-    /// Run the command by /bin/sh -c
+    /// Pass the command to /bin/sh -c
     #[arg(long)]
     pub(crate) shell: bool,
-    /// Exit with another code: 0, for contention, or CONDITION=CODE; several with commas. With 0 it is no error
+    /// Exit code for contention (e.g. 0), or CONDITION=CODE[,…]; a condition mapped to 0 prints no error
     #[arg(long, short = 'E', value_name = "CODES", value_delimiter = ',', value_parser = exit_code)]
     exit_code: Vec<(Condition, u8)>,
-    /// Say what happens to the lock
+    /// Report what happens to the lock
     #[arg(long, short, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
-    /// Say nothing about the lock but errors
+    /// Report errors only
     #[arg(long, short)]
     pub(crate) quiet: bool,
     #[command(flatten)]
@@ -148,7 +148,7 @@ pub(crate) enum OnLoss {
     Term,
     /// SIGKILL to its process group
     Kill,
-    /// It runs on, with a warning
+    /// It keeps running, with a warning
     Warn,
 }
 
@@ -197,8 +197,9 @@ fn exit_code(text: &str) -> Result<(Condition, u8), String> {
             .collect();
         format!("unknown condition {condition:?}; known are {}", known.join(", "))
     })?;
-    let code =
-        code.parse().map_err(|_| format!("{code:?} is no exit code; give 0 to 255, as in 0 or lost=99"))?;
+    let code = code
+        .parse()
+        .map_err(|_| format!("invalid exit code {code:?}; expected 0 to 255, for example 0 or lost=99"))?;
     Ok((condition, code))
 }
 

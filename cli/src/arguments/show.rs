@@ -11,18 +11,18 @@ use super::{Server, parse};
 const CLEAR_EXIT_CODES: &str = "\
 Exit codes:
   0   the key was removed, or there was none
-  1   the answer was no
-  64  there was no terminal and no --yes
-  65  the key holds no lock
-  69  unreachable: no connection to the server, or it is not ready
+  1   you answered no
+  64  no terminal and no --yes
+  65  the key does not hold a lock
+  69  unreachable: no connection to the server, or the server is not ready
   74  the reply was lost: look again
-  75  the key holds something else by now
-  77  the server refused, for one key at least";
+  75  the key has changed meanwhile
+  77  the server refused to remove at least one key";
 
 /// Show what keys hold
 ///
-/// Says of each key whether it is free, held until when and by whom, held without an expiration, held by a gem with a time to live, or no
-/// lock; how many waiters are listed for notifications, and where the fencing counter is.
+/// Prints for each key whether it is free, held (until when and by whom), held without an expiration, held by a gem with a time to live, or
+/// not a lock; how many waiters are listed for notifications; and the last fencing token.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock status [OPTIONS] <KEY>...")]
 pub(crate) struct Status {
@@ -32,30 +32,30 @@ pub(crate) struct Status {
     /// Print one JSON object per key and line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print nothing: exit with 0 if all are free or expired, with 75 if one is held
+    /// Print nothing; exit with 0 if all keys are free or expired, with 75 if one is held
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
     #[command(flatten)]
     pub(crate) server: Server,
 }
 
-/// List the locks on a server, those that expire first at the top
+/// List the locks on a server, soonest to expire first
 ///
-/// A key counts as a lock if its value is a time with a fraction, as locks with an expiration have it; or if its name ends in _lock and it
-/// holds what the gem writes without an expiration. SCAN finds them, which needs Redis 2.8; see --keys for servers before it.
+/// A key counts as a lock if its value is a time with a fraction, or if its name ends in _lock and its value is what the gem writes without
+/// an expiration. Finding keys needs SCAN (Redis 2.8); see --keys for older servers.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock list [OPTIONS] [PATTERN]")]
 pub(crate) struct List {
-    /// Which keys, as Redis matches them: *, ?, [abc]
+    /// Keys to list, as a Redis pattern: *, ?, [abc]
     #[arg(value_name = "PATTERN", default_value = "*")]
     pub(crate) pattern: OsString,
-    /// Use KEYS on a server before 2.8: it blocks the server while it looks at every key
+    /// Use KEYS, for servers before 2.8; it blocks the server while it looks at every key
     #[arg(long)]
     pub(crate) keys: bool,
     /// Print one JSON object per lock and line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print the list again and again until interrupted [default interval: 2s]
+    /// Repeat the list until interrupted [default interval: 2s]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
     #[arg(value_parser = parse::interval)]
     pub(crate) watch: Option<Duration>,
@@ -65,8 +65,8 @@ pub(crate) struct List {
 
 /// Remove a lock whose holder is known to have crashed
 ///
-/// Shows what the key holds, asks, and removes it only if it still holds that. On a server before 2.2 a holder that acquires the lock within
-/// the last moment can lose it.
+/// Shows what the key holds, asks, and removes the key if it has not changed. Before Redis 2.2, a holder that acquires the lock at the last
+/// moment can lose it.
 #[derive(Args, Debug)]
 #[command(after_long_help = CLEAR_EXIT_CODES)]
 #[command(
@@ -77,13 +77,13 @@ pub(crate) struct Clear {
     #[arg(value_name = "KEY", required_unless_present = "expired", conflicts_with = "expired")]
     #[arg(value_parser = parse::key())]
     pub(crate) key: Option<Key>,
-    /// Remove every lock under the pattern whose time has passed, by taking it over and releasing it
+    /// Remove every expired lock that matches the pattern, by acquiring and releasing it
     #[arg(long, value_name = "PATTERN")]
     pub(crate) expired: Option<OsString>,
     /// Do not ask
     #[arg(long, short)]
     pub(crate) yes: bool,
-    /// Use KEYS on a server before 2.8, with --expired
+    /// With --expired: use KEYS, for servers before 2.8
     #[arg(long)]
     pub(crate) keys: bool,
     #[command(flatten)]
@@ -92,8 +92,7 @@ pub(crate) struct Clear {
 
 /// Print what happens to a lock, as it happens
 ///
-/// Reads the key again and again. What happens between two reads is seen as one change, and a lock that is acquired and released in
-/// between is not seen.
+/// Reads the key repeatedly. Changes between two reads appear as one, and a lock that is acquired and released between them does not appear.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock watch [OPTIONS] <KEY>")]
 pub(crate) struct Watch {
@@ -112,11 +111,11 @@ pub(crate) struct Watch {
 
 /// Print the key that the gem redis-objects uses for a lock
 ///
-/// For `lock :NAME` in a class: with an id that of one record, without one that of a lock with `global: true`. Gems before 2.0 and from 2.0
-/// on differ for a class in a module; then both keys are printed, the older one first.
+/// For `lock :NAME` in a class: the key of one record, or without an id the key of a lock with `global: true`. For a class in a module it
+/// prints two keys: of gems before 2.0, then of 2.0 and later.
 #[derive(Args, Debug)]
 pub(crate) struct GemKey {
-    /// The class as Ruby has it: Team, Billing::Invoice
+    /// The class as Ruby names it: Team, Billing::Invoice
     #[arg(value_name = "CLASS")]
     pub(crate) class: String,
     /// The lock's name in the class, without _lock

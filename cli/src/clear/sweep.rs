@@ -56,7 +56,7 @@ pub(super) fn sweep(arguments: &Clear, target: &Target, pattern: &[u8]) -> Resul
             Err(error) if error.is_lost() => {}
             Err(Error::Refused { refusal, .. }) => {
                 refused += 1;
-                progress.suspend(|| output::warning(&format!("lock {} was left: {refusal}", report.key)));
+                progress.suspend(|| output::warning(&format!("lock {} not removed: {refusal}", report.key)));
             }
             Err(error) => return Err(error.into()),
         }

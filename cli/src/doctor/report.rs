@@ -39,7 +39,7 @@ pub(super) struct ServerReport {
     pub(super) refused: BTreeMap<&'static str, Refusal>,
 }
 
-/// Whether a server is a master or a replica.
+/// A master, or a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Master,

@@ -172,7 +172,7 @@ pub(crate) fn locks(
         select(raw, keys.0)?;
     } else {
         return Err(Failure::usage(
-            "the server has no SCAN, which came with Redis 2.8; --keys uses KEYS, during which the server answers no other client",
+            "the server has no SCAN (Redis 2.8); --keys uses KEYS, which blocks the server meanwhile",
         ));
     }
     Ok(found.into_iter().collect())
@@ -192,7 +192,7 @@ impl redis::FromRedisValue for Listed {
     }
 }
 
-/// Whether a key holds a list, a set and so on. Up to 2.6 the code is ERR.
+/// Returns true if a key holds a list, a set and so on. Up to 2.6 the code is ERR.
 fn is_of_another_type(error: &ServerError) -> bool {
     error.code() == "WRONGTYPE" || error.details().is_some_and(|text| text.contains("wrong kind of value"))
 }
@@ -201,7 +201,7 @@ fn is_beside(key: &[u8]) -> bool {
     [WAITERS, FENCE, HOLDER, READERS].into_iter().any(|suffix| key.ends_with(suffix))
 }
 
-/// Whether a key looks like a lock's: it holds a time with a fraction, as locks with an expiration have it, so that plain timestamps are
+/// Returns true if a key looks like a lock's: it holds a time with a fraction, as locks with an expiration have it, so that plain timestamps are
 /// left out; or it has the name that the gem gives to locks, and a value that the gem writes into those without an expiration.
 fn is_lock(key: &Key, value: &[u8]) -> bool {
     match LockState::of_value(Some(value)) {
@@ -211,13 +211,13 @@ fn is_lock(key: &Key, value: &[u8]) -> bool {
     }
 }
 
-/// Whether a lock may have written the value: a number without more, or nothing. A text that begins with a number is read as a time, as
+/// Returns true if a lock may have written the value: a number without more, or nothing. A text that begins with a number is read as a time, as
 /// the gem reads it; but it is data of another program.
 pub(crate) fn may_be_a_locks(value: &[u8]) -> bool {
     value.is_empty() || is_number(value)
 }
 
-/// Whether the value is a decimal number, with or without a fraction; behind a colon the name of a host may follow one with a fraction.
+/// Returns true if the value is a decimal number, with or without a fraction; behind a colon the name of a host may follow one with a fraction.
 fn is_number(value: &[u8]) -> bool {
     let number = value.split(|byte| *byte == b':').next().unwrap_or(value);
     let mut parts = number.splitn(2, |byte| *byte == b'.');

@@ -41,7 +41,7 @@ impl Group {
         }
     }
 
-    /// Whether a process of the group is still running. One that has ended and is not waited for, as under a process 1 that takes its
+    /// Returns true if a process of the group is still running. One that has ended and is not waited for, as under a process 1 that takes its
     /// time, counts only where the system does not tell the difference.
     fn exists(&self) -> bool {
         killpg(self.0, None) != Err(Errno::ESRCH) && self.has_running().unwrap_or(true)

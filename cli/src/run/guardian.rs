@@ -46,14 +46,14 @@ impl Guard {
             Ok(mut child) => Self(child.stdin.take()),
             Err(error) => {
                 log::warn!(
-                    "if this process is killed the command runs on, since its guardian cannot be started: {error}"
+                    "cannot start the guardian, so the command keeps running if this process is killed: {error}"
                 );
                 Self(None)
             }
         }
     }
 
-    /// Whether there is one.
+    /// Returns true if there is one.
     pub(super) fn exists(&self) -> bool {
         self.0.is_some()
     }
@@ -93,7 +93,7 @@ pub(crate) fn guardian(arguments: &Guardian) -> ExitCode {
     group.send(Signal::SIGCONT);
     output::write_on_a_thread();
     output::warning(&format!(
-        "lock {key}: the tool was killed while its command ran, which gets {signal}; the lock is held until it expires"
+        "lock {key}: the tool was killed while its command ran; sending {signal} to the command; the lock stays held until it expires"
     ));
     group.end_rest((!kills).then(|| Instant::now() + arguments.grace));
     output::flush(Some(WRITTEN_WITHIN));

@@ -58,7 +58,7 @@ impl Drop for Spinner {
 
 fn message(lock: &Lock) -> String {
     let key = lock.key();
-    let Ok(state) = lock.state() else { return format!("waiting for {key}: no answer from the server") };
+    let Ok(state) = lock.state() else { return format!("waiting for {key}: no reply from the server") };
     let left = match &state {
         LockState::Until(expiry) => {
             expiry.date().map(|until| format!("held for {} more", span(until - now())))

@@ -29,7 +29,7 @@ pub(super) struct Supervisor {
     is_lost: bool,
     /// By which signal the command was stopped.
     stopped_by: Option<Signal>,
-    /// Whether the command's process group has the terminal, or is to have it again.
+    /// True if the command's process group has the terminal, or is to have it again.
     has_terminal: bool,
 }
 

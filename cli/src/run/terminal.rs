@@ -13,7 +13,7 @@ fn open() -> Option<File> {
     OpenOptions::new().read(true).write(true).open("/dev/tty").ok()
 }
 
-/// Whether this process's group has the terminal.
+/// Returns true if this process's group has the terminal.
 pub(super) fn is_ours() -> bool {
     open().is_some_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
 }

@@ -49,7 +49,7 @@ impl Look {
         Self { state: report.state(now), report }
     }
 
-    /// Whether the holder may be the same, whose name comes a moment after the value where the two are written in two trips.
+    /// Returns true if the holder may be the same, whose name comes a moment after the value where the two are written in two trips.
     pub(super) fn lacks_the_name_of(&self, before: Option<&Look>) -> bool {
         before.is_some_and(|before| {
             before.report.found != self.report.found

@@ -2,11 +2,12 @@
 
 use std::borrow::Cow;
 
-/// An id of a declared lock: an integer, a string, or a float, which is printed as Ruby prints it (`7.0`, where Rust prints `7`).
+/// An id of a [`DeclaredLock`](crate::DeclaredLock): an integer, a string or a float.
 ///
-/// For an id of another type pass what it prints, `id.to_string()`, if that is also what `#{id}` gives in Ruby.
+/// A float is printed the way Ruby prints it: `7.0`, where Rust prints `7`. For other types, pass the text that
+/// Ruby prints for `#{id}`.
 pub trait LockId {
-    /// Returns the id as it stands in the key.
+    /// Returns the id as it appears in the key.
     fn to_key_part(&self) -> Cow<'_, str>;
 }
 
@@ -46,8 +47,8 @@ impl<T: LockId + ?Sized> LockId for &T {
 }
 
 impl LockId for f64 {
-    /// The gem's `Float#to_s`: the shortest digits that read back the same, with an exponent below 0.0001, from 1e15
-    /// on for whole numbers, and from 1e16 on for all.
+    /// Prints like Ruby's `Float#to_s`: the shortest digits that read back the same, with an exponent below 0.0001,
+    /// from 1e15 on for whole numbers, and from 1e16 on for all.
     fn to_key_part(&self) -> Cow<'_, str> {
         if self.is_nan() {
             return "NaN".into();

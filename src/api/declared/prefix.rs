@@ -1,4 +1,4 @@
-//! The prefix of a declared lock's keys, made of the class name as the gem makes it.
+//! The prefix of a declared lock's keys, made from the class name the way the gem makes it.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Prefix {

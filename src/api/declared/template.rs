@@ -1,9 +1,10 @@
-//! The gem's `key:` templates: which of them can be taken as they are.
+//! The gem's `key:` templates: which of them can be used unchanged.
 
 /// The only thing that is filled into a template.
 pub(super) const ID: &str = "#{id}";
 
-/// Whether each `)` of a template follows its `(`, and none is left open: the gem reads a template as `%(…)`.
+/// Returns true if each `)` of a template follows its `(`, and none is left open: the gem reads a template as
+/// `%(…)`.
 pub(super) const fn pairs_parentheses(template: &str) -> bool {
     let template = template.as_bytes();
     let (mut n, mut open) = (0, 0_usize);
@@ -19,7 +20,7 @@ pub(super) const fn pairs_parentheses(template: &str) -> bool {
     open == 0
 }
 
-/// Whether Ruby would take a template as it is, but for each `#{id}` in it.
+/// Returns true if Ruby would replace nothing in a template except each `#{id}`.
 pub(super) const fn has_only_id(template: &str) -> bool {
     let (template, id) = (template.as_bytes(), ID.as_bytes());
     let mut n = 0;

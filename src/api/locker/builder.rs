@@ -1,4 +1,4 @@
-//! What a locker is built with: the pool, the timeouts, and the checks of the server.
+//! The settings of a locker: its connections, the timeouts, and the checks of the server.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,17 +9,19 @@ use crate::net::{DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend};
 use crate::report::error::Error;
 use crate::report::event::{EventSink, Observer};
 
-/// How many connections a pool opens at most unless set. A lock needs one only while a command is on its
-/// way, so this serves thousands of threads.
+/// The most connections that a pool opens unless set. A lock needs one only while a command is under way, so this
+/// serves thousands of threads.
 const DEFAULT_POOL_SIZE: u32 = 16;
 /// How long a call retries while the server is unreachable unless set.
 const DEFAULT_RETRY_FOR: Duration = Duration::from_secs(5);
-/// How many connections one client address can have to a port.
+/// The most connections that one client address can have to a port.
 const MOST_CONNECTIONS: u32 = 65_535;
-/// The length from which on a holder's name is refused, in bytes.
+/// The shortest length of a holder's name that is refused, in bytes.
 const MAX_NAME: usize = 257;
 
-/// What a [`Locker`] is built with.
+/// The settings of a [`Locker`] that is to be built.
+///
+/// Made by [`Locker::builder`], [`Locker::with_client`] or [`Locker::with_pool`].
 ///
 /// ```no_run
 /// use setnx_lock::Locker;
@@ -40,7 +42,7 @@ pub struct LockerBuilder {
     holder_name: Option<String>,
     checks_server: bool,
     settles: Duration,
-    /// Whether threads look for a reply before they sleep.
+    /// True if threads look for a reply before they sleep.
     looks: bool,
 }
 
@@ -51,8 +53,7 @@ enum Connections {
     Shared(UserPool),
 }
 
-/// A pool of the user's own, of any manager: builds a locker on it with a limit for commands, and one for the time that a server may be
-/// unreachable.
+/// The user's own pool, of any manager. `locker` builds a locker on it with a command timeout and a `retry_for`.
 #[derive(Clone)]
 struct UserPool {
     locker: Arc<dyn Fn(Duration, Duration) -> Locker + Send + Sync>,
@@ -98,18 +99,25 @@ impl LockerBuilder {
         }
     }
 
-    /// Limits the number of connections: 16 unless set. A lock uses one only while a command is on its way; more serve more
-    /// threads that lock different keys at the same moment. A pool of your own has its own size.
+    /// Sets the maximum number of connections, 16 by default.
+    ///
+    /// A lock uses a connection only while a command is under way, so 16 serve thousands of threads. More help
+    /// threads that lock different keys at the same moment. Not for [your own pool](Locker::with_pool), which has
+    /// its own size.
     pub fn pool_size(self, pool_size: u32) -> Self {
         Self { pool_size: Some(pool_size), ..self }
     }
 
-    /// Limits how long connecting may take: 2 s unless set. A pool of your own connects as its manager does.
+    /// Limits the time for connecting, 2 s by default. Not for [your own pool](Locker::with_pool), whose manager
+    /// connects.
     pub fn connect_timeout(self, limit: Duration) -> Self {
         Self { connect_timeout: Some(limit), ..self }
     }
 
-    /// Limits how long one command may take: 2 s unless set. A call on a lock ends within its timeout and this.
+    /// Limits the time for one command, 2 s by default.
+    ///
+    /// A call that waits for a lock returns at most this long after its timeout, with
+    /// [exceptions](crate::documentation::limits#how-long-a-call-takes).
     pub fn command_timeout(self, limit: Duration) -> Self {
         Self { command_timeout: limit, ..self }
     }
@@ -120,57 +128,78 @@ impl LockerBuilder {
         Self { looks: false, ..self }
     }
 
-    /// Limits how long a call that acquires retries while the server is unreachable, or while replies are lost in a row: 5 s
-    /// unless set, and at most the call's own timeout. Zero fails at the first failure to connect, as the gem does. A server that
-    /// refuses connections for now, since it is loading its data or has too many clients, is waited for up to the call's timeout.
+    /// Limits how long a waiting call retries while the server is unreachable, or while replies are lost in a row.
+    /// The default is 5 s.
     ///
-    /// Calls that do not wait, for example [`Lock::try_lock`](crate::Lock::try_lock) and [`LockGuard::release`](crate::LockGuard::release), never
-    /// retry. If the pool has open connections they wait for one, within one command timeout; a release on the locker's own connections waits
-    /// until its lease ends.
+    /// The call never retries for longer than its own timeout. With zero it fails at the first failure to connect.
+    /// A server that refuses connections for now, because it is loading its data or has too many clients, is
+    /// retried up to the call's timeout.
+    ///
+    /// Calls that do not wait, for example [`Lock::try_lock`](crate::Lock::try_lock) and
+    /// [`LockGuard::release`](crate::LockGuard::release), never retry. If all connections are in use, they wait for
+    /// one, for at most one command timeout. On the locker's own connections, a release waits for one until its
+    /// lease ends.
     pub fn retry_for(self, limit: Duration) -> Self {
         Self { retry_for: limit, ..self }
     }
 
-    /// Leaves a server alone until it has run for `time`: a restart may have lost the locks that holders still rely on. Choose the longest
-    /// expiration of any lock there. Zero unless set.
+    /// Acquires no locks until the server has run for `time`. Zero by default.
     ///
-    /// The server is asked on each new connection how long it has run, and a restart ends all connections. Until then calls wait for it up to
-    /// their timeout and fail with [`RefusalKind::Settling`](crate::RefusalKind::Settling). The server counts by its wall clock, in whole
-    /// seconds, so it may take up to two seconds longer. Needs the right to run INFO. It does not help after a failover, or if locks are lost
-    /// without a restart. For servers without persistence, above all those of a [`Quorum`](crate::Quorum).
+    /// A restart may have lost locks that their holders still rely on. Choose the longest expiration of any lock on
+    /// the server. Use it for servers without persistence, above all for those of a [`Quorum`](crate::Quorum).
+    ///
+    /// Until then, calls wait up to their timeout and fail with
+    /// [`RefusalKind::Settling`](crate::RefusalKind::Settling). The server counts whole seconds of its wall clock,
+    /// so the wait may last up to two seconds longer. The user needs the right to run `INFO`.
+    ///
+    /// It does not help after a failover, or if locks are lost without a restart.
     pub fn settle_after_restart(self, time: Duration) -> Self {
         Self { settles: time, ..self }
     }
 
-    /// Sends no INFO on new connections. A replica then shows only by refusing (up to 2.4 it refuses nothing), and a server too old for a
-    /// protocol by refusing an unknown command. [`Protocol::Auto`](crate::Protocol::Auto) is then Classic. A pool of your own opens its
-    /// connections without INFO anyway.
+    /// Sends no `INFO` on new connections.
+    ///
+    /// The server's role and version are then unknown. [`Protocol::Auto`](crate::Protocol::Auto) is Classic, and a
+    /// server that is too old for a protocol refuses an unknown command. A replica refuses writes, **but up to
+    /// Redis 2.4 it accepts them**. On [your own pool](Locker::with_pool), new connections send no `INFO` anyway.
     pub fn skip_server_check(self) -> Self {
         Self { checks_server: false, ..self }
     }
 
-    /// Sets a name for people, for example `host:pid`, 1 to 256 bytes. [`Lock::holder`](crate::Lock::holder) shows it, and so does the error of
-    /// a wait that ends without the lock, if the waiting locker has a name too. The trip after the acquisition, and after each extension, writes
-    /// it by SETEX (Redis 2.0) to `KEY:setnx-lock:holder`, for one second longer than the lease. If that fails, an event reports it; the lock is
-    /// not affected. A lock without an expiration shows no name.
+    /// Sets a name that shows who holds the lock, for example `host:pid`, from 1 to 256 bytes. None by default.
+    ///
+    /// [`Lock::holder`](crate::Lock::holder) returns it. The error of a wait that ends without the lock shows it
+    /// too, if the waiting locker also has a name. A lock without an expiration shows no name.
+    ///
+    /// The name is written to `KEY:setnx-lock:holder` with `SETEX` (Redis 2.0), in one more round trip after each
+    /// acquisition and extension. It expires one second after the lease. If it cannot be written, an event reports
+    /// it; the lock is not affected.
     pub fn holder_name(self, name: impl Into<String>) -> Self {
         Self { holder_name: Some(name.into()), ..self }
     }
 
-    /// Sets an observer, which receives the events of the locker's locks. Events still go to the
-    /// [`log`](https://docs.rs/log) crate, under the target `setnx_lock`; to silence them there, filter that target in your logger
-    /// (`RUST_LOG=warn,setnx_lock=off` with `env_logger`). An observer replaces an earlier one.
+    /// Sets the observer, which receives the events of the locker's locks. None by default; a second call replaces
+    /// the first observer.
+    ///
+    /// Events still go to the [`log`](https://docs.rs/log) crate, under the target `setnx_lock`. To silence them,
+    /// filter that target in your logger (`RUST_LOG=warn,setnx_lock=off` with `env_logger`).
     pub fn observer(self, observer: impl Observer) -> Self {
         Self { observer: EventSink::new(observer), ..self }
     }
 
-    /// Builds the locker. Connects to nothing yet.
+    /// Builds the locker. Contacts no server.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for a pool of no connections or of over 65,535, a timeout of zero, and a holder's name of no or
-    /// over 256 bytes; on a pool of your own for a size or a time for connecting, which are that pool's, and for a pool that tests connections
-    /// on check-out; for [`settle_after_restart`](Self::settle_after_restart) without the server check.
+    /// [`Error::Invalid`] for
+    ///
+    /// - a pool size of zero or above 65,535,
+    /// - a command or connect timeout of zero,
+    /// - a holder's name that is empty or longer than 256 bytes,
+    /// - [`settle_after_restart`](Self::settle_after_restart) without the server check, on your own pool or after
+    ///   [`skip_server_check`](Self::skip_server_check),
+    /// - your own pool with a pool size or a connect timeout, which are set on that pool,
+    /// - your own pool if it tests connections on check-out.
     pub fn build(self) -> Result<Locker, Error> {
         if let Some(problem) = self.problem() {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
@@ -224,7 +253,7 @@ impl LockerBuilder {
             }
             if pool.tests_on_check_out {
                 return Some(
-                    "the pool tests each connection on check-out, without a time limit, so a call could block for ever; build the pool \
+                    "the pool tests each connection on check-out, without a time limit, so a call could block forever; build the pool \
                      with `.test_on_check_out(false)`",
                 );
             }

@@ -15,11 +15,13 @@ use crate::wait::CancelToken;
 
 /// Several distributed locks on one server that are held together: all, or none.
 ///
-/// Each is an ordinary lock, which other programs may lock by itself. If all are free, they are acquired in one trip. Else they are waited
-/// for in the order of their keys' bytes, within one timeout; so two callers never wait for each other, and one of many keys gets its turn
-/// among callers of few. Locks that come early are extended while the others are waited for. What was acquired is released if the call fails.
+/// Each is an ordinary lock, which other programs may lock separately. If all are free, they are acquired in one
+/// round trip. Otherwise they are acquired one at a time in byte order, which prevents deadlock. A waiting call
+/// keeps the locks that it has and extends their leases, so callers with fewer keys cannot starve it. One timeout
+/// covers the whole call. If the call fails, it releases what it acquired.
 ///
-/// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
+/// [`documentation::several`](crate::documentation::several#several-keys-at-once) says more, for example [how to
+/// avoid deadlock](crate::documentation::several#avoid-deadlock) between calls.
 ///
 /// ```no_run
 /// use setnx_lock::{Error, LockOptions, Locker, MultiLock, Protocol};
@@ -34,28 +36,31 @@ use crate::wait::CancelToken;
 #[derive(Clone, Debug)]
 pub struct MultiLock {
     locker: Locker,
-    /// In the order of their bytes; no two are equal.
+    /// In byte order; no two are equal.
     keys: Arc<[Key]>,
     options: LockOptions,
     cancel_token: Option<CancelToken>,
     /// If the locks are permits: the queue of their semaphore.
     shared: Option<Key>,
-    /// Where they are a writer's: the number of readers, which all callers must share.
+    /// If they are a writer's: the number of readers, which all callers must share.
     readers: Option<ReaderCount>,
 }
 
 impl MultiLock {
-    /// The most keys that it can have: the time that a server takes to watch keys grows with their number squared.
+    /// The most keys that a `MultiLock` can have. The time that a server takes to watch keys grows with the square
+    /// of their number.
     pub const MAX_KEYS: usize = 1000;
 
-    /// Returns the locks of these keys, 1 to [`MAX_KEYS`](Self::MAX_KEYS) in any order; a key that comes twice counts once. Sends nothing.
+    /// Returns the locks of these keys, from 1 to [`MAX_KEYS`](Self::MAX_KEYS), in any order. Contacts no server.
     ///
-    /// All locks have the same options. [`max_attempts`](LockOptions::max_attempts) counts for each key; the timeout covers the whole call, and
-    /// `auto_extend` and `hold_at_least` count from when all are held.
+    /// A key that occurs twice counts once. All locks have the same options:
+    /// [`max_attempts`](LockOptions::max_attempts) counts for each key, and
+    /// [`auto_extend`](LockOptions::auto_extend) and [`hold_at_least`](LockOptions::hold_at_least) start counting
+    /// when all locks are held.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for another number of keys, and what [`Lock::new`](crate::Lock::new) refuses.
+    /// [`Error::Invalid`] for no key or too many, and for anything that [`Lock::new`](crate::Lock::new) refuses.
     pub fn new<K: Into<Key>>(
         locker: &Locker,
         keys: impl IntoIterator<Item = K>,
@@ -85,7 +90,7 @@ impl MultiLock {
         })
     }
 
-    /// Returns the locks as a writer's. `queue` is that of the threads for which one of these locks will do.
+    /// Returns the locks as a writer's. `queue` is the queue of the threads that accept any of the permits.
     pub(super) fn of_writer(self, readers: &ReaderCount, queue: Option<&Key>) -> Self {
         Self { shared: queue.cloned(), readers: Some(readers.clone()), ..self }
     }
@@ -96,21 +101,25 @@ impl MultiLock {
         Ok(Self { cancel_token: self.cancel_token.clone(), ..locks })
     }
 
-    /// Returns the locks with a token that ends their waits: see [`CancelToken`].
+    /// Returns the locks with a [`CancelToken`] that ends their waits.
     #[must_use]
     pub fn cancelled_by(self, token: &CancelToken) -> Self {
         Self { cancel_token: Some(token.clone()), ..self }
     }
 
-    /// Runs `body` while all locks are held and returns what it returns. Waits up to the timeout of the options. The locks are released
-    /// afterwards, also when the body panics. If one of them was lost meanwhile, that is the error, after `body` has run; any other failure
-    /// of the release goes to the log and the observer.
+    /// Runs `body` while all locks are held, and returns its result.
+    ///
+    /// Waits up to the timeout of the options. The locks are released afterwards, even if `body` panics. A failed
+    /// release is an error only if a lock was lost; any other failure goes to the log and the observer.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), and [`Error::Nested`] inside a `with` on one of the keys by the same thread. If all are held so by this
-    /// thread, and every option says [`reentrant`](LockOptions::reentrant), it joins those instead, and fails with [`Error::Lost`] if one was lost.
-    /// [`Error::Lost`] if the [release](MultiLockGuard::release) finds that a lock was lost.
+    /// - Those of [`lock`](Self::lock): `body` has not run.
+    /// - [`Error::Nested`] inside a `with` on one of the keys by the same thread. If the enclosing calls hold all
+    ///   keys, and every lock has the option [`reentrant`](LockOptions::reentrant), the call joins them instead,
+    ///   and fails with [`Error::Lost`] if a lock was lost.
+    /// - [`Error::Lost`] if the [release](MultiLockGuard::release) finds that a lock was lost. `body` has run and
+    ///   its result is dropped. **Another client may have worked at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
         let guard = self.lock_in_scope()?;
         let returned = body(&guard);
@@ -118,11 +127,12 @@ impl MultiLock {
         Ok(returned)
     }
 
-    /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the locks' errors as the body's type of error.
+    /// Runs a `body` that can fail while all locks are held, and returns its result: like [`with`](Self::with).
     ///
     /// # Errors
     ///
-    /// The body's own, and those of [`with`](Self::with), converted. If the body fails and a lock is lost, its own is returned.
+    /// The body's own error, and those of [`with`](Self::with), converted into the body's error type. If `body`
+    /// fails and a lock is lost, the body's error is returned.
     pub fn try_with<T, E: From<Error>>(
         &self,
         body: impl FnOnce(&MultiLockGuard) -> Result<T, E>,
@@ -140,34 +150,39 @@ impl MultiLock {
         }
     }
 
-    /// Waits until all locks are held, up to the timeout of the options. How each is waited for is said at [`Lock::lock`](crate::Lock::lock).
+    /// Waits until all locks are held, up to the timeout of the options, and returns their guard. Each lock is
+    /// polled like a [`Lock`](crate::Lock::lock).
     ///
     /// # Errors
     ///
-    /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired, and [`Error::Lost`] if a
-    /// lock was lost while others were waited for, and no time was left to begin again. No lock is held then, unless the error says so:
-    /// [`Error::InDoubt`] if the reply to a command was lost, and [`Error::Several`] where that concerns several keys, or a lock that was
-    /// acquired could not be released again.
+    /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired, and
+    ///
+    /// - [`Error::Lost`] if a lock was lost during the wait for others, and no time was left to start over.
+    /// - [`Error::Several`] if several keys are in doubt after a lost reply, or if an acquired lock could not be
+    ///   released again.
+    ///
+    /// No lock is held after an error, except that the keys of [`Error::InDoubt`] and [`Error::Several`] may be.
     pub fn lock(&self) -> Result<MultiLockGuard, Error> {
         self.acquire(&self.options, HoldKind::Movable)
     }
 
-    /// Tries once: returns `None` if one of the locks is held. Waits for no holder, only for the server ([how
-    /// long](crate::documentation::limits)).
+    /// Tries once to acquire all locks. Returns `None` if another holder has one of them.
+    ///
+    /// Does not wait for a holder, only for [the server](crate::documentation::limits#how-long-a-call-takes).
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], for which it returns `None`.
     pub fn try_lock(&self) -> Result<Option<MultiLockGuard>, Error> {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Waits for all locks up to `timeout`, whatever the options say. Returns `None` if they were not acquired in that time, or in the allowed
-    /// attempts.
+    /// Waits for all locks up to `timeout` instead of the timeout of the options. Returns `None` if they were not
+    /// acquired in that time, or within the allowed [attempts](LockOptions::max_attempts).
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], for which it returns `None`.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<MultiLockGuard>, Error> {
         match self.acquire(&self.options.timeout(timeout), HoldKind::Movable) {
             Ok(guard) => Ok(Some(guard)),
@@ -184,7 +199,7 @@ impl MultiLock {
         Ok(MultiLockGuard::new(engine, engine.acquire_all(wanted, kind)?))
     }
 
-    /// Joins the calls that this thread is in on all keys, if all may be nested.
+    /// Joins the enclosing calls of this thread on all keys if all are reentrant.
     fn enclosing(&self) -> Option<MultiLockGuard> {
         let engine = self.locker.engine();
         if !self.options.reentrant || !engine.identity.is_this_process() {

@@ -14,11 +14,10 @@ use crate::run::hold::Hold;
 use crate::run::{Acquired, Engine, Leaving};
 use crate::values::key::Key;
 
-/// Several locks that are held together: released when dropped, also by a panic, in one trip (two in
-/// [`Protocol::Watched`](crate::Protocol::Watched) and [`Protocol::Ttl`](crate::Protocol::Ttl), and where
-/// [`hold_at_least`](crate::LockOptions::hold_at_least) leaves them to expire).
+/// Several locks that are held together. They are released when dropped, even by a panic.
 ///
-/// What a [`LockGuard`] can do for one lock, this does for all, in as many trips as for one. [`guards`](Self::guards) are those of each key.
+/// Its methods do for all locks what those of a [`LockGuard`] do for one, in the same number of round trips. The
+/// loss of one lock counts as the loss of all.
 #[must_use = "if unused, the locks are released at once"]
 pub struct MultiLockGuard {
     /// In the order of their keys; at least one.
@@ -36,7 +35,7 @@ impl MultiLockGuard {
         Self { guards: holds.into_iter().map(guard).collect() }
     }
 
-    /// Releases all but that of one of the keys, and returns that.
+    /// Releases all locks except the one of this key, and returns its guard.
     pub(super) fn keep_one(mut self, key: &Key) -> LockGuard {
         let at = self.guards.iter().position(|guard| guard.key() == key);
         let Some(at) = at else { unreachable!("it is one of the keys") };
@@ -56,48 +55,50 @@ impl MultiLockGuard {
         self.guards.iter().map(LockGuard::hold).collect()
     }
 
-    /// Returns the guard of each key, in the order of the keys.
-    #[must_use = "this only returns them"]
+    /// Returns the guard of each key, in key order.
+    #[must_use = "if unused, the call has no effect"]
     pub fn guards(&self) -> &[LockGuard] {
         &self.guards
     }
 
-    /// Returns how long all locks can still be relied on: the shortest of [`LockGuard::remaining`]; `None` without an expiration.
+    /// Returns how much longer all locks can be relied on, which is the shortest [`LockGuard::remaining`]; `None`
+    /// without an expiration.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.guards.iter().filter_map(LockGuard::remaining).min()
     }
 
-    /// Returns when the first lease ends, by the wall clock; `None` without an expiration.
+    /// Returns the end of the first lease to end, by the wall clock; `None` without an expiration.
     #[must_use]
     pub fn expires_at(&self) -> Option<DateTime<Utc>> {
         self.guards.iter().filter_map(LockGuard::expires_at).min()
     }
 
-    /// Checks that no lease has passed and that no loss was noticed: see [`LockGuard::ensure_held`].
+    /// Checks that no lease has ended and that no loss was noticed: see [`LockGuard::ensure_held`].
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] with the first key that is not held any more.
+    /// [`Error::Lost`] with the first key that is no longer held.
     pub fn ensure_held(&self) -> Result<(), Error> {
         self.guards.iter().try_for_each(LockGuard::ensure_held)
     }
 
-    /// Extends all leases, as [`LockGuard::extend`] does one, in as many trips as for one.
+    /// Extends all leases: see [`LockGuard::extend`].
     ///
     /// # Errors
     ///
-    /// Those of [`LockGuard::extend`], with the first key that is lost, else the first that failed. Other leases may have been extended:
-    /// [`remaining`](Self::remaining) of each guard says for how long.
+    /// Those of [`LockGuard::extend`], with the first key that is lost, otherwise with the first that failed. Other
+    /// leases may have been extended: [`LockGuard::remaining`] of each of the [`guards`](Self::guards) says for how
+    /// long.
     pub fn extend(&self) -> Result<(), Error> {
         self.extend_to(None)
     }
 
-    /// Extends all leases to ones of `lease` from now on, as [`LockGuard::extend_by`].
+    /// Starts new leases that last for `lease` from now: see [`LockGuard::extend_by`].
     ///
     /// # Errors
     ///
-    /// Those of [`extend`](Self::extend), and [`Error::Invalid`] for a time that is none.
+    /// Those of [`extend`](Self::extend), and [`Error::Invalid`] if `lease` is out of range.
     pub fn extend_by(&self, lease: Duration) -> Result<(), Error> {
         self.extend_to(Some(lease))
     }
@@ -108,16 +109,16 @@ impl MultiLockGuard {
         Self::first_failure(self.engine()?.extend(&self.holds(), lease))
     }
 
-    /// Asks the server whether the locks are still held, in one trip: see [`LockGuard::verify`].
+    /// Asks the server whether all locks are still held: see [`LockGuard::verify`].
     ///
     /// # Errors
     ///
-    /// Those of [`LockGuard::verify`], with the first key that is lost, else the first that failed.
+    /// Those of [`LockGuard::verify`], with the first key that is lost, otherwise with the first that failed.
     pub fn verify(&self) -> Result<(), Error> {
         Self::first_failure(self.engine()?.verify(&self.holds()))
     }
 
-    /// Returns the first loss, else the first failure: what holds for the other keys, their guards say.
+    /// Returns the first loss, otherwise the first failure. The guards say what applies to the other keys.
     fn first_failure(outcomes: Vec<Result<(), Error>>) -> Result<(), Error> {
         let mut failures: Vec<Error> = outcomes.into_iter().filter_map(Result::err).collect();
         failures.sort_by_key(|error| !error.is_lost());
@@ -134,15 +135,16 @@ impl MultiLockGuard {
         }
     }
 
-    /// Returns a signal that says when one of the locks is lost, for the threads that do the protected work.
+    /// Returns a signal that tells the working threads whether one of the locks is lost: see
+    /// [`LockGuard::loss_signal`].
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
         self.guards.iter().for_each(|guard| guard.engine().watch(guard.hold()));
         LossSignal::of_all(self.guards.iter().map(|guard| Arc::clone(guard.hold())))
     }
 
-    /// Calls `act` with the key when the first of the locks is lost, and at once if one is; never once the locks are released: see
-    /// [`LockGuard::on_loss`].
+    /// Calls `act` with the key when the first of the locks is lost, or at once if one is lost already. After a
+    /// timely release `act` never runs: see [`LockGuard::on_loss`].
     pub fn on_loss(&self, act: impl FnOnce(&Key, LossReason) + Send + 'static) {
         let act = Arc::new(Mutex::new(Some(act)));
         for guard in &self.guards {
@@ -156,8 +158,7 @@ impl MultiLockGuard {
         }
     }
 
-    /// Returns the fencing token of each key, in the order of the keys: see [`LockGuard::fencing_token`]. Those that are not there yet are
-    /// taken in one trip (two in Watched and Ttl).
+    /// Returns the fencing token of each key, in key order: see [`LockGuard::fencing_token`].
     ///
     /// # Errors
     ///
@@ -167,21 +168,23 @@ impl MultiLockGuard {
         self.guards.iter().zip(tokens).map(|(guard, token)| Ok((guard.key(), token?))).collect()
     }
 
-    /// Ends the hold without releasing: see [`LockGuard::leave_to_expire`].
+    /// Ends the hold without releasing the locks: see [`LockGuard::leave_to_expire`].
     ///
     /// # Errors
     ///
-    /// Those of [`LockGuard::leave_to_expire`], as in [`release`](Self::release).
+    /// Those of [`LockGuard::leave_to_expire`], chosen as in [`release`](Self::release).
     pub fn leave_to_expire(mut self) -> Result<(), Error> {
         LockGuard::end_all(&mut self.guards, Leaving::Keep)
     }
 
-    /// Releases all locks together: see [`LockGuard::release`]. Where one of them meets a failure, the others are released all the same.
+    /// Releases all locks and reports the outcome: see [`LockGuard::release`]. If one release fails, the other
+    /// locks are released all the same.
     ///
     /// # Errors
     ///
-    /// Those of [`LockGuard::release`]. If any lock was lost, [`Error::Lost`] with the first such key; else the failure of the first key,
-    /// or [`Error::Several`] if more than one failed. Events say what came of each.
+    /// Those of [`LockGuard::release`]. If any lock was lost, [`Error::Lost`] with the first such key. Otherwise
+    /// the error of the key that failed, or [`Error::Several`] if more than one failed. Events report the outcome
+    /// of each key.
     pub fn release(mut self) -> Result<(), Error> {
         LockGuard::end_all(&mut self.guards, Leaving::Release)
     }
@@ -193,7 +196,7 @@ impl MultiLockGuard {
 }
 
 impl Drop for MultiLockGuard {
-    /// Releases, and reports a failure to the log and the observer.
+    /// Releases the locks, and reports a failure to the log and the observer.
     fn drop(&mut self) {
         // Those of a nested call end nothing.
         let _ = LockGuard::end_all(&mut self.guards, Leaving::Release);

@@ -6,10 +6,10 @@ use std::ops::Deref;
 use crate::api::guard::LockGuard;
 use crate::report::error::Error;
 
-/// A held permit, of a [`Semaphore`](crate::Semaphore) or of a reader of an [`RwLock`](crate::RwLock). Dropping it releases it, even during a
-/// panic.
+/// A permit that is held, of a [`Semaphore`](crate::Semaphore) or as a reader of an [`RwLock`](crate::RwLock). It
+/// is released when dropped, even by a panic.
 ///
-/// It is the guard of an ordinary lock, and does what a [`LockGuard`] does.
+/// It is the guard of an ordinary lock, and has all methods of a [`LockGuard`].
 #[must_use = "if unused, the permit is released at once"]
 pub struct Permit {
     guard: LockGuard,
@@ -21,13 +21,14 @@ impl Permit {
         Self { guard, slot }
     }
 
-    /// Returns which permit this is, from 0 on.
+    /// Returns the number of this permit, counted from 0. While their leases last, no two holders have the same
+    /// number.
     #[must_use]
     pub fn slot(&self) -> usize {
         self.slot
     }
 
-    /// Releases the permit: see [`LockGuard::release`].
+    /// Releases the permit and reports the outcome: see [`LockGuard::release`].
     ///
     /// # Errors
     ///
@@ -36,7 +37,7 @@ impl Permit {
         self.guard.release()
     }
 
-    /// Ends the hold without releasing: see [`LockGuard::leave_to_expire`].
+    /// Ends the hold without releasing the permit: see [`LockGuard::leave_to_expire`].
     ///
     /// # Errors
     ///

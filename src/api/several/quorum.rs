@@ -1,4 +1,4 @@
-//! A lock on several independent servers, which its holder has while a majority of them has granted it.
+//! A lock on several independent servers, held while a majority of them has granted it.
 
 use std::borrow::Borrow;
 use std::thread;
@@ -15,19 +15,21 @@ use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 
-/// How often a pause looks whether a locker was shut down.
+/// How often a pause checks whether a locker was shut down.
 const SHUT_DOWN_CHECKED_EVERY: Duration = Duration::from_millis(50);
 
-/// A lock on several independent masters: held while a majority of them has granted it, so that it survives the loss of any minority.
+/// A lock on several independent masters, held while a majority of them has granted it. It survives the loss of any
+/// minority.
 ///
-/// It asks all servers at the same time, each on a thread of its locker, and is acquired as soon as a majority has granted an ordinary lock and
-/// at least half of their leases is left. Otherwise it gives all locks back, and tries again after a random pause: the poll interval on
-/// average. A lock that a server grants later is taken in. The servers may be of different versions, each with the protocol of the options
-/// ([`Protocol::Auto`](crate::Protocol::Auto): each with its own).
+/// A call asks all servers at the same time. It acquires the lock once a majority has granted leases of which at
+/// least half the time is left. Otherwise it gives everything back and tries again after a random pause, on average
+/// the poll interval. The servers may have different versions: [`Protocol::Auto`](crate::Protocol::Auto) selects a
+/// protocol for each.
 ///
-/// Use it with [`LockerBuilder::settle_after_restart`](crate::LockerBuilder::settle_after_restart), since a server that restarts without its
-/// locks would grant them again. What a quorum does not give is said in [`documentation::limits`](crate::documentation::limits).
-/// [`documentation::servers`](crate::documentation::servers) says when it is worth it.
+/// **Build the lockers with [`settle_after_restart`](crate::LockerBuilder::settle_after_restart)**: a server that
+/// restarts without its locks would grant them again. [The
+/// limits](crate::documentation::limits#a-quorum-of-servers) say what a quorum does not guarantee, and [the
+/// topologies](crate::documentation::servers#which-topology) when it is worth its cost.
 ///
 /// ```no_run
 /// use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
@@ -49,16 +51,18 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// Returns the lock of this key on the servers of these lockers: an odd number of them, each of another server. Sends nothing.
+    /// Returns the lock of this key on the servers of these lockers, an odd number of different servers. Contacts
+    /// no server.
+    ///
     /// [`reentrant`](LockOptions::reentrant) and [`notify_waiters`](LockOptions::notify_waiters) have no effect.
     ///
-    /// Cheap for lockers that are kept: the threads are theirs. Each starts at the first call, ends after 5 s without one, and is ended by
-    /// [`Locker::shut_down`].
+    /// Create the lockers once and keep them. Each runs one thread for its quorums, which starts at the first call,
+    /// ends after 5 s without one, and is ended by [`Locker::shut_down`].
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for no locker, an even number of them, or two with the same address, for options without an expiration, and for what
-    /// [`Lock::new`](crate::Lock::new) refuses.
+    /// [`Error::Invalid`] for no locker, an even number of them, two with the same address, options without an
+    /// expiration, and anything that [`Lock::new`](crate::Lock::new) refuses.
     pub fn new<L: Borrow<Locker>>(
         lockers: impl IntoIterator<Item = L>,
         key: impl Into<Key>,
@@ -68,8 +72,10 @@ impl Quorum {
         Ok(Self { servers, options, cancel_token: None })
     }
 
-    /// Returns the lock with an allowance for clocks: the hold ends this much before its leases, so that the clocks of clients may differ by
-    /// up to a second more than this. Zero unless set: the extra second of each lease is enough for clocks less than a second apart.
+    /// Returns the lock with an allowance for the clocks of clients, which may then differ by one second more than
+    /// `allowance`. Zero by default.
+    ///
+    /// The hold ends this much before its leases.
     ///
     /// # Errors
     ///
@@ -80,19 +86,23 @@ impl Quorum {
         Ok(Self { servers, options, ..self })
     }
 
-    /// Returns the lock with a token that ends its waits: see [`CancelToken`].
+    /// Returns the lock with a [`CancelToken`] that ends its waits.
     #[must_use]
     pub fn cancelled_by(self, token: &CancelToken) -> Self {
         Self { cancel_token: Some(token.clone()), ..self }
     }
 
-    /// Runs `body` while the lock is held and returns what it returns. Waits up to the timeout of the options. The lock is released afterwards,
-    /// also when the body panics. If it was lost meanwhile, that is the error, after `body` has run; any other failure of the release goes to
-    /// the log and the observers of the lockers.
+    /// Runs `body` while the lock is held, and returns its result.
+    ///
+    /// Waits up to the timeout of the options. The lock is released afterwards, even if `body` panics. A failed
+    /// release is an error only if the lock was lost; any other failure goes to the log and the observers of the
+    /// lockers.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), and an [`Error::NoMajority`] that [is a loss](Error::is_lost).
+    /// Those of [`lock`](Self::lock): `body` has not run. If the lock was lost, [`Error::NoMajority`] for which
+    /// [`Error::is_lost`] returns true: `body` has run and its result is dropped. **Another client may have worked
+    /// at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&QuorumGuard) -> R) -> Result<R, Error> {
         let guard = self.acquire(self.options.timeout, HoldKind::Scoped)?;
         let returned = body(&guard);
@@ -100,11 +110,12 @@ impl Quorum {
         Ok(returned)
     }
 
-    /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the lock's errors as the body's type of error.
+    /// Runs a `body` that can fail while the lock is held, and returns its result: like [`with`](Self::with).
     ///
     /// # Errors
     ///
-    /// The body's own, and those of [`with`](Self::with), converted. If the body fails and the lock is lost, its own is returned.
+    /// The body's own error, and those of [`with`](Self::with), converted into the body's error type. If `body`
+    /// fails and the lock is lost, the body's error is returned.
     pub fn try_with<T, E: From<Error>>(
         &self,
         body: impl FnOnce(&QuorumGuard) -> Result<T, E>,
@@ -115,35 +126,42 @@ impl Quorum {
         Ok(returned)
     }
 
-    /// Waits for the lock, up to the timeout of the options, and tries once more at the deadline. A server that does not answer is waited for
-    /// only where its answer matters, and at most one command timeout.
+    /// Waits for the lock, up to the timeout of the options, and returns its guard.
+    ///
+    /// The last attempt is made at the deadline. A server that does not answer delays the call only if its answer
+    /// matters, and for at most one command timeout.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMajority`], with what each server said: after contention until the timeout or the last
-    /// [attempt](LockOptions::max_attempts); if no majority could be reached for [`retry_for`](crate::LockerBuilder::retry_for); and at once if
-    /// a majority refuses in a way that does not [pass](Error::is_transient). Where a reply was lost, a thread gives the lock back as soon as
-    /// the server shows it. [`Error::Cancelled`] if the wait was ended from outside, [`Error::Nested`] inside a [`with`](Self::with) on the
-    /// same key by the same thread, [`Error::Forked`] in a forked child.
+    /// - [`Error::NoMajority`], with the answer of each server: after contention until the timeout or the last
+    ///   [attempt](LockOptions::max_attempts); if no majority could be reached for
+    ///   [`retry_for`](crate::LockerBuilder::retry_for); or at once if a majority refuses for a reason that is not
+    ///   [transient](Error::is_transient).
+    /// - [`Error::Cancelled`] if a [`CancelToken`] or [`Locker::shut_down`] ended the wait.
+    /// - [`Error::Nested`] inside a [`with`](Self::with) on the same key by the same thread.
+    /// - [`Error::Forked`] in a forked child.
+    ///
+    /// After a lost reply, a background thread releases the lock on that server as soon as the server shows that it
+    /// was granted.
     pub fn lock(&self) -> Result<QuorumGuard, Error> {
         self.acquire(self.options.timeout, HoldKind::Movable)
     }
 
-    /// Tries once: returns `None` if other holders have so many servers that no majority is left.
+    /// Tries once to acquire the lock. Returns `None` if other holders leave no majority of servers free.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), except contention, which is `None` here.
+    /// Those of [`lock`](Self::lock), except contention, for which it returns `None`.
     pub fn try_lock(&self) -> Result<Option<QuorumGuard>, Error> {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Waits for the lock up to `timeout`, whatever the options say. Returns `None` if it was not acquired in that time, or in the allowed
-    /// attempts.
+    /// Waits for the lock up to `timeout` instead of the timeout of the options. Returns `None` if it was not
+    /// acquired in that time, or within the allowed [attempts](LockOptions::max_attempts).
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock), except contention, which is `None` here.
+    /// Those of [`lock`](Self::lock), except contention, for which it returns `None`.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<QuorumGuard>, Error> {
         match self.acquire(Some(timeout), HoldKind::Movable) {
             Ok(guard) => Ok(Some(guard)),
@@ -189,7 +207,7 @@ impl Quorum {
         }
     }
 
-    /// Fails where the lock is not to be asked for.
+    /// Fails if the lock must not be requested.
     fn check(&self, began: Uptime) -> Result<(), Error> {
         self.servers.refuse_after_fork()?;
         if self.is_ended() {

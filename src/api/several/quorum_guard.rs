@@ -15,7 +15,7 @@ use crate::rules::ownership::LossReason;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 
-/// How often a thread that waits for a loss looks at the guards.
+/// How often a thread that waits for a loss checks the guards.
 const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);
 
 /// A lock that a majority of servers has granted, as its guard and its signals share it.
@@ -30,7 +30,7 @@ struct Locks {
     guards: Guards,
     /// `None` once the lock is released.
     late: Option<Late>,
-    /// How many of the guards the keepers look at, since there is a signal.
+    /// How many of the guards the keepers check, because there is a signal.
     watched: usize,
 }
 
@@ -62,7 +62,7 @@ impl QuorumHold {
         self.locks().map(|locks| terms.remaining(locks.guards.iter().map(left))).unwrap_or_default()
     }
 
-    /// Has the keepers look at the keys that they do not look at yet.
+    /// Lets the keepers check the keys that they do not check yet.
     fn watch(&self) {
         let Some(mut locks) = self.locks() else { return };
         let count = locks.guards.len();
@@ -133,14 +133,14 @@ impl fmt::Debug for QuorumHold {
     }
 }
 
-/// A lock of a [`Quorum`](crate::Quorum) that is held: released when dropped, also by a panic.
+/// A lock of a [`Quorum`](crate::Quorum) that is held. It is released when dropped, even by a panic.
 ///
-/// It is held while a majority of the servers has it. Where the options say [`auto_extend`](crate::LockOptions::auto_extend), the lease on each
-/// server is extended by that locker's thread.
+/// It is held while a majority of the servers has it. With [`auto_extend`](crate::LockOptions::auto_extend), the
+/// keeper thread of each locker extends the lease on its server.
 #[must_use = "if unused, the lock is released at once"]
 pub struct QuorumGuard {
     held: Arc<QuorumHold>,
-    /// Until when the lock stays held, by [`hold_at_least`](crate::LockOptions::hold_at_least).
+    /// How long the lock stays held at least, by [`hold_at_least`](crate::LockOptions::hold_at_least).
     held_until: Uptime,
 }
 
@@ -160,26 +160,31 @@ impl QuorumGuard {
         &self.servers().key
     }
 
-    /// Returns how long a majority of leases still lasts, less the [allowance for clocks](crate::Quorum::max_clock_difference); zero if the lock is
-    /// lost, as far as was noticed, and in a forked child. Asks no server.
+    /// Returns how much longer a majority of leases lasts, minus the [allowance for
+    /// clocks](crate::Quorum::max_clock_difference). Does not contact a server.
+    ///
+    /// Zero if a loss was noticed, and in a forked child.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         if self.held.lost.get().is_some() { Duration::ZERO } else { self.held.remaining() }
     }
 
-    /// Checks that the hold has not ended and that no loss was noticed, for use before a step that must not happen twice: see
-    /// [`LockGuard::ensure_held`]. Asks no server. Once it has failed, the lock counts as lost.
+    /// Checks that the hold has not ended and that no loss was noticed: see [`LockGuard::ensure_held`]. Call it
+    /// before a step that must not happen twice.
+    ///
+    /// Does not contact a server. After the first failure the lock counts as lost.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMajority`] that [is a loss](Error::is_lost), with what is known of each server. [`Error::Forked`] in a forked child.
+    /// [`Error::NoMajority`] for which [`Error::is_lost`] returns true, with what is known of each server.
+    /// [`Error::Forked`] in a forked child.
     pub fn ensure_held(&self) -> Result<(), Error> {
         self.servers().refuse_after_fork()?;
         self.held.loss(clock::now());
         self.refuse_lost()
     }
 
-    /// Fails if a loss was noticed, whatever the clocks say by now.
+    /// Fails if a loss was noticed, whatever the clocks say now.
     fn refuse_lost(&self) -> Result<(), Error> {
         if self.held.lost.get().is_none() {
             return Ok(());
@@ -191,23 +196,28 @@ impl QuorumGuard {
         Err(self.servers().no_majority("not held".to_owned(), &have, lost).of_loss())
     }
 
-    /// Extends the lease on each server, at the same time: it begins anew now, and lasts for the expiration of the options.
-    /// See [`LockGuard::extend`]. Waits until a majority has extended it.
+    /// Extends the lease on all servers at the same time: it begins anew now, and lasts for the expiration of the
+    /// options. See [`LockGuard::extend`].
+    ///
+    /// Waits until a majority has extended it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMajority`] if fewer servers have extended it, with what each said. [`Error::is_lost`] says whether the lock is lost; if not,
-    /// the hold goes on for the time that [`remaining`](Self::remaining) returns. [`Error::Forked`] in a forked child.
+    /// [`Error::NoMajority`] if there was no majority, with the answer of each server. If [`Error::is_lost`]
+    /// returns true, the lock is lost: stop the protected work. Otherwise the hold continues for the time that
+    /// [`remaining`](Self::remaining) returns. [`Error::Forked`] in a forked child.
     pub fn extend(&self) -> Result<(), Error> {
         self.ask("not extended", |guard| guard.extend())
     }
 
-    /// Asks each server whether it still has the lock, at the same time: see [`LockGuard::verify`]. Waits until a majority has answered so.
+    /// Asks all servers at the same time whether they still have the lock: see [`LockGuard::verify`].
+    ///
+    /// Waits until a majority has confirmed it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMajority`] if fewer servers have it, with what each said; if that is not [a loss](Error::is_lost), nothing is known.
-    /// [`Error::Forked`] in a forked child.
+    /// [`Error::NoMajority`] if there was no majority, with the answer of each server. Unless [`Error::is_lost`]
+    /// returns true, the state of the lock is unknown. [`Error::Forked`] in a forked child.
     pub fn verify(&self) -> Result<(), Error> {
         self.ask("not verified", |guard| guard.verify())
     }
@@ -218,7 +228,7 @@ impl QuorumGuard {
         self.agree(self.held.guards(), failed, act)
     }
 
-    /// Has each server do something with its lock, and waits for a majority.
+    /// Acts on the lock of each server, and waits for a majority.
     fn agree(
         &self,
         guards: Guards,
@@ -245,21 +255,23 @@ impl QuorumGuard {
         Err(error)
     }
 
-    /// Returns a signal that says when the lock is lost, for the threads that do the protected work. From then on the locker of each server
-    /// looks at the key: see [`LockGuard::loss_signal`].
+    /// Returns a signal that tells the working threads whether the lock is lost: see [`LockGuard::loss_signal`].
+    /// From then on, the keeper thread of each locker checks the key on its server.
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
         self.held.watch();
         LossSignal::of(Arc::<QuorumHold>::clone(&self.held))
     }
 
-    /// Releases the lock on each server, at the same time: see [`LockGuard::release`]. Waits for a majority, and for the others about as long.
+    /// Releases the lock on all servers at the same time, and reports the outcome: see [`LockGuard::release`].
+    ///
+    /// Waits for a majority, and then about as long for the other servers.
     ///
     /// # Errors
     ///
-    /// [`Error::NoMajority`] if fewer servers have released it, with what each said. If that is [a loss](Error::is_lost), **another client may
-    /// have worked at the same time**; otherwise the lock frees itself when its leases have ended. [`Error::Forked`] in a forked child, which
-    /// releases nothing.
+    /// [`Error::NoMajority`] if there was no majority, with the answer of each server. If [`Error::is_lost`]
+    /// returns true, **another client may have worked at the same time**. Otherwise the lock frees itself when its
+    /// leases have ended. [`Error::Forked`] in a forked child, which releases nothing.
     pub fn release(self) -> Result<(), Error> {
         self.end()
     }
@@ -283,7 +295,7 @@ impl QuorumGuard {
 }
 
 impl Drop for QuorumGuard {
-    /// Releases. The lockers report failures to the log and their observers.
+    /// Releases the lock. The lockers report failures to the log and their observers.
     fn drop(&mut self) {
         if self.servers().refuse_after_fork().is_err() {
             // I10: in a forked child a thread that is not there may be about to send an answer, which would be waited for.

@@ -17,9 +17,9 @@ use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 
-/// How much longer than a command may take a server's answer is waited for.
+/// How much longer than the command timeout an answer is waited for.
 const ANSWER_GRACE: Duration = Duration::from_millis(50);
-/// How long after a lost reply the key is looked at first; each further time after twice as long, and at most that.
+/// The pause before the key is read after a lost reply; it doubles each time, up to the longest pause.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -36,7 +36,8 @@ pub(super) struct Gathered<G> {
 /// The lock's guard on each server that has granted it, with the number of the server.
 pub(super) type Guards = Vec<(usize, Arc<LockGuard>)>;
 
-/// Where the answers come of servers that are slower than the majority, and what tells their threads that they are wanted.
+/// The inbox for servers that are slower than the majority, and what tells their threads that their answers are
+/// wanted.
 pub(super) type Late = (Inbox<LockGuard>, Arc<()>);
 
 /// The servers, each with the lock on it.
@@ -51,7 +52,7 @@ pub(super) struct Servers {
 #[derive(Debug)]
 struct Server {
     lock: Lock,
-    /// Its address, or its number where that is not known.
+    /// Its address, or its number if the address is unknown.
     name: String,
 }
 
@@ -96,7 +97,7 @@ impl Servers {
         }
     }
 
-    /// Returns how this thread holds the lock, if it has acquired it and it has not been released.
+    /// Returns how this thread holds the lock, if it does.
     pub(super) fn by_this_thread(&self) -> Option<HoldKind> {
         self.engines().filter_map(|engine| thread_holds::by_this_thread(&engine.identity, &self.key)).max()
     }
@@ -109,7 +110,7 @@ impl Servers {
         self.engines().map(|engine| time(&*engine.backend)).max().unwrap_or_default()
     }
 
-    /// Asks all servers for the lock, at the same time. Without a majority all is given back.
+    /// Asks all servers for the lock, at the same time. Without a majority everything is given back.
     pub(super) fn ask_for_locks(&self, began: Uptime, attempts: u32) -> Result<(Guards, Late), Error> {
         let (sender, inbox) = mpsc::channel();
         let wanted = Arc::new(());
@@ -148,7 +149,7 @@ impl Servers {
         Err(self.no_majority(format!("not acquired in {time:.1?} and {attempts} {plural}"), &agreed, refused))
     }
 
-    /// Does something with each of these locks, on its server's thread. Returns where the answers come.
+    /// Acts on each of these locks, on its server's thread. Returns the inbox of the answers.
     pub(super) fn each(
         &self,
         guards: Guards,
@@ -162,13 +163,13 @@ impl Servers {
         inbox
     }
 
-    /// Has the thread of a server do this, after what it has to do.
+    /// Lets the thread of a server do this, after its earlier jobs.
     pub(super) fn spawn(&self, server: usize, job: impl FnOnce() + Send + 'static) {
         self.list[server].lock.locker().spawn(job);
     }
 
-    /// Waits for the answers of as many servers, at most one command timeout, until a majority agrees or cannot agree any more, by what is left
-    /// of each grant.
+    /// Waits for the answers of the servers, at most one command timeout, until a majority agrees or cannot agree
+    /// any more, by what is left of each grant.
     pub(super) fn gather<G>(
         &self,
         inbox: &Inbox<G>,
@@ -198,12 +199,12 @@ impl Servers {
         }
     }
 
-    /// Returns until when answers to what is asked now are waited for.
+    /// Returns the deadline for answers to requests that are sent now.
     fn answered_by(&self) -> Uptime {
         clock::uptime().after(self.longest(|backend| backend.command_timeout())).after(ANSWER_GRACE)
     }
 
-    /// Returns the error of a question to which only these servers have agreed, with what the others said.
+    /// Returns the error if only these servers have agreed, with the answers of the others.
     pub(super) fn no_majority(
         &self,
         failed: String,
@@ -258,7 +259,7 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
     })
 }
 
-/// Waits until each of those asked has answered, and at most until then.
+/// Waits until each server has answered, and at most until then.
 pub(super) fn complete(inbox: &Inbox<()>, by: Uptime) {
     while inbox.recv_timeout(by.since(clock::uptime())).is_ok() {}
 }

@@ -1,4 +1,4 @@
-//! Readers and writers: a semaphore of which a reader takes one permit, and a writer all.
+//! Readers and writers: a semaphore of which a reader takes one permit, and a writer takes all.
 
 use std::fmt;
 use std::ops::Deref;
@@ -18,19 +18,22 @@ use crate::wait::CancelToken;
 
 /// A lock for readers and writers: several readers at a time, or one writer.
 ///
-/// It is a [`Semaphore`] with one permit for each reader; a writer takes all permits, the way [`MultiLock`] takes its keys. A waiting writer keeps the permits that it has, so new readers cannot starve it. Its release passes
-/// one permit to the next writer of its process and the others to readers, so writers cannot starve those. With one permit both wait in one
-/// queue.
+/// A reader holds one permit of a [`Semaphore`]; a writer holds all. A waiting writer keeps each permit that it
+/// gets, so readers cannot starve it. Its release passes one permit to the next writer of its process and the
+/// others to readers, so writers cannot starve readers either.
 ///
 /// # Number of readers
 ///
-/// All callers of a name must use one number of readers, since a writer with a smaller number would not exclude all readers. The first caller
-/// writes the number to `NAME:setnx-lock:readers`. A locker compares it before its first call on a name, in a trip of its own, or two where
-/// there is none yet. Another number is an [`Error::Invalid`]. [`set_readers`](Self::set_readers) changes it.
+/// **All callers of a name must use the same number of readers, or a writer does not exclude all readers.** The
+/// first caller writes the number to `NAME:setnx-lock:readers`. The first call through each locker compares it, and
+/// fails with [`Error::Invalid`] if the numbers differ. [`set_readers`](Self::set_readers) changes it.
 ///
-/// [`reentrant`](LockOptions::reentrant) has no effect. A reader that reads again inside, or wants to write, may wait for itself.
+/// # Nested calls
 ///
-/// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
+/// [`reentrant`](LockOptions::reentrant) has no effect. A thread that reads or writes inside a read may wait for
+/// itself.
+///
+/// [`documentation::several`](crate::documentation::several#readers-and-writers) says more.
 ///
 /// ```no_run
 /// use setnx_lock::{Error, LockOptions, Locker, RwLock};
@@ -53,12 +56,14 @@ pub struct RwLock {
 }
 
 impl RwLock {
-    /// Returns the lock of this name, for at most `readers` at a time: 1 to [`Semaphore::MAX_PERMITS`]. Sends nothing. A writer
-    /// has a key for each, so choose no more than are needed.
+    /// Returns the lock of this name for at most `readers` readers at a time, from 1 to [`Semaphore::MAX_PERMITS`].
+    /// Contacts no server.
+    ///
+    /// A writer holds one key per reader, so choose no more readers than needed.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] as [`Semaphore::new`].
+    /// [`Error::Invalid`] for anything that [`Semaphore::new`] refuses.
     pub fn new(
         locker: &Locker,
         name: impl Into<Key>,
@@ -75,28 +80,32 @@ impl RwLock {
         Ok(Self { semaphore, locks, readers: count })
     }
 
-    /// Returns the semaphore that readers take a permit of.
+    /// Returns the semaphore whose permits the readers hold.
     #[must_use]
     pub fn semaphore(&self) -> &Semaphore {
         &self.semaphore
     }
 
-    /// Returns the lock with a token that ends its waits: see [`CancelToken`].
+    /// Returns the lock with a [`CancelToken`] that ends its waits.
     #[must_use]
     pub fn cancelled_by(self, token: &CancelToken) -> Self {
         let (semaphore, locks) = (self.semaphore.cancelled_by(token), self.locks.cancelled_by(token));
         Self { semaphore, locks, ..self }
     }
 
-    /// Makes this lock's number of readers the one that all callers of the name must use. If another number is set, this waits until nobody
-    /// reads or writes, up to the timeout of the options, and keeps everybody out during the change.
+    /// Sets the number of readers that all callers of the name must use to this lock's number.
     ///
-    /// Stop the callers with the old number first: waiting calls, and lockers that have compared it, do not look again.
+    /// If another number is set, this waits until nobody reads or writes, up to the timeout of the options, and
+    /// excludes everybody during the change.
+    ///
+    /// **Stop the callers that use the old number first.** Waiting calls, and lockers that have already compared
+    /// the number, do not check it again.
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write): the number is as it was. [`Error::InDoubt`] with the key of the number if the reply to its change was
-    /// lost: call it again. After an error of the release, with a key of a reader, the number is changed.
+    /// Those of [`write`](Self::write): the number is unchanged. [`Error::InDoubt`] with the key of the number if
+    /// the reply to the change was lost: call it again. After an error with the key of a permit, from the release,
+    /// the number is changed.
     pub fn set_readers(&self) -> Result<(), Error> {
         let engine = self.semaphore.engine();
         let Some(found) = engine.other_readers(&self.readers)? else { return Ok(()) };
@@ -108,20 +117,22 @@ impl RwLock {
         all.release()
     }
 
-    /// Runs `body` as a reader and returns what it returns: see [`Semaphore::with`].
+    /// Runs `body` as a reader, and returns its result: see [`Semaphore::with`].
     ///
     /// # Errors
     ///
-    /// Those of [`read`](Self::read). [`Error::Nested`] inside [`with_write`](Self::with_write) by the same thread.
+    /// Those of [`Semaphore::with`] and [`read`](Self::read). [`Error::Nested`] inside
+    /// [`with_write`](Self::with_write) by the same thread.
     pub fn with_read<R>(&self, body: impl FnOnce(&Permit) -> R) -> Result<R, Error> {
         self.semaphore.with(body)
     }
 
-    /// Runs `body` as the writer and returns what it returns: see [`MultiLock::with`].
+    /// Runs `body` as the writer, and returns its result: see [`MultiLock::with`].
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write). [`Error::Lost`] as [`MultiLock::with`]. [`Error::Nested`] inside [`with_read`](Self::with_read) by the same thread, which would wait for itself.
+    /// Those of [`write`](Self::write), and [`Error::Lost`] as for [`MultiLock::with`]. [`Error::Nested`] inside
+    /// [`with_read`](Self::with_read) by the same thread, which would wait for itself.
     pub fn with_write<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
         let guard = self.locks.acquire(&self.semaphore.options, HoldKind::Scoped)?;
         let returned = body(&guard);
@@ -129,11 +140,11 @@ impl RwLock {
         Ok(returned)
     }
 
-    /// The same as [`with_read`](Self::with_read) for a body that can fail.
+    /// Runs a `body` that can fail as a reader, and returns its result: like [`with_read`](Self::with_read).
     ///
     /// # Errors
     ///
-    /// Those of [`with_read`](Self::with_read), converted, and the body's own.
+    /// The body's own error, and those of [`with_read`](Self::with_read), converted into the body's error type.
     pub fn try_with_read<T, E: From<Error>>(
         &self,
         body: impl FnOnce(&Permit) -> Result<T, E>,
@@ -141,11 +152,11 @@ impl RwLock {
         self.semaphore.try_with(body)
     }
 
-    /// The same as [`with_write`](Self::with_write) for a body that can fail.
+    /// Runs a `body` that can fail as the writer, and returns its result: like [`with_write`](Self::with_write).
     ///
     /// # Errors
     ///
-    /// Those of [`with_write`](Self::with_write), converted, and the body's own.
+    /// The body's own error, and those of [`with_write`](Self::with_write), converted into the body's error type.
     pub fn try_with_write<T, E: From<Error>>(
         &self,
         body: impl FnOnce(&MultiLockGuard) -> Result<T, E>,
@@ -156,7 +167,7 @@ impl RwLock {
         Ok(returned)
     }
 
-    /// Waits until it can be read, up to the timeout of the options: see [`Semaphore::acquire`].
+    /// Waits until this caller can read, up to the timeout of the options: see [`Semaphore::acquire`].
     ///
     /// # Errors
     ///
@@ -165,25 +176,26 @@ impl RwLock {
         self.semaphore.acquire()
     }
 
-    /// Tries once to read: returns `None` while a writer has it, or as many readers as may.
+    /// Tries once to read. Returns `None` while a writer holds the lock, or the maximum number of readers.
     ///
     /// # Errors
     ///
-    /// Those of [`read`](Self::read), except [`Error::Contended`], which is `None` here.
+    /// Those of [`read`](Self::read), except [`Error::Contended`], for which it returns `None`.
     pub fn try_read(&self) -> Result<Option<Permit>, Error> {
         self.semaphore.try_acquire()
     }
 
-    /// Waits until it can be read, up to `timeout`, whatever the options say. Returns `None` if that did not happen in that time.
+    /// Waits until this caller can read, up to `timeout` instead of the timeout of the options. Returns `None` if
+    /// that did not happen in that time, or within the allowed [attempts](LockOptions::max_attempts).
     ///
     /// # Errors
     ///
-    /// Those of [`read`](Self::read), except [`Error::Contended`], which is `None` here.
+    /// Those of [`read`](Self::read), except [`Error::Contended`], for which it returns `None`.
     pub fn try_read_for(&self, timeout: Duration) -> Result<Option<Permit>, Error> {
         self.semaphore.try_acquire_for(timeout)
     }
 
-    /// Waits until this caller is the only one, up to the timeout of the options: see [`MultiLock::lock`].
+    /// Waits until this caller can write, up to the timeout of the options: see [`MultiLock::lock`].
     ///
     /// # Errors
     ///
@@ -192,20 +204,21 @@ impl RwLock {
         Ok(self.writing(self.locks.lock()?))
     }
 
-    /// Tries once to write: returns `None` while there is a reader or a writer.
+    /// Tries once to write. Returns `None` while there is a reader or a writer.
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write), except [`Error::Contended`], which is `None` here.
+    /// Those of [`write`](Self::write), except [`Error::Contended`], for which it returns `None`.
     pub fn try_write(&self) -> Result<Option<WriteGuard>, Error> {
         Ok(self.locks.try_lock()?.map(|guard| self.writing(guard)))
     }
 
-    /// Waits until this caller is the only one, up to `timeout`, whatever the options say. Returns `None` if that did not happen in that time.
+    /// Waits until this caller can write, up to `timeout` instead of the timeout of the options. Returns `None` if
+    /// that did not happen in that time, or within the allowed [attempts](LockOptions::max_attempts).
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write), except [`Error::Contended`], which is `None` here.
+    /// Those of [`write`](Self::write), except [`Error::Contended`], for which it returns `None`.
     pub fn try_write_for(&self, timeout: Duration) -> Result<Option<WriteGuard>, Error> {
         Ok(self.locks.try_lock_for(timeout)?.map(|guard| self.writing(guard)))
     }
@@ -216,27 +229,30 @@ impl RwLock {
     }
 }
 
-/// The writer of an [`RwLock`]: the locks of all its readers, released when dropped.
+/// The hold of an [`RwLock`]'s writer, with the locks of all its permits. It is released when dropped, even by a
+/// panic.
 #[must_use = "if unused, the lock is released at once"]
 pub struct WriteGuard {
     guard: MultiLockGuard,
-    /// The permit that a reader keeps, by its number.
+    /// The number of the permit that a reader keeps.
     kept: usize,
     key: Key,
 }
 
 impl WriteGuard {
-    /// Makes a reader of the writer: keeps one permit and releases the others together, as [`release`](Self::release) does. No other client
-    /// has written when the returned guard reads, as long as that is [held](crate::LockGuard::ensure_held). A failure to release goes to the log
-    /// and the observer.
+    /// Turns the writer into a reader: keeps one permit and releases the others.
     ///
-    /// There is no way back: a reader that wants to write releases first, or two of them would wait for each other.
+    /// While the returned permit is [held](crate::LockGuard::ensure_held), no other client has written since. A
+    /// failure to release goes to the log and the observer.
+    ///
+    /// There is no way back: a reader that wants to write must release first, because two such readers would wait
+    /// for each other.
     pub fn downgrade(self) -> Permit {
         let Self { guard, kept, key } = self;
         Permit::new(guard.keep_one(&key), kept)
     }
 
-    /// Releases all: see [`MultiLockGuard::release`].
+    /// Releases the lock and reports the outcome: see [`MultiLockGuard::release`].
     ///
     /// # Errors
     ///
@@ -245,7 +261,7 @@ impl WriteGuard {
         self.guard.release()
     }
 
-    /// Ends the hold without releasing: see [`MultiLockGuard::leave_to_expire`].
+    /// Ends the hold without releasing the lock: see [`MultiLockGuard::leave_to_expire`].
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Permits: at most so many holders at a time, over all processes.
+//! Permits: at most `n` holders at a time, over all processes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,20 +15,19 @@ use crate::values::options::LockOptions;
 use crate::values::value::LockState;
 use crate::wait::CancelToken;
 
-/// At most so many holders at a time, over all processes: a pool of permits.
+/// A pool of permits: at most `n` holders at a time, over all processes.
 ///
-/// Each permit is an ordinary lock, with the key `NAME:0`, `NAME:1` and so on; to acquire a permit is to acquire one of them, whichever is
-/// free. A caller asks for a random one and reads all in the same trip, then asks for one that was free, or takes over an expired one.
-/// Threads of one process that wait for one of so many permits of a name are queued, and a release acquires the permit for the first of them
-/// that sleeps, in its own trip. Waiters of other processes poll.
+/// Each permit is an ordinary lock, with the key `NAME:0`, `NAME:1` and so on. A call acquires any permit that is
+/// free. Threads of one process are served in order of arrival; waiters of other processes poll, in no order.
 ///
-/// A key among them that holds something else than a string is no permit: the others are acquired.
+/// All callers of a name should use the same number of permits. A caller with a smaller number uses only the first
+/// permits, so the greatest number is the effective limit.
 ///
-/// All callers of a name should use one number of permits. A caller with a smaller number uses only the first permits: its own holders never
-/// exceed its number, those of all callers never exceed the greatest. [`reentrant`](LockOptions::reentrant) has no effect: each call takes a
-/// permit. Fencing tokens are counted for each permit by itself.
+/// - [`reentrant`](LockOptions::reentrant) has no effect: each call takes another permit.
+/// - Fencing tokens of different permits cannot be compared.
+/// - A key that holds something other than a string is no permit; the remaining permits can be acquired.
 ///
-/// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
+/// [`documentation::several`](crate::documentation::several#permits) says more.
 ///
 /// ```no_run
 /// use setnx_lock::{Error, LockOptions, Locker, Semaphore};
@@ -48,20 +47,21 @@ pub struct Semaphore {
     queue: Key,
     pub(super) options: LockOptions,
     cancel_token: Option<CancelToken>,
-    /// Where they are those of readers: their number, which all callers must share.
+    /// If they are readers' permits: the number of readers, which all callers must share.
     readers: Option<ReaderCount>,
 }
 
 impl Semaphore {
-    /// The most permits that it can have: a look reads the key of each.
+    /// The most permits that a semaphore can have. Each attempt reads the keys of all permits.
     pub const MAX_PERMITS: usize = 1000;
 
-    /// Returns the semaphore of this name, of which at most `permits` are held at a time: 1 to [`MAX_PERMITS`](Self::MAX_PERMITS). Sends nothing.
+    /// Returns the semaphore of this name with `permits` permits, from 1 to [`MAX_PERMITS`](Self::MAX_PERMITS).
+    /// Contacts no server.
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for another number, and what [`Lock::new`](crate::Lock::new) refuses; also
-    /// [`notify_waiters(true)`](LockOptions::notify_waiters): waiters of other processes poll.
+    /// [`Error::Invalid`] for no permit or too many, for [`notify_waiters(true)`](LockOptions::notify_waiters),
+    /// because waiters of other processes poll, and for anything that [`Lock::new`](crate::Lock::new) refuses.
     pub fn new(
         locker: &Locker,
         name: impl Into<Key>,
@@ -88,13 +88,13 @@ impl Semaphore {
         Ok(Self { locker: locker.clone(), name, slots, queue, options, cancel_token: None, readers: None })
     }
 
-    /// Returns the key of each permit.
+    /// Returns the keys of the permits, in the order of their [slots](Permit::slot).
     #[must_use]
     pub fn keys(&self) -> &[Key] {
         &self.slots
     }
 
-    /// Returns the semaphore as one of readers.
+    /// Returns the semaphore as the readers' part of a lock for readers and writers.
     pub(super) fn of_readers(self, readers: &ReaderCount) -> Self {
         Self { readers: Some(readers.clone()), ..self }
     }
@@ -103,26 +103,30 @@ impl Semaphore {
         self.locker.engine()
     }
 
-    /// Returns the name of the queue of the threads for which any permit will do; with one permit `None`: that has its own.
+    /// Returns the name of the queue of the threads that accept any permit. `None` with one permit, whose key has
+    /// its own queue.
     pub(super) fn queue(&self) -> Option<&Key> {
         (self.slots.len() > 1).then_some(&self.queue)
     }
 
-    /// Returns the semaphore with a token that ends its waits: see [`CancelToken`].
+    /// Returns the semaphore with a [`CancelToken`] that ends its waits.
     #[must_use]
     pub fn cancelled_by(self, token: &CancelToken) -> Self {
         Self { cancel_token: Some(token.clone()), ..self }
     }
 
-    /// Runs `body` while a permit is held and returns what it returns. Waits up to the timeout of the options. The permit is released
-    /// afterwards, also when the body panics. If it was lost meanwhile, that is the error, after `body` has run; any other failure of the
-    /// release goes to the log and the observer.
+    /// Runs `body` while a permit is held, and returns its result.
+    ///
+    /// Waits up to the timeout of the options. The permit is released afterwards, even if `body` panics. A failed
+    /// release is an error only if the permit was lost; any other failure goes to the log and the observer.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Self::acquire). [`Error::Nested`] if this thread is inside such calls that hold all permits; that a thread holds
-    /// some of them is no error, but it takes them from others. [`Error::Lost`] if the [release](Permit::release) finds that the permit
-    /// was lost.
+    /// - Those of [`acquire`](Self::acquire): `body` has not run.
+    /// - [`Error::Nested`] if enclosing `with` calls of this thread hold all permits. If they hold only some, the
+    ///   call takes another permit.
+    /// - [`Error::Lost`] if the [release](Permit::release) finds that the permit was lost. `body` has run and its
+    ///   result is dropped. **Another client may have used the permit at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&Permit) -> R) -> Result<R, Error> {
         let guard = self.wait(&self.options, HoldKind::Scoped)?;
         let returned = body(&guard);
@@ -130,12 +134,12 @@ impl Semaphore {
         Ok(returned)
     }
 
-    /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the errors of the permit as the body's type of
-    /// error.
+    /// Runs a `body` that can fail while a permit is held, and returns its result: like [`with`](Self::with).
     ///
     /// # Errors
     ///
-    /// The body's own, and those of [`with`](Self::with), converted. If the body fails and the permit is lost, its own is returned.
+    /// The body's own error, and those of [`with`](Self::with), converted into the body's error type. If `body`
+    /// fails and the permit is lost, the body's error is returned.
     pub fn try_with<T, E: From<Error>>(&self, body: impl FnOnce(&Permit) -> Result<T, E>) -> Result<T, E> {
         let guard = self.wait(&self.options, HoldKind::Scoped)?;
         let returned = body(&guard)?;
@@ -143,30 +147,32 @@ impl Semaphore {
         Ok(returned)
     }
 
-    /// Waits for a permit, up to the timeout of the options. [`Permit::slot`] says which it is.
+    /// Waits for a permit, up to the timeout of the options, and returns it.
     ///
     /// # Errors
     ///
-    /// Those of [`Lock::lock`](crate::Lock::lock), with the name as the key where no permit in particular is meant.
+    /// Those of [`Lock::lock`](crate::Lock::lock). The key is the semaphore's name if the error does not concern
+    /// one permit.
     pub fn acquire(&self) -> Result<Permit, Error> {
         self.wait(&self.options, HoldKind::Movable)
     }
 
-    /// Tries once, without waiting for a holder: returns `None` if all permits are held, or other callers were faster at each that was free.
+    /// Tries once to acquire a permit. Returns `None` if all permits are held, or if other callers took the free
+    /// ones first. Does not wait for a holder.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Self::acquire), except [`Error::Contended`], which is `None` here.
+    /// Those of [`acquire`](Self::acquire), except [`Error::Contended`], for which it returns `None`.
     pub fn try_acquire(&self) -> Result<Option<Permit>, Error> {
         self.try_acquire_for(Duration::ZERO)
     }
 
-    /// Waits for a permit up to `timeout`, whatever the options say. Returns `None` if none was acquired in that time, or in the allowed
-    /// attempts.
+    /// Waits for a permit up to `timeout` instead of the timeout of the options. Returns `None` if none was
+    /// acquired in that time, or within the allowed [attempts](LockOptions::max_attempts).
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Self::acquire), except [`Error::Contended`], which is `None` here.
+    /// Those of [`acquire`](Self::acquire), except [`Error::Contended`], for which it returns `None`.
     pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<Permit>, Error> {
         match self.wait(&self.options.timeout(timeout), HoldKind::Movable) {
             Ok(guard) => Ok(Some(guard)),
@@ -175,9 +181,11 @@ impl Semaphore {
         }
     }
 
-    /// Returns what the key of each permit holds, with one MGET. They may hold something else a moment later: good for looking, not for
-    /// deciding. A key that holds something else than a string looks absent. In [`Ttl`](crate::Protocol::Ttl) the server may remove a key up to
-    /// 9.5 s before the time that is returned.
+    /// Returns what the key of each permit holds. The answer may be outdated a moment later, so use it for people
+    /// and logs, not for decisions.
+    ///
+    /// A key that holds something other than a string looks absent. In [`Ttl`](crate::Protocol::Ttl) the server may
+    /// remove a key up to 9.5 s before the returned time.
     ///
     /// # Errors
     ///
@@ -210,8 +218,9 @@ pub(super) fn slot_key(name: &Key, slot: usize) -> Key {
     Key::from(bytes)
 }
 
-/// Returns the name of the queue that so many permits share: of none that a lock has, which may have the name of the semaphore, and of none
-/// that another number of permits has, since a thread is given those alone that it asks for.
+/// Returns the name of the queue that the permits share. It differs from every lock's queue, since a lock may have
+/// the semaphore's name. It also differs for each number of permits, since a thread is given only permits that it
+/// asks for.
 fn queue_key(name: &Key, permits: usize) -> Key {
     let mut bytes = name.as_bytes().to_vec();
     bytes.extend_from_slice(format!(":setnx-lock:permits:{permits}").as_bytes());

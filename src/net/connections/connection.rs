@@ -96,7 +96,7 @@ impl Connection {
         sent.map_err(|error| self.failed(limit, &error))
     }
 
-    /// Whether replies may be received further after a timeout.
+    /// Returns true if replies may be received further after a timeout.
     pub(in crate::net) fn resumes(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.transport.resumes())
     }

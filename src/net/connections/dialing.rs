@@ -30,7 +30,7 @@ struct DialState {
 }
 
 impl Dialing {
-    /// Returns whether an attempt may begin now, which the caller then makes. Any number may before one has failed.
+    /// Returns true if an attempt may begin now, which the caller then makes. Any number may before one has failed.
     pub(in crate::net) fn begin(&self, now: Uptime) -> bool {
         let mut state = self.lock();
         if now < state.left_alone_until {

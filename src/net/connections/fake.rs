@@ -15,7 +15,7 @@ type Script = dyn Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync;
 #[derive(Clone)]
 pub(in crate::net) struct FakeConnection {
     script: Arc<Script>,
-    /// Whether it cannot be closed.
+    /// True if it cannot be closed.
     pub(in crate::net) is_stuck: bool,
     pub(in crate::net) is_invalidated: bool,
     /// What was sent in each exchange, with the number of replies expected.

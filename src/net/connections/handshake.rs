@@ -21,7 +21,7 @@ pub(super) struct Opened {
 /// What is asked of a server on a new connection.
 #[derive(Clone, Copy)]
 pub(super) struct Checks {
-    /// Whether it is asked for INFO at all.
+    /// True if it is asked for INFO at all.
     pub(super) info: bool,
     /// How long after its restart it is not used.
     pub(super) settles: Duration,

@@ -14,7 +14,7 @@ pub(crate) struct Health {
     closures: AtomicU64,
     /// The version that the server reported last.
     version: Mutex<Option<Version>>,
-    /// Whether there was one.
+    /// True if there was one.
     was_asked: AtomicBool,
 }
 
@@ -38,7 +38,7 @@ impl Health {
         self.was_asked.store(true, Ordering::Release);
     }
 
-    /// Whether a connection was opened, so that the version is known if the server reports it.
+    /// Returns true if a connection was opened, so that the version is known if the server reports it.
     pub(crate) fn was_asked(&self) -> bool {
         self.was_asked.load(Ordering::Acquire)
     }

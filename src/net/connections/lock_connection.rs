@@ -74,7 +74,7 @@ pub(in crate::net) fn exchange(
 /// A connection during an exchange. After a panic there, replies may be left that would be taken for those of the next command (I8).
 struct InvalidatedByPanic<'a, C: LockConnection> {
     connection: &'a mut C,
-    /// Whether the exchange has returned.
+    /// True if the exchange has returned.
     returned: bool,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Opener {
     pub(crate) connect_timeout: Duration,
     /// Limits each reply of the server.
     pub(crate) command_timeout: Duration,
-    /// Whether INFO is sent on new connections.
+    /// True if INFO is sent on new connections.
     pub(crate) checks_server: bool,
     /// How long after its restart a server is not used.
     pub(crate) settles: Duration,

@@ -222,7 +222,7 @@ pub(super) fn in_steps(limit: Duration) -> Duration {
     Duration::from_millis(steps.saturating_mul(10))
 }
 
-/// Whether a call would block, has blocked for its time, or was interrupted by a signal.
+/// Returns true if a call would block, has blocked for its time, or was interrupted by a signal.
 fn is_not_ready(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
 }

@@ -23,10 +23,10 @@ pub(crate) trait Source: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Whether its connections are used by this library alone, each for the time of a command.
+    /// Returns true if its connections are used by this library alone, each for the time of a command.
     fn is_own(&self) -> bool;
 
-    /// Whether the server has connections of it open.
+    /// Returns true if the server has connections of it open.
     fn is_connected(&self) -> bool;
 
     /// Notes that the server has refused a connection for lack of room after it was opened, so that not all threads open the next at once.

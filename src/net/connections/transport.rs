@@ -48,7 +48,7 @@ impl Transport {
         }
     }
 
-    /// Whether replies may be received further after a timeout. The redis crate's connection skips a reply for each.
+    /// Returns true if replies may be received further after a timeout. The redis crate's connection skips a reply for each.
     pub(super) fn resumes(&self) -> bool {
         matches!(self, Self::Socket(_))
     }

@@ -15,7 +15,7 @@ use crate::values::version::Version;
 pub struct Refusal {
     kind: RefusalKind,
     text: String,
-    /// Whether the server has said it; else the text says all.
+    /// True if the server has said it; else the text says all.
     is_said: bool,
     /// Host and port, if the connection itself was refused.
     address: Option<String>,
@@ -108,12 +108,12 @@ impl Refusal {
         &self.text
     }
 
-    /// Whether the server may accept the same command a moment later, so that a call waits for it.
+    /// Returns true if the server may accept the same command a moment later, so that a call waits for it.
     pub(crate) fn passes_by_waiting(&self) -> bool {
         matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading | RefusalKind::Settling)
     }
 
-    /// Whether the server may accept the same command later without any change: while it restarts, is over its memory, or a replica.
+    /// Returns true if the server may accept the same command later without any change: while it restarts, is over its memory, or a replica.
     pub(crate) fn may_pass(&self) -> bool {
         match self.kind {
             RefusalKind::Loading
@@ -149,12 +149,12 @@ impl Refusal {
         }
     }
 
-    /// Whether the server refused this command, and not the client or all commands.
+    /// Returns true if the server refused this command, and not the client or all commands.
     pub(crate) fn is_about_the_command(&self) -> bool {
         matches!(self.kind, RefusalKind::NotPermitted | RefusalKind::UnknownCommand | RefusalKind::Other)
     }
 
-    /// Whether the server closes the connection after this refusal.
+    /// Returns true if the server closes the connection after this refusal.
     pub(crate) fn closes_connection(&self) -> bool {
         self.kind == RefusalKind::TooManyClients
     }

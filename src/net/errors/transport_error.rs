@@ -72,7 +72,7 @@ impl TransportError {
         self.kind
     }
 
-    /// Whether the server, or something on the way to it, closed the connection.
+    /// Returns true if the server, or something on the way to it, closed the connection.
     pub(crate) fn is_disconnect(&self) -> bool {
         self.kind == io::ErrorKind::ConnectionReset
     }

@@ -25,7 +25,7 @@ pub struct Contention {
     pub holder: Option<String>,
     /// How many permits there are, all of them held; `None` if the wait was for one lock.
     pub permits: Option<usize>,
-    /// Whether the calling thread itself took this lock, or all permits, and has not released it: a nested lock that waits for itself,
+    /// True if the calling thread itself took this lock, or all permits, and has not released it: a nested lock that waits for itself,
     /// unless the guard was moved to another thread.
     pub taken_by_this_thread: bool,
 }

@@ -19,12 +19,12 @@ const IMMEDIATE_RETRIES: u32 = 3;
 #[derive(Debug)]
 pub(crate) struct Pace {
     pub(crate) options: LockOptions,
-    /// Whether the user's options say [`Protocol::Auto`].
+    /// True if the user's options say [`Protocol::Auto`].
     pub(in crate::rules) auto: bool,
     deadline: Option<Uptime>,
     pub(in crate::rules) retry_for: Duration,
     pub(in crate::rules) nonce: Nonce,
-    /// Whether a command whose reply was lost may have acquired a lock.
+    /// True if a command whose reply was lost may have acquired a lock.
     pub(in crate::rules) in_doubt: bool,
     /// Since when replies have been lost in a row.
     losing_since: Option<Uptime>,

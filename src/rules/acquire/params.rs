@@ -13,7 +13,7 @@ use crate::values::value::{Expiry, LockState, Nonce};
 pub(crate) struct Params {
     /// Their protocol is never [`Protocol::Auto`].
     pub(crate) options: LockOptions,
-    /// Whether it was Auto: where the server refuses a command of the protocol, another will do.
+    /// True if it was Auto: where the server refuses a command of the protocol, another will do.
     pub(crate) auto: bool,
     /// Monotonic (I7); `None` waits for ever.
     pub(crate) deadline: Option<Uptime>,
@@ -51,9 +51,9 @@ pub(crate) struct Pause {
     pub(crate) time: Duration,
     /// What the key was last seen to hold.
     pub(crate) seen: Option<LockState>,
-    /// Whether a command whose reply was lost may have acquired the lock.
+    /// True if a command whose reply was lost may have acquired the lock.
     pub(crate) in_doubt: bool,
-    /// Whether the lock is left to other processes.
+    /// True if the lock is left to other processes.
     pub(crate) leaves: bool,
 }
 

@@ -36,7 +36,7 @@ impl Unresolved {
         found.is_some() && self.takeover.as_deref() == found
     }
 
-    /// Whether the value is that of a lease that is kept.
+    /// Returns true if the value is that of a lease that is kept.
     pub(super) fn wrote(&self, found: Option<&[u8]>) -> bool {
         self.position(found).is_some()
     }

@@ -17,7 +17,7 @@ pub(crate) struct HandedOver {
     pub(crate) release: Result<Release, GiveUp>,
     /// The next thread's lease, if that has the lock, or may have it. It looks whether the lease has passed (I3).
     pub(crate) next: Option<Lease>,
-    /// Whether only the key can tell if the next thread has the lock: the reply was lost, and the command may still come.
+    /// True if only the key can tell if the next thread has the lock: the reply was lost, and the command may still come.
     pub(crate) in_doubt: bool,
     /// In Classic: another client's value that was overwritten, as by a loser of the classic takeover.
     pub(crate) overwrote: Option<LockState>,
@@ -91,7 +91,7 @@ async fn by_getset(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOv
     }))
 }
 
-/// Whether it is too late to use a lease, or to have it in the key.
+/// Returns true if it is too late to use a lease, or to have it in the key.
 fn is_late(lease: &Lease, now: Now) -> bool {
     lease.sent_before().is_some_and(|end| end.has_passed(now))
 }
@@ -105,7 +105,7 @@ fn in_doubt(release: Result<Release, GiveUp>, next: Lease) -> HandedOver {
 }
 
 impl Owned {
-    /// Whether our own bytes were `replaced` decides whether anything is proven, to us and to the next thread.
+    /// Returns true if our own bytes were `replaced` decides whether anything is proven, to us and to the next thread.
     fn passed_on(&self, mut next: Lease, replaced: bool) -> HandedOver {
         let certified = replaced && self.lease.proven;
         next.proven = certified;

@@ -30,13 +30,13 @@ pub(super) struct Conditions {
     pub(super) expirations: [u64; 3],
     /// How far apart the clocks are at most.
     pub(super) skew: u64,
-    /// Whether the key is cleared at times. Then two clients may well hold the lock, and none may be told that no other had it.
+    /// True if the key is cleared at times. Then two clients may well hold the lock, and none may be told that no other had it.
     pub(super) clears: bool,
     /// How long a command may take from being sent to being carried out.
     pub(super) delay: u64,
-    /// Whether a command may wait for a connection before it is sent, for any time, unless its time is limited.
+    /// True if a command may wait for a connection before it is sent, for any time, unless its time is limited.
     pub(super) waits: bool,
-    /// Whether two of the clients are gems from 1.4.3 on.
+    /// True if two of the clients are gems from 1.4.3 on.
     pub(super) gems: bool,
 }
 
@@ -111,13 +111,13 @@ pub(super) struct Run {
     holders: BTreeSet<u64>,
     /// The tokens of holders, by their number.
     pub(super) tokens: BTreeMap<u64, i64>,
-    /// Whether a holder was told that no other client had the lock meanwhile, and one had.
+    /// True if a holder was told that no other client had the lock meanwhile, and one had.
     falsely_certified: bool,
     /// How often a holder has handed the lock over.
     pub(super) handed_over: u64,
     /// All that was ever written into the key.
     written: BTreeSet<Vec<u8>>,
-    /// Whether a client was told that it has the lock, and its value was never in the key; or that it alone has it, and it was another's.
+    /// True if a client was told that it has the lock, and its value was never in the key; or that it alone has it, and it was another's.
     falsely_granted: bool,
     nonces: u64,
 }

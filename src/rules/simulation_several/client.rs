@@ -77,7 +77,7 @@ pub(super) struct Client {
     pub(super) rules: Rules,
     pub(super) answers: [Option<Answer>; KEYS],
     pub(super) held: [Option<Lease>; KEYS],
-    /// Whether it had to wait for a key.
+    /// True if it had to wait for a key.
     pub(super) waited: bool,
     /// The leases of values that it knows to have written and has not deleted, as far as it knows.
     pub(super) known: HashMap<Vec<u8>, Lease>,
@@ -134,7 +134,7 @@ impl Client {
         self.held.iter_mut().enumerate().filter_map(held).collect()
     }
 
-    /// Whether it has written this value, within the lease, and knows of it.
+    /// Returns true if it has written this value, within the lease, and knows of it.
     pub(super) fn knows(&self, value: &[u8], now: Now) -> bool {
         self.known.get(value).is_some_and(|lease| !lease.has_passed(now))
     }

@@ -58,13 +58,13 @@ pub(in crate::run) struct Wait<'a> {
     first: Cell<Option<Answer>>,
     /// How often the server was asked for the lock so far.
     attempts: Cell<u32>,
-    /// Whether this thread has learned of a release, and the server has not answered since.
+    /// True if this thread has learned of a release, and the server has not answered since.
     has_unused_release: Cell<bool>,
     /// The leases that commands without a reply may have begun.
     unresolved: RefCell<Vec<Lease>>,
     /// The protocol to release by.
     protocol: Cell<Protocol>,
-    /// Whether an error is to name the holder. A call that tries once has none to show.
+    /// True if an error is to name the holder. A call that tries once has none to show.
     names_holder: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::net::{Failure, Refusal, RefusalKind};
 
-/// Whether the server will refuse the same for each key, and for some time.
+/// Returns true if the server will refuse the same for each key, and for some time.
 pub(super) fn concerns_all_keys(failure: &Failure) -> bool {
     // One list may be something else.
     let of_all = |refusal: &Refusal| !refusal.passes_by_waiting() && refusal.kind() != RefusalKind::WrongType;

@@ -18,7 +18,7 @@ pub(super) enum LastFailure {
 }
 
 impl Session<'_> {
-    /// Whether a command has failed, so that the next may not take long.
+    /// Returns true if a command has failed, so that the next may not take long.
     pub(in crate::run) fn has_failed(&self) -> bool {
         matches!(
             self.last_failure.as_deref(),
@@ -42,7 +42,7 @@ impl Session<'_> {
         self.last_failure = Some(Box::new(LastFailure::NoConnection { cause, waited: Duration::ZERO }));
     }
 
-    /// Whether the last command was not sent because all connections were in use.
+    /// Returns true if the last command was not sent because all connections were in use.
     pub(in crate::run) fn found_pool_exhausted(&self) -> bool {
         matches!(
             self.last_failure.as_deref(),

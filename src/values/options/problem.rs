@@ -18,19 +18,19 @@ impl LockOptions {
                 "the expiration is over ten years; for a lock that never expires, use `without_expiration`",
             ),
             None if self.protocol == Protocol::Ttl => Some(
-                "the protocol Ttl needs an expiration, since the server is to free the lock; use `expiring_after`, with 1 s for what a gem from 1.4.2 on does without one, or another protocol",
+                "the protocol Ttl needs an expiration, after which the server frees the lock; use `expiring_after`, or another protocol",
             ),
             _ if self.poll_interval < Duration::from_millis(1) => Some(
                 "the poll interval is below a millisecond, which would keep the server busy; the gem's is 100 ms",
             ),
             _ if self.poll_interval > Self::MAX_EXPIRATION => {
-                Some("a poll interval of more than ten years looks at nothing; give some seconds at most")
+                Some("the poll interval is over ten years; give some seconds at most")
             }
             _ => self.holding_problem(),
         }
     }
 
-    /// Returns what is wrong with what the holder is to do.
+    /// Returns what is wrong with the options for the time while the lock is held.
     fn holding_problem(&self) -> Option<&'static str> {
         let expiration = self.expiration;
         match self.auto_extend {
@@ -46,7 +46,7 @@ impl LockOptions {
             }
             Some(at_most) if at_most > Self::MAX_EXPIRATION => {
                 return Some(
-                    "`auto_extend` allows over ten years, so a worker that hangs would hold the lock for ever; give the longest time that the work may ever take",
+                    "`auto_extend` allows over ten years, so a worker that hangs would hold the lock forever; give the longest time that the work may ever take",
                 );
             }
             _ => {}
@@ -59,7 +59,7 @@ impl LockOptions {
                     "`hold_at_least` needs an expiration, since the key is left to expire; use `expiring_after`"
                 }
                 Some(_) => {
-                    "`hold_at_least` is longer than the expiration, after which the lock is not held anyway; give less, or a longer expiration"
+                    "`hold_at_least` is longer than the expiration; shorten it, or lengthen the expiration"
                 }
             });
         }

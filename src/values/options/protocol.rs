@@ -1,42 +1,60 @@
-//! By which commands a lock is taken over and released.
+//! The commands that take over and release a lock.
 
 use crate::values::version::Version;
 
-/// By which commands a lock is taken over and released. All write times as values and honour each other's, and the
-/// gem's, on one key; [the guide](crate::documentation::guide#protocols) says which to select.
+/// The Redis commands that acquire and release a lock.
+///
+/// Programs with different protocols exclude each other on a key, within
+/// [limits](crate::documentation::limits#mixed-protocols). [The guide](crate::documentation::guide#protocols) says
+/// which protocol to select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
-    /// The best protocol that the server's version has: [`Ttl`](Self::Ttl) from 2.6.12 on, [`Watched`](Self::Watched) from 2.2 on, else
-    /// [`Classic`](Self::Classic). A lock without an expiration is never in Ttl. If the version is unknown, it is Classic: with
-    /// [`Locker::with_pool`](crate::Locker::with_pool), without the server check, and where INFO is refused.
+    /// The best protocol that the server supports, with [notifications](crate::LockOptions::notify_waiters) unless
+    /// they are turned off.
     ///
-    /// It is decided once for each call, before its first command, so the first call of a locker opens a connection first. If the server refuses a
-    /// command to this user, Auto uses another: SETNX for SET; the takeover of Watched without PTTL; the rules of Classic without WATCH or MULTI.
+    /// Selects [`Ttl`](Self::Ttl) on Redis 2.6.12 and newer, [`Watched`](Self::Watched) on 2.2 and newer, and
+    /// otherwise [`Classic`](Self::Classic). For a lock without an expiration it selects Watched instead of Ttl.
     ///
-    /// It also wakes waiters of other processes; [`notify_waiters(false)`](crate::LockOptions::notify_waiters) turns that off.
+    /// If the server's version is unknown, it selects Classic: with
+    /// [`Locker::with_pool`](crate::Locker::with_pool), with
+    /// [`skip_server_check`](crate::LockerBuilder::skip_server_check), or if the server refuses `INFO`. If the
+    /// server refuses `SET`, `PTTL`, `WATCH` or `MULTI` to this user, it falls back to the commands of a weaker
+    /// protocol.
+    ///
+    /// The protocol is selected once per call; [`LockGuard::protocol`](crate::LockGuard::protocol) returns it.
     Auto,
-    /// SETNX, GET, GETSET and DEL, as the gem from 0.2.3 to 1.4.1. For every server from Redis 1.2 on. The default, since it sends
-    /// what the gem sends.
+    /// `SETNX`, `GET`, `GETSET` and `DEL`, for Redis 1.2 and newer. The default, because these are the commands of
+    /// redis-objects 0.2.3 to 1.4.1.
     ///
-    /// It rests on clocks: all clients of a key should use the same expiration, and a release that is late on its way deletes the
-    /// next holder's key.
+    /// It relies on clocks, which must agree within a second, and all clients of a key should use the same
+    /// expiration. A release that arrives late deletes the next holder's key. **Do not use it alongside
+    /// redis-objects 1.4.2 or later**, for the reason given at [`Watched`](Self::Watched).
     #[default]
     Classic,
-    /// The same, but takes over and releases by WATCH, GET, MULTI and EXEC: a contender that loses a takeover never overwrites the
-    /// winner's value, and a release compares the value before it deletes the key, and can prove that no other holder had the lock
-    /// meanwhile. For servers from Redis 2.2 on. Not beside redis-objects 1.4.2 or
-    /// later, of which two programs may have the lock after a crash of its holder: use [`Auto`](Self::Auto) or [`Ttl`](Self::Ttl).
+    /// Transactions with `WATCH`, `GET`, `MULTI` and `EXEC`, for Redis 2.2 and newer.
+    ///
+    /// A release deletes the key only if it still holds this holder's value, and can prove that no other client had
+    /// the lock meanwhile. A contender that loses a takeover never overwrites the winner's value. Clocks must agree
+    /// within a second.
+    ///
+    /// **Do not use it alongside redis-objects 1.4.2 or later**: after a holder has crashed, two Ruby programs may
+    /// acquire its lock. Use [`Auto`](Self::Auto) or [`Ttl`](Self::Ttl).
     Watched,
-    /// As [`Watched`](Self::Watched), and the key has a time to live, half a second longer than the expiration, so that the server
-    /// itself frees the lock of a crashed holder. Contenders leave that to the server, so the clocks of clients that all use Ttl may differ.
-    /// The time in the value is ten seconds after the lease, so that Ruby programs with redis-objects 1.4.2 or later, which take over by their
-    /// clocks, find the key gone before. For servers from Redis 2.6.12 on. Needs an expiration.
+    /// Like [`Watched`](Self::Watched), but keys have a time to live, for Redis 2.6.12 and newer. Needs an
+    /// expiration.
+    ///
+    /// The server frees the lock of a crashed holder half a second after the lease ends. Contenders wait for that,
+    /// so the clocks of clients that all use Ttl may differ.
+    ///
+    /// The value names a time ten seconds after the lease. Ruby programs with redis-objects 1.4.2 or later take
+    /// over by their own clocks, and find the key gone before that time.
     Ttl,
 }
 
 impl Protocol {
-    /// Returns the first version of Redis that has all of its commands.
+    /// Returns the oldest version of Redis that has all commands of the protocol. For Auto it is the same as for
+    /// Classic.
     #[must_use]
     pub const fn min_version(self) -> Version {
         match self {
@@ -47,7 +65,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the name in lower case, as the command-line tool takes it: `classic`.
+    /// Returns the name in lower case, as the command-line tool takes it, for example `classic`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -58,7 +76,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the protocol to use on a server of this version, unknown if `None`, for a lock that `expires` or not.
+    /// Returns the protocol to use on a server of this version, unknown if `None`, for a lock that `expires` or
+    /// not.
     pub(crate) fn on(self, server: Option<Version>, expires: bool) -> Self {
         let has = |protocol: Protocol| server.is_some_and(|version| version >= protocol.min_version());
         match self {
@@ -69,7 +88,7 @@ impl Protocol {
         }
     }
 
-    /// Returns what to do on a server that is older.
+    /// Returns what to do if the server is older.
     pub(crate) fn instead(self) -> &'static str {
         match self {
             Protocol::Auto | Protocol::Classic => "use a newer server",

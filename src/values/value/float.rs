@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Float {
     pub(super) value: f64,
-    /// Whether the text is a number and nothing else, apart from white space around it.
+    /// True if the text is a number and nothing else, apart from white space around it.
     pub(super) whole: bool,
 }
 

@@ -140,7 +140,7 @@ impl<A> KeyQueue<A> {
 }
 
 impl<A> Waiter<A> {
-    /// Whether a lease may be delivered to it. A hint that it has not seen yet has it ask for the lock.
+    /// Returns true if a lease may be delivered to it. A hint that it has not seen yet has it ask for the lock.
     fn is_free(&self) -> bool {
         self.asleep && self.hint.is_none() && self.lease.is_none()
     }

@@ -1,6 +1,6 @@
 //! The program that emulates an old version ends with all that it has started.
 
-#[path = "../../../examples/proxy/serve.rs"]
+#[path = "../../../tools/proxy/serve.rs"]
 mod serve;
 
 use std::io::{BufRead as _, BufReader};

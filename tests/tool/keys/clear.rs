@@ -30,9 +30,9 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
 fn without_a_terminal_and_consent_nothing_is_removed() -> Outcome {
     let server = RedisServer::start()?;
     set(&server, "k", PAST);
-    let refused = ran(&server.url(), ["clear", "k"]).exits(64).says(&["without consent", "--yes"]);
+    let refused = ran(&server.url(), ["clear", "k"]).exits(64).says(&["confirmation needed", "--yes"]);
     assert!(refused.out.starts_with("k: expired "), "{refused}");
-    ran(&server.url(), ["clear", "--expired", "*"]).exits(64).says(&["without consent", "--yes"]);
+    ran(&server.url(), ["clear", "--expired", "*"]).exits(64).says(&["confirmation needed", "--yes"]);
     assert_eq!(get(&server, "k").as_deref(), Some(PAST));
     ran(&server.url(), ["clear"]).exits(64).says(&["KEY"]);
     ran(&server.url(), ["clear", "k", "--expired", "*", "--yes"]).exits(64).says(&["cannot be used with"]);
@@ -101,15 +101,16 @@ fn a_key_that_holds_no_lock_is_left_alone() -> Outcome {
     set(&server, "text", "some text");
     set(&server, "note", "1532000016 items were sold.");
     for (key, shown) in [
-        ("list", "list: no lock: it holds a list\n"),
-        ("hash", "hash: no lock: it holds a hash\n"),
-        ("text", "text: no lock: it holds \"some text\"\n"),
+        ("list", "list: not a lock: it holds a list\n"),
+        ("hash", "hash: not a lock: it holds a hash\n"),
+        ("text", "text: not a lock: it holds \"some text\"\n"),
         // The gem reads it as a time, and would take the lock over.
         ("note", "note: expired "),
     ] {
         for arguments in [&["clear", key][..], &["clear", "--yes", key]] {
             let refused = ran(&server.url(), arguments).exits(65);
-            let refused = refused.says(&[&format!("lock {key}: it holds no lock and was not removed")]);
+            let refused =
+                refused.says(&[&format!("lock {key}: not removed, because it does not hold a lock")]);
             assert!(refused.out.starts_with(shown), "{refused}");
             assert_eq!(server.say(&["EXISTS", key])?, ":1");
         }
@@ -149,7 +150,9 @@ fn a_value_that_is_written_meanwhile_is_left_alone() -> Outcome {
             hold.go_on();
             let ended = running.ends();
             let ended = match changed {
-                Some(_) => ended.exits(75).says(&["lock k: it holds something else by now", "look again"]),
+                Some(_) => {
+                    ended.exits(75).says(&["lock k: not removed, because it has changed", "look again"])
+                }
                 None => ended.exits(0).shows(&["released meanwhile"]),
             };
             assert!(ended.out.starts_with("k: expired ") && !ended.out.contains("removed"), "{ended}");
@@ -171,7 +174,7 @@ fn a_lost_reply_says_to_look_again() -> Outcome {
             set(&server, "k", "1");
             proxy.next(removes, fault);
             let lost = ran(&proxy.url(), ["clear", "--yes", "k"]).exits(74);
-            let lost = lost.says(&["it may or may not have been removed", "look again"]);
+            let lost = lost.says(&["it is not known whether it was removed", "look again"]);
             assert!(!lost.out.contains("removed"), "{lost}");
             assert_eq!(get(&server, "k").as_deref(), left, "{version}");
         }

@@ -207,7 +207,7 @@ fn a_server_that_does_not_reply_exits_with_69() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
     proxy.next("CONFIG", Fault::CutAfter);
-    ran(&proxy.url(), ["doctor"]).exits(69).says_only(&["no answer from the server"]);
+    ran(&proxy.url(), ["doctor"]).exits(69).says_only(&["no reply from the server"]);
     ran(&format!("redis://127.0.0.1:{}/", closed_port()?), ["doctor"])
         .exits(69)
         .says_only(&["no connection"]);

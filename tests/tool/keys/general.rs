@@ -64,9 +64,9 @@ fn wrong_arguments_exit_with_64() -> Outcome {
         (&["run", "--extend", "5m", "k", "--", "true"], "'--auto-extend'"),
         (&["run"], "Usage: setnx-lock run [OPTIONS] <KEY> -- <CMD>..."),
         (&["clear"], "Usage: setnx-lock clear [OPTIONS] <KEY>"),
-        (&["list", "--watch=0"], "a millisecond at least"),
+        (&["list", "--watch=0"], "at least one millisecond"),
         (&["watch"], "<KEY>"),
-        (&["watch", "k", "--interval", "0"], "a millisecond at least"),
+        (&["watch", "k", "--interval", "0"], "at least one millisecond"),
     ] {
         let ran = ran(NOWHERE, arguments).exits(64).says(&[words]);
         assert_eq!(ran.out, "", "{ran}");
@@ -74,7 +74,7 @@ fn wrong_arguments_exit_with_64() -> Outcome {
     }
     for arguments in ASKING {
         for wrong in ["127.0.0.1", "http://127.0.0.1/", "redis://127.0.0.1:99999/", ""] {
-            ran(wrong, arguments).exits(64).says_only(&["is no address of a Redis server"]);
+            ran(wrong, arguments).exits(64).says_only(&["invalid Redis URL in --url or REDIS_URL"]);
         }
     }
     Ok(())
@@ -180,9 +180,9 @@ fn key_prints_the_keys_of_both_gems() -> Outcome {
 
 fn wrong_arguments_of_key_exit_with_64() -> Outcome {
     for (arguments, words) in [
-        (&["key", "", "pay", "7"][..], "the class has no name"),
-        (&["key", "Billing::", "pay", "7"], "the class has no name"),
-        (&["key", "Team", "", "7"], "the lock has no name"),
+        (&["key", "", "pay", "7"][..], "the class name is missing"),
+        (&["key", "Billing::", "pay", "7"], "the class name is missing"),
+        (&["key", "Team", "", "7"], "the lock name is missing"),
         (&["key", "Team", "pay", ""], "the id is empty"),
     ] {
         ran("no address", arguments).exits(64).says_only(&[words]);

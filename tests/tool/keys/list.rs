@@ -173,7 +173,7 @@ fn before_2_8_keys_is_used_only_if_allowed() -> Outcome {
         assert!(!proxy.names().iter().any(|name| name == "KEYS"), "{:?}", proxy.names());
         let listed = ran(&proxy.url(), ["list", "--keys", "--json"]).exits(0);
         assert_eq!(reports_by_key(&listed.out).keys().collect::<Vec<_>>(), LOCKS, "{version:?}");
-        let warned = listed.err.starts_with("setnx-lock: warning: KEYS looks at every key");
+        let warned = listed.err.starts_with("setnx-lock: warning: KEYS blocks the server");
         assert!(warned && listed.err.lines().count() == 1, "{listed}");
         let some = ran(&proxy.url(), ["list", "--keys", "*_lock"]).exits(0);
         assert_eq!(some.out.lines().count(), 3, "{some}");

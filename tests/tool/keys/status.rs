@@ -76,7 +76,7 @@ fn each_state_is_told() -> Outcome {
     set(&server, "expired", PAST);
     let shown = ran(&server.url(), ["status", "expired"]).exits(0);
     assert!(shown.out.starts_with("expired: expired ") && shown.out.contains("years"), "{shown}");
-    let words = " ago, at 2018-07-19T11:33:36.500Z: the next to try acquires it\n";
+    let words = " ago, at 2018-07-19T11:33:36.500Z: the next client to try gets it\n";
     assert!(shown.out.ends_with(words), "{shown}");
     let found = report(&server, "expired");
     assert_eq!((&found["state"], &found["until"]), (&"expired".into(), &"2018-07-19T11:33:36.500Z".into()));
@@ -90,7 +90,7 @@ fn each_state_is_told() -> Outcome {
         (
             "gem",
             "gem_ttl",
-            "held by redis-objects from 1.4.2 on with no time to live; if its holder has crashed, clear it",
+            "held by redis-objects 1.4.2 or later with no time to live; if its holder has crashed, clear it",
         ),
         ("far", "held", "held for longer than the calendar lasts"),
     ] {
@@ -112,12 +112,12 @@ fn a_time_to_live_is_told() -> Outcome {
     assert!(left > 0.0 && left <= LONG.as_secs_f64() + 1.0, "{found}");
 
     for (key, value, holder) in
-        [("endless", "1", "without an expiration"), ("gem", "", "by redis-objects from 1.4.2 on")]
+        [("endless", "1", "without an expiration"), ("gem", "", "by redis-objects 1.4.2 or later")]
     {
         set(&server, key, value);
         send(&server, &format!("EXPIRE {key} 1010"));
         let shown = ran(&server.url(), ["status", key]).exits(0);
-        let words = format!("{key}: held {holder}, and freed by the server in 16m ");
+        let words = format!("{key}: held {holder}, freed by the server in 16m ");
         assert!(shown.out.starts_with(&words), "{shown}");
         assert_eq!(shown.out.lines().count(), 1, "the time to live is said once: {shown}");
     }
@@ -137,13 +137,13 @@ fn a_key_that_holds_no_lock_is_named_as_that() -> Outcome {
         ("XADD stream * a b", "stream"),
     ] {
         send(&server, command);
-        let words = format!("{kind}: no lock: it holds a {kind}\n");
+        let words = format!("{kind}: not a lock: it holds a {kind}\n");
         ran(&server.url(), ["status", kind]).exits(0).prints(&words);
     }
     let found = report(&server, "list");
     assert!(found["state"] == "no_lock" && found["seconds_left"].is_null(), "{found}");
     set(&server, "text", "oops\n\u{1b}[31m");
-    let shown = ran(&server.url(), ["status", "text"]).exits(0).shows(&["text: no lock: ", "oops\\n"]);
+    let shown = ran(&server.url(), ["status", "text"]).exits(0).shows(&["text: not a lock: ", "oops\\n"]);
     assert!(!shown.out.contains('\u{1b}') && shown.out.lines().count() == 1, "escaped: {shown}");
     Ok(())
 }
@@ -166,7 +166,7 @@ fn several_keys_are_shown_in_the_order_of_the_arguments() -> Outcome {
     let server = RedisServer::start()?;
     set(&server, "b", "1");
     send(&server, "RPUSH c a");
-    let words = "d: free\nb: held without an expiration; if its holder has crashed, clear it\na: free\nc: no lock: it holds a list\nd: free\n";
+    let words = "d: free\nb: held without an expiration; if its holder has crashed, clear it\na: free\nc: not a lock: it holds a list\nd: free\n";
     ran(&server.url(), ["status", "d", "b", "a", "c", "d"]).exits(0).prints(words);
     // More than go in one trip.
     let many: Vec<_> = (0..1200).map(|n| format!("k{n}")).collect();

@@ -33,7 +33,7 @@ fn events_are_shown_in_words() -> Outcome {
     let lock = Lock::new(&opened(&server.url())?, "k", expiring())?;
     let running = Running::start(&server.url(), &["watch", "k", "--interval", "5ms"])?;
     let note = running.note();
-    assert_eq!(note, "setnx-lock: reads k every 5ms; what happens in between is seen as one change");
+    assert_eq!(note, "setnx-lock: reading k every 5ms; changes between two reads appear as one");
     let expect = |begin: &str, end: &str| {
         let line = running.line();
         let is_it = line.starts_with("20") && line.contains(&format!("Z {begin}")) && line.ends_with(end);
@@ -73,9 +73,9 @@ fn a_server_that_goes_away_and_comes_back() -> Outcome {
     running.note();
     server.stop();
     let warning = running.note();
-    assert!(warning.starts_with("setnx-lock: warning: tries again: "), "{warning}");
+    assert!(warning.starts_with("setnx-lock: warning: retrying: "), "{warning}");
     server.restart()?;
-    assert_eq!(running.note(), "setnx-lock: the server answers again", "it is said once");
+    assert_eq!(running.note(), "setnx-lock: the server replies again", "it is said once");
     // It has forgotten the key.
     next(&running, "released");
     set(&server, "k", "1");
@@ -89,7 +89,7 @@ fn a_server_that_refuses_ends_it() -> Outcome {
     next(&running, "first");
     running.note();
     send(&server, "ACL SETUSER default -type");
-    let ended = running.ends().exits(77).says(&["permit the command and the keys to this user"]);
+    let ended = running.ends().exits(77).says(&["allow the command and the keys with ACL SETUSER"]);
     assert!(ended.err.starts_with("setnx-lock: error: lock k: the server refused: NOPERM"), "{ended}");
     Ok(())
 }

@@ -91,7 +91,7 @@ fn a_key_that_never_expires_is_no_contention() -> Outcome {
     server.say(&["SET", "empty", ""])?;
     server.say(&["RPUSH", "list", "a"])?;
     for (key, words) in [
-        ("text", "no lock: it holds \"hello\""),
+        ("text", "not a lock: it holds \"hello\""),
         ("unexpiring", "held without an expiration"),
         ("empty", "no time to live"),
         ("list", "WRONGTYPE"),
@@ -158,7 +158,7 @@ fn arguments_that_make_no_sense() -> Outcome {
         (&["", "--", "true"], "the key is empty"),
         (&["-e", "soon", "k", "--", "true"], "write 30s"),
         (&["--name", "web1", "k", "--", "true"], "equal sign is needed"),
-        (&["-e", "0s", "k", "--", "true"], "a millisecond at least"),
+        (&["-e", "0s", "k", "--", "true"], "at least one millisecond"),
         (&["-w", "-1", "k", "--", "true"], "-1"),
         (&["--grace", "1e19", "k", "--", "true"], "longer than ten years"),
         (&["-n", "-w", "1s", "k", "--", "true"], "cannot be used with"),
@@ -176,7 +176,7 @@ fn arguments_that_make_no_sense() -> Outcome {
         (&["-E", "late=1", "k", "--", "true"], "unknown condition \"late\""),
         (&["-E", "contended=256", "k", "--", "true"], "0 to 255"),
         (&["--password-file", "/missing/file", "k", "--", "true"], "/missing/file"),
-        (&["--url", "", "k", "--", "true"], "no address of a Redis server"),
+        (&["--url", "", "k", "--", "true"], "invalid Redis URL"),
     ];
     for (arguments, words) in cases {
         // None of the exit codes that can be given is that of usage.

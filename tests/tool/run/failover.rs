@@ -32,7 +32,7 @@ fn a_wait_goes_on_while_the_server_is_full() -> Outcome {
     let server = RedisServer::start_with("maxmemory 1")?;
     finished(run(&server.url()).arg("-n").args(COMMAND))?.with_code(69).prints("").says_one_line(&["OOM"]);
     let waits = Running::start(run(&server.url()).arg("--wait-forever").args(COMMAND))?;
-    waits.error_with("warning: tries again: lock k: the server refused: OOM");
+    waits.error_with("warning: retrying: lock k: the server refused: OOM");
     server.say(&["CONFIG", "SET", "maxmemory", "0"])?;
     waits.ends()?.with_code(0).prints("ran\n");
     Ok(())
@@ -65,7 +65,7 @@ fn the_leader_of_the_recipe_leads_again() -> Outcome {
     let mut second = start()?;
     demote(&server, &other)?;
     for process in [&first, &second] {
-        process.error_with("tries again");
+        process.error_with("retrying");
     }
     // A single try and a limited wait give up.
     for options in [&["--no-wait"][..], &["--timeout", "1s"]] {

@@ -47,7 +47,7 @@ fn the_command_gets_sigterm() -> Outcome {
     let ended = running.ends()?.by_signal(Signal::KILL).prints("");
     ended.says(&[
         "setnx-lock: warning: lock k: the tool was killed while its command ran",
-        "the lock is held until it expires",
+        "the lock stays held until it expires",
     ]);
     assert_eq!(server.say(&["EXISTS", "k"])?, ":1");
     Ok(())

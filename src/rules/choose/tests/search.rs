@@ -142,7 +142,7 @@ impl Search {
         }
     }
 
-    /// Whether two hold one lock.
+    /// Returns true if two hold one lock.
     fn overlaps(&self) -> bool {
         let held = self.clients.iter().enumerate().filter_map(|(n, client)| {
             let (slot, lease) = client.held.as_ref()?;

@@ -31,12 +31,12 @@ pub(in crate::run) struct Answer {
 }
 
 impl Answer {
-    /// Whether the lock was acquired.
+    /// Returns true if the lock was acquired.
     pub(in crate::run) fn is_granted(&self) -> bool {
         matches!(self.reply, Ok(Reply::Integer(granted)) if granted > 0)
     }
 
-    /// Whether the command may have been carried out, or may be still.
+    /// Returns true if the command may have been carried out, or may be still.
     pub(in crate::run) fn is_lost(&self) -> bool {
         matches!(self.reply, Err(Failure::Lost(_)))
     }
@@ -65,11 +65,11 @@ struct Known {
     now: Now,
     /// When the key was last looked at.
     looked: Uptime,
-    /// Whether a holder has handed the lock over since the last command.
+    /// True if a holder has handed the lock over since the last command.
     handed_over: bool,
-    /// Whether the key was looked at before the sleep that is next.
+    /// True if the key was looked at before the sleep that is next.
     has_looked: bool,
-    /// Whether the server has answered since the last step.
+    /// True if the server has answered since the last step.
     is_answered: bool,
 }
 

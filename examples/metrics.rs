@@ -1,5 +1,5 @@
 //! Metrics of locks with the crate `metrics`: a histogram of waits, and counters by outcome, printed as Prometheus reads them.
-//! `cargo run -p setnx-lock-metrics -- redis://127.0.0.1/`
+//! `cargo run --example metrics -- redis://127.0.0.1/`
 
 use std::time::Duration;
 use std::{env, thread};

@@ -1,0 +1,98 @@
+//! The recipes in `contrib/`: the command lines in them are run.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use libtest_mimic::{Failed, Trial};
+use tempfile::TempDir;
+
+use crate::support::tool::{program, tool};
+use crate::support::{LONG, Outcome, RedisServer, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials("tool_recipes", tests![cron, systemd, kubernetes])
+}
+
+const PASSWORD: &str = "correct-horse";
+
+/// A machine on which the recipes are installed: a folder for `/usr/local/bin`, `/var/log` and credentials.
+struct Machine {
+    server: RedisServer,
+    folder: TempDir,
+}
+
+impl Machine {
+    /// Installs programs of these names, each of which prints a line.
+    fn with(programs: &[&str]) -> Result<Self, Failed> {
+        let server = RedisServer::start_with(&format!("requirepass {PASSWORD}"))?;
+        let folder = tempfile::tempdir()?;
+        fs::write(folder.path().join("redis"), PASSWORD)?;
+        fs::copy(program(), folder.path().join("setnx-lock"))?;
+        for name in programs {
+            let file = folder.path().join(name);
+            fs::write(&file, format!("#!/bin/sh\necho {name} runs\n"))?;
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(Self { server, folder })
+    }
+
+    /// Runs a command line of a recipe, and returns what it and its log have printed. It must succeed.
+    fn runs(&self, line: &str) -> Result<String, Failed> {
+        let folder = self.folder.path().display().to_string();
+        let line = line.replace("/usr/local/bin", &folder).replace("/var/log", &folder);
+        let mut command = Command::new("sh");
+        // Of the tool's environment: the server, and nothing that changes what it does.
+        command.envs(tool(&self.server.url()).get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.args(["-c", &line]).env("CREDENTIALS_DIRECTORY", self.folder.path());
+        command.env("REDISCLI_AUTH", PASSWORD).env("PATH", format!("{folder}:{}", std::env::var("PATH")?));
+        let output = assert_cmd::Command::from_std(command).timeout(LONG).output()?;
+        let printed = format!("{}{}", String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?);
+        assert!(output.status.success(), "{line}: {printed}");
+        let log = fs::read_to_string(self.folder.path().join("report.log")).unwrap_or_default();
+        Ok(printed + &log)
+    }
+}
+
+fn recipe(name: &str) -> Result<String, Failed> {
+    Ok(fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../contrib").join(name))?)
+}
+
+fn cron() -> Outcome {
+    let crontab = recipe("cron/crontab")?;
+    let machine = Machine::with(&["report", "send-mail", "import", "draft"])?;
+    let jobs: Vec<&str> = crontab.lines().filter(|line| line.contains("setnx-lock run")).collect();
+    let expected = ["report runs\n", "send-mail runs\n", "import runs\n", "draft runs\n"];
+    assert_eq!(jobs.len(), expected.len());
+    for (job, expected) in jobs.into_iter().zip(expected) {
+        assert!(!job.contains('%'), "cron ends a line there: {job}");
+        let line = job.splitn(6, ' ').last().unwrap_or_default();
+        assert!(machine.runs(line)?.starts_with(expected), "{job}");
+        // A host that starts late finds that the job was done: cron has nothing to mail.
+        let late = machine.runs(line)?;
+        assert!(late.is_empty() || late == "report runs\n", "{job}: {late}");
+    }
+    Ok(())
+}
+
+fn systemd() -> Outcome {
+    let machine = Machine::with(&["report", "worker"])?;
+    for (unit, expected) in [("report", "report runs\n"), ("leader", "worker runs\n")] {
+        let unit = recipe(&format!("systemd/setnx-lock-{unit}.service"))?;
+        let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart="));
+        assert_eq!(machine.runs(line.expect("a command"))?, expected, "{unit}");
+    }
+    Ok(())
+}
+
+fn kubernetes() -> Outcome {
+    let machine = Machine::with(&["report", "worker"])?;
+    for (file, expected) in [("cronjob", "report runs\n"), ("leader", "worker runs\n")] {
+        let text = recipe(&format!("kubernetes/{file}.yaml"))?;
+        let words = text.lines().find_map(|line| line.trim().strip_prefix("command: [")?.strip_suffix(']'));
+        let line = words.expect("a command").replace(", ", " ");
+        assert_eq!(machine.runs(&line)?, expected, "{text}");
+    }
+    Ok(())
+}
