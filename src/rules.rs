@@ -11,7 +11,8 @@
 //! - **I4** GETSET's reply is judged by the clock read before it was sent, and it is sent soon after that or not at all.
 //! - **I5** We delete only while our own lease has not passed (Classic), or only our own bytes and, within our lease, what a
 //!   classic loser wrote over them (Watched and Ttl).
-//! - **I6** No command whose outcome is unknown is ever sent again; that is resolved by reading, or reported as unknown.
+//! - **I6** A command with an unknown outcome is never sent again: that is resolved by reading, or reported as unknown. Except INCR of a
+//!   token, since numbers may be skipped.
 //! - **I7** The deadline of a wait is monotonic; the lease is over when either clock says so.
 //! - **I8** A connection that saw an I/O or protocol error is never used again.
 //! - **I9** A waiting thread and a thread in its critical section hold no connection.

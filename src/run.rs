@@ -202,7 +202,7 @@ impl Engine {
 
     /// I10: a child shares its parent's connections, and each would read the other's replies.
     pub(crate) fn refuse_after_fork(&self, key: &Key) -> Result<(), Error> {
-        if self.identity.is_this_process() { Ok(()) } else { Err(Error::Forked { key: Some(key.clone()) }) }
+        if self.identity.is_this_process() { Ok(()) } else { Err(Error::Forked { key: key.clone() }) }
     }
 
     /// Fails inside a `with` of this thread on this key.

@@ -125,8 +125,7 @@ impl From<Error> for Failure {
             Error::Invalid { key: Some(key), problem, .. } => format!("lock {key}: {problem}"),
             // In the words of the command line.
             Error::Refused { key, refusal, .. } if login_advice(refusal.kind()).is_some() => {
-                let about = key.as_ref().map_or(String::new(), |key| format!("lock {key}: "));
-                format!("{about}{}", refused_words(refusal))
+                format!("lock {key}: {}", refused_words(refusal))
             }
             Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::TooOld => {
                 with_sources(&error).replace("use the protocol Auto or Classic", "use --protocol auto").replace(

@@ -118,6 +118,7 @@ impl Raw {
                 }
                 None
             }
+            Err(error) if error.is_timeout() => return Err(error.into()),
             reply => reply.ok().and_then(info_of),
         };
         raw.info = info.unwrap_or_else(|| InfoDict::new(""));

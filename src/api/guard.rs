@@ -289,7 +289,7 @@ impl LockGuard {
             // I10: the parent holds the lock, and its connections and its queue are not the child's to use.
             let forked = |(hold, holder): (&Hold, _)| {
                 mem::forget(holder);
-                Err(Error::Forked { key: Some(hold.key.clone()) })
+                Err(Error::Forked { key: hold.key.clone() })
             };
             return Error::of_all(holds.map(forked));
         }

@@ -95,11 +95,11 @@ pub enum Error {
     },
 
     /// There was no connection to the server in time, or no reply to a command that changes nothing. No key was changed.
-    #[error("{}{problem}", Of(key.as_ref()))]
+    #[error("{}{problem}", Of(Some(key)))]
     #[non_exhaustive]
     Unavailable {
-        /// The lock's key; `None` if the error is about a locker.
-        key: Option<Key>,
+        /// The lock's key.
+        key: Key,
         /// What happened, and what to do.
         problem: String,
         /// Why.
@@ -108,11 +108,11 @@ pub enum Error {
     },
 
     /// The server refused a command or the connection. No key was changed.
-    #[error("{}{}", Of(key.as_ref()), Refused(refusal, *advice))]
+    #[error("{}{}", Of(Some(key)), Refused(refusal, *advice))]
     #[non_exhaustive]
     Refused {
-        /// The lock's key; `None` if the error is about a locker.
-        key: Option<Key>,
+        /// The lock's key.
+        key: Key,
         /// Its [kind](Refusal::kind), the server's text, and what to do.
         refusal: Box<Refusal>,
         /// What it means for a lock that was to be released.
@@ -135,12 +135,12 @@ pub enum Error {
     /// The process was forked after the locker was opened. Open a new locker in the child.
     #[error(
         "{}this process was forked after its locker was opened; open a new one in the child",
-        Of(key.as_ref())
+        Of(Some(key))
     )]
     #[non_exhaustive]
     Forked {
-        /// The lock's key; `None` if the error is about a locker.
-        key: Option<Key>,
+        /// The lock's key.
+        key: Key,
     },
 
     /// An argument or a setting is invalid: options, a key, an address, an id, a value of the builder, TLS without a crypto provider. Also for
@@ -198,11 +198,11 @@ impl Error {
             | Error::Lost { key, .. }
             | Error::InDoubt { key, .. }
             | Error::NoMajority { key, .. }
-            | Error::Nested { key } => Some(key),
-            Error::Unavailable { key, .. }
+            | Error::Unavailable { key, .. }
             | Error::Refused { key, .. }
             | Error::Forked { key }
-            | Error::Invalid { key, .. } => key.as_ref(),
+            | Error::Nested { key } => Some(key),
+            Error::Invalid { key, .. } => key.as_ref(),
             Error::Several { cause, .. } => cause.key(),
         }
     }
@@ -281,12 +281,12 @@ impl Error {
         Self::Invalid { key: None, problem: problem.into() }
     }
 
-    pub(crate) fn refused(key: Option<Key>, refusal: Refusal) -> Self {
+    pub(crate) fn refused(key: Key, refusal: Refusal) -> Self {
         Self::Refused { key, refusal: Box::new(refusal), advice: None }
     }
 
     /// Returns the error of a connection that was waited for that long.
-    pub(crate) fn no_connection(key: Option<Key>, cause: NoConnection, waited: Duration) -> Self {
+    pub(crate) fn no_connection(key: Key, cause: NoConnection, waited: Duration) -> Self {
         let within = text::within(waited);
         let (problem, cause) = match cause {
             NoConnection::Connect(ConnectError::Refused(refusal)) => return Self::refused(key, refusal),
@@ -301,7 +301,7 @@ impl Error {
                     "connecting panicked: {panic}; with the feature tls-rustls a program must choose its cryptography: let it depend on \
                      rustls with the feature ring or aws_lc_rs"
                 );
-                return Self::Invalid { key, problem: problem.into() };
+                return Self::invalid(key, problem);
             }
             NoConnection::PoolExhausted => (
                 format!(
@@ -331,7 +331,7 @@ impl Error {
     }
 
     /// Returns the error of a command without a reply that changes nothing.
-    pub(crate) fn no_reply(key: Option<Key>, command: &'static str, cause: TransportError) -> Self {
+    pub(crate) fn no_reply(key: Key, command: &'static str, cause: TransportError) -> Self {
         let at = cause.address().map(|address| format!(" at {address}")).unwrap_or_default();
         let problem = format!("{command} failed{at}; check the server and the network, then try again");
         Self::Unavailable { key, problem, cause }

@@ -74,6 +74,18 @@ impl AsRef<[u8]> for Key {
     }
 }
 
+impl PartialEq<str> for Key {
+    fn eq(&self, text: &str) -> bool {
+        *self.0 == *text.as_bytes()
+    }
+}
+
+impl PartialEq<&str> for Key {
+    fn eq(&self, text: &&str) -> bool {
+        self == *text
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Text(&self.0), f)

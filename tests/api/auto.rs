@@ -7,12 +7,14 @@ use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
 
-use crate::servers::{Emulated, Proxy};
+use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting};
 use crate::support::scenario::{client_pool, opened, patient};
-use crate::support::{Outcome, RedisServer, Release, Target, expiring, release, shown_later, tests};
+use crate::support::{
+    LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, shown_later, tests,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -24,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_user_with_all_rights_gets_ttl,
             an_extension_without_the_right_to_watch_has_no_time_to_live,
             the_first_command_of_a_locker_knows_the_version,
+            a_lease_does_not_begin_before_the_locker_has_connected,
             keys_that_are_asked_for_together_get_ttl,
             a_waiter_of_another_process_is_woken,
             wake_ups_are_turned_off,
@@ -102,6 +105,19 @@ fn the_first_command_of_a_locker_knows_the_version() -> Outcome {
         assert_eq!(held.protocol(), if checked { Protocol::Ttl } else { Protocol::Classic });
         held.release()?;
     }
+    Ok(())
+}
+
+fn a_lease_does_not_begin_before_the_locker_has_connected() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    let late = millis(400);
+    proxy.next("INFO", Fault::AnswerLate(late));
+    let lock = Lock::new(&opened(&proxy.url())?, KEY, expiring().protocol(Protocol::Auto))?;
+    let connected = SystemTime::now() + late;
+    let held = lock.lock()?;
+    assert!(SystemTime::from(held.expires_at().expect("it expires")) >= connected + LONG);
+    assert_eq!(proxy.faults_left(), 0);
     Ok(())
 }
 

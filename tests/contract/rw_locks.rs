@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::{slice, thread};
 
-use setnx_lock::{CancelToken, Error, Locker, Permit, RwLock};
+use setnx_lock::{CancelToken, Error, Locker, Permit, RwLock, WriteGuard};
 
 use super::permits::{Pool, waiting};
 use crate::support::asleep::Sleeper;
@@ -122,20 +122,23 @@ fn readers_wait_for_a_writer(target: &Target) -> Outcome {
 fn a_writer_becomes_a_reader_without_a_gap(target: &Target) -> Outcome {
     let pool = Pool::of(target, "rw-downgrade", 4);
     let lock = pool.rw_lock(QUEUED);
+    let downgraded = |writing: WriteGuard| -> Result<Permit, Box<dyn std::error::Error>> {
+        let value = pool.slots[3].value();
+        let reading = writing.downgrade();
+        assert_eq!(reading.slot(), 3);
+        assert_eq!(pool.slots[3].value(), value, "it has been held all the time");
+        reading.ensure_held()?;
+        Ok(reading)
+    };
     let writing = lock.write()?;
-    let value = pool.slots[3].value();
-    let next = lock.clone();
-    let writer = waiting(move || next.write());
     let there = lock.clone();
     let reader = waiting(move || there.read());
-    let reading = writing.downgrade();
-    assert_eq!(reading.slot(), 3);
-    assert_eq!(pool.slots[3].value(), value, "it has been held all the time");
-    reading.ensure_held()?;
-    // Another reader gets in, and the other writer does not.
+    let reading = downgraded(writing)?;
+    // Another reader gets in, and a writer does not.
     let reader = reader.join()?;
     reader.ensure_held()?;
-    writer.rests();
+    let next = lock.clone();
+    let writer = waiting(move || next.write());
     assert!(lock.try_write()?.is_none());
     assert_eq!(release(reading)?, target.released());
     writer.rests();
@@ -143,7 +146,13 @@ fn a_writer_becomes_a_reader_without_a_gap(target: &Target) -> Outcome {
     let writer = writer.join()?;
     writer.ensure_held()?;
     assert_eq!(pool.held(), [0, 1, 2, 3]);
-    drop(writer);
+    // A writer that waited before takes what is free, and waits for the rest.
+    let next = lock.clone();
+    let last = waiting(move || next.write());
+    let reading = downgraded(writer)?;
+    last.rests();
+    drop(reading);
+    drop(last.join()?);
     assert_eq!(pool.held(), [0_usize; 0]);
     Ok(())
 }

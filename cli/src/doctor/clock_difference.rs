@@ -15,7 +15,7 @@ pub(super) struct ClockDifference {
 impl ClockDifference {
     /// Judges by one reading: at some time between our `before` and `after` the server's clock stood at `server` or up to `unit` later.
     pub(super) fn of(before: Duration, after: Duration, server: Duration, unit: Duration) -> Self {
-        Self { least: apart(server, after), most: apart(server + unit, before) }
+        Self { least: apart(server, after), most: apart(server.saturating_add(unit), before) }
     }
 
     /// Judges by another reading as well. Two that contradict each other say that a clock was set in between: the later counts.

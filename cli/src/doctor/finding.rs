@@ -10,7 +10,7 @@ use super::report::{Persistence, Role, ServerReport};
 /// The clocks of all clients of a key must be within a second of each other; two that are both within half a second of the
 /// server's are.
 const CLOSE_TO_THE_SERVER: Duration = Duration::from_millis(500);
-/// The library uses a connection that has been idle for up to this time.
+/// The library uses a connection that has been idle for up to this time, as its `net/connections/connection.rs` says.
 const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
 
 /// How grave a finding is; the exit code is that of the gravest.

@@ -1,6 +1,7 @@
 //! Asks a server what it is and can do. Sends only commands that its version knows, and takes a refusal for an answer.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::process;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -31,8 +32,9 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) fn inspect(target: &Target) -> Result<ServerReport, Failure> {
     let probe = format!("setnx-lock:probe:{}:{}", process::id(), since_1970().as_nanos());
     let raw = &mut target.connect()?;
-    let report = Inspector { raw, probe: &probe, answers: Answers::default() }.inspect();
-    if report.is_err() {
+    let mut inspector = Inspector { raw, probe: &probe, answers: Answers::default(), writes: false };
+    let report = inspector.inspect();
+    if report.is_err() && inspector.writes {
         // The reply may have been lost after the probe was written.
         let _ = target.connect().and_then(|mut raw| raw.ask::<Value>(cmd("DEL").arg(&probe)));
     }
@@ -43,10 +45,12 @@ struct Inspector<'a> {
     raw: &'a mut Raw,
     probe: &'a str,
     answers: Answers,
+    /// True once the probe may have been written.
+    writes: bool,
 }
 
 impl Inspector<'_> {
-    fn inspect(mut self) -> Result<ServerReport, Failure> {
+    fn inspect(&mut self) -> Result<ServerReport, Failure> {
         let Some(version) = self.raw.reported_version() else {
             return Err(self.without_info());
         };
@@ -68,25 +72,27 @@ impl Inspector<'_> {
         }
         if self.raw.is_since(2, 6) {
             self.read_clock_by_time()?;
-        } else if may_write {
+        } else if may_write && !self.answers.refused.contains_key("DEL") {
             self.read_clock_by_ttl()?;
         }
-        Ok(ServerReport::of(version, self.raw.info(), self.answers))
+        Ok(ServerReport::of(version, self.raw.info(), mem::take(&mut self.answers)))
     }
 
     /// Why a server reports no version.
     fn without_info(&mut self) -> Failure {
-        match self.one(&cmd("INFO")) {
-            Ok(Err(refusal)) => Failure::of(
-                Condition::Refused,
-                format!("the server refused INFO: {}; permit INFO to this user", refusal.text()),
-            ),
-            Ok(Ok(_)) => Failure::of(Condition::Refused, "the reply to INFO names no version of Redis"),
-            Err(_) => Failure::of(
-                Condition::Refused,
-                "connections are closed on INFO, as a proxy does; give the address of the server itself",
-            ),
-        }
+        let text = match self.raw.carry(&cmd("INFO").get_packed_command()) {
+            Ok(Value::ServerError(error)) => {
+                let refusal = Refusal::from(error);
+                format!("the server refused INFO: {}; permit INFO to this user", refusal.text())
+            }
+            Ok(_) => "the reply to INFO names no version of Redis".into(),
+            Err(error) if error.is_connection_dropped() => {
+                "connections are closed on INFO, as a proxy does; give the address of the server itself"
+                    .into()
+            }
+            Err(error) => return error.into(),
+        };
+        Failure::of(Condition::Refused, text)
     }
 
     /// Tries the commands that locks send, on the probe.
@@ -96,6 +102,7 @@ impl Inspector<'_> {
         self.probe("GET", cmd("GET").arg(key))?;
         // A key that cannot be removed is not written.
         if self.probe("DEL", &del)? {
+            self.writes = true;
             self.probe("SETNX", cmd("SETNX").arg(key).arg("1"))?;
             self.probe("GETSET", cmd("GETSET").arg(key).arg("1"))?;
             self.probe("SET", cmd("SET").arg(key).arg("1"))?;
@@ -137,7 +144,8 @@ impl Inspector<'_> {
             let after = since_1970();
             match answer.map(|answer| from_redis_value::<(u64, u32)>(answer).ok()) {
                 Ok(Some((seconds, micros))) => {
-                    let server = Duration::from_secs(seconds) + Duration::from_micros(micros.into());
+                    let server =
+                        Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros.into()));
                     self.note(ClockDifference::of(before, after, server, Duration::from_micros(1)));
                 }
                 Ok(None) => break,

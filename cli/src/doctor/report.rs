@@ -8,6 +8,7 @@ use setnx_lock::{Protocol, Refusal, Version};
 
 use super::clock_difference::ClockDifference;
 use crate::failure::advice;
+use crate::keys::shown;
 
 /// The protocols that a lock can have, the best last.
 pub(super) const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
@@ -129,7 +130,8 @@ fn role(info: &InfoDict) -> Option<Role> {
         "master" => Some(Role::Master),
         "slave" | "replica" => {
             let port = info.get::<String>("master_port").unwrap_or_else(|| "?".into());
-            Some(Role::Replica { of: info.get::<String>("master_host").map(|host| format!("{host}:{port}")) })
+            let of = info.get::<String>("master_host").map(|host| shown(&format!("{host}:{port}")));
+            Some(Role::Replica { of })
         }
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! What tests, benches and examples start and watch. Each process that this crate starts ends with the value that owns it.
+//! What tests, benches and tools start and watch. Each process that this crate starts ends with the value that owns it.
 //!
 //! | module | what it has |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `ruby` | a Ruby process that locks as the gem does |
 //! | `monitor`, `raw` | the commands that a server executes; a raw connection |
 //! | `asleep` | threads that a test runs until they sleep |
-//! | `worker_process`, `tail`, `shield` | worker processes of the examples, their logs, and their end |
+//! | `worker_process`, `tail`, `shield` | worker processes of the tools, their logs, and their end |
 
 #![allow(
     missing_docs,

@@ -1,5 +1,5 @@
 //! A private `redis-server` with its process, folder and port, killed when its owner drops it. Used by the tests, the benches and the
-//! examples.
+//! tools.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};

@@ -131,7 +131,7 @@ impl MultiLockGuard {
         if engine.identity.is_this_process() {
             Ok(engine)
         } else {
-            Err(Error::Forked { key: Some(first.key().clone()) })
+            Err(Error::Forked { key: first.key().clone() })
         }
     }
 

@@ -93,7 +93,7 @@ impl Servers {
         if self.engines().all(|engine| engine.identity.is_this_process()) {
             Ok(())
         } else {
-            Err(Error::Forked { key: Some(self.key.clone()) })
+            Err(Error::Forked { key: self.key.clone() })
         }
     }
 

@@ -35,7 +35,10 @@ impl fmt::Display for Contention {
         let plural = if self.attempts == 1 { "attempt" } else { "attempts" };
         write!(f, " after {} {plural}", self.attempts)?;
         if self.attempts == 0 {
-            write!(f, ": other threads of this process were queued ahead, and {} still are", self.ahead)?;
+            f.write_str(": other threads of this process were queued ahead")?;
+            if self.ahead > 0 {
+                write!(f, ", and {} still are", self.ahead)?;
+            }
         }
         if let Some(permits) = self.permits {
             write!(f, "; all {permits} permits were held")?;

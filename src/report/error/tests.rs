@@ -20,9 +20,8 @@ fn a_cause_is_the_source_and_stands_in_no_other_text() {
     let connect = NoConnection::Connect(ConnectError::Failed(reset.clone()));
     let errors = [
         Error::InDoubt { key: key(), command: "SETNX", advice: "wait", cause: reset.clone() },
-        Error::no_reply(Some(key()), "GET", reset.clone()),
-        Error::no_connection(Some(key()), connect.clone(), Duration::ZERO),
-        Error::no_connection(None, connect, Duration::ZERO),
+        Error::no_reply(key(), "GET", reset.clone()),
+        Error::no_connection(key(), connect, Duration::ZERO),
     ];
     for error in errors {
         let chain = chain(&error);
@@ -52,11 +51,12 @@ fn no_text_grows_with_what_it_shows() {
     let lost = TransportError::new(io::ErrorKind::InvalidData, &String::from_utf8_lossy(&huge));
     let errors = [
         Error::Contended { key: key.clone(), timeout: Some(timeout), details: Box::new(details) },
-        Error::refused(Some(key.clone()), refusal.clone()),
-        Error::refused(Some(key.clone()), Refusal::too_old(Protocol::Ttl, TooOld::Refuses(&refusal))),
-        Error::no_reply(Some(key), "GET", lost),
+        Error::refused(key.clone(), refusal.clone()),
+        Error::refused(key.clone(), Refusal::too_old(Protocol::Ttl, TooOld::Refuses(&refusal))),
+        Error::no_reply(key, "GET", lost),
     ];
-    let answers = (0..7).map(|n| (format!("10.0.0.{n}:6379"), Some(Error::refused(None, refusal.clone()))));
+    let answers =
+        (0..7).map(|n| (format!("10.0.0.{n}:6379"), Some(Error::refused(Key::from("k"), refusal.clone()))));
     let failed = "not acquired in 5.0s and 31 attempts".to_owned();
     let key = Key::from(huge.as_slice());
     let none = Error::NoMajority { key, failed, agreed: 0, lost: false, answers: answers.collect() };
@@ -87,9 +87,9 @@ fn the_answers_of_a_quorum_s_servers_classify_its_error() {
     };
     let gone = || {
         let reset = TransportError::new(io::ErrorKind::ConnectionReset, "reset");
-        Some(Error::no_reply(Some(key()), "GET", reset))
+        Some(Error::no_reply(key(), "GET", reset))
     };
-    let refused = || Some(Error::refused(Some(key()), Refusal::new("NOAUTH Authentication required.")));
+    let refused = || Some(Error::refused(key(), Refusal::new("NOAUTH Authentication required.")));
     let doubt = || {
         let cause = TransportError::new(io::ErrorKind::TimedOut, "no answer");
         Some(Error::InDoubt { key: key(), command: "SETNX", advice: "", cause })
@@ -122,11 +122,11 @@ fn the_answers_of_a_quorum_s_servers_classify_its_error() {
 #[test]
 fn errors_are_classified() {
     let key = || Key::from("k");
-    let refused = |text| Error::refused(Some(key()), Refusal::new(text));
+    let refused = |text| Error::refused(key(), Refusal::new(text));
     assert!(refused("LOADING Redis is loading the dataset in memory").is_transient());
     assert!(!refused("WRONGTYPE Operation against a key").is_transient());
     let replica = NoConnection::Connect(ConnectError::Replica { address: "a:1".into(), of: None });
-    assert!(Error::no_connection(Some(key()), replica, Duration::ZERO).is_transient());
+    assert!(Error::no_connection(key(), replica, Duration::ZERO).is_transient());
     let cause = TransportError::new(io::ErrorKind::TimedOut, "no answer");
     let unknown = Error::InDoubt { key: key(), command: "DEL", advice: "", cause };
     assert!(unknown.may_hold_lock() && unknown.is_transient() && !unknown.is_contention());
@@ -148,6 +148,6 @@ fn seconds_are_written_as_they_were_given() {
 #[test]
 fn a_release_that_failed_says_what_that_means_for_the_lock() {
     let reset = TransportError::at("a:1", io::ErrorKind::ConnectionReset, " closed the connection");
-    let error = Error::no_reply(Some(Key::from("k")), "WATCH", reset).not_released("it frees itself");
+    let error = Error::no_reply(Key::from("k"), "WATCH", reset).not_released("it frees itself");
     assert_eq!(error.to_string(), "lock k: WATCH failed at a:1; it frees itself");
 }

@@ -50,11 +50,17 @@ pub(super) struct LostBy<'a>(pub(super) &'a LossReason, pub(super) Option<Durati
 impl fmt::Display for LostBy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.1 {
-            Some(late) => write!(
-                f,
-                "its lease ended {} ago; stop the protected work, and choose a longer expiration or extend the lease",
-                Span(late)
-            ),
+            Some(late) => {
+                let ago = if late < Duration::from_millis(1) {
+                    "now".to_owned()
+                } else {
+                    format!("{} ago", Span(late))
+                };
+                write!(
+                    f,
+                    "its lease ended {ago}; stop the protected work, and choose a longer expiration, or extend the lease for longer"
+                )
+            }
             None => write!(f, "{}; stop the protected work", self.0),
         }
     }

@@ -154,17 +154,15 @@ impl<'a> Wait<'a> {
         let is_new = first.is_none();
         self.first.set(first);
         if is_granted {
-            return self.unqueued();
+            return self.unqueued(self.began);
         }
         self.may_begin()?;
         let _registered = self.cancel_token.map(CancelToken::register);
         self.check()?;
         // What was sent before has connected, or has failed to.
-        if is_new {
-            self.connect()?;
-        }
+        let now = if is_new { self.connect()? } else { self.began };
         self.agree_on_readers()?;
-        self.in_queue()
+        self.in_queue(now)
     }
 
     /// Fails where the lock is not to be waited for.
@@ -199,10 +197,10 @@ impl<'a> Wait<'a> {
         self.slots.is_none() && self.engine.notifies(self.options)
     }
 
-    /// Connects, where what the options mean depends on the server.
-    fn connect(&self) -> Result<(), Error> {
+    /// Connects, where what the options mean depends on the server. Returns the time after it: a lease does not begin before.
+    fn connect(&self) -> Result<Now, Error> {
         if self.engine.knows_meaning_of(self.options) {
-            return Ok(());
+            return Ok(self.began);
         }
         let stop = || self.is_over();
         let mut session = self.session(0, &stop);
@@ -210,19 +208,20 @@ impl<'a> Wait<'a> {
             self.attempts.set(1);
             let reason = session.not_connected(failure);
             self.ended(&mut session, reason)
-        })
+        })?;
+        Ok(clock::now())
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
-    fn in_queue(&self) -> Result<Granted, Error> {
+    fn in_queue(&self, now: Now) -> Result<Granted, Error> {
         if self.options.timeout == Some(Duration::ZERO) {
-            return self.unqueued();
+            return self.unqueued(now);
         }
         let stop = || self.is_over();
         let notifies = self.notifies();
         let mode = WaitMode::of(self.options, notifies);
         let mut ticket = Some(self.engine.queue.join(self.queue_key(), mode));
-        let acquired = self.queued(&mut ticket, &stop);
+        let acquired = self.queued(&mut ticket, &stop, now);
         if let Some(ticket) = ticket {
             let hint = ticket.leave();
             if notifies {
@@ -235,22 +234,18 @@ impl<'a> Wait<'a> {
     }
 
     /// Tries without being queued.
-    fn unqueued(&self) -> Result<Granted, Error> {
+    fn unqueued(&self, now: Now) -> Result<Granted, Error> {
         let stop = || self.is_over();
         let mut session = self.session(0, &stop);
         let cue = Self::start(&mut session, self.first.take());
-        self.attempt(
-            Beginning { session, slot: 0, cue, looked: self.began.uptime },
-            self.began,
-            &stop,
-            &mut None,
-        )
+        self.attempt(Beginning { session, slot: 0, cue, looked: now.uptime }, now, &stop, &mut None)
     }
 
     fn queued(
         &self,
         ticket: &mut Option<Ticket<Delivery>>,
         stop: &dyn Fn() -> bool,
+        now: Now,
     ) -> Result<Granted, Error> {
         let Some(waiting) = ticket else { unreachable!("it has just been queued") };
         let (mut park, mut has_waited) = (self.parking(self.deadline), self.readers.is_some());
@@ -258,7 +253,7 @@ impl<'a> Wait<'a> {
             has_waited = true;
             park()
         });
-        let now = if has_waited { clock::now() } else { self.began };
+        let now = if has_waited { clock::now() } else { now };
         match &turn {
             // As after a command of its own.
             Turn::Delivered(_) => {}

@@ -50,6 +50,15 @@ impl Session<'_> {
         )
     }
 
+    /// Forgets how long a connection was waited for by the last command of a call that has waited much longer: it had little time left.
+    pub(in crate::run) fn has_waited(&mut self, total: Duration) {
+        if let Some(LastFailure::NoConnection { waited, .. }) = self.last_failure.as_deref_mut()
+            && *waited < total / 2
+        {
+            *waited = Duration::ZERO;
+        }
+    }
+
     /// Makes the user's error: an unknown outcome comes first, then the last failure.
     pub(in crate::run) fn error(mut self, reason: GiveUp, advice: &'static str) -> Error {
         self.take_error(reason, advice)
@@ -73,9 +82,8 @@ impl Session<'_> {
         {
             return Error::InDoubt { key, command, advice, cause };
         }
-        let key = Some(key);
         let too_old =
-            |protocol, known_by| Error::refused(Some(self.key.clone()), Refusal::too_old(protocol, known_by));
+            |protocol, known_by| Error::refused(self.key.clone(), Refusal::too_old(protocol, known_by));
         match self.last_failure.take().map(|failure| *failure) {
             Some(LastFailure::TooOld { version, protocol }) => too_old(protocol, TooOld::Reported(version)),
             Some(LastFailure::NoTransactions { refusal, protocol }) => {

@@ -95,6 +95,12 @@ fn a_replica_exits_with_2() -> Outcome {
     assert_eq!(found["master"], format!("127.0.0.1:{}", server.port()));
     let errors = findings(&found, "error");
     assert!(errors.len() == 1 && errors[0].starts_with("it is a replica of 127.0.0.1"), "{errors:?}");
+    // Nothing is written to it, even where it would take it.
+    for proxy in [Proxy::before(replica.address())?, Proxy::emulating(Emulated::V2_4, replica.address())?] {
+        report(&proxy.url(), 2);
+        let sent = proxy.names();
+        assert!(sent.iter().all(|name| ["CONFIG", "TIME"].contains(&name.as_str())), "{sent:?}");
+    }
     assert_eq!(works(&found), [("classic", false), ("watched", false), ("ttl", false)]);
     assert!(found["protocols"][0]["reason"].is_string(), "{found}");
     ran(&replica.url(), ["doctor"]).exits(2).shows(&["\nerror: it is a replica of 127.0.0.1"]);
@@ -191,6 +197,8 @@ fn what_is_refused_or_cut_off_leaves_no_key() -> Outcome {
         // A user without DEL writes no key, and no protocol works.
         ("DEL", 1, Fault::Say(NOPERM), 2),
         ("GETSET", 1, Fault::CutAfter, 69),
+        // For longer than the tool waits for a reply.
+        ("SETNX", 1, Fault::HalfOpen, 69),
         ("TTL", 2, Fault::CutAfter, 69),
     ] {
         proxy.forget();

@@ -15,7 +15,8 @@ use crate::values::value::LockState;
 impl Wait<'_> {
     pub(super) fn given_up(&self, session: &mut Session<'_>, reason: GiveUp) -> Error {
         // A thread that gives up at its own deadline has found out nothing for those behind it.
-        let before_deadline = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
+        let now = clock::uptime();
+        let before_deadline = self.deadline.is_none_or(|deadline| now < deadline);
         let unreachable = match reason {
             // That all connections are in use says nothing about the server.
             GiveUp::Unsent => !session.found_pool_exhausted(),
@@ -24,6 +25,7 @@ impl Wait<'_> {
         if before_deadline && unreachable {
             self.engine.note_unreachable();
         }
+        session.has_waited(now.since(self.began.uptime));
         session.take_error(reason, Self::advice(self.options))
     }
 
