@@ -66,23 +66,20 @@ impl ServerUnderTest {
         Ok(values.iter().flatten().count())
     }
 
-    /// Returns when others may take over the key of a crashed holder: by its value, where that is a point in time, or else by
-    /// its time to live.
+    /// Returns when others may take over the key of a crashed holder: by its time to live, or by its value if it has none.
     pub(crate) fn expiry(&mut self, key: &str) -> Result<f64, Failure> {
+        let before = moment::as_f64(moment::now());
+        let millis: i32 = cmd("PTTL").arg(key).query(&mut self.connection)?;
+        let asked = f64::midpoint(before, moment::as_f64(moment::now()));
+        if millis > 0 {
+            return Ok(asked + f64::from(millis) * 1e6);
+        }
         let value: Option<Vec<u8>> = cmd("GET").arg(key).query(&mut self.connection)?;
         let value = value.ok_or("a held key is missing")?;
         // Only with a point: a random name may look like a number.
         let text = str::from_utf8(&value).ok().filter(|text| text.contains('.'));
         let seconds = text.and_then(|text| text.parse::<f64>().ok());
-        if let Some(seconds) = seconds.filter(|seconds| *seconds > FIRST_PLAUSIBLE_SECOND) {
-            return Ok(moment::of_wall(seconds));
-        }
-        let before = moment::as_f64(moment::now());
-        let millis: i32 = cmd("PTTL").arg(key).query(&mut self.connection)?;
-        let asked = f64::midpoint(before, moment::as_f64(moment::now()));
-        if millis <= 0 {
-            return Err("a held key does not expire".into());
-        }
-        Ok(asked + f64::from(millis) * 1e6)
+        let seconds = seconds.filter(|seconds| *seconds > FIRST_PLAUSIBLE_SECOND);
+        seconds.map(moment::of_wall).ok_or_else(|| "a held key does not expire".into())
     }
 }

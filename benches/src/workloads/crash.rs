@@ -80,7 +80,7 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
     Ok(Section {
         title: "W5: a holder is killed".to_owned(),
         notes: vec![format!(
-            "{}, {KEYS} locks in each, one waiter for a lock; the figure of a round is the median over its locks. The expiry is the one in the key: the time that the value names, or else the key's time to live, which is known to a millisecond.",
+            "{}, {KEYS} locks in each, one waiter for a lock; the figure of a round is the median over its locks. The expiry is the one in the key: its time to live, which is known to a millisecond, or the time that the value names.",
             rounds(run.plan.crash_rounds)
         )],
         tables: vec![table],

@@ -11,6 +11,9 @@ use crate::values::clock::{Now, Uptime};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Nonce};
 
+/// The server counts a time to live from when it receives the command. A look that comes too early costs a poll interval.
+const IN_TRANSIT: Duration = Duration::from_millis(2);
+
 /// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
 /// more often is under contention.
 const IMMEDIATE_RETRIES: u32 = 3;
@@ -134,7 +137,7 @@ impl Pace {
             return removed;
         }
         // The bytes do not show whether the server removes the key earlier.
-        let may_be_removed = until.before(TTL_SHOWN_LATER).after(TTL_GUARD);
+        let may_be_removed = until.before(TTL_SHOWN_LATER).after(TTL_GUARD).after(IN_TRANSIT);
         let free = if self.options.protocol == Protocol::Ttl && may_be_removed >= now.wall {
             may_be_removed
         } else {
