@@ -179,17 +179,9 @@ fn refused_words(refusal: &Refusal) -> String {
     login_advice(refusal.kind()).map_or_else(|| refusal.to_string(), |advice| with_advice(refusal, advice))
 }
 
-/// What to do about a refusal, in the library's words.
-pub(crate) fn advice(refusal: &Refusal) -> String {
-    let (words, text) = (refusal.to_string(), refusal.text().trim_end_matches('.'));
-    words.split_once(&format!("{text}: ")).map_or(words.clone(), |(_, advice)| advice.to_owned())
-}
-
-/// The refusal with other advice than the library's, which stands behind the server's text.
+/// The refusal with other advice than the library's.
 fn with_advice(refusal: &Refusal, advice: &str) -> String {
-    let (words, text) = (refusal.to_string(), refusal.text().trim_end_matches('.'));
-    let before = words.split_once(text).map_or("", |(before, _)| before);
-    format!("{before}{text}: {advice}")
+    refusal.to_string().replace(refusal.kind().advice(), advice)
 }
 
 /// That the server refused a command that is not a lock's, with advice in the words of the command line.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Backend, Failure, Limits, Refusal, Sent, TransportError, Trip};
+use super::{Backend, Failure, Limits, NoConnection, Refusal, Sent, TransportError, Trip};
 use crate::rules::lease::End;
 use crate::rules::{Command, Reply};
 use crate::values::clock::Now;
@@ -22,6 +22,9 @@ pub(crate) struct ScriptedBackend {
 }
 
 impl ScriptedBackend {
+    /// How long each command that is not sent has waited for a connection.
+    const WAITED: Duration = Duration::from_millis(2);
+
     pub(crate) fn replying(reply: impl Fn(&Command) -> Reply + Send + Sync + 'static) -> Arc<Self> {
         Self::replying_for(move |_, command| reply(command))
     }
@@ -43,6 +46,10 @@ impl Backend for ScriptedBackend {
             Some(match (self.reply)(trip.key, command) {
                 Reply::Lost => {
                     Err(Failure::Lost(TransportError::new(std::io::ErrorKind::ConnectionReset, "on purpose")))
+                }
+                Reply::Unsent => {
+                    let cause = NoConnection::Pool("on purpose".to_owned());
+                    Err(Failure::NoConnection { cause, waited: Self::WAITED })
                 }
                 Reply::Refused(_) => Err(Failure::Refused(Refusal::new("ERR on purpose"))),
                 reply => Ok(reply),

@@ -45,7 +45,7 @@ struct Inspector<'a> {
     raw: &'a mut Raw,
     probe: &'a str,
     answers: Answers,
-    /// True once the probe may have been written.
+    /// True once the probe may have been written: it can be removed.
     writes: bool,
 }
 
@@ -66,13 +66,12 @@ impl Inspector<'_> {
             }
         }
         // A replica is only read.
-        let may_write = !self.raw.is_replica();
-        if may_write {
+        if !self.raw.is_replica() {
             self.try_commands()?;
         }
         if self.raw.is_since(2, 6) {
             self.read_clock_by_time()?;
-        } else if may_write && !self.answers.refused.contains_key("DEL") {
+        } else if self.writes {
             self.read_clock_by_ttl()?;
         }
         Ok(ServerReport::of(version, self.raw.info(), mem::take(&mut self.answers)))

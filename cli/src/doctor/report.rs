@@ -7,7 +7,6 @@ use setnx_lock::redis::InfoDict;
 use setnx_lock::{Protocol, Refusal, Version};
 
 use super::clock_difference::ClockDifference;
-use crate::failure::advice;
 use crate::keys::shown;
 
 /// The protocols that a lock can have, the best last.
@@ -116,11 +115,11 @@ impl ServerReport {
     }
 
     /// Returns what to do if no protocol works.
-    pub(super) fn remedy(&self) -> String {
+    pub(super) fn remedy(&self) -> &'static str {
         match self.needed_and_refused(Protocol::Classic) {
-            _ if self.is_replica() => "lock on its master".into(),
-            Some((_, refusal)) => advice(refusal),
-            None => "use a newer server".into(),
+            _ if self.is_replica() => "lock on its master",
+            Some((_, refusal)) => refusal.kind().advice(),
+            None => "use a newer server",
         }
     }
 }

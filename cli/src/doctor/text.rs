@@ -34,9 +34,9 @@ impl fmt::Display for ServerReport {
             let why = self.unsupported_reason(protocol).map(|why| format!("does not work: {why}"));
             (protocol.name().to_owned(), why.unwrap_or_else(|| "works".into()))
         });
-        let recommended = self.recommended().map(Protocol::name).map(str::to_owned);
+        let recommended = self.recommended().map_or_else(|| self.remedy(), Protocol::name);
         let facts = [
-            ("recommended", recommended.unwrap_or_else(|| self.remedy())),
+            ("recommended", recommended.to_owned()),
             ("clock", or_unknown(self.clock.map(|clock| clock.to_string()))),
             ("memory", or_unknown(memory)),
             ("idle clients", or_unknown(idle)),

@@ -148,3 +148,21 @@ fn a_logger_that_panics_keeps_no_lock_from_being_released() {
     drop(lock.lock().unwrap());
     assert_eq!(commands(&backend), 2, "SETNX and DEL");
 }
+
+#[test]
+fn a_call_that_has_waited_for_long_does_not_show_how_little_time_its_last_command_had() {
+    let looks = Mutex::new(0);
+    let backend = ScriptedBackend::replying(move |command| match command {
+        Command::SetNx(_) => Reply::Integer(0),
+        _ if *looks.lock().unwrap() > 0 => Reply::Unsent,
+        _ => {
+            *looks.lock().unwrap() += 1;
+            Reply::Bulk(Some(b"1895000000.5".to_vec()))
+        }
+    });
+    let options =
+        LockOptions::expiring_after(Duration::from_secs(60)).poll_interval(Duration::from_millis(50));
+    let lock = Lock::new(&Locker::over(backend), "k", options).unwrap();
+    let error = lock.lock().unwrap_err().to_string();
+    assert!(error.contains("no connection; check that the server is up"), "{error}");
+}

@@ -78,8 +78,9 @@ impl RefusalKind {
         known.map_or(Self::Other, |(_, kind)| *kind)
     }
 
-    /// Returns what to do about it.
-    pub(super) fn advice(self) -> &'static str {
+    /// Returns what to do about it, in words for people.
+    #[must_use]
+    pub fn advice(self) -> &'static str {
         match self {
             Self::WrongType => {
                 "the key is used for something else and was left as it is; choose another key for the lock, or remove what is there"
