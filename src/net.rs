@@ -27,7 +27,7 @@ use crate::values::sync;
 use crate::values::version::Version;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
-pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener};
+pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener, Sentinels};
 pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};

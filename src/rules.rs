@@ -120,6 +120,11 @@ impl Command {
         matches!(self, Command::Del | Command::Exec(Change::Del))
     }
 
+    /// Returns true if a call that acquires sends it to be granted the lock.
+    pub(crate) fn may_grant(&self) -> bool {
+        matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Exec(Change::Set(_)))
+    }
+
     /// Returns true if it leaves the lock's key as it is.
     pub(crate) fn only_reads(&self) -> bool {
         match self {

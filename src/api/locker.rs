@@ -1,6 +1,7 @@
 //! A server to lock on: its connections, and what all its locks share.
 
 mod builder;
+mod url;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use crate::run::timer::Timer;
 use crate::values::clock;
 use crate::values::contained::contained;
 use crate::values::identity::Identity;
-use crate::values::key::{Cut, Key};
+use crate::values::key::Key;
 pub use builder::LockerBuilder;
 
 /// A Redis server to lock on, with its connections. Create one for the program.
@@ -60,8 +61,16 @@ impl RefUnwindSafe for Locker {}
 impl Locker {
     /// Returns a locker for the server at `url`, with the defaults of [`LockerBuilder`]. Contacts no server.
     ///
-    /// The URL is `redis://[[user]:password@]host[:port][/database]` or `unix:///path[?db=…&pass=…]`. With the
-    /// feature `tls-rustls` or `tls-native-tls` it can also be `rediss://…`, for TLS.
+    /// The URL is one of
+    ///
+    /// - `redis://[[user]:password@]host[:port][/database]`,
+    /// - `unix:///path[?db=…&pass=…]`,
+    /// - `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/MASTER[/database]` for a master that
+    ///   [Sentinels](Self::sentinel) know. User and password are the master's; those of the Sentinels follow as
+    ///   `?sentinel_user=…&sentinel_password=…`.
+    ///
+    /// With the feature `tls-rustls` or `tls-native-tls` it can also be `rediss://…` or `rediss+sentinel://…`, for
+    /// TLS.
     ///
     /// # Errors
     ///
@@ -76,8 +85,67 @@ impl Locker {
     ///
     /// [`Error::Invalid`] if the URL is invalid.
     pub fn builder(url: &str) -> Result<LockerBuilder, Error> {
-        let client = redis::Client::open(url);
-        client.map(Self::with_client).map_err(|error| not_an_address(&error))
+        match url::Sentinels::read(url) {
+            Some(sentinels) => sentinels.map(LockerBuilder::on_sentinels),
+            None => url::client(url).map(Self::with_client),
+        }
+    }
+
+    /// Returns a locker for the master that `sentinels` know by a name, with the defaults of [`LockerBuilder`].
+    /// Contacts no server.
+    ///
+    /// Whenever a connection is opened, or the server has become a replica, it asks the Sentinels, one after the other
+    /// until one answers, and checks that the server is a master. So it follows a failover. A command is never sent
+    /// twice, unless a replica has refused it.
+    ///
+    /// Each Sentinel is `host:port` or a URL, which can have its own password and TLS. `master` is the master's name, or
+    /// a URL with that name as its host, for a user, a password, a database or TLS: `rediss://:secret@mymaster/2`.
+    ///
+    /// **A failover can lose locks**: see [`settle_after_failover`](LockerBuilder::settle_after_failover). To wait
+    /// through one, set [`retry_for`](LockerBuilder::retry_for) to more than it takes.
+    ///
+    /// ```no_run
+    /// use setnx_lock::Locker;
+    /// use std::time::Duration;
+    ///
+    /// let sentinels = ["10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"];
+    /// let locker = Locker::sentinel_builder(sentinels, "mymaster")?
+    ///     .retry_for(Duration::from_secs(60))
+    ///     .settle_after_failover(Duration::from_secs(30))
+    ///     .build()?;
+    /// # Ok::<(), setnx_lock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no Sentinel, or an address or the name is invalid. Later, a call fails with
+    /// [`Error::Refused`] if an address is no Sentinel's or if no Sentinel knows the name, and with
+    /// [`Error::Unavailable`] if no Sentinel answers.
+    pub fn sentinel(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+    ) -> Result<Self, Error> {
+        Self::sentinel_builder(sentinels, master)?.build()
+    }
+
+    /// Returns a builder for a locker on the master that `sentinels` know, named as for [`sentinel`](Self::sentinel).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if an address or the name is invalid.
+    pub fn sentinel_builder(
+        sentinels: impl IntoIterator<Item = impl AsRef<str>>,
+        master: &str,
+    ) -> Result<LockerBuilder, Error> {
+        url::Sentinels::of(sentinels, master).map(LockerBuilder::on_sentinels)
+    }
+
+    /// Returns a builder for a locker on the master that `sentinels` know. It connects to each Sentinel the way its
+    /// client does, and to the master the way `master` does, whose host is the master's name.
+    ///
+    /// For what a URL cannot express, such as your own TLS certificates.
+    pub fn with_sentinels(sentinels: Vec<redis::Client>, master: redis::Client) -> LockerBuilder {
+        LockerBuilder::on_sentinels(url::Sentinels { clients: sentinels, master })
     }
 
     /// Returns a builder for a locker that connects the way `client` does.
@@ -213,12 +281,4 @@ impl Locker {
     pub(crate) fn in_forked_child(self) -> Self {
         self.with_engine(|engine| engine.identity = Arc::new(Identity::in_forked_child()))
     }
-}
-
-fn not_an_address(error: &redis::RedisError) -> Error {
-    Error::invalid_locker(format!(
-        "invalid Redis URL: {}; expected redis://[:password@]host[:port][/database], \
-         unix:///path, or with this crate's feature tls-rustls or tls-native-tls rediss://…",
-        Cut(error.to_string().as_bytes())
-    ))
 }

@@ -5,6 +5,7 @@ use std::{io, mem, vec};
 use redis::Value;
 
 use super::codec;
+use super::connections::Known;
 use super::errors::{Failure, Refusal, RefusalKind, TransportError};
 use super::resp::{Form, Packed};
 use crate::rules::lease::End;
@@ -12,7 +13,6 @@ use crate::rules::{Command, Reply, Request};
 use crate::values::clock::Now;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
-use crate::values::version::Version;
 
 /// A command as it goes over the wire, which may be several of the server's. The default is none.
 #[derive(Debug, Default)]
@@ -22,6 +22,8 @@ pub(super) struct Item {
     before: Option<End>,
     /// A server that is known to be too old for this protocol does not get it.
     needs: Protocol,
+    /// True if it may grant a lock, which a server that settles does not do.
+    pub(super) grants: bool,
     state: ItemState,
     pub(super) replies: Vec<Value>,
 }
@@ -55,7 +57,7 @@ impl Item {
     /// Makes it an item of what is packed then.
     pub(super) fn begin(&mut self, name: &'static str, needs: Protocol, before: Option<End>) {
         self.clear();
-        (self.name, self.needs, self.before) = (name, needs, before);
+        (self.name, self.needs, self.before, self.grants) = (name, needs, before, false);
     }
 
     pub(super) fn clear(&mut self) {
@@ -65,17 +67,18 @@ impl Item {
     }
 
     /// Notes that it is sent now, if there is one and it may be.
-    pub(super) fn sends(&mut self, server: Option<Version>, now: Now) -> bool {
+    pub(super) fn sends(&mut self, server: Known, now: Now) -> bool {
         let sends = !self.packed.forms.is_empty() && self.may_be_sent(server, now);
         self.replies.clear();
         self.state = if sends { ItemState::Sent } else { ItemState::Unsent };
         sends
     }
 
-    /// Returns true if it may be sent now: not to a server that is too old, nor once its time has passed (I4, I5).
-    fn may_be_sent(&self, server: Option<Version>, now: Now) -> bool {
-        let is_new = server.is_none_or(|version| version >= self.needs.min_version());
-        is_new && self.before.is_none_or(|end| !end.has_passed(now))
+    /// Returns true if it may be sent now: not to a server that is too old or settles, nor once its time has passed (I4, I5).
+    fn may_be_sent(&self, server: Known, now: Now) -> bool {
+        let is_new = server.version.is_none_or(|version| version >= self.needs.min_version());
+        let is_settled = !self.grants || server.settled_at <= now.uptime;
+        is_new && is_settled && self.before.is_none_or(|end| !end.has_passed(now))
     }
 
     pub(super) fn is_sent(&self) -> bool {
@@ -117,7 +120,7 @@ impl Item {
 }
 
 /// Notes that a command is sent now, and what goes behind it, as far as each may be. Without the first the other is not.
-pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Option<Version>, now: Now) -> bool {
+pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Known, now: Now) -> bool {
     let sends = own.sends(server, now);
     behind.state = ItemState::Unsent;
     if sends {

@@ -13,6 +13,8 @@ use crate::values::options::Protocol;
 pub(crate) struct Limits<'a> {
     /// A server that is known to be too old for this protocol gets nothing sent.
     pub(crate) needs: Protocol,
+    /// True if it may grant a lock: a server that settles gets it later.
+    pub(crate) grants: bool,
     /// When the command was decided on.
     pub(crate) decided_at: Now,
     /// When it was first to be sent. An attempt to connect that failed since then is one that it has waited for.
@@ -89,6 +91,7 @@ impl Limits<'static> {
         };
         Self {
             needs: Protocol::Classic,
+            grants: false,
             decided_at: now,
             waits_since: now.uptime,
             reachable_by,

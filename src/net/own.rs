@@ -73,7 +73,7 @@ impl OwnSource {
     fn carry(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Result<Sent, Failure> {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()));
-        slot.job().set(trip, limits.needs);
+        slot.job().set(trip, limits.needs, limits.grants);
         let finished = match self.wait_for_lane(&slot, false, limits) {
             Ok(Told::Lead(lane)) => self.lead(lane, &slot, finished, limits),
             Ok(Told::Done) => finished,
@@ -156,7 +156,7 @@ impl OwnSource {
         // Read here: what was decided on before a wait may be too late by now (I5).
         let now = clock::now();
         let Carrier { connection, wire, sent_at, failed } = &mut *lane.connection;
-        wire.pack(&lane.batch, connection.server_version(), now);
+        wire.pack(&lane.batch, connection.server(), now);
         (*sent_at, *failed) = (now.uptime, None);
         if wire.count() > 0 {
             *failed = connection.send(&wire.packed.bytes, now.uptime, self.opener.command_timeout).err();

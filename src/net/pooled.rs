@@ -7,17 +7,32 @@ use std::{fmt, slice, thread};
 use redis::cmd;
 
 use super::connections::{Checkout as _, LockConnection, Opener, SharedPool, Source, ask};
-use super::errors::{ConnectError, Failure};
+use super::errors::{ConnectError, Failure, RefusalKind};
 use super::limits::Limits;
 use super::transactions::Transactions;
 use super::trip::{TripState, Wire};
 use super::{Backend, Heard, Sent, Trip};
-use crate::values::clock::{self, Now};
+use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
 
-/// How long a server that takes no more clients is left alone.
-const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
+/// How long a server that takes no more clients, or settles, is left alone.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Returns true if the server has refused a change since it is a replica now.
+fn is_read_only(sent: &Sent) -> bool {
+    matches!(&sent.reply, Some(Err(Failure::Refused(refusal))) if refusal.kind() == RefusalKind::ReadOnly)
+}
+
+/// Waits a moment, if there is time until then.
+fn pause(limits: &mut Limits<'_>, waits_until: Uptime) -> bool {
+    if clock::uptime().after(PAUSE) >= waits_until || limits.stop.0() {
+        return false;
+    }
+    thread::sleep(PAUSE);
+    limits.decided_at = clock::now();
+    true
+}
 
 thread_local! {
     /// The lists of this thread, which are used again.
@@ -56,7 +71,7 @@ impl<S: Source> PooledBackend<S> {
         let all = |failure: &Failure| trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         loop {
             for (job, trip) in jobs.iter_mut().zip(trips) {
-                job.get_mut().set(trip, limits.needs);
+                job.get_mut().set(trip, limits.needs, limits.grants);
             }
             let (mut connection, now) = match self.connection(&mut limits) {
                 Ok(ready) => ready,
@@ -89,6 +104,20 @@ impl<S: Source> PooledBackend<S> {
         sent
     }
 
+    fn send_one(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
+        if let Some(sent) = self.pool.share(trip, limits) {
+            return sent;
+        }
+        let limits = Limits { decided_at: clock::now(), ..*limits };
+        let sent = self.send_alone(slice::from_ref(trip), limits).pop();
+        sent.unwrap_or_else(|| unreachable!("there is one for each trip"))
+    }
+
+    /// Returns true if a new connection may lead to another server, as after a failover.
+    fn finds_master(&self) -> bool {
+        self.pool.opener().is_some_and(Opener::finds_master)
+    }
+
     /// Returns the limits as they are with the connections of this pool.
     pub(super) fn limits<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
         if self.pool.is_own() { limits.for_own_connections(self.command_timeout) } else { *limits }
@@ -99,20 +128,27 @@ impl<S: Source> PooledBackend<S> {
     pub(super) fn wait_for_room(&self, limits: &mut Limits<'_>) -> bool {
         let waits_until = if self.pool.is_connected() { limits.connected_by } else { limits.accepted_by };
         self.pool.found_no_room();
-        if clock::uptime().after(TOO_MANY_CLIENTS_PAUSE) >= waits_until || limits.stop.0() {
-            return false;
-        }
-        thread::sleep(TOO_MANY_CLIENTS_PAUSE);
-        limits.decided_at = clock::now();
-        true
+        pause(limits, waits_until)
     }
 
-    /// Returns a connection to a server that is not too old.
+    /// Returns a connection to a server that is not too old, and has settled if the command may grant a lock.
     pub(super) fn connection(&self, limits: &mut Limits<'_>) -> Result<(S::Checkout, Now), Failure> {
         loop {
             let began = limits.decided_at.uptime;
             let (mut connection, now) = self.pool.checkout(limits)?;
-            let version = connection.server_version().filter(|version| *version < limits.needs.min_version());
+            let server = connection.server();
+            if limits.grants
+                && server.settled_at > now.uptime
+                && let Some(refusal) = connection.settling()
+            {
+                drop(connection);
+                let waits_until = limits.accepted_by;
+                if pause(limits, waits_until) {
+                    continue;
+                }
+                return Err(Failure::Refused(refusal));
+            }
+            let version = server.version.filter(|version| *version < limits.needs.min_version());
             let Some(version) = version else { return Ok((connection, now)) };
             // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
             let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
@@ -140,12 +176,18 @@ impl<S: Source> Backend for PooledBackend<S> {
             return Sent::failed(trip, failure);
         }
         let mut limits = self.limits(limits);
-        if let Some(sent) = self.pool.share(trip, &limits) {
+        let sent = self.send_one(trip, &limits);
+        if !is_read_only(&sent) || !self.finds_master() {
             return sent;
         }
-        limits.decided_at = clock::now();
-        let sent = self.send_alone(slice::from_ref(trip), limits).pop();
-        sent.unwrap_or_else(|| unreachable!("there is one for each trip"))
+        // Refused, so not carried out. A new connection leads to the master, at once or after a while.
+        loop {
+            let sent = self.send_one(trip, &limits);
+            let waits_until = limits.reachable_by;
+            if !is_read_only(&sent) || !pause(&mut limits, waits_until) {
+                return sent;
+            }
+        }
     }
 
     fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {

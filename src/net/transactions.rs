@@ -57,7 +57,7 @@ impl Transactions {
         loop {
             let (mut connection, now) = connect(&mut limits)?;
             let left = limits.answered_by.since(now.uptime);
-            let tried = match connection.server_version() {
+            let tried = match connection.server().version {
                 Some(_) => Ok(Ok(())),
                 None => try_one(&mut *connection, key, was_closed, left),
             };

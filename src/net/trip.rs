@@ -19,7 +19,7 @@ use std::ops::DerefMut;
 use redis::Value;
 
 use super::codec;
-use super::connections::{LockConnection, exchange};
+use super::connections::{Known, LockConnection, exchange};
 use super::errors::{Refusal, TransportError};
 use super::item::{self, AfterTrip, Item, Replies};
 use super::limits::{Incident, Limits, Report};
@@ -29,7 +29,6 @@ use crate::rules::{Change, Command, Reply, Request};
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
-use crate::values::version::Version;
 
 /// What one key has sent. Its lists are used again.
 #[derive(Debug, Default)]
@@ -76,7 +75,8 @@ struct Abandoned {
 }
 
 impl TripState {
-    pub(super) fn set(&mut self, trip: &Trip<'_>, needs: Protocol) {
+    /// Makes it the state of this trip. `grants`: it may grant a lock.
+    pub(super) fn set(&mut self, trip: &Trip<'_>, needs: Protocol, grants: bool) {
         self.behind.clear();
         if self.changes.take().is_some() {
             self.expected.clear();
@@ -85,8 +85,10 @@ impl TripState {
         self.abandoned = None;
         (self.watches, self.is_done, self.refused_together) = (false, false, false);
         self.own.set(trip.key, trip.request, needs);
+        self.own.grants = grants;
         if let Some(watch) = &trip.watch {
             self.look.set(trip.key, &Request::at_any_time(watch.command.clone()), needs);
+            self.look.grants = grants;
             self.changes = Some(trip.key.clone());
             self.expected.extend_from_slice(watch.expected);
         }
@@ -117,7 +119,7 @@ impl TripState {
         }
     }
 
-    fn sends(&mut self, server: Option<Version>, now: Now) -> bool {
+    fn sends(&mut self, server: Known, now: Now) -> bool {
         item::send_both(&mut self.own, &mut self.behind, server, now)
     }
 
@@ -168,7 +170,7 @@ impl Wire {
     }
 
     /// Packs what may be sent now.
-    pub(super) fn pack(&mut self, batch: &[impl Place], server: Option<Version>, now: Now) {
+    pub(super) fn pack(&mut self, batch: &[impl Place], server: Known, now: Now) {
         self.packed.clear();
         self.replies.clear();
         self.looks = false;
@@ -202,7 +204,7 @@ impl Wire {
         }
     }
 
-    fn pack_changes(&mut self, batch: &[impl Place], server: Option<Version>, now: Now) {
+    fn pack_changes(&mut self, batch: &[impl Place], server: Known, now: Now) {
         for place in batch {
             let job = &mut *place.job();
             // Both under one lock: its thread may give up in between.
@@ -260,7 +262,7 @@ impl Wire {
         // As another connection left it.
         self.is_watching = false;
         loop {
-            self.pack(batch, connection.server_version(), now);
+            self.pack(batch, connection.server(), now);
             if self.count() == 0 {
                 return AfterTrip::default();
             }

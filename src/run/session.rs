@@ -30,6 +30,8 @@ pub(super) struct Session<'a> {
     /// Until when the lock is held that it releases; only of a release.
     held_until: Option<Uptime>,
     stop: StopCheck<'a>,
+    /// True if it acquires.
+    acquires: bool,
     last_failure: Option<Box<LastFailure>>,
     /// True if the last command got no answer.
     unanswered_last: bool,
@@ -61,6 +63,7 @@ impl<'a> Session<'a> {
             budget,
             held_until: None,
             stop,
+            acquires: false,
             last_failure: None,
             unanswered_last: false,
             outbox: None,
@@ -71,10 +74,12 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the session with a check that ends its waits for a connection, and another time for an unreachable server.
+    /// Returns the session as that of a call that acquires, with a check that ends its waits for a connection, and another time for an
+    /// unreachable server.
     pub(super) fn stopped_by(mut self, stop: StopCheck<'a>, retry_for: Duration) -> Self {
         self.budget.retry_for = retry_for;
         self.stop = stop;
+        self.acquires = true;
         self
     }
 

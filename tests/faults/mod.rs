@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `boundaries` | a fault at every command of a lock |
 //! | `clocks` | clocks that differ, or are set while a lock is held |
+//! | `failover` | a master that Sentinels know, and that fails over to a replica |
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
 //! | `permit_faults` | a fault at every command on permits |
 //! | `refusals` | what the server or the library refuses |
@@ -22,6 +23,7 @@
 
 pub(crate) mod boundaries;
 pub(crate) mod clocks;
+pub(crate) mod failover;
 pub(crate) mod keeping;
 pub(crate) mod permit_faults;
 pub(crate) mod refusals;
@@ -40,6 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         boundaries::trials(),
         clocks::trials(),
+        failover::trials(),
         keeping::trials(),
         permit_faults::trials(),
         refusals::trials(),

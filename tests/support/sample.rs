@@ -14,8 +14,8 @@ use super::{Load, Variant};
 /// 2³² divided by the golden ratio: its multiples spread over any number of places.
 const GOLDEN: u64 = 0x9e37_79b9;
 
-/// The parts that run only where all tests do: they need a program that is not wanted elsewhere.
-const ALL_ONLY: [&str; 1] = ["clocks"];
+/// The parts that run only where all tests do: they need a program that is not wanted elsewhere, or minutes.
+const ALL_ONLY: [&str; 2] = ["clocks", "failovers"];
 
 /// The paths of `boundaries` on which all protocols send the same commands.
 const SAME_COMMANDS: [&str; 5] = [

@@ -5,6 +5,7 @@
 //! | `commands` | the commands that a server executes |
 //! | `connections` | addresses, passwords, sockets, TLS, reuse |
 //! | `pools` | pools of the user's own, too few connections |
+//! | `sentinels` | a master that Sentinels know |
 //! | `transactions` | what the protocols with WATCH do that Classic cannot |
 //!
 //! Add a test when docs/internals.md gets a row. `Monitor` records what the server executes, the proxy what it receives.
@@ -12,12 +13,13 @@
 pub(crate) mod commands;
 pub(crate) mod connections;
 pub(crate) mod pools;
+pub(crate) mod sentinels;
 pub(crate) mod transactions;
 
 use libtest_mimic::Trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [commands::trials(), connections::trials(), pools::trials(), transactions::trials()]
+    [commands::trials(), connections::trials(), pools::trials(), sentinels::trials(), transactions::trials()]
         .into_iter()
         .flatten()
         .collect()

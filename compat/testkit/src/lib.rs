@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | `redis_server` | a private `redis-server` |
+//! | `failover` | a master, two replicas and three Sentinels |
 //! | `servers` | the proxy before it: records commands, injects faults, emulates old versions |
 //! | `ruby` | a Ruby process that locks as the gem does |
 //! | `monitor`, `raw` | the commands that a server executes; a raw connection |
@@ -20,6 +21,7 @@
 )]
 
 pub mod asleep;
+pub mod failover;
 pub mod monitor;
 pub mod raw;
 pub mod redis_server;

@@ -20,6 +20,7 @@ pub struct RedisServer {
     folder: tempfile::TempDir,
     port: u16,
     config: String,
+    is_sentinel: bool,
 }
 
 impl RedisServer {
@@ -32,13 +33,24 @@ impl RedisServer {
     ///
     /// All options go through a configuration file, which needs 2.6: up to 2.4 a server refuses `save ""`, up to 2.0 `unixsocket`.
     pub fn start_with(config: &str) -> io::Result<Self> {
+        Self::launched(config, false)
+    }
+
+    /// Starts a Sentinel with these lines of configuration.
+    pub fn start_sentinel(config: &str) -> io::Result<Self> {
+        Self::launched(config, true)
+    }
+
+    fn launched(config: &str, is_sentinel: bool) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("setnx-lock-redis-").tempdir()?;
         // Another process can take a free port before the server does, so this tries several.
         let mut last = io::Error::other("no port was tried");
         for _ in 0..5 {
             let port = free_port()?;
-            match launch(folder.path(), port, config) {
-                Ok(process) => return Ok(Self { process, folder, port, config: config.to_owned() }),
+            match launch(folder.path(), port, config, is_sentinel) {
+                Ok(process) => {
+                    return Ok(Self { process, folder, port, config: config.to_owned(), is_sentinel });
+                }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
                 Err(error) => last = error,
             }
@@ -76,8 +88,14 @@ impl RedisServer {
     /// Starts it again on the same port, in the same folder.
     pub fn restart(&mut self) -> io::Result<()> {
         self.stop();
-        self.process = launch(self.folder.path(), self.port, &self.config)?;
+        self.process = launch(self.folder.path(), self.port, &self.config, self.is_sentinel)?;
         Ok(())
+    }
+
+    /// The same with other lines of configuration.
+    pub fn restart_with(&mut self, config: &str) -> io::Result<()> {
+        config.clone_into(&mut self.config);
+        self.restart()
     }
 
     /// Suspends the process, as a machine that hangs: connections stay open, and no command is answered.
@@ -131,7 +149,7 @@ pub fn free_port() -> io::Result<u16> {
     Ok(listen()?.local_addr()?.port())
 }
 
-fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {
+fn launch(folder: &Path, port: u16, config: &str, is_sentinel: bool) -> io::Result<Child> {
     let dir = folder.display();
     let file = folder.join("redis.conf");
     fs::write(
@@ -143,6 +161,7 @@ fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {
     let log = fs::File::create(folder.join("redis.log"))?;
     let mut process = Command::new("redis-server")
         .arg(&file)
+        .args(is_sentinel.then_some("--sentinel"))
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

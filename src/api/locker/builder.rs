@@ -4,8 +4,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::ConnectionAddr;
+
 use super::Locker;
-use crate::net::{DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend};
+use super::url;
+use crate::net::{DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels};
 use crate::report::error::Error;
 use crate::report::event::{EventSink, Observer};
 
@@ -42,6 +45,7 @@ pub struct LockerBuilder {
     holder_name: Option<String>,
     checks_server: bool,
     settles: Duration,
+    settles_after_failover: Duration,
     /// True if threads look for a reply before they sleep.
     looks: bool,
 }
@@ -50,6 +54,8 @@ pub struct LockerBuilder {
 #[derive(Clone, Debug)]
 enum Connections {
     Own(Box<redis::Client>),
+    /// To the server that these know; the name of the master is the host of the client that logs in there.
+    Sentinels(Vec<redis::Client>, Box<redis::Client>),
     Shared(UserPool),
 }
 
@@ -71,6 +77,10 @@ impl fmt::Debug for UserPool {
 impl LockerBuilder {
     pub(super) fn new(client: redis::Client) -> Self {
         Self::over(Connections::Own(Box::new(client)))
+    }
+
+    pub(super) fn on_sentinels(url::Sentinels { clients, master }: url::Sentinels) -> Self {
+        Self::over(Connections::Sentinels(clients, Box::new(master)))
     }
 
     pub(super) fn on_pool<M>(pool: r2d2::Pool<M>) -> Self
@@ -95,6 +105,7 @@ impl LockerBuilder {
             holder_name: None,
             checks_server: true,
             settles: Duration::ZERO,
+            settles_after_failover: Duration::ZERO,
             looks: true,
         }
     }
@@ -152,9 +163,26 @@ impl LockerBuilder {
     /// [`RefusalKind::Settling`](crate::RefusalKind::Settling). The server counts whole seconds of its wall clock,
     /// so the wait may last up to two seconds longer. The user needs the right to run `INFO`.
     ///
-    /// It does not help after a failover, or if locks are lost without a restart.
+    /// Locks that are held can be extended and released meanwhile. It does not help if locks are lost without a
+    /// restart; after a failover, see [`settle_after_failover`](Self::settle_after_failover).
     pub fn settle_after_restart(self, time: Duration) -> Self {
         Self { settles: time, ..self }
+    }
+
+    /// With Sentinels, acquires no locks until the server has been the master for `time`. Zero by default.
+    ///
+    /// Replication is asynchronous, so the new master may not know the last locks of the old one, whose holders
+    /// still rely on them. Choose the longest expiration of any lock on the server.
+    ///
+    /// Until then, calls wait up to their timeout and fail with
+    /// [`RefusalKind::Settling`](crate::RefusalKind::Settling). Locks that are held can be extended and released
+    /// meanwhile. Since when the server has been the master is asked of a Sentinel (2.8 or newer), which counts from
+    /// its own start at the latest.
+    ///
+    /// It does not help if the old master goes on granting locks, as it may when the network is partitioned. Set
+    /// `min-replicas-to-write` there.
+    pub fn settle_after_failover(self, time: Duration) -> Self {
+        Self { settles_after_failover: time, ..self }
     }
 
     /// Sends no `INFO` on new connections.
@@ -198,6 +226,8 @@ impl LockerBuilder {
     /// - a holder's name that is empty or longer than 256 bytes,
     /// - [`settle_after_restart`](Self::settle_after_restart) without the server check, on your own pool or after
     ///   [`skip_server_check`](Self::skip_server_check),
+    /// - [`settle_after_failover`](Self::settle_after_failover) without Sentinels,
+    /// - no Sentinel, or none that has a name for the master,
     /// - your own pool with a pool size or a connect timeout, which are set on that pool,
     /// - your own pool if it tests connections on check-out.
     pub fn build(self) -> Result<Locker, Error> {
@@ -205,19 +235,12 @@ impl LockerBuilder {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
         }
         let locker = match self.connections {
-            Connections::Own(client) => {
-                let mut opener = Opener::new(*client);
-                opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
-                opener.command_timeout = self.command_timeout;
-                opener.checks_server = self.checks_server;
-                opener.settles = self.settles;
-                if !self.looks {
-                    opener.never_look();
-                }
+            Connections::Shared(pool) => (pool.locker)(self.command_timeout, self.retry_for),
+            Connections::Own(_) | Connections::Sentinels(..) => {
+                let opener = self.opener();
                 let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE);
                 Locker::over(Arc::new(PooledBackend::own(opener, pool_size, self.retry_for)))
             }
-            Connections::Shared(pool) => (pool.locker)(self.command_timeout, self.retry_for),
         };
         let locker = locker.with_engine(|engine| {
             engine.observer = self.observer;
@@ -226,13 +249,50 @@ impl LockerBuilder {
         Ok(locker)
     }
 
+    /// Returns what opens the connections that are the locker's own.
+    fn opener(&self) -> Opener {
+        let (client, sentinels) = match &self.connections {
+            Connections::Own(client) => (client, None),
+            Connections::Sentinels(clients, master) => {
+                let name = host(master).to_owned();
+                (master, Some(Sentinels::new(clients.clone(), name)))
+            }
+            Connections::Shared(_) => unreachable!("a pool of the user's opens them"),
+        };
+        let mut opener = Opener::new(redis::Client::clone(client), sentinels);
+        opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
+        opener.command_timeout = self.command_timeout;
+        opener.checks_server = self.checks_server;
+        opener.settles = self.settles;
+        opener.settles_after_failover = self.settles_after_failover;
+        if !self.looks {
+            opener.never_look();
+        }
+        opener
+    }
+
     fn problem(&self) -> Option<&'static str> {
-        let asks = self.checks_server && matches!(self.connections, Connections::Own(_));
+        let asks = self.checks_server && !matches!(self.connections, Connections::Shared(_));
         if !asks && !self.settles.is_zero() {
             return Some(
                 "`settle_after_restart` needs the check of the server on each new connection; leave out `skip_server_check`, and give no pool of \
                  your own",
             );
+        }
+        match &self.connections {
+            Connections::Sentinels(clients, _) if clients.is_empty() => {
+                return Some("no Sentinel is given; give the addresses of all of them");
+            }
+            Connections::Sentinels(_, master) if host(master).is_empty() => {
+                return Some("the master has no name; give the name in the Sentinels' configuration");
+            }
+            Connections::Sentinels(..) => {}
+            _ if !self.settles_after_failover.is_zero() => {
+                return Some(
+                    "`settle_after_failover` needs Sentinels, which know since when a server has been the master; use `Locker::sentinel_builder`",
+                );
+            }
+            _ => {}
         }
         match self.holder_name.as_deref().map(str::len) {
             Some(0) => {
@@ -269,5 +329,13 @@ impl LockerBuilder {
         }
         (self.command_timeout.is_zero() || self.connect_timeout == Some(Duration::ZERO))
             .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
+    }
+}
+
+/// Returns the host that a client connects to.
+fn host(client: &redis::Client) -> &str {
+    match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+        _ => "",
     }
 }

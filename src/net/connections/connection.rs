@@ -10,14 +10,11 @@ use redis::{RedisError, RedisResult, Value};
 use super::health::CountedOpen;
 use super::lock_connection::{LockConnection, collect};
 use super::opener::Opener;
+use super::server_info::Known;
 use super::socket::in_steps;
 use super::transport::{LONGEST_REPLY, Transport};
-use crate::net::errors::{ConnectError, TransportError};
+use crate::net::errors::{ConnectError, Refusal, TransportError};
 use crate::values::clock::{self, Uptime};
-use crate::values::version::Version;
-
-/// How long an idle connection is assumed to be open. Below any `timeout` that a server may sensibly have.
-const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
 
 /// A connection made by an [`Opener`]. After the first I/O or protocol error each further command fails (I8).
 pub(crate) struct Connection {
@@ -31,8 +28,9 @@ pub(crate) struct Connection {
 /// An open socket to the server.
 struct Open {
     transport: Transport,
-    /// As the server reported it, if it was asked.
-    version: Option<Version>,
+    server: Known,
+    /// Why no lock is granted before that time.
+    settling: Option<Refusal>,
     /// When it was last returned to its pool, or opened.
     last_used: Uptime,
     /// How many connections had been found closed when this one was opened.
@@ -54,13 +52,15 @@ impl Connection {
     pub(in crate::net) fn connect(&mut self) -> Result<(), ConnectError> {
         if self.open.is_none() {
             let health = &self.opener.health;
-            let opened_at = health.closures();
             let opened = self.opener.open()?;
+            let left = opened.settling.as_ref().map(|settling| settling.left);
+            let settled_at = left.map(|left| clock::uptime().after(left)).unwrap_or_default();
             self.open = Some(Box::new(Open {
                 transport: opened.transport,
-                version: opened.version,
+                server: Known { version: opened.version, settled_at },
+                settling: opened.settling.map(|settling| settling.refusal),
                 last_used: clock::uptime(),
-                opened_at,
+                opened_at: opened.closures_before,
                 _counted: health.count_open(),
             }));
         }
@@ -77,7 +77,7 @@ impl Connection {
     pub(in crate::net) fn is_suspect_at(&self, now: Uptime) -> bool {
         self.open.as_ref().is_some_and(|open| {
             // That a server has closed an idle connection shows only after a command was sent, whose outcome is unknown then.
-            let stale = now.since(open.last_used) > TRUSTED_WHILE_IDLE;
+            let stale = now.since(open.last_used) > self.opener.trusted_while_idle();
             stale || open.opened_at < self.opener.health.closures()
         })
     }
@@ -145,8 +145,12 @@ impl LockConnection for Connection {
         true
     }
 
-    fn server_version(&self) -> Option<Version> {
-        self.open.as_ref().and_then(|open| open.version)
+    fn server(&self) -> Known {
+        self.open.as_ref().map(|open| open.server).unwrap_or_default()
+    }
+
+    fn settling(&self) -> Option<Refusal> {
+        self.open.as_ref().and_then(|open| open.settling.clone())
     }
 
     fn exchange(
@@ -167,7 +171,7 @@ impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
             .field("connected", &self.is_connected())
-            .field("version", &self.server_version())
+            .field("server", &self.server())
             .field("broken", &self.broken)
             .field("command_timeout", &self.opener.command_timeout)
             .finish_non_exhaustive()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, RedisError, Value, cmd};
 
-use super::server_info::ServerInfo;
+use super::server_info::{ServerInfo, Settling};
 use super::transport::{LONGEST_REPLY, Transport};
 use crate::net::errors::{ConnectError, Refusal, TransportError};
 use crate::net::patience::Looks;
@@ -16,6 +16,9 @@ use crate::values::version::Version;
 pub(super) struct Opened {
     pub(super) transport: Transport,
     pub(super) version: Option<Version>,
+    pub(super) settling: Option<Settling>,
+    /// How many connections had been found closed before.
+    pub(super) closures_before: u64,
 }
 
 /// What is asked of a server on a new connection.
@@ -23,7 +26,7 @@ pub(super) struct Opened {
 pub(super) struct Checks {
     /// True if it is asked for INFO at all.
     pub(super) info: bool,
-    /// How long after its restart it is not used.
+    /// How long after its restart it grants no locks.
     pub(super) settles: Duration,
 }
 
@@ -34,12 +37,33 @@ pub(super) fn open(
     checks: Checks,
     looks: &Arc<Looks>,
 ) -> Result<Opened, ConnectError> {
+    let info = client.get_connection_info();
+    let address = info.addr().to_string();
+    let mut handshake = log_in(client, &address, limit, looks)?;
+    let (version, settling) = if checks.info {
+        handshake.check_server(checks.settles)?
+    } else {
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
+            handshake.send_optional(&cmd("PING"), |_| false)?;
+        }
+        (None, None)
+    };
+    Ok(Opened { transport: handshake.transport, version, settling, closures_before: 0 })
+}
+
+/// Connects to the server at `address`, the client's, and logs in, within `limit`.
+pub(super) fn log_in<'a>(
+    client: &Client,
+    address: &'a str,
+    limit: Duration,
+    looks: &Arc<Looks>,
+) -> Result<Handshake<'a>, ConnectError> {
     let deadline = clock::uptime().after(limit);
     let info = client.get_connection_info();
     let settings = info.redis_settings();
-    let address = info.addr().to_string();
-    let transport = Transport::open(info, limit, looks).map_err(|error| failed(&address, limit, &error))?;
-    let mut handshake = Handshake { transport, address: &address, limit, deadline };
+    let transport = Transport::open(info, limit, looks).map_err(|error| failed(address, limit, &error))?;
+    let mut handshake = Handshake { transport, address, limit, deadline };
     // These are sent here for TLS as well: the redis crate hides the server's words, and "too many clients" must not be taken for a
     // wrong password.
     if settings.protocol() != ProtocolVersion::RESP2 {
@@ -50,16 +74,7 @@ pub(super) fn open(
     if settings.db() != 0 {
         handshake.send(cmd("SELECT").arg(settings.db()))?;
     }
-    let version = if checks.info {
-        handshake.check_server(checks.settles)?
-    } else {
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
-            handshake.send_optional(&cmd("PING"), |_| false)?;
-        }
-        None
-    };
-    Ok(Opened { transport: handshake.transport, version })
+    Ok(handshake)
 }
 
 fn failed(address: &str, limit: Duration, error: &RedisError) -> ConnectError {
@@ -70,7 +85,7 @@ fn failed(address: &str, limit: Duration, error: &RedisError) -> ConnectError {
 }
 
 /// The commands sent on a new connection, within the time for connecting.
-struct Handshake<'a> {
+pub(super) struct Handshake<'a> {
     transport: Transport,
     address: &'a str,
     limit: Duration,
@@ -78,7 +93,7 @@ struct Handshake<'a> {
 }
 
 impl Handshake<'_> {
-    fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
+    pub(super) fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
         let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
         let reply = sent.and_then(|()| self.transport.receive(self.deadline, LONGEST_REPLY, true));
         reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))
@@ -98,19 +113,25 @@ impl Handshake<'_> {
         }
     }
 
-    /// Returns the server's version, if it reports one. A replica is an error.
-    fn check_server(&mut self, settles: Duration) -> Result<Option<Version>, ConnectError> {
+    /// Returns the server's version, if it reports one, and why it settles. A replica is an error.
+    fn check_server(
+        &mut self,
+        settles: Duration,
+    ) -> Result<(Option<Version>, Option<Settling>), ConnectError> {
         let matters = |refusal: &Refusal| !settles.is_zero() && !refusal.is_about_the_command();
         let Some(info) = self.send_optional(&cmd("INFO"), matters)?.and_then(ServerInfo::parse) else {
             let unknown = Refusal::settling(self.address, None, settles);
-            return if settles.is_zero() { Ok(None) } else { Err(ConnectError::Refused(unknown)) };
+            return if settles.is_zero() { Ok((None, None)) } else { Err(ConnectError::Refused(unknown)) };
         };
         if info.is_replica() {
             return Err(ConnectError::Replica { address: self.address.to_owned(), of: info.master() });
         }
-        match info.answers_nothing_else(self.address).or_else(|| info.settling(settles, self.address)) {
+        match info.answers_nothing_else(self.address) {
             Some(error) => Err(error),
-            None => Ok(info.version()),
+            None => {
+                let settling = info.settling(settles, self.address).map_err(ConnectError::Refused)?;
+                Ok((info.version(), settling))
+            }
         }
     }
 

@@ -9,9 +9,9 @@ use redis::{
     Cmd, ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Value,
 };
 
+use super::server_info::Known;
 use crate::net::errors::{Refusal, TransportError};
 use crate::values::clock;
-use crate::values::version::Version;
 
 /// A connection that carries a lock's commands.
 ///
@@ -22,9 +22,14 @@ pub(crate) trait LockConnection: Send + 'static {
     /// not, it must not return to its pool.
     fn invalidate(&mut self) -> bool;
 
-    /// Returns the version of the server, if it was asked when the connection was opened. With it, a command that the server is too
+    /// Returns what is known of the server, if it was asked when the connection was opened. With it, a command that the server is too
     /// old for is refused before anything is sent.
-    fn server_version(&self) -> Option<Version> {
+    fn server(&self) -> Known {
+        Known::default()
+    }
+
+    /// Returns why the server settles, if it did when the connection was opened.
+    fn settling(&self) -> Option<Refusal> {
         None
     }
 

@@ -6,12 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::ProtocolVersion;
+use redis::{ConnectionAddr, ProtocolVersion};
 
 use super::handshake::{self, Checks, Opened};
 use super::health::Health;
+use super::sentinels::Sentinels;
+use super::server_info::Settling;
+use super::socket::in_steps;
 use super::subscription::{self, Heard};
-use crate::net::errors::{ConnectError, Failure};
+use crate::net::errors::{ConnectError, Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock;
 use crate::values::key::Cut;
@@ -21,32 +24,43 @@ const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one command may take unless set.
 pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long an idle connection is assumed to be open. Below any `timeout` that a server may sensibly have.
+const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
+/// The same where a failover may follow, while which nothing is sent: shorter than that takes.
+const TRUSTED_WITH_SENTINELS: Duration = Duration::from_secs(1);
+
 /// Opens the connections of a locker: with timeouts, without `CLIENT SETINFO`, which old servers refuse, and with one INFO for the role and
 /// the version of the server. Where INFO is refused, or a proxy hangs up on it, the connection is used without the check.
 #[derive(Clone)]
 pub(crate) struct Opener {
     client: redis::Client,
+    /// If they know where the server is: the client's address is no address then.
+    sentinels: Option<Arc<Sentinels>>,
     /// Limits connecting, password and database number included.
     pub(crate) connect_timeout: Duration,
     /// Limits each reply of the server.
     pub(crate) command_timeout: Duration,
     /// True if INFO is sent on new connections.
     pub(crate) checks_server: bool,
-    /// How long after its restart a server is not used.
+    /// How long after its restart a server grants no locks.
     pub(crate) settles: Duration,
+    /// How long after a failover the new master grants no locks.
+    pub(crate) settles_after_failover: Duration,
     pub(super) looks: Arc<Looks>,
     pub(in crate::net) health: Arc<Health>,
 }
 
 impl Opener {
-    /// Returns what opens connections as `client` does.
-    pub(crate) fn new(client: redis::Client) -> Self {
+    /// Returns what opens connections as `client` does, to the server that these Sentinels know if there are any.
+    pub(crate) fn new(client: redis::Client, sentinels: Option<Sentinels>) -> Self {
         Self {
             client,
+            sentinels: sentinels.map(Arc::new),
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
             checks_server: true,
             settles: Duration::ZERO,
+            settles_after_failover: Duration::ZERO,
             health: Arc::default(),
             looks: Arc::default(),
         }
@@ -60,18 +74,54 @@ impl Opener {
 
     /// Opens a connection within the time for connecting. A panic is an error.
     pub(super) fn open(&self) -> Result<Opened, ConnectError> {
-        let opened = catch_unwind(AssertUnwindSafe(|| self.open_or_panic()))
-            .unwrap_or_else(|panic| Err(panicked(panic.as_ref())))?;
+        let closures = self.health.closures();
+        let opened = catch_unwind(AssertUnwindSafe(|| match &self.sentinels {
+            Some(sentinels) => self.open_to_master(sentinels),
+            None => self.open_to(&self.client, self.connect_timeout).map(|opened| (opened, false)),
+        }))
+        .unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+        .map(|(opened, is_other)| {
+            if is_other {
+                // The others lead to a server that is no master any more.
+                self.health.found_closed();
+            }
+            Opened { closures_before: closures + u64::from(is_other), ..opened }
+        })?;
         self.health.note_version(opened.version);
         Ok(opened)
     }
 
+    /// Opens one to where the Sentinels say the master is. Returns with it whether the master was elsewhere before.
+    fn open_to_master(&self, sentinels: &Sentinels) -> Result<(Opened, bool), ConnectError> {
+        let deadline = clock::uptime().after(self.connect_timeout);
+        let settles = self.settles_after_failover;
+        let master = sentinels.master(deadline, !settles.is_zero(), &self.looks)?;
+        let (host, port) = master.address.clone();
+        let left = in_steps(deadline.since(clock::uptime()));
+        let opened = at(&self.client, host, port).and_then(|client| self.open_to(&client, left));
+        let mut opened = opened.map_err(|error| sentinels.was_wrong(&master, error))?;
+        let is_other = sentinels.was_right(&master);
+        let left = settles.saturating_sub(master.since.unwrap_or_default());
+        if !left.is_zero() {
+            let refusal = Refusal::settling_after_failover(&self.address(), master.since, settles);
+            if master.since.is_none() {
+                return Err(ConnectError::Refused(refusal));
+            }
+            // Another may know that it has been the master for longer, if this one has just started.
+            sentinels.doubt(&master);
+            if opened.settling.as_ref().is_none_or(|settling| settling.left < left) {
+                opened.settling = Some(Settling { left, refusal });
+            }
+        }
+        Ok((opened, is_other))
+    }
+
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
     /// without INFO.
-    fn open_or_panic(&self) -> Result<Opened, ConnectError> {
+    fn open_to(&self, client: &redis::Client, limit: Duration) -> Result<Opened, ConnectError> {
         let open = |info| {
             let checks = Checks { info, settles: self.settles };
-            handshake::open(&self.client, self.connect_timeout, checks, &self.looks)
+            handshake::open(client, limit, checks, &self.looks)
         };
         for _ in 0..if self.checks_server { 2 } else { 0 } {
             match open(true) {
@@ -96,7 +146,7 @@ impl Opener {
             let opened = outside.open();
             let opened =
                 opened.map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
-            let closures = health.closures();
+            let closures = opened.closures_before;
             let mut goes_on = true;
             let hear = |received: Heard<'_>| {
                 goes_on = heard(received);
@@ -125,8 +175,35 @@ impl Opener {
 
     /// Host and port of the server.
     pub(in crate::net) fn address(&self) -> String {
-        self.client.get_connection_info().addr().to_string()
+        match &self.sentinels {
+            Some(sentinels) => sentinels.address(),
+            None => self.client.get_connection_info().addr().to_string(),
+        }
     }
+
+    /// How long an idle connection is assumed to lead to an open connection of the master.
+    pub(super) fn trusted_while_idle(&self) -> Duration {
+        if self.sentinels.is_some() { TRUSTED_WITH_SENTINELS } else { TRUSTED_WHILE_IDLE }
+    }
+
+    /// Returns true if a new connection may lead to another server than the one before.
+    pub(in crate::net) fn finds_master(&self) -> bool {
+        self.sentinels.is_some()
+    }
+}
+
+/// Returns a client that logs in as this one does, to the server at another address.
+fn at(client: &redis::Client, host: String, port: u16) -> Result<redis::Client, ConnectError> {
+    let info = client.get_connection_info();
+    let address = match info.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    let shown = address.to_string();
+    let client = redis::Client::open(info.clone().set_addr(address));
+    client.map_err(|error| ConnectError::Failed(TransportError::on(&shown, Duration::ZERO, &error)))
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> ConnectError {

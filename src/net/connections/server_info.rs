@@ -5,8 +5,25 @@ use std::time::Duration;
 use redis::Value;
 
 use crate::net::errors::{ConnectError, Refusal};
+use crate::values::clock::Uptime;
 use crate::values::key::Cut;
 use crate::values::version::Version;
+
+/// What is known of the server of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Known {
+    /// As it was reported, if it was.
+    pub(crate) version: Option<Version>,
+    /// No lock is granted before.
+    pub(crate) settled_at: Uptime,
+}
+
+/// Why a server settles, and for how long.
+#[derive(Debug)]
+pub(in crate::net) struct Settling {
+    pub(in crate::net) left: Duration,
+    pub(in crate::net) refusal: Refusal,
+}
 
 /// The answer to INFO: lines of `field:value`, from 2.6 on under headings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,15 +58,24 @@ impl ServerInfo {
         (self.get("loading") == Some("1")).then(|| ConnectError::Refused(refusal.of_connecting(address)))
     }
 
-    /// Returns that a server is not used yet, since it may have lost locks in a restart less than `settles` ago.
-    pub(in crate::net) fn settling(&self, settles: Duration, address: &str) -> Option<ConnectError> {
+    /// Returns for how long the server grants no locks, since it may have lost some in a restart less than `settles` ago. Fails if
+    /// it does not report how long it has run.
+    pub(in crate::net) fn settling(
+        &self,
+        settles: Duration,
+        address: &str,
+    ) -> Result<Option<Settling>, Refusal> {
         let up = self.get("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
         // The server counts whole seconds of its wall clock, from a whole one: that may be nearly a second too many, or below zero.
         let up = up.map(|seconds: i64| {
             Duration::from_secs(u64::try_from(seconds.saturating_sub(1)).unwrap_or_default())
         });
-        let settled = settles.is_zero() || up.is_some_and(|up| up >= settles);
-        (!settled).then(|| ConnectError::Refused(Refusal::settling(address, up, settles)))
+        let left = settles.saturating_sub(up.unwrap_or_default());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        let refusal = Refusal::settling(address, up, settles);
+        if up.is_some() { Ok(Some(Settling { left, refusal })) } else { Err(refusal) }
     }
 
     pub(crate) fn is_replica(&self) -> bool {
@@ -75,10 +101,12 @@ mod tests {
     fn a_server_settles_after_its_restart() {
         let up =
             |seconds: &str| info(format!("redis_version:1.2.6\r\nuptime_in_seconds:{seconds}\r\n")).unwrap();
-        let settles = |seconds, up: &ServerInfo| up.settling(Duration::from_secs(seconds), "a:1").is_some();
+        let settles =
+            |seconds, up: &ServerInfo| !matches!(up.settling(Duration::from_secs(seconds), "a:1"), Ok(None));
         assert!(!settles(0, &up("0")) && settles(1, &up("0")) && settles(1, &up("1")));
         assert!(settles(10, &up("10")) && !settles(10, &up("11")) && !settles(10, &up("9999999")));
-        let text = |info: &ServerInfo| info.settling(Duration::from_secs(10), "a:1").unwrap().to_string();
+        let settling = |info: &ServerInfo| info.settling(Duration::from_secs(10), "a:1");
+        let text = |info: &ServerInfo| settling(info).unwrap().unwrap().refusal.to_string();
         assert!(
             text(&up("-7200")).contains("a:1 has run for about 0 s since its restart"),
             "its clock was set back"
@@ -86,7 +114,8 @@ mod tests {
         let silent = info("redis_version:1.2.6\r\n").unwrap();
         assert!(settles(1, &silent) && settles(1, &up("?")) && !settles(0, &silent));
         assert!(text(&up("3")).contains("a:1 has run for about 2 s since its restart"), "{}", text(&up("3")));
-        assert!(text(&silent).contains("a:1 does not report how long it has run"), "{}", text(&silent));
+        let refusal = settling(&silent).unwrap_err().to_string();
+        assert!(refusal.contains("a:1 does not report how long it has run"), "{refusal}");
     }
 
     #[test]

@@ -50,6 +50,46 @@ impl Refusal {
         Self::found(RefusalKind::Sentinel, text)
     }
 
+    /// The server at this address is no Sentinel.
+    pub(crate) fn of_no_sentinel(address: &str) -> Self {
+        let text = format!(
+            "{address} is no Sentinel: it does not know the command SENTINEL; give the addresses of Sentinels, which listen on port 26379 \
+             unless configured otherwise"
+        );
+        Self::found(RefusalKind::UnknownCommand, text)
+    }
+
+    /// The Sentinels at these addresses know no master of this name.
+    pub(crate) fn of_ignorant(addresses: &str, name: &str) -> Self {
+        let (addresses, name) = (Cut(addresses.as_bytes()), Cut(name.as_bytes()));
+        let text = format!(
+            "no master is named \"{name}\", by the Sentinels that answered ({addresses}); give the name in their `sentinel monitor`"
+        );
+        Self::found(RefusalKind::NoSuchMaster, text)
+    }
+
+    /// The server at this address has been the master for that long, and grants no lock for a time.
+    pub(crate) fn settling_after_failover(address: &str, since: Option<Duration>, settles: Duration) -> Self {
+        let (kind, text) = match since {
+            Some(since) => (
+                RefusalKind::Settling,
+                format!(
+                    "{address} has been the master for {} s, and may not know the last locks of the master before it; it grants locks after \
+                     {settles:?}, by `settle_after_failover`",
+                    since.as_secs()
+                ),
+            ),
+            None => (
+                RefusalKind::TooOld,
+                format!(
+                    "the Sentinel does not say since when {address} has been the master, which `settle_after_failover` needs to know; \
+                     it needs Sentinel 2.8"
+                ),
+            ),
+        };
+        Self::found(kind, text)
+    }
+
     /// The server at this address has restarted that long ago, and is left alone for a time.
     pub(crate) fn settling(address: &str, up: Option<Duration>, settles: Duration) -> Self {
         let text = match up {
@@ -132,6 +172,7 @@ impl Refusal {
             | RefusalKind::NoSuchDatabase
             | RefusalKind::OtherNode
             | RefusalKind::Sentinel
+            | RefusalKind::NoSuchMaster
             | RefusalKind::TooOld
             | RefusalKind::Other => false,
         }

@@ -16,7 +16,8 @@ pub enum RefusalKind {
     OverMemory,
     /// The server is loading its data.
     Loading,
-    /// The server has restarted and may have lost locks, so it is left to [settle](crate::LockerBuilder::settle_after_restart).
+    /// The server may have lost locks, in a [restart](crate::LockerBuilder::settle_after_restart) or a
+    /// [failover](crate::LockerBuilder::settle_after_failover), and grants none for now.
     Settling,
     /// The server runs a script that takes long, and answers nothing else.
     Busy,
@@ -26,6 +27,8 @@ pub enum RefusalKind {
     ReadOnly,
     /// The server is a Sentinel, which has no keys.
     Sentinel,
+    /// The Sentinels know no master of this name.
+    NoSuchMaster,
     /// The server is too old for the protocol of the options, or behind a proxy that does not forward its commands.
     TooOld,
     /// The server cannot save its data and takes no writes.
@@ -118,6 +121,7 @@ impl RefusalKind {
                 "the key belongs to another node of the cluster; connect to that node, or use a pool of connections that know the cluster"
             }
             Self::Sentinel => "lock on the master",
+            Self::NoSuchMaster => "give the name in the Sentinels' configuration",
             Self::TooOld => "use a newer server, or another protocol",
             Self::NotReady => "its cluster or its master is down; try again when it is up",
             Self::Other => "the command was not carried out",

@@ -7,6 +7,7 @@ use crate::net::connections::exchange;
 use crate::net::connections::fake::{FakeConnection, closed, late, refused};
 use crate::rules::{Change, NewValue};
 use crate::values::clock;
+use crate::values::version::Version;
 
 /// Sends those of the items that say so, and receives their replies.
 fn trip(connection: &mut FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
@@ -58,7 +59,7 @@ fn four(replies: &[Value], ended: Option<redis::RedisError>) -> (String, bool) {
     });
     let commands = [set(), Command::Get, Command::Del, set()];
     let mut items = commands.each_ref().map(|command| item(command, Protocol::Classic, None));
-    assert!(items.iter_mut().all(|item| item.sends(None, clock::now())));
+    assert!(items.iter_mut().all(|item| item.sends(Known::default(), clock::now())));
     let left = trip(&mut fake, &mut items.each_mut());
     let all: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
     (all.join(", "), !left.out_of_order)
@@ -106,7 +107,9 @@ fn each_command_has_its_own_outcome_and_no_reply_after_a_wrong_one_counts() {
 #[test]
 fn what_may_not_be_sent_is_left_out() {
     let mut fake = FakeConnection::answering(|count| (vec![Value::Int(1); count], None));
-    let (server, now) = (Some(Version::new(2, 4, 0)), clock::now());
+    let now = clock::now();
+    let settled_at = now.uptime.after(Duration::from_secs(1));
+    let server = Known { version: Some(Version::new(2, 4, 0)), settled_at };
     let (over, later) = (End::of(now, Duration::ZERO), End::of(now, Duration::from_secs(1)));
     let mut items = [
         item(&Command::Del, Protocol::Classic, Some(over)),
@@ -114,15 +117,18 @@ fn what_may_not_be_sent_is_left_out() {
         Item::default(),
         item(&set(), Protocol::Ttl, None),
         item(&set(), Protocol::Watched, None),
+        item(&set(), Protocol::Watched, None),
     ];
+    items[5].grants = true;
+    assert!(items[5].sends(server, Now { uptime: settled_at, ..now }));
     let sends = items.each_mut().map(|item| item.sends(server, now));
-    assert_eq!(sends, [false, true, false, false, true]);
+    assert_eq!(sends, [false, true, false, false, true, false], "to a server that is too old, or settles");
     let expected = [&items[1], &items[4]].map(|item| item.packed.bytes.clone()).concat();
     let left = trip(&mut fake, &mut items.each_mut());
     assert!(!left.out_of_order);
-    let commands = [Command::Del, Command::Del, Command::Get, set(), set()];
+    let commands = [Command::Del, Command::Del, Command::Get, set(), set(), set()];
     let outcomes: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
-    assert_eq!(outcomes, ["unread", "1", "unread", "unread", "1"]);
+    assert_eq!(outcomes, ["unread", "1", "unread", "unread", "1", "unread"]);
     let sent = fake.sent.lock().unwrap();
     let [(packed, 2)] = sent.as_slice() else { panic!("{sent:?}") };
     assert_eq!(packed.as_bytes(), expected);
@@ -131,7 +137,7 @@ fn what_may_not_be_sent_is_left_out() {
 #[test]
 fn one_that_is_sent_is_lost_as_long_as_it_has_no_reply_and_has_its_reply_then() {
     let mut item = item(&Command::Del, Protocol::Classic, None);
-    assert!(item.sends(None, clock::now()));
+    assert!(item.sends(Known::default(), clock::now()));
     assert_eq!(short((&mut item, &Command::Del)), "lost");
     Replies::of(&mut vec![Value::Int(1)], None).give(&mut item);
     assert_eq!(short((&mut item, &Command::Del)), "1");
@@ -142,11 +148,11 @@ fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
     let (now, mut fake) =
         (clock::now(), FakeConnection::answering(|count| (vec![Value::Int(1); count], None)));
     let mut item = item(&Command::Del, Protocol::Classic, Some(End::of(now, Duration::from_secs(1))));
-    assert!(item.sends(None, now));
+    assert!(item.sends(Known::default(), now));
     Replies::of(&mut vec![refused("ERR max number of clients reached")], None).give(&mut item);
     assert!(item.found_no_room().is_some());
     let later = crate::values::clock::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
-    assert!(!item.sends(None, later));
+    assert!(!item.sends(Known::default(), later));
     trip(&mut fake, &mut [&mut item]);
     assert_eq!(fake.sent.lock().unwrap().as_slice(), [(String::new(), 0)]);
     assert_eq!(short((&mut item, &Command::Del)), "unread");
@@ -158,10 +164,10 @@ fn transaction(replies: &[Value], ended: Option<TransportError>) -> ([String; 3]
     let now = clock::now();
     let mut changes = [(); 2].map(|()| item(&delete, Protocol::Watched, None));
     for change in &mut changes {
-        assert!(change.sends(None, now));
+        assert!(change.sends(Known::default(), now));
     }
     let mut behind = item(&Command::Get, Protocol::Classic, None);
-    assert!(behind.sends(None, now));
+    assert!(behind.sends(Known::default(), now));
     let mut replies = replies.to_vec();
     let mut replies = Replies::of(&mut replies, ended);
     let refused = replies.give_changes(&mut changes.each_mut());
@@ -234,7 +240,7 @@ fn a_change_alone_is_read_as_one_of_several() {
     for (mut replies, outcome, is_refused, out_of_order) in table {
         let shown = format!("{replies:?}");
         let mut change = item(&delete, Protocol::Watched, None);
-        assert!(change.sends(None, clock::now()));
+        assert!(change.sends(Known::default(), clock::now()));
         let ended = (replies.len() < 2).then(hung_up);
         let mut replies = Replies::of(&mut replies, ended);
         assert_eq!(replies.give_changes(&mut [&mut change]), is_refused, "{shown}");

@@ -68,7 +68,7 @@ fn changed_on(
     let trips = [trip(0), trip(1)];
     let jobs = trips.each_ref().map(|trip| {
         let mut job = TripState::default();
-        job.set(trip, Protocol::Watched);
+        job.set(trip, Protocol::Watched, false);
         RefCell::new(job)
     });
     let (now, command_timeout) = (clock::now(), Duration::from_secs(1));

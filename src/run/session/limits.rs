@@ -24,6 +24,7 @@ impl<'a> Session<'a> {
         Limits {
             report,
             needs: self.needs(command),
+            grants: self.acquires && command.may_grant(),
             held_until: self.held_until,
             stop: self.stop,
             ..Limits::within(self.budget_from(now), now)
