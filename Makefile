@@ -9,7 +9,7 @@ TEST = $(CARGO) test --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
+.PHONY: help demo demo-failover demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ setup: ## install what is missing for demos and tests: redis-server, ruby with i
 demo: ## several processes contend for one lock, and one is killed: prints a table, draws a timeline
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
 	@$(CARGO) run --package setnx-lock-demo -- $(ARGS)
+
+demo-failover: ## the same, with the server killed: a master with replicas and Sentinels
+	@scripts/setup redis-server
+	@$(CARGO) run --package setnx-lock-demo -- --failover --for 12s $(ARGS)
 
 demo-quorum: ## four threads share a lock on three servers, which are killed one after the other (ARGS=measure: the time of an acquisition)
 	@scripts/setup redis-server

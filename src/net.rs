@@ -3,6 +3,7 @@
 //!
 //! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; and `item`, what goes over them.
 
+mod cluster;
 mod codec;
 mod connections;
 mod errors;
@@ -25,6 +26,7 @@ use crate::rules::{Command, Reply, Request};
 use crate::values::key::Key;
 use crate::values::sync;
 use crate::values::version::Version;
+pub(crate) use cluster::ClusterBackend;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
 pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener, Sentinels};
@@ -37,6 +39,8 @@ pub(crate) use pooled::PooledBackend;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trip<'a> {
     pub(crate) key: &'a Key,
+    /// What the names of the keys beside it begin with; in a cluster so that they have its slot.
+    pub(crate) names: &'a Key,
     /// Before a change: WATCH and GET. The change is sent if the key holds what is expected.
     pub(crate) watch: Option<Watch<'a>>,
     /// Sent once, unless the server refused it unread because it has no room for the connection.
@@ -55,7 +59,7 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Trip<'a> {
     pub(crate) fn new(key: &'a Key, request: &'a Request) -> Self {
-        Self { key, watch: None, request, behind: None }
+        Self { key, names: key, watch: None, request, behind: None }
     }
 }
 

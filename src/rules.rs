@@ -125,6 +125,16 @@ impl Command {
         matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Exec(Change::Set(_)))
     }
 
+    /// Returns true if it is on a key beside the lock's.
+    pub(crate) fn is_beside(&self) -> bool {
+        match self {
+            Command::Count | Command::Exec(Change::Count) | Command::HolderName(_) => true,
+            // It has the lock's key in it.
+            Command::Waiting(waiting) => !matches!(waiting, Waiting::Wake(_)),
+            _ => false,
+        }
+    }
+
     /// Returns true if it leaves the lock's key as it is.
     pub(crate) fn only_reads(&self) -> bool {
         match self {

@@ -70,6 +70,15 @@ impl Failure {
         Self::of(Condition::Unreachable, format!("{text}: {address}: {error}"))
     }
 
+    /// That Sentinels do not say where the master is.
+    pub(crate) fn not_found(error: &io::Error) -> Self {
+        let condition = match error.kind() {
+            io::ErrorKind::PermissionDenied => Condition::Refused,
+            _ => Condition::Unreachable,
+        };
+        Self::of(condition, format!("the server was not found: {error}"))
+    }
+
     /// That the server refuses all but INFO for now.
     pub(crate) fn loading(address: &ConnectionAddr) -> Self {
         Self::of(
@@ -134,7 +143,7 @@ impl From<Error> for Failure {
                 )
             }
             // It may have a password in it.
-            Error::Invalid { key: None, .. } => "invalid Redis URL in --url or REDIS_URL; expected redis://[user@]host[:port][/database] or unix:///path".into(),
+            Error::Invalid { key: None, .. } => "invalid Redis URL in --url or REDIS_URL; expected redis://[user@]host[:port][/database], unix:///path, redis+sentinel://[user@]host[:port],…/master or redis+cluster://[user@]host[:port],…".into(),
             error => with_sources(error),
         });
         let code = match &error {

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use setnx_lock::redis::{
-    self, Client, Cmd, Connection, ConnectionInfo, ConnectionLike as _, FromRedisValue, InfoDict,
-    IntoConnectionInfo as _, Pipeline, RedisConnectionInfo, RedisError, Value, cmd,
+    self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
+    RedisConnectionInfo, RedisError, Value, cmd,
 };
 use setnx_lock::{Locker, LockerBuilder, Refusal, RefusalKind, Version};
 
@@ -32,56 +32,51 @@ const KEYS_REPLY: Duration = Duration::from_secs(300);
 
 /// A server, and how to log in there. Connects to nothing by itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Target(Client);
+pub(crate) struct Target(LockerBuilder);
 
 impl Target {
     /// Reads the password where there is one.
     pub(crate) fn of(server: &Server) -> Result<Self, Failure> {
-        client(server).map(Self)
+        if server.url.starts_with("rediss") && cfg!(not(feature = "tls-native-tls")) {
+            return Err(Failure::usage(
+                "this binary was built without TLS; rebuild it with --features tls-native-tls",
+            ));
+        }
+        let builder = Locker::builder(&server.url)?;
+        let password = match &server.password_file {
+            Some(file) => Some(first_line(file)?),
+            None if builder.has_password() => None,
+            None => env::var("REDISCLI_AUTH").ok().filter(|password| !password.is_empty()),
+        };
+        Ok(Self(match password {
+            Some(password) => builder.password(&password),
+            None => builder,
+        }))
     }
 
     /// Returns a builder of a locker.
     pub(crate) fn locker(&self) -> LockerBuilder {
-        Locker::with_client(self.0.clone())
+        self.0.clone()
     }
 
-    /// Connects for what a lock does not do. A replica will do.
+    /// Connects for what a lock does not do. A replica will do, unless Sentinels know the master; of a cluster it is the first node.
     pub(crate) fn connect(&self) -> Result<Raw, Failure> {
-        Raw::connect(&self.0, REPLY)
+        self.connect_within(REPLY)
     }
 
     /// The same to look at all keys; by KEYS, if that is allowed, which takes its time.
     pub(crate) fn connect_for_keys(&self, keys_allowed: bool) -> Result<Raw, Failure> {
-        let raw = Raw::connect(&self.0, if keys_allowed { KEYS_REPLY } else { REPLY })?;
+        let raw = self.connect_within(if keys_allowed { KEYS_REPLY } else { REPLY })?;
         if raw.is_in_a_cluster() {
             output::warning("the server is a cluster node: only the keys on this node are listed");
         }
         Ok(raw)
     }
-}
 
-fn client(server: &Server) -> Result<Client, Failure> {
-    if server.url.starts_with("rediss:") && cfg!(not(feature = "tls-native-tls")) {
-        return Err(Failure::usage(
-            "this binary was built without TLS; rebuild it with --features tls-native-tls",
-        ));
+    fn connect_within(&self, reply: Duration) -> Result<Raw, Failure> {
+        let client = self.0.find_server().map_err(|error| Failure::not_found(&error))?;
+        Raw::connect(&client, reply)
     }
-    // The library says what is wrong with an address.
-    let _checked = Locker::builder(&server.url)?;
-    let info: ConnectionInfo = server.url.as_str().into_connection_info()?;
-    let password = match &server.password_file {
-        Some(file) => Some(first_line(file)?),
-        None if info.redis_settings().password().is_some() => None,
-        None => env::var("REDISCLI_AUTH").ok().filter(|password| !password.is_empty()),
-    };
-    let info = match password {
-        Some(password) => {
-            let settings = info.redis_settings().clone().set_password(password);
-            info.set_redis_settings(settings)
-        }
-        None => info,
-    };
-    Ok(Client::open(info)?)
 }
 
 fn first_line(file: &Path) -> Result<String, Failure> {

@@ -17,6 +17,7 @@ use crate::values::contained::contained;
 use crate::values::identity::Identity;
 use crate::values::key::Key;
 pub use builder::LockerBuilder;
+use url::Servers;
 
 /// A Redis server to lock on, with its connections. Create one for the program.
 ///
@@ -67,10 +68,10 @@ impl Locker {
     /// - `unix:///path[?db=…&pass=…]`,
     /// - `redis+sentinel://[[user]:password@]host[:port][,host[:port]…]/MASTER[/database]` for a master that
     ///   [Sentinels](Self::sentinel) know. User and password are the master's; those of the Sentinels follow as
-    ///   `?sentinel_user=…&sentinel_password=…`.
+    ///   `?sentinel_user=…&sentinel_password=…`,
+    /// - `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` for a [cluster](Self::cluster).
     ///
-    /// With the feature `tls-rustls` or `tls-native-tls` it can also be `rediss://…` or `rediss+sentinel://…`, for
-    /// TLS.
+    /// With the feature `tls-rustls` or `tls-native-tls` each can also begin with `rediss`, for TLS.
     ///
     /// # Errors
     ///
@@ -85,8 +86,8 @@ impl Locker {
     ///
     /// [`Error::Invalid`] if the URL is invalid.
     pub fn builder(url: &str) -> Result<LockerBuilder, Error> {
-        match url::Sentinels::read(url) {
-            Some(sentinels) => sentinels.map(LockerBuilder::on_sentinels),
+        match Servers::read(url) {
+            Some(servers) => servers.map(LockerBuilder::on_several),
             None => url::client(url).map(Self::with_client),
         }
     }
@@ -137,15 +138,16 @@ impl Locker {
         sentinels: impl IntoIterator<Item = impl AsRef<str>>,
         master: &str,
     ) -> Result<LockerBuilder, Error> {
-        url::Sentinels::of(sentinels, master).map(LockerBuilder::on_sentinels)
+        Servers::sentinels(sentinels, master).map(LockerBuilder::on_several)
     }
 
     /// Returns a builder for a locker on the master that `sentinels` know. It connects to each Sentinel the way its
     /// client does, and to the master the way `master` does, whose host is the master's name.
     ///
-    /// For what a URL cannot express, such as your own TLS certificates.
+    /// For what a URL cannot express, such as your own TLS certificates. The master's certificate must name the address
+    /// that the Sentinels return.
     pub fn with_sentinels(sentinels: Vec<redis::Client>, master: redis::Client) -> LockerBuilder {
-        LockerBuilder::on_sentinels(url::Sentinels { clients: sentinels, master })
+        LockerBuilder::on_several(Servers::Sentinels(sentinels, Box::new(master)))
     }
 
     /// Returns a builder for a locker that connects the way `client` does.
@@ -153,6 +155,54 @@ impl Locker {
     /// For what a URL cannot express, such as your own TLS certificates (`redis::Client::build_with_tls`).
     pub fn with_client(client: redis::Client) -> LockerBuilder {
         LockerBuilder::new(client)
+    }
+
+    /// Returns a locker for a Redis Cluster (3.0 or newer), with the defaults of [`LockerBuilder`]. Contacts no server.
+    ///
+    /// `nodes` are some of its nodes, each `host:port` or a URL, by which the others are found. The first one's user,
+    /// password and TLS are used for all.
+    ///
+    /// Each key is on the node that has its slot, with [`pool_size`](LockerBuilder::pool_size) connections for each
+    /// node. A command that a node refuses because it does not have the slot is sent to the one that has it; no other
+    /// command is sent again. If a node fails, its keys can be locked again once its replica has been promoted.
+    ///
+    /// The keys beside a lock's key (fencing counter, holder's name, waiting list) have its slot: their names begin with
+    /// `{KEY}` if the key has no hash tag, which is text in braces. A key with `}` but no hash tag cannot have keys
+    /// beside it.
+    ///
+    /// **A failover can lose locks**, as on one server. Several keys, permits and readers take one round trip for each
+    /// slot; with a hash tag they share one.
+    ///
+    /// ```no_run
+    /// use setnx_lock::Locker;
+    ///
+    /// let locker = Locker::cluster(["10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"])?;
+    /// # Ok::<(), setnx_lock::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if there is no node, or an address is invalid. Later, a call fails with [`Error::Refused`] if
+    /// an address is no cluster's, and with [`Error::Unavailable`] if no node answers.
+    pub fn cluster(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
+        Self::cluster_builder(nodes)?.build()
+    }
+
+    /// Returns a builder for a locker on a cluster, named as for [`cluster`](Self::cluster).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if an address is invalid.
+    pub fn cluster_builder(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<LockerBuilder, Error> {
+        Servers::cluster(nodes).map(LockerBuilder::on_several)
+    }
+
+    /// Returns a builder for a locker on the cluster of these nodes. It connects to all nodes the way the first client
+    /// does.
+    ///
+    /// For what a URL cannot express, such as your own TLS certificates.
+    pub fn with_cluster(nodes: Vec<redis::Client>) -> LockerBuilder {
+        LockerBuilder::on_several(Servers::Cluster(nodes))
     }
 
     /// Returns a builder for a locker that takes its connections from your own pool, which other code may use as

@@ -6,6 +6,7 @@ use std::{fmt, slice, thread};
 
 use redis::cmd;
 
+use super::cluster::Asking;
 use super::connections::{Checkout as _, LockConnection, Opener, SharedPool, Source, ask};
 use super::errors::{ConnectError, Failure, RefusalKind};
 use super::limits::Limits;
@@ -25,7 +26,7 @@ fn is_read_only(sent: &Sent) -> bool {
 }
 
 /// Waits a moment, if there is time until then.
-fn pause(limits: &mut Limits<'_>, waits_until: Uptime) -> bool {
+pub(super) fn pause(limits: &mut Limits<'_>, waits_until: Uptime) -> bool {
     if clock::uptime().after(PAUSE) >= waits_until || limits.stop.0() {
         return false;
     }
@@ -62,8 +63,8 @@ impl<S: Source> PooledBackend<S> {
         Self { pool, transactions: Transactions::default(), command_timeout, retry_for }
     }
 
-    /// Sends trips on a connection of the pool, which carries nothing else meanwhile.
-    fn send_alone(&self, trips: &[Trip<'_>], mut limits: Limits<'_>) -> Vec<Sent> {
+    /// Sends trips on a connection of the pool, which carries nothing else meanwhile. `asks`: with ASKING before each command.
+    fn send_alone(&self, trips: &[Trip<'_>], mut limits: Limits<'_>, asks: bool) -> Vec<Sent> {
         let (mut jobs, mut wire) = KEPT.try_with(Cell::take).unwrap_or_default();
         if jobs.len() < trips.len() {
             jobs.resize_with(trips.len(), RefCell::default);
@@ -80,7 +81,14 @@ impl<S: Source> PooledBackend<S> {
             let mut time = limits;
             time.answered_by = time.answered_by.min(now.uptime.after(self.command_timeout));
             let batch = &mut jobs[..trips.len()];
-            let left = wire.exchange(&mut *connection, batch, now, &time);
+            let left = if asks {
+                let mut asking = Asking::over(connection);
+                let left = wire.exchange(&mut asking, batch, now, &time);
+                connection = asking.connection;
+                left
+            } else {
+                wire.exchange(&mut *connection, batch, now, &time)
+            };
             self.pool.note_role(&left);
             if left.out_of_order {
                 connection.invalidate();
@@ -104,13 +112,19 @@ impl<S: Source> PooledBackend<S> {
         sent
     }
 
+    #[inline]
     fn send_one(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
         if let Some(sent) = self.pool.share(trip, limits) {
             return sent;
         }
         let limits = Limits { decided_at: clock::now(), ..*limits };
-        let sent = self.send_alone(slice::from_ref(trip), limits).pop();
+        let sent = self.send_alone(slice::from_ref(trip), limits, false).pop();
         sent.unwrap_or_else(|| unreachable!("there is one for each trip"))
+    }
+
+    /// Sends trips to a server that takes over the slot of their keys.
+    pub(super) fn send_asking(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+        self.send_alone(trips, self.limits(limits), true)
     }
 
     /// Returns true if a new connection may lead to another server, as after a failover.
@@ -195,7 +209,7 @@ impl<S: Source> Backend for PooledBackend<S> {
         if let Err(failure) = self.ensure_transactions(trips[0].key, limits) {
             return trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         }
-        self.send_alone(trips, self.limits(limits))
+        self.send_alone(trips, self.limits(limits), false)
     }
 
     fn wake_waiting(&self) {

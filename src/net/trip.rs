@@ -84,7 +84,8 @@ impl TripState {
         }
         self.abandoned = None;
         (self.watches, self.is_done, self.refused_together) = (false, false, false);
-        self.own.set(trip.key, trip.request, needs);
+        let key = |command: &Command| if command.is_beside() { trip.names } else { trip.key };
+        self.own.set(key(&trip.request.command), trip.request, needs);
         self.own.grants = grants;
         if let Some(watch) = &trip.watch {
             self.look.set(trip.key, &Request::at_any_time(watch.command.clone()), needs);
@@ -93,7 +94,7 @@ impl TripState {
             self.expected.extend_from_slice(watch.expected);
         }
         if let Some(behind) = trip.behind {
-            self.behind.set(trip.key, &Request::at_any_time(behind.clone()), Protocol::Classic);
+            self.behind.set(key(behind), &Request::at_any_time(behind.clone()), Protocol::Classic);
         }
     }
 

@@ -314,7 +314,7 @@ pub(super) fn trip<'a>(
     match plan {
         Some(Plan { expected, change }) => {
             let watch = Some(Watch { command: &request.command, expected });
-            Trip { key, watch, request: change, behind }
+            Trip { watch, behind, ..Trip::new(key, change) }
         }
         None => Trip { behind, ..Trip::new(key, request) },
     }

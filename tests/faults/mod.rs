@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `boundaries` | a fault at every command of a lock |
 //! | `clocks` | clocks that differ, or are set while a lock is held |
+//! | `cluster` | a cluster whose slots move and whose nodes fail |
 //! | `failover` | a master that Sentinels know, and that fails over to a replica |
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
 //! | `permit_faults` | a fault at every command on permits |
@@ -23,6 +24,7 @@
 
 pub(crate) mod boundaries;
 pub(crate) mod clocks;
+pub(crate) mod cluster;
 pub(crate) mod failover;
 pub(crate) mod keeping;
 pub(crate) mod permit_faults;
@@ -42,6 +44,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     [
         boundaries::trials(),
         clocks::trials(),
+        cluster::trials(),
         failover::trials(),
         keeping::trials(),
         permit_faults::trials(),

@@ -98,7 +98,7 @@ fn what_sentinels_do_not_know_is_an_error_that_says_so() -> Outcome {
         assert!(words.iter().all(|words| text.contains(words)), "{text}");
     };
     let error = refused(&Locker::sentinel([sentinel.url()], "other")?, RefusalKind::NoSuchMaster)?;
-    says(&error, &["no master is named \"other\"", &sentinel.address().to_string(), "`sentinel monitor`"]);
+    says(&error, &["knows no master named \"other\"", &sentinel.address().to_string(), "`sentinel monitor`"]);
     assert!(!error.is_transient());
     let error = refused(&Locker::sentinel([server.url()], MASTER)?, RefusalKind::UnknownCommand)?;
     says(&error, &[&format!("{} is no Sentinel", server.address()), "port 26379"]);
@@ -106,7 +106,7 @@ fn what_sentinels_do_not_know_is_an_error_that_says_so() -> Outcome {
     let locker = Locker::sentinel_builder([&gone], MASTER)?.retry_for(Duration::ZERO).build()?;
     let error = Lock::new(&locker, "gone", expiring())?.lock().expect_err("nothing answers");
     assert!(matches!(error, Error::Unavailable { .. }) && error.is_transient());
-    says(&error, &["no Sentinel knows where the master \"mymaster\" is", &gone]);
+    says(&error, &["none of the Sentinels of \"mymaster\" answers", &gone]);
     for (sentinels, master) in [(vec![], MASTER), (vec!["127.0.0.1:1"], ""), (vec!["redis://a:b:c"], MASTER)]
     {
         let error = Locker::sentinel(sentinels, master).expect_err("it is no address");

@@ -6,6 +6,9 @@ use std::time::Duration;
 use crate::moment::Moment;
 use crate::record::{Line, What};
 
+/// How long it takes at most until a worker has noted that it was granted the lock.
+const NOTED: Duration = Duration::from_millis(100);
+
 /// Everything that is known of a run.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -36,16 +39,31 @@ pub(crate) struct Acquisition {
     pub(crate) counted: bool,
 }
 
-/// How a worker crashed with the lock.
+/// What was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Victim {
+    /// The worker that had the lock.
+    Worker(u32),
+    /// The server.
+    Master,
+}
+
+/// What was killed, and what follows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crash {
-    pub(crate) worker: u32,
-    /// The last moment at which it was seen to run, just before the kill.
+    pub(crate) victim: Victim,
+    /// The last moment at which a worker was seen to run, just before the kill; the first at which the server did not run.
     pub(crate) at: Moment,
-    /// When its lease ended by its own clock.
+    /// When the worker's lease ended by its own clock, or a Sentinel named the new master.
     pub(crate) lease_end: Moment,
-    /// The time that its value in the key names, from which on others may take over.
+    /// The time that the worker's value in the key names, or when the new master has settled: from then on others may have the lock.
     pub(crate) expiry: Moment,
+}
+
+impl Crash {
+    pub(crate) fn is_of(&self, worker: u32) -> bool {
+        self.victim == Victim::Worker(worker)
+    }
 }
 
 impl Account {
@@ -61,7 +79,10 @@ impl Account {
 
     /// Returns the acquisitions from the kill to the expiry. There must not be any.
     pub(crate) fn intrusions(&self) -> impl Iterator<Item = &Acquisition> {
-        let locked = self.crash.at..self.crash.expiry;
+        // A worker notes a little later that it was granted the lock.
+        let from =
+            if self.crash.victim == Victim::Master { self.crash.at.after(NOTED) } else { self.crash.at };
+        let locked = from..self.crash.expiry;
         self.acquisitions.iter().filter(move |acquisition| locked.contains(&acquisition.entered))
     }
 }
@@ -110,7 +131,7 @@ impl Acquisitions {
     /// Returns all acquisitions in the order of entering. The last one of the crashed worker ends with the crash.
     pub(crate) fn finish(mut self, crash: Crash, ended: Moment) -> Vec<Acquisition> {
         for mut open in self.open {
-            open.left = if open.worker == crash.worker { crash.at } else { ended };
+            open.left = if crash.is_of(open.worker) { crash.at } else { ended };
             self.done.push(open);
         }
         self.done.sort_by_key(|acquisition| acquisition.entered);

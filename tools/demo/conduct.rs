@@ -7,7 +7,7 @@ use std::{fs, process, thread};
 use setnx_lock::{Lock, LockOptions, LockState, Locker};
 
 use crate::Failure;
-use crate::account::{Account, Acquisitions, Crash};
+use crate::account::{Account, Acquisitions, Crash, Victim};
 use crate::moment::Moment;
 use crate::options::Options;
 use crate::progress::Progress;
@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(15);
 /// Conducts a run.
 pub(crate) fn conduct(options: &Options) -> Result<Account, Failure> {
     let parent = Parent::watch();
-    let server = Server::find()?;
+    let mut server = Server::find(options)?;
     println!("server: {server}");
     let url = server.url();
     let key = format!("setnx-lock:demo:{}", process::id());
@@ -46,13 +46,14 @@ pub(crate) fn conduct(options: &Options) -> Result<Account, Failure> {
     fs::write(&counter, "0\n")?;
 
     let began = Moment::now();
+    let first_third = began.after(options.length / 3);
     let setup = Setup {
         options,
         url: &url,
         key: &key,
         folder: folder.path(),
         counter: &counter,
-        keeper: (VICTIM, began.after(options.length / 3)),
+        keeper: (!options.failover).then_some((VICTIM, first_third)),
     };
     let mut workers = Workers::start(&setup)?;
     let mut run = Run {
@@ -60,7 +61,7 @@ pub(crate) fn conduct(options: &Options) -> Result<Account, Failure> {
         progress: Progress::start(began, options.length)?,
         end: began.after(options.length),
         acquisitions: Acquisitions::default(),
-        phase: Phase::Contention { until: setup.keeper.1.after(LIMIT) },
+        phase: Phase::Contention { until: first_third.after(LIMIT) },
     };
     let crash = loop {
         thread::sleep(LOOK);
@@ -69,6 +70,11 @@ pub(crate) fn conduct(options: &Options) -> Result<Account, Failure> {
         }
         workers.check()?;
         run.read(&mut workers)?;
+        if let (Some(settles), Phase::Contention { .. }, true) =
+            (options.settles(), run.phase, Moment::now() >= first_third)
+        {
+            run.fail_over(server.fail_over(), settles);
+        }
         if let Some(crash) = run.step(&mut workers, &lock.0, Moment::now())? {
             break crash;
         }
@@ -138,7 +144,7 @@ impl Run {
             Phase::Kept { kill, lease_end } if now >= kill => {
                 let expiry = named_expiry(lock)?;
                 let at = workers.kill(VICTIM)?;
-                self.phase = Phase::Crashed(Crash { worker: VICTIM, at, lease_end, expiry });
+                self.phase = Phase::Crashed(Crash { victim: Victim::Worker(VICTIM), at, lease_end, expiry });
                 self.extend(expiry);
                 let wait = expiry.since(at).as_secs_f64();
                 self.progress.line(
@@ -154,7 +160,7 @@ impl Run {
                     let late = takeover.entered.since(crash.expiry).as_secs_f64() * 1e3;
                     self.progress.line(
                         takeover.entered,
-                        &format!("worker {} takes over, {late:.1} ms after the expiry", takeover.worker),
+                        &format!("worker {} gets the lock, {late:.1} ms later", takeover.worker),
                     );
                     self.phase = Phase::Over(crash);
                 } else if now > crash.expiry.after(LIMIT) {
@@ -165,6 +171,21 @@ impl Run {
             Phase::Contention { .. } | Phase::Kept { .. } | Phase::Over(_) => {}
         }
         Ok(None)
+    }
+
+    /// Notes that the master was killed, and when a Sentinel named the next.
+    fn fail_over(&mut self, (at, named): (Moment, Moment), settles: Duration) {
+        let expiry = named.after(settles);
+        self.phase = Phase::Crashed(Crash { victim: Victim::Master, at, lease_end: named, expiry });
+        self.extend(expiry);
+        let time = |time: Duration| time.as_secs_f64();
+        self.progress.line(at, "the master is killed");
+        let words = format!(
+            "a Sentinel names the next master, {:.3} s later, which grants locks in {:.3} s",
+            time(named.since(at)),
+            time(settles)
+        );
+        self.progress.line(named, &words);
     }
 
     /// Makes the run last beyond `moment`.

@@ -40,6 +40,16 @@ pub(crate) struct Options {
     /// How long a thread with the lock waits between reading the counter and writing it, 0ms to 50ms
     #[arg(long, value_name = "TIME", default_value = "2ms", value_parser = pause)]
     pub(crate) pause: Duration,
+    /// Kills the server instead: a master that three Sentinels know, with two replicas
+    #[arg(long)]
+    pub(crate) failover: bool,
+}
+
+impl Options {
+    /// How long a new master grants no locks; nothing without a failover.
+    pub(crate) fn settles(&self) -> Option<Duration> {
+        self.failover.then_some(self.expiration)
+    }
 }
 
 /// The arguments of a worker. The server's address comes by the environment: it may have a password, and every user of the
@@ -65,6 +75,9 @@ pub(crate) struct Task {
     /// From when on this worker keeps the lock once it has it, until it is killed.
     #[arg(long)]
     pub(crate) keep_from: Option<Moment>,
+    /// How long a new master grants no locks.
+    #[arg(long, value_parser = humantime::parse_duration)]
+    pub(crate) settles: Option<Duration>,
 }
 
 fn workers(text: &str) -> Result<u32, String> {

@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 
 use crate::Failure;
-use crate::account::{Account, Acquisition};
+use crate::account::{Account, Acquisition, Victim};
 
 /// The figures.
 #[derive(Debug)]
@@ -22,7 +22,8 @@ pub(crate) struct Report {
     pub(crate) lost_updates: u64,
     /// How long no process had the lock after the kill.
     pub(crate) without_holder: Option<Duration>,
-    /// From the expiry of the crashed holder's lock to the next acquisition.
+    takeover_name: &'static str,
+    /// From the expiry of the crashed holder's lock, or when the new master had settled, to the next acquisition.
     pub(crate) takeover: Option<Duration>,
     /// Without the waits during the crash: those would be all that the p99 shows.
     median_wait: Duration,
@@ -54,6 +55,10 @@ impl Report {
             counted,
             lost_updates: counted.abs_diff(*counter),
             without_holder: account.without_holder(),
+            takeover_name: match crash.victim {
+                Victim::Worker(_) => "takeover after the expiry",
+                Victim::Master => "first acquisition after the new master had settled",
+            },
             takeover: account.takeover().map(|takeover| takeover.entered.since(crash.expiry)),
             median_wait: quantile(0.5),
             p99_wait: quantile(0.99),
@@ -70,8 +75,8 @@ impl Report {
             ("acquisitions", self.acquisitions.to_string()),
             ("overlaps (must be 0)", self.overlaps.to_string()),
             ("lost updates (must be 0)", self.lost_updates.to_string()),
-            ("no process had the lock after the kill", without),
-            ("takeover after the expiry", takeover),
+            ("no process got the lock after the kill", without),
+            (self.takeover_name, takeover),
             ("wait apart from the crash, median", format!("{} ms", millis(self.median_wait))),
             ("wait apart from the crash, p99", format!("{} ms", millis(self.p99_wait))),
             ("wait, longest", format!("{} ms", millis(self.longest_wait))),
@@ -95,7 +100,7 @@ impl Report {
         }
         if self.intrusions > 0 {
             problems.push(format!(
-                "{} acquisitions before the crashed worker's lock had expired",
+                "{} acquisitions before the lock had expired, or the new master settled",
                 self.intrusions
             ));
         }
@@ -103,7 +108,7 @@ impl Report {
             problems.push(format!("the counter is {} away from {} counts", self.lost_updates, self.counted));
         }
         if self.takeover.is_none() {
-            problems.push("no process took over from the worker that was killed".to_owned());
+            problems.push("no process had the lock after the kill".to_owned());
         }
         problems
     }

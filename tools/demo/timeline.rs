@@ -9,7 +9,7 @@ use std::time::Duration;
 use svg::Document;
 use svg::node::element::{Definitions, Group, Line, Pattern};
 
-use crate::account::{Account, Acquisition};
+use crate::account::{Account, Acquisition, Victim};
 use crate::drawing::{INK, line, rect, sheet, text};
 use crate::moment::Moment;
 use crate::report::{Report, millis, seconds};
@@ -61,18 +61,26 @@ pub(crate) fn draw(account: &Account, report: &Report) -> Document {
 }
 
 fn header(account: &Account, report: &Report) -> Group {
-    let crashed = account.crash.worker;
+    let killed = match account.crash.victim {
+        Victim::Worker(_) => "its holder",
+        Victim::Master => "the master of its server",
+    };
     let title = report.without_holder.map_or_else(
-        || "One lock: its holder is killed, and no process takes over".to_owned(),
-        |time| format!("One lock: its holder is killed, and no process has it for {}", seconds(time)),
+        || format!("One lock: {killed} is killed, and no process gets it any more"),
+        |time| format!("One lock: {killed} is killed, and no process gets it for {}", seconds(time)),
     );
     let sentences = [
         "Each lane is a process. A coloured bar is the time for which one of its threads had the lock: no two bars may overlap.".to_owned(),
-        format!("Worker {crashed} was killed while it had the lock. The others waited until the lock expired; then one took over."),
+        match account.crash.victim {
+            Victim::Worker(worker) => format!(
+                "Worker {worker} was killed while it had the lock. The others waited until the lock expired; then one took over."
+            ),
+            Victim::Master => "Sentinels made a replica the master. It granted no lock until all that the old master had granted were over.".to_owned(),
+        },
     ];
     let takeover = report.takeover.map_or_else(
         || "no takeover".to_owned(),
-        |late| format!("taken over {} ms after the expiry", millis(late)),
+        |late| format!("the next holder {} ms after it could be", millis(late)),
     );
     let figures = format!(
         "{} processes × {} threads, {} acquisitions, {} overlaps, {} lost updates, {takeover}",
@@ -93,6 +101,10 @@ fn header(account: &Account, report: &Report) -> Group {
 /// A bar of each worker's colour, and the other marks.
 fn legend(account: &Account) -> Group {
     let y = LEGEND;
+    let shaded = match account.crash.victim {
+        Victim::Worker(_) => "has crashed, and its lock has not expired: no process can have it",
+        Victim::Master => "no master, or one that grants no locks yet",
+    };
     let (mut legend, mut x) = (Group::new(), 20.0);
     for worker in (1..).zip(&account.pids).map(|(worker, _)| worker) {
         legend = legend.add(rect(x, y - 11.0, 7.0, 14.0, colour(worker)));
@@ -105,13 +117,14 @@ fn legend(account: &Account) -> Group {
         .add(cross(x + 260.0, y - 4.0))
         .add(text("is killed (SIGKILL)", x + 275.0, y, 14))
         .add(rect(x + 425.0, y - 11.0, 30.0, 14.0, HATCH).set("stroke", RED))
-        .add(text("has crashed, and its lock has not expired: no process can have it", x + 462.0, y, 14))
+        .add(text(shaded, x + 462.0, y, 14))
 }
 
 /// The kill, the lease that goes on after it, and the expiry.
 fn gap_marks(strip: &Strip<'_>, account: &Account) -> Group {
     let crash = account.crash;
-    let killed = format!("worker {} is killed", crash.worker);
+    let Victim::Worker(victim) = crash.victim else { return failover_marks(strip, account) };
+    let killed = format!("worker {victim} is killed");
     let over = account.takeover().map_or_else(
         || "it expires, and no process takes over".to_owned(),
         |takeover| {
@@ -127,20 +140,37 @@ fn gap_marks(strip: &Strip<'_>, account: &Account) -> Group {
         .crash_mark()
         .add(strip.flag(crash.at, RED, &killed, "start"))
         .add(strip.flag(crash.expiry, INK, &over, "end"))
-        .add(strip.inscription(crash.worker, Span { from: crash.at, to: crash.lease_end }, &lease))
+        .add(strip.inscription(victim, Span { from: crash.at, to: crash.lease_end }, &lease))
         .add(strip.inscription(
-            crash.worker,
+            victim,
             Span { from: crash.lease_end, to: crash.expiry },
             "and a second more, for clock differences",
         ))
 }
 
+/// The kill of the master, the next one, and when that grants locks.
+fn failover_marks(strip: &Strip<'_>, account: &Account) -> Group {
+    let crash = account.crash;
+    let over = account.takeover().map_or_else(
+        || "no process gets the lock".to_owned(),
+        |next| format!("worker {} has the lock {} ms later", next.worker, late(next.entered, crash.expiry)),
+    );
+    Group::new()
+        .add(strip.flag(crash.at, RED, "the master is killed", "start"))
+        .add(strip.flag(crash.lease_end, INK, "a replica is the master, and settles", "end"))
+        .add(strip.flag(crash.expiry, INK, &over, "end"))
+}
+
 fn takeover_mark(strip: &Strip<'_>, account: &Account) -> Group {
     let expiry = account.crash.expiry;
-    let marks = strip.crash_mark().add(strip.flag(expiry, INK, "the lock expires", "end"));
+    let words = match account.crash.victim {
+        Victim::Worker(_) => "the lock expires",
+        Victim::Master => "the master has settled",
+    };
+    let marks = strip.crash_mark().add(strip.flag(expiry, INK, words, "end"));
     match account.takeover() {
         Some(Acquisition { worker, entered, .. }) => {
-            let words = format!("worker {worker} takes over {} ms later", late(*entered, expiry));
+            let words = format!("worker {worker} gets the lock {} ms later", late(*entered, expiry));
             marks.add(strip.flag(*entered, colour(*worker), &words, "start"))
         }
         None => marks,

@@ -19,11 +19,19 @@ use testkit::shield::Parent;
 
 /// How long a worker waits for the lock beyond the lease of a crashed holder.
 const MARGIN: Duration = Duration::from_secs(30);
+/// How long connecting may take where the server is killed.
+const QUICK: Duration = Duration::from_millis(500);
 
 /// Works until the conductor closes the pipe, or something fails.
 pub(crate) fn run(task: &Task) -> Result<ExitCode, Failure> {
     let parent = Parent::watch();
-    let locker = Locker::open(&std::env::var("REDIS_URL")?)?;
+    let builder = Locker::builder(&std::env::var("REDIS_URL")?)?;
+    let locker = match task.settles {
+        // A failover is waited for, and a server that is gone noticed soon.
+        Some(settles) => builder.settle_after_failover(settles).retry_for(MARGIN).connect_timeout(QUICK),
+        None => builder,
+    };
+    let locker = locker.build()?;
     let options = LockOptions::expiring_after(task.expiration)
         .timeout(task.expiration + MARGIN)
         .poll_interval(task.poll);
@@ -71,7 +79,11 @@ impl Worker<'_> {
     /// Adds one to the counter, under the lock.
     fn count(&self, thread: u32) -> Result<(), Failure> {
         let asked = Moment::now();
-        let guard = self.lock.lock()?;
+        let guard = match self.lock.lock() {
+            // The server was gone before it answered.
+            Err(error) if self.task.settles.is_some() && error.is_transient() => return Ok(()),
+            acquired => acquired?,
+        };
         if self.is_over() {
             return Ok(());
         }
@@ -98,6 +110,8 @@ impl Worker<'_> {
         self.log.write(thread, What::Leaves { at: Moment::now(), counted })?;
         match guard.release() {
             Err(error) if error.is_lost() => Ok(self.log.write(thread, What::Trouble(error.to_string()))?),
+            // The server is gone, and the lock expires.
+            Err(error) if self.task.settles.is_some() && error.is_transient() => Ok(()),
             released => Ok(released?),
         }
     }

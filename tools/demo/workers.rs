@@ -24,7 +24,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) counter: &'a Path,
     /// The worker that keeps the lock, and from when on.
-    pub(crate) keeper: (u32, Moment),
+    pub(crate) keeper: Option<(u32, Moment)>,
 }
 
 #[derive(Debug)]
@@ -105,8 +105,11 @@ impl Worker {
         for (name, time) in times {
             command.args([name, &humantime::format_duration(time).to_string()]);
         }
-        if keeper.0 == number {
-            command.args(["--keep-from", &keeper.1.to_string()]);
+        if let Some((_, from)) = keeper.filter(|(keeper, _)| *keeper == number) {
+            command.args(["--keep-from", &from.to_string()]);
+        }
+        if let Some(settles) = options.settles() {
+            command.args(["--settles", &humantime::format_duration(settles).to_string()]);
         }
         Ok(Self { process: WorkerProcess::start(number, &mut command)?, log, killed: false })
     }

@@ -57,7 +57,8 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Server {
-    /// The server: redis://[user@]host[:port][/database] or unix:///path
+    /// The server: redis://[user@]host[:port][/database], unix:///path,
+    /// redis+sentinel://[user@]host[:port],…/master or redis+cluster://[user@]host[:port],…
     ///
     /// Pass the password in REDISCLI_AUTH or a file: other users can read the arguments of a process.
     #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]

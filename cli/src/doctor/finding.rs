@@ -69,7 +69,7 @@ impl ServerReport {
     }
 
     fn cluster(&self) -> Option<(Severity, String)> {
-        let text = "it is a node of a cluster, and a key may belong to another node; use a pool of connections that know the cluster";
+        let text = "it is a node of a cluster, and a key may belong to another node; use a redis+cluster:// URL, or `Locker::cluster`";
         self.in_a_cluster.then(|| (Severity::Warning, text.into()))
     }
 
@@ -126,9 +126,14 @@ impl ServerReport {
             1 => "a replica follows".to_owned(),
             replicas => format!("{replicas} replicas follow"),
         };
+        let cut_off = if self.stops_without_replicas {
+            ""
+        } else {
+            "; set min-replicas-to-write (min-slaves-to-write before Redis 5) to 1, so that it grants no locks once it is cut off from them"
+        };
         let text = format!(
             "{who} it, a moment behind: a failover can lose the newest locks; after one wait for the longest expiration before work goes \
-             on, or make the work itself safe against running twice"
+             on, as `settle_after_failover` does with Sentinels, or make the work itself safe against running twice{cut_off}"
         );
         Some((Severity::Note, text))
     }

@@ -35,6 +35,8 @@ pub(super) struct ServerReport {
     pub(super) idle_timeout: Option<Duration>,
     pub(super) clock: Option<ClockDifference>,
     pub(super) in_a_cluster: bool,
+    /// True if it takes no writes without replicas that follow it closely.
+    pub(super) stops_without_replicas: bool,
     /// The commands that it refused, and how.
     pub(super) refused: BTreeMap<&'static str, Refusal>,
 }
@@ -78,6 +80,7 @@ impl ServerReport {
             idle_timeout: config.get("timeout").and_then(|time| time.parse().ok()).map(Duration::from_secs),
             clock,
             in_a_cluster: info.get("cluster_enabled") == Some(1),
+            stops_without_replicas: info.find(&"min_slaves_good_slaves").is_some(),
             refused,
         }
     }

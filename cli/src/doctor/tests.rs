@@ -172,6 +172,11 @@ fn what_may_harm_locks_is_found_and_nothing_else() {
     assert!(replica.to_string().starts_with("Redis 2.0.5, role: replica of 10.0.0.1:6379\n"));
     let node = server(&format!("{OLD}cluster_enabled:1\r\n"), &safe, &[]);
     assert_found(&node, &[(Severity::Warning, "a node of a cluster")]);
+    let followed = OLD.replace("connected_slaves:0", "connected_slaves:2");
+    assert_found(&server(&followed, &safe, &[]), &[(Severity::Note, "set min-replicas-to-write")]);
+    let stops = server(&format!("{followed}min_slaves_good_slaves:2\r\n"), &safe, &[]);
+    assert_found(&stops, &[(Severity::Note, "a failover can lose the newest locks")]);
+    assert!(!stops.findings()[0].text.contains("min-replicas-to-write"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! | module | what it has |
 //! |---|---|
 //! | `redis_server` | a private `redis-server` |
+//! | `cluster` | six nodes of a Redis Cluster |
 //! | `failover` | a master, two replicas and three Sentinels |
 //! | `servers` | the proxy before it: records commands, injects faults, emulates old versions |
 //! | `ruby` | a Ruby process that locks as the gem does |
@@ -21,6 +22,7 @@
 )]
 
 pub mod asleep;
+pub mod cluster;
 pub mod failover;
 pub mod monitor;
 pub mod raw;

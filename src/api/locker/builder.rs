@@ -1,14 +1,15 @@
 //! The settings of a locker: its connections, the timeouts, and the checks of the server.
 
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::ConnectionAddr;
 
 use super::Locker;
-use super::url;
-use crate::net::{DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels};
+use super::url::Servers;
+use crate::net::{ClusterBackend, ConnectError, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels};
 use crate::report::error::Error;
 use crate::report::event::{EventSink, Observer};
 
@@ -54,8 +55,7 @@ pub struct LockerBuilder {
 #[derive(Clone, Debug)]
 enum Connections {
     Own(Box<redis::Client>),
-    /// To the server that these know; the name of the master is the host of the client that logs in there.
-    Sentinels(Vec<redis::Client>, Box<redis::Client>),
+    Several(Servers),
     Shared(UserPool),
 }
 
@@ -79,8 +79,8 @@ impl LockerBuilder {
         Self::over(Connections::Own(Box::new(client)))
     }
 
-    pub(super) fn on_sentinels(url::Sentinels { clients, master }: url::Sentinels) -> Self {
-        Self::over(Connections::Sentinels(clients, Box::new(master)))
+    pub(super) fn on_several(servers: Servers) -> Self {
+        Self::over(Connections::Several(servers))
     }
 
     pub(super) fn on_pool<M>(pool: r2d2::Pool<M>) -> Self
@@ -215,6 +215,55 @@ impl LockerBuilder {
         Self { observer: EventSink::new(observer), ..self }
     }
 
+    /// For the tool: returns true if the login has a password.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn has_password(&self) -> bool {
+        let settings = self.login().map(|client| client.get_connection_info().redis_settings());
+        settings.is_some_and(|settings| settings.password().is_some())
+    }
+
+    /// For the tool: logs in with this password; to the master, where there are Sentinels.
+    #[doc(hidden)]
+    pub fn password(mut self, password: &str) -> Self {
+        let with = |client: &mut redis::Client| {
+            let info = client.get_connection_info();
+            let settings = info.redis_settings().clone().set_password(password);
+            if let Ok(changed) = redis::Client::open(info.clone().set_redis_settings(settings)) {
+                *client = changed;
+            }
+        };
+        match &mut self.connections {
+            Connections::Own(client) => with(client),
+            Connections::Several(Servers::Sentinels(_, master)) => with(master),
+            Connections::Several(Servers::Cluster(nodes)) => nodes.iter_mut().for_each(with),
+            Connections::Shared(_) => {}
+        }
+        self
+    }
+
+    /// For the tool: returns a client of the server to which a connection would be opened now; of a cluster, the first node.
+    #[doc(hidden)]
+    pub fn find_server(&self) -> io::Result<redis::Client> {
+        self.opener().find_server().map_err(|error| {
+            let kind = if matches!(error, ConnectError::Refused(_)) {
+                io::ErrorKind::PermissionDenied
+            } else {
+                io::ErrorKind::NotConnected
+            };
+            io::Error::new(kind, error.to_string())
+        })
+    }
+
+    /// Returns the client that logs in to the server.
+    fn login(&self) -> Option<&redis::Client> {
+        match &self.connections {
+            Connections::Own(client) | Connections::Several(Servers::Sentinels(_, client)) => Some(client),
+            Connections::Several(Servers::Cluster(nodes)) => nodes.first(),
+            Connections::Shared(_) => None,
+        }
+    }
+
     /// Builds the locker. Contacts no server.
     ///
     /// # Errors
@@ -227,7 +276,7 @@ impl LockerBuilder {
     /// - [`settle_after_restart`](Self::settle_after_restart) without the server check, on your own pool or after
     ///   [`skip_server_check`](Self::skip_server_check),
     /// - [`settle_after_failover`](Self::settle_after_failover) without Sentinels,
-    /// - no Sentinel, or none that has a name for the master,
+    /// - no Sentinel, no name of the master, or no node of a cluster,
     /// - your own pool with a pool size or a connect timeout, which are set on that pool,
     /// - your own pool if it tests connections on check-out.
     pub fn build(self) -> Result<Locker, Error> {
@@ -236,10 +285,15 @@ impl LockerBuilder {
         }
         let locker = match self.connections {
             Connections::Shared(pool) => (pool.locker)(self.command_timeout, self.retry_for),
-            Connections::Own(_) | Connections::Sentinels(..) => {
+            Connections::Own(_) | Connections::Several(_) => {
                 let opener = self.opener();
                 let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE);
-                Locker::over(Arc::new(PooledBackend::own(opener, pool_size, self.retry_for)))
+                match self.connections {
+                    Connections::Several(Servers::Cluster(nodes)) => {
+                        Locker::over(Arc::new(ClusterBackend::new(opener, nodes, pool_size, self.retry_for)))
+                    }
+                    _ => Locker::over(Arc::new(PooledBackend::own(opener, pool_size, self.retry_for))),
+                }
             }
         };
         let locker = locker.with_engine(|engine| {
@@ -251,15 +305,14 @@ impl LockerBuilder {
 
     /// Returns what opens the connections that are the locker's own.
     fn opener(&self) -> Opener {
-        let (client, sentinels) = match &self.connections {
-            Connections::Own(client) => (client, None),
-            Connections::Sentinels(clients, master) => {
-                let name = host(master).to_owned();
-                (master, Some(Sentinels::new(clients.clone(), name)))
+        let sentinels = match &self.connections {
+            Connections::Several(Servers::Sentinels(clients, master)) => {
+                Some(Sentinels::new(clients.clone(), host(master).to_owned()))
             }
-            Connections::Shared(_) => unreachable!("a pool of the user's opens them"),
+            _ => None,
         };
-        let mut opener = Opener::new(redis::Client::clone(client), sentinels);
+        let Some(client) = self.login() else { unreachable!("a pool of the user's opens them") };
+        let mut opener = Opener::new(client.clone(), sentinels);
         opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
         opener.command_timeout = self.command_timeout;
         opener.checks_server = self.checks_server;
@@ -280,13 +333,16 @@ impl LockerBuilder {
             );
         }
         match &self.connections {
-            Connections::Sentinels(clients, _) if clients.is_empty() => {
+            Connections::Several(Servers::Cluster(nodes)) if nodes.is_empty() => {
+                return Some("no node of the cluster is given; give the addresses of some");
+            }
+            Connections::Several(Servers::Sentinels(clients, _)) if clients.is_empty() => {
                 return Some("no Sentinel is given; give the addresses of all of them");
             }
-            Connections::Sentinels(_, master) if host(master).is_empty() => {
+            Connections::Several(Servers::Sentinels(_, master)) if host(master).is_empty() => {
                 return Some("the master has no name; give the name in the Sentinels' configuration");
             }
-            Connections::Sentinels(..) => {}
+            Connections::Several(Servers::Sentinels(..)) => {}
             _ if !self.settles_after_failover.is_zero() => {
                 return Some(
                     "`settle_after_failover` needs Sentinels, which know since when a server has been the master; use `Locker::sentinel_builder`",

@@ -29,7 +29,7 @@ const SHUT_DOWN_CHECKED_EVERY: Duration = Duration::from_millis(50);
 /// **Build the lockers with [`settle_after_restart`](crate::LockerBuilder::settle_after_restart)**: a server that
 /// restarts without its locks would grant them again. [The
 /// limits](crate::documentation::limits#a-quorum-of-servers) say what a quorum does not guarantee, and [the
-/// topologies](crate::documentation::servers#which-topology) when it is worth its cost.
+/// topologies](crate::documentation::servers#topologies) when it is worth its cost.
 ///
 /// ```no_run
 /// use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};

@@ -85,7 +85,7 @@ fn failed(address: &str, limit: Duration, error: &RedisError) -> ConnectError {
 }
 
 /// The commands sent on a new connection, within the time for connecting.
-pub(super) struct Handshake<'a> {
+pub(in crate::net) struct Handshake<'a> {
     transport: Transport,
     address: &'a str,
     limit: Duration,
@@ -93,7 +93,7 @@ pub(super) struct Handshake<'a> {
 }
 
 impl Handshake<'_> {
-    pub(super) fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
+    pub(in crate::net) fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
         let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
         let reply = sent.and_then(|()| self.transport.receive(self.deadline, LONGEST_REPLY, true));
         reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))

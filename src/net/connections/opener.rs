@@ -14,10 +14,13 @@ use super::sentinels::Sentinels;
 use super::server_info::Settling;
 use super::socket::in_steps;
 use super::subscription::{self, Heard};
-use crate::net::errors::{ConnectError, Failure, Refusal, TransportError};
+use crate::net::errors::{ConnectError, Failure, Refusal};
 use crate::net::patience::Looks;
 use crate::values::clock;
 use crate::values::key::Cut;
+
+/// Host and port of a server.
+pub(in crate::net) type Address = (String, u16);
 
 /// How long connecting may take unless set.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -46,7 +49,7 @@ pub(crate) struct Opener {
     pub(crate) settles: Duration,
     /// How long after a failover the new master grants no locks.
     pub(crate) settles_after_failover: Duration,
-    pub(super) looks: Arc<Looks>,
+    pub(in crate::net) looks: Arc<Looks>,
     pub(in crate::net) health: Arc<Health>,
 }
 
@@ -96,9 +99,8 @@ impl Opener {
         let deadline = clock::uptime().after(self.connect_timeout);
         let settles = self.settles_after_failover;
         let master = sentinels.master(deadline, !settles.is_zero(), &self.looks)?;
-        let (host, port) = master.address.clone();
         let left = in_steps(deadline.since(clock::uptime()));
-        let opened = at(&self.client, host, port).and_then(|client| self.open_to(&client, left));
+        let opened = self.open_to(&self.client_at(&master.address), left);
         let mut opened = opened.map_err(|error| sentinels.was_wrong(&master, error))?;
         let is_other = sentinels.was_right(&master);
         let left = settles.saturating_sub(master.since.unwrap_or_default());
@@ -181,6 +183,31 @@ impl Opener {
         }
     }
 
+    /// Returns a client that logs in as these connections do, at this address.
+    pub(in crate::net) fn client_at(&self, (host, port): &Address) -> redis::Client {
+        let (info, host, port) = (self.client.get_connection_info(), host.clone(), *port);
+        let address = match info.addr().clone() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let client = redis::Client::open(info.clone().set_addr(address));
+        client.unwrap_or_else(|_| unreachable!("it differs in the address from one that was opened"))
+    }
+
+    /// Returns a client of the server to which a connection would be opened now.
+    pub(crate) fn find_server(&self) -> Result<redis::Client, ConnectError> {
+        let Some(sentinels) = &self.sentinels else { return Ok(self.client.clone()) };
+        let deadline = clock::uptime().after(self.connect_timeout);
+        Ok(self.client_at(&sentinels.master(deadline, false, &self.looks)?.address))
+    }
+
+    /// Returns what opens connections as this does, to the server at this address.
+    pub(in crate::net) fn at(&self, address: &Address) -> Self {
+        Self { client: self.client_at(address), health: Arc::default(), ..self.clone() }
+    }
+
     /// How long an idle connection is assumed to lead to an open connection of the master.
     pub(super) fn trusted_while_idle(&self) -> Duration {
         if self.sentinels.is_some() { TRUSTED_WITH_SENTINELS } else { TRUSTED_WHILE_IDLE }
@@ -190,20 +217,6 @@ impl Opener {
     pub(in crate::net) fn finds_master(&self) -> bool {
         self.sentinels.is_some()
     }
-}
-
-/// Returns a client that logs in as this one does, to the server at another address.
-fn at(client: &redis::Client, host: String, port: u16) -> Result<redis::Client, ConnectError> {
-    let info = client.get_connection_info();
-    let address = match info.addr().clone() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-        }
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    let shown = address.to_string();
-    let client = redis::Client::open(info.clone().set_addr(address));
-    client.map_err(|error| ConnectError::Failed(TransportError::on(&shown, Duration::ZERO, &error)))
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> ConnectError {

@@ -1,30 +1,28 @@
 //! Sentinels: they know which server is the master, and since when.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
-use redis::{Client, ConnectionAddr, RedisError, Value, cmd};
+use redis::{Client, ConnectionAddr, Value, cmd};
 
-use super::handshake;
+use super::handshake::Handshake;
+use super::in_turn::InTurn;
+use super::opener::Address;
 use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
 use crate::net::patience::Looks;
-use crate::values::clock::{self, Uptime};
+use crate::values::clock::Uptime;
 
 /// The Sentinels of one master.
 pub(crate) struct Sentinels {
     clients: Vec<Client>,
     /// The master's, as the Sentinels know it.
     name: String,
-    /// Which is asked first, counted on without end: the one that was right last.
-    first: AtomicUsize,
+    in_turn: InTurn,
     /// Where a master was found last.
     found: Mutex<Option<Address>>,
 }
-
-type Address = (String, u16);
 
 /// A server that a Sentinel calls the master.
 pub(super) struct Master {
@@ -37,84 +35,55 @@ pub(super) struct Master {
 
 impl Sentinels {
     pub(crate) fn new(clients: Vec<Client>, name: String) -> Self {
-        Self { clients, name, first: AtomicUsize::default(), found: Mutex::default() }
+        Self { clients, name, in_turn: InTurn::default(), found: Mutex::default() }
     }
 
-    /// Asks one after the other until one knows the master; with `since`, also for how long it has been that.
+    /// Asks where the master is; with `since`, also for how long it has been that.
     pub(super) fn master(
         &self,
         deadline: Uptime,
         since: bool,
         looks: &Arc<Looks>,
     ) -> Result<Master, ConnectError> {
-        let first = self.first.load(Ordering::Relaxed);
-        let (mut ignorant, mut refusal, mut failures) = (Vec::new(), None, Vec::new());
-        for (left, at) in (1..=self.clients.len()).rev().zip(first..) {
-            let client = &self.clients[at % self.clients.len()];
-            let share = u32::try_from(left + 1).unwrap_or(u32::MAX);
-            // One that hangs leaves time for the others, and for the master.
-            let limit = deadline.since(clock::uptime()) / share;
-            match self.ask(client, limit, since, looks) {
-                Ok(Some((address, since))) => return Ok(Master { address, since, asked: at }),
-                Ok(None) => ignorant.push(client.get_connection_info().addr().to_string()),
-                Err(ConnectError::Refused(refused)) if !refused.may_pass() => refusal = Some(refused),
-                Err(error) => failures.push(error),
-            }
-            self.pass_over(at);
-        }
-        if !ignorant.is_empty() {
-            return Err(ConnectError::Refused(Refusal::of_ignorant(&ignorant.join(", "), &self.name)));
-        }
-        match (failures.as_slice(), refusal) {
-            ([], Some(refusal)) => Err(ConnectError::Refused(refusal)),
-            (failures, refusal) => {
-                let all = failures.iter().map(ToString::to_string).chain(refusal.map(|r| r.to_string()));
-                let all = all.collect::<Vec<_>>().join("; ");
-                let text = format!("no Sentinel knows where the master \"{}\" is: {all}", self.name);
-                Err(ConnectError::Failed(TransportError::new(io::ErrorKind::NotConnected, &text)))
-            }
-        }
+        let all = format!("the Sentinels of \"{}\"", self.name);
+        let ask = |client: &Client, session: Handshake<'_>| self.ask(client, session, since);
+        let ((address, since), asked) =
+            self.in_turn.ask((&all, self.clients.as_slice()), deadline, looks, ask)?;
+        Ok(Master { address, since, asked })
     }
 
-    /// Returns what one Sentinel says; `None` if it knows no such master.
+    /// Returns what one Sentinel says.
     fn ask(
         &self,
         client: &Client,
-        limit: Duration,
+        mut session: Handshake<'_>,
         since: bool,
-        looks: &Arc<Looks>,
-    ) -> Result<Option<(Address, Option<Duration>)>, ConnectError> {
-        let address = client.get_connection_info().addr().to_string();
-        let mut session = handshake::log_in(client, &address, limit, looks)?;
-        let unreadable =
-            |error: RedisError| ConnectError::Failed(TransportError::on(&address, limit, &error));
+    ) -> Result<(Address, Option<Duration>), ConnectError> {
+        let address = || client.get_connection_info().addr().to_string();
         let reply = session.send(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name));
         let reply = reply.map_err(|error| match error {
             ConnectError::Refused(refusal) if refusal.kind() == RefusalKind::UnknownCommand => {
-                ConnectError::Refused(Refusal::of_no_sentinel(&address))
+                ConnectError::Refused(Refusal::of_no_sentinel(&address()))
             }
             error => error,
         })?;
-        let found: Option<Address> =
-            redis::from_redis_value(reply).map_err(|error| unreadable(error.into()))?;
-        let Some(found) = found else { return Ok(None) };
+        let found = redis::from_redis_value::<Option<Address>>(reply).map_err(|error| {
+            ConnectError::Failed(TransportError::on(&address(), Duration::ZERO, &error.into()))
+        })?;
+        let ignorant = || ConnectError::Refused(Refusal::of_ignorant(&address(), &self.name));
+        let found = found.ok_or_else(ignorant)?;
         if !since {
-            return Ok(Some((found, None)));
+            return Ok((found, None));
         }
         // In a failover it calls the new master so before it counts from there.
         let told = session.send(cmd("SENTINEL").arg("MASTER").arg(&self.name))?;
         let since = since_when(told, &found);
-        Ok(Some((found, since)))
-    }
-
-    /// Has another one asked first, since this one does not answer, or is wrong.
-    fn pass_over(&self, asked: usize) {
-        let _ = self.first.compare_exchange(asked, asked + 1, Ordering::Relaxed, Ordering::Relaxed);
+        Ok((found, since))
     }
 
     /// Has another one asked first the next time.
     pub(super) fn doubt(&self, master: &Master) {
-        self.pass_over(master.asked);
+        self.in_turn.pass_over(master.asked);
     }
 
     /// Describes why the server is no master, or cannot be reached, and has another Sentinel asked next.

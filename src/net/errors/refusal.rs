@@ -59,13 +59,21 @@ impl Refusal {
         Self::found(RefusalKind::UnknownCommand, text)
     }
 
-    /// The Sentinels at these addresses know no master of this name.
-    pub(crate) fn of_ignorant(addresses: &str, name: &str) -> Self {
-        let (addresses, name) = (Cut(addresses.as_bytes()), Cut(name.as_bytes()));
+    /// The Sentinel at this address knows no master of this name.
+    pub(crate) fn of_ignorant(address: &str, name: &str) -> Self {
+        let name = Cut(name.as_bytes());
         let text = format!(
-            "no master is named \"{name}\", by the Sentinels that answered ({addresses}); give the name in their `sentinel monitor`"
+            "the Sentinel {address} knows no master named \"{name}\"; give the name in its `sentinel monitor`"
         );
         Self::found(RefusalKind::NoSuchMaster, text)
+    }
+
+    /// The server at this address is in no cluster.
+    pub(crate) fn of_no_cluster(address: &str) -> Self {
+        let text = format!(
+            "{address} is no node of a cluster: it refused CLUSTER SLOTS; open the server by `Locker::open`, or give the addresses of nodes"
+        );
+        Self::found(RefusalKind::NoCluster, text)
     }
 
     /// The server at this address has been the master for that long, and grants no lock for a time.
@@ -173,6 +181,7 @@ impl Refusal {
             | RefusalKind::OtherNode
             | RefusalKind::Sentinel
             | RefusalKind::NoSuchMaster
+            | RefusalKind::NoCluster
             | RefusalKind::TooOld
             | RefusalKind::Other => false,
         }

@@ -29,6 +29,8 @@ pub enum RefusalKind {
     Sentinel,
     /// The Sentinels know no master of this name.
     NoSuchMaster,
+    /// The server is no node of a cluster.
+    NoCluster,
     /// The server is too old for the protocol of the options, or behind a proxy that does not forward its commands.
     TooOld,
     /// The server cannot save its data and takes no writes.
@@ -122,6 +124,7 @@ impl RefusalKind {
             }
             Self::Sentinel => "lock on the master",
             Self::NoSuchMaster => "give the name in the Sentinels' configuration",
+            Self::NoCluster => "give the addresses of nodes of a cluster",
             Self::TooOld => "use a newer server, or another protocol",
             Self::NotReady => "its cluster or its master is down; try again when it is up",
             Self::Other => "the command was not carried out",

@@ -15,6 +15,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     a_file_goes_before_the_address_and_that_before_the_environment,
     a_file_that_has_no_password_exits_with_64,
     a_password_is_never_printed,
+    sentinels_lead_to_the_master_whose_password_it_is,
 ];
 
 const RIGHT: &str = "correct-horse";
@@ -167,5 +168,23 @@ fn a_password_is_never_printed() -> Outcome {
         command.args(["status", "k", "--url"]).arg(&address);
         hides(to_the_end(command));
     }
+    Ok(())
+}
+
+fn sentinels_lead_to_the_master_whose_password_it_is() -> Outcome {
+    let server = protected()?;
+    let config =
+        format!("sentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main {RIGHT}", server.port());
+    let sentinel = RedisServer::start_sentinel(&config)?;
+    let url = |name: &str| format!("redis+sentinel://{}/{name}", sentinel.address());
+    let ran = |arguments: &[&str]| with_variable(&url("main"), RIGHT, arguments);
+    ran(&["run", "k", "--", "true"]).exits(0);
+    ran(&["status", "k"]).exits(0).shows(&["k: free"]);
+    let port = server.port().to_string();
+    let held = ran(&["run", "k", "--", "redis-cli", "-p", &port, "-a", RIGHT, "GET", "k"]).exits(0);
+    assert!(!held.out.trim().is_empty(), "{held}");
+    ran(&["list"]).exits(0);
+    let unknown = with_variable(&url("other"), RIGHT, &["status", "k"]).exits(77);
+    unknown.says_only(&["knows no master named \"other\""]);
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use svg::node::element::{Group, Polygon, Text};
 
 use super::pen::{HATCH, LANE, LEFT, RED, RIGHT, WAIT, WINDOW, colour, cross};
-use crate::account::{Account, Acquisition};
+use crate::account::{Account, Acquisition, Victim};
 use crate::drawing::{FAINT, line, rect, tenths, text, tick_distance};
 use crate::moment::Moment;
 
@@ -70,7 +70,8 @@ impl<'a> Strip<'a> {
         for (number, pid) in (1..).zip(&self.account.pids) {
             let label =
                 text(format!("worker {number} (pid {pid})"), LEFT - 12.0, self.lane(number) + 17.0, 14);
-            let end = if number == self.account.crash.worker { self.account.crash.at } else { self.span.to };
+            let crash = self.account.crash;
+            let end = if crash.is_of(number) { crash.at } else { self.span.to };
             let (from, to) = (self.x(self.span.from), self.x(end));
             strip = strip.add(label.set("text-anchor", "end")).add(rect(
                 from,
@@ -79,6 +80,9 @@ impl<'a> Strip<'a> {
                 BAR,
                 LANE,
             ));
+        }
+        if self.account.crash.victim == Victim::Master {
+            strip = strip.add(self.without_master());
         }
         // On the strip of the whole run they would cover everything in grey.
         if self.is_close() {
@@ -124,10 +128,20 @@ impl<'a> Strip<'a> {
         axis
     }
 
+    /// The time from the kill of the master until the next one grants locks.
+    fn without_master(&self) -> Group {
+        let crash = self.account.crash;
+        let (from, to, top) = (self.x(crash.at), self.x(crash.expiry), self.lane(1));
+        let shade = rect(from, top, to - from, self.lanes_end - top, HATCH);
+        let kill = line((from, top), (from, self.lanes_end), RED, 1.5);
+        if self.span.meets(crash.at, crash.expiry) { Group::new().add(shade).add(kill) } else { Group::new() }
+    }
+
     /// The lock of the crashed worker, from the kill to the expiry, and the kill.
     pub(crate) fn crash_mark(&self) -> Group {
         let crash = self.account.crash;
-        let y = self.lane(crash.worker);
+        let Victim::Worker(worker) = crash.victim else { return Group::new() };
+        let y = self.lane(worker);
         let (killed, expiry) = (self.x(crash.at), self.x(crash.expiry));
         let mark = Group::new().add(rect(killed, y, expiry - killed, BAR, HATCH).set("stroke", RED));
         if self.span.meets(crash.at, crash.at) { mark.add(cross(killed, y + BAR / 2.0)) } else { mark }

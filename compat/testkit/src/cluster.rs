@@ -1,0 +1,156 @@
+//! Three masters with a replica each, which share the slots of a Redis Cluster.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use setnx_lock::redis::{Cmd, InfoDict, RedisResult, cmd};
+
+use crate::failover::ask;
+use crate::redis_server::free_port;
+use crate::{Failure, LONG, RedisServer};
+
+/// How often it is looked whether something has happened.
+const LOOK: Duration = Duration::from_millis(20);
+const SLOTS: usize = 16384;
+const MASTERS: usize = 3;
+
+/// Six nodes: the masters first, then their replicas in the same order. All end with this value.
+#[derive(Debug)]
+pub struct Cluster {
+    pub nodes: Vec<RedisServer>,
+}
+
+impl Cluster {
+    /// Starts them. A node that gives no sign of life for `down_after` is down for the others.
+    pub fn start(down_after: Duration) -> Result<Self, Failure> {
+        let start = || -> io::Result<RedisServer> {
+            let config = format!(
+                "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-node-timeout {}\ncluster-port {}",
+                down_after.as_millis(),
+                free_port()?
+            );
+            RedisServer::start_with(&config)
+        };
+        let nodes = (0..2 * MASTERS).map(|_| start()).collect::<io::Result<Vec<_>>>()?;
+        let cluster = Self { nodes };
+        for (n, master) in cluster.nodes[..MASTERS].iter().enumerate() {
+            let bound = |n: usize| SLOTS * n / MASTERS;
+            let range = [bound(n), bound(n + 1) - 1];
+            let () = ask(master, cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(&range))?;
+            let () = ask(master, cmd("CLUSTER").arg("SET-CONFIG-EPOCH").arg(n + 1))?;
+        }
+        for node in &cluster.nodes[1..] {
+            let bus: String = ask(node, cmd("CONFIG").arg("GET").arg("cluster-port"))
+                .map(|found: Vec<String>| found[1].clone())?;
+            let meet = ["MEET", "127.0.0.1", &node.port().to_string(), &bus];
+            let () = ask(&cluster.nodes[0], cmd("CLUSTER").arg(&meet))?;
+        }
+        cluster.until(|all| all.nodes.iter().all(|node| knows_all(node).unwrap_or(false)));
+        for (master, replica) in cluster.nodes[..MASTERS].iter().zip(&cluster.nodes[MASTERS..]) {
+            let () = ask(replica, cmd("CLUSTER").arg("REPLICATE").arg(id(master)?))?;
+        }
+        cluster.until(|all| {
+            all.nodes.iter().all(|node| is_up(node).unwrap_or(false))
+                && all.nodes[MASTERS..].iter().all(|replica| follows(replica).unwrap_or(false))
+        });
+        Ok(cluster)
+    }
+
+    /// Host and port of each master.
+    pub fn addresses(&self) -> Vec<String> {
+        self.nodes[..MASTERS].iter().map(|node| node.address().to_string()).collect()
+    }
+
+    /// The URL of the cluster.
+    pub fn url(&self) -> String {
+        format!("redis+cluster://{}", self.addresses().join(","))
+    }
+
+    /// The slot of a key.
+    pub fn slot(&self, key: &str) -> RedisResult<u16> {
+        ask(&self.nodes[0], cmd("CLUSTER").arg("KEYSLOT").arg(key))
+    }
+
+    /// Which of the masters has a slot, by the first of them.
+    pub fn owner(&self, slot: u16) -> RedisResult<usize> {
+        let nodes: String = ask(&self.nodes[0], cmd("CLUSTER").arg("NODES"))?;
+        let has = |line: &&str| {
+            line.split(' ').skip(8).any(|range| {
+                let (first, last) = range.split_once('-').unwrap_or((range, range));
+                first.parse().is_ok_and(|first: u16| first <= slot)
+                    && last.parse().is_ok_and(|last: u16| slot <= last)
+            })
+        };
+        let id_of_owner = nodes.lines().find(has).and_then(|line| line.split(' ').next()).unwrap_or_default();
+        let position = self.nodes.iter().position(|node| id(node).is_ok_and(|id| id == id_of_owner));
+        Ok(position.unwrap_or_else(|| unreachable!("slot {slot} has no node of these: {nodes}")))
+    }
+
+    /// Moves a slot from one master to another, with a pause between the steps.
+    pub fn move_slot(&self, slot: u16, [from, to]: [usize; 2], pause: Duration) -> RedisResult<()> {
+        let [source, target] = [from, to].map(|at| &self.nodes[at]);
+        let set = |state: &str, node: &RedisServer| -> RedisResult<Cmd> {
+            Ok(cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id(node)?).clone())
+        };
+        let () = ask(target, &set("IMPORTING", source)?)?;
+        let () = ask(source, &set("MIGRATING", target)?)?;
+        thread::sleep(pause);
+        loop {
+            let keys: Vec<Vec<u8>> = ask(source, cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(10))?;
+            let Some(key) = keys.first() else { break };
+            let address = ("127.0.0.1", target.port());
+            // Gone since, or moved.
+            let _: RedisResult<String> = ask(source, cmd("MIGRATE").arg(address).arg(key).arg(0).arg(5000));
+        }
+        thread::sleep(pause);
+        for node in [target, source] {
+            let () = ask(node, &set("NODE", target)?)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all other nodes name a replica of this one as the master of its slots. Returns which.
+    pub fn until_promoted(&self, index: usize) -> usize {
+        let replica = index + MASTERS;
+        self.until(|all| is_master(&all.nodes[replica]).unwrap_or(false));
+        replica
+    }
+
+    fn until(&self, mut is_so: impl FnMut(&Self) -> bool) {
+        let end = Instant::now() + LONG;
+        while !is_so(self) {
+            assert!(Instant::now() < end, "the cluster is not ready: {self:?}");
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+fn id(node: &RedisServer) -> RedisResult<String> {
+    ask(node, cmd("CLUSTER").arg("MYID"))
+}
+
+fn field(node: &RedisServer, name: &str) -> RedisResult<Option<String>> {
+    let info: InfoDict = ask(node, cmd("CLUSTER").arg("INFO"))?;
+    Ok(info.get(name))
+}
+
+fn knows_all(node: &RedisServer) -> RedisResult<bool> {
+    Ok(field(node, "cluster_known_nodes")?.as_deref() == Some("6") && is_up(node)?)
+}
+
+fn is_up(node: &RedisServer) -> RedisResult<bool> {
+    Ok(field(node, "cluster_state")?.as_deref() == Some("ok"))
+}
+
+fn replication(node: &RedisServer) -> RedisResult<InfoDict> {
+    ask(node, cmd("INFO").arg("replication"))
+}
+
+fn follows(replica: &RedisServer) -> RedisResult<bool> {
+    Ok(replication(replica)?.get::<String>("master_link_status").as_deref() == Some("up"))
+}
+
+fn is_master(node: &RedisServer) -> RedisResult<bool> {
+    Ok(replication(node)?.get::<String>("role").as_deref() == Some("master") && is_up(node)?)
+}

@@ -1,0 +1,113 @@
+//! ASKING before each command, without which a node refuses those on a slot that it takes over.
+
+use std::time::Duration;
+
+use redis::{RedisResult, Value};
+
+use crate::net::connections::{Checkout, Known, LockConnection};
+
+/// A connection on which ASKING goes before each command. A transaction has one in front.
+pub(in crate::net) struct Asking<C> {
+    pub(in crate::net) connection: C,
+    is_in_transaction: bool,
+}
+
+const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
+
+impl<C> Asking<C> {
+    pub(in crate::net) fn over(connection: C) -> Self {
+        Self { connection, is_in_transaction: false }
+    }
+
+    /// Adds ASKING to packed commands. Returns which of the replies are to others.
+    fn with_asking(&mut self, packed: &[u8]) -> (Vec<u8>, Vec<bool>) {
+        let (mut bytes, mut are_replies) = (Vec::new(), Vec::new());
+        for command in commands(packed) {
+            if !self.is_in_transaction {
+                bytes.extend_from_slice(ASKING);
+                are_replies.push(false);
+            }
+            let is = |name: &[u8]| command.windows(name.len()).take(16).any(|word| word == name);
+            self.is_in_transaction = if self.is_in_transaction {
+                !is(b"EXEC\r\n") && !is(b"DISCARD\r\n")
+            } else {
+                is(b"MULTI\r\n")
+            };
+            bytes.extend_from_slice(command);
+            are_replies.push(true);
+        }
+        (bytes, are_replies)
+    }
+}
+
+/// Splits packed commands, each of which is a list of texts with their lengths in front.
+fn commands(mut packed: &[u8]) -> Vec<&[u8]> {
+    let mut commands = Vec::new();
+    while let Some((count, mut at)) = number(packed) {
+        for _ in 0..count {
+            let Some((length, head)) = number(&packed[at..]) else { return commands };
+            at += head + length + 2;
+        }
+        let (command, rest) = packed.split_at(at.min(packed.len()));
+        commands.push(command);
+        packed = rest;
+    }
+    commands
+}
+
+/// Reads the number of a line, behind its first character. Returns with it how long the line is.
+fn number(line: &[u8]) -> Option<(usize, usize)> {
+    let end = line.iter().position(|byte| *byte == b'\n')?;
+    let text = std::str::from_utf8(line.get(1..end.checked_sub(1)?)?).ok()?;
+    Some((text.parse().ok()?, end + 1))
+}
+
+impl<C: Checkout> LockConnection for Asking<C> {
+    fn invalidate(&mut self) -> bool {
+        (*self.connection).invalidate()
+    }
+
+    fn server(&self) -> Known {
+        self.connection.server()
+    }
+
+    fn exchange(
+        &mut self,
+        packed: &[u8],
+        _count: usize,
+        limit: Duration,
+        replies: &mut Vec<Value>,
+    ) -> RedisResult<()> {
+        let (bytes, are_replies) = self.with_asking(packed);
+        let mut all = Vec::new();
+        let exchanged = self.connection.exchange(&bytes, are_replies.len(), limit, &mut all);
+        replies
+            .extend(all.into_iter().zip(are_replies).filter_map(|(reply, is_one)| is_one.then_some(reply)));
+        exchanged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asking_goes_before_each_command_and_each_transaction() {
+        let pack = |commands: &[&str]| -> Vec<u8> {
+            let pack = |command: &&str| {
+                let mut words = command.split(' ');
+                redis::cmd(words.next().unwrap()).arg(words.collect::<Vec<_>>()).get_packed_command()
+            };
+            commands.iter().flat_map(pack).collect()
+        };
+        let mut asking = Asking::over(());
+        let mut sent = |commands: &[&str]| asking.with_asking(&pack(commands)).0;
+        assert_eq!(sent(&["SETNX MULTI EXEC"]), pack(&["ASKING", "SETNX MULTI EXEC"]));
+        assert_eq!(
+            sent(&["WATCH k", "GET k", "MULTI"]),
+            pack(&["ASKING", "WATCH k", "ASKING", "GET k", "ASKING", "MULTI"])
+        );
+        assert_eq!(sent(&["DEL k", "EXEC", "LPOP k"]), pack(&["DEL k", "EXEC", "ASKING", "LPOP k"]));
+        assert_eq!(asking.with_asking(&pack(&["GET k"])).1, [false, true]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Which node has which slot.
+
+use redis::{Client, Value, cmd};
+
+use super::slots::SLOTS;
+use crate::net::connections::{Address, Handshake};
+use crate::net::errors::{ConnectError, Refusal, RefusalKind};
+
+/// Slots from one to another, and the address of the node that has them.
+pub(super) type Range = (u16, u16, Address);
+
+/// Which node has which slot.
+#[derive(Clone)]
+pub(super) struct SlotMap<N> {
+    /// For each slot the place of its node.
+    owners: Vec<Option<u16>>,
+    nodes: Vec<(Address, N)>,
+}
+
+impl<N> Default for SlotMap<N> {
+    fn default() -> Self {
+        Self { owners: Vec::new(), nodes: Vec::new() }
+    }
+}
+
+impl<N: Clone> SlotMap<N> {
+    /// Returns the map of these ranges, with the node that `node` returns for each address.
+    pub(super) fn of(ranges: &[Range], node: impl Fn(&Address) -> N) -> Self {
+        let mut map = Self { owners: vec![None; SLOTS.into()], nodes: Vec::new() };
+        for (first, last, address) in ranges {
+            let place = map.place(address, || node(address));
+            let slots = usize::from(*first)..=usize::from((*last).min(SLOTS - 1));
+            if let Some(owners) = map.owners.get_mut(slots) {
+                owners.fill(place);
+            }
+        }
+        map
+    }
+
+    /// Makes this node the one that has the slot.
+    pub(super) fn set_owner(&mut self, slot: u16, address: &Address, node: N) {
+        self.owners.resize(SLOTS.into(), None);
+        self.owners[usize::from(slot)] = self.place(address, || node);
+    }
+
+    fn place(&mut self, address: &Address, node: impl FnOnce() -> N) -> Option<u16> {
+        let known = self.nodes.iter().position(|(known, _)| known == address);
+        let place = known.unwrap_or_else(|| {
+            self.nodes.push((address.clone(), node()));
+            self.nodes.len() - 1
+        });
+        u16::try_from(place).ok()
+    }
+
+    pub(super) fn owner(&self, slot: u16) -> Option<N> {
+        self.of_slot(slot).map(|(_, node)| node.clone())
+    }
+
+    pub(super) fn address_of(&self, slot: u16) -> Option<&Address> {
+        self.of_slot(slot).map(|(address, _)| address)
+    }
+
+    fn of_slot(&self, slot: u16) -> Option<&(Address, N)> {
+        let place = (*self.owners.get(usize::from(slot))?)?;
+        self.nodes.get(usize::from(place))
+    }
+
+    pub(super) fn node(&self, address: &Address) -> Option<N> {
+        self.nodes.iter().find(|(known, _)| known == address).map(|(_, node)| node.clone())
+    }
+
+    pub(super) fn nodes(&self) -> impl Iterator<Item = &N> {
+        self.nodes.iter().map(|(_, node)| node)
+    }
+
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.nodes.iter().map(|(address, _)| address)
+    }
+}
+
+/// Asks a node which has which slot.
+pub(super) fn ask(client: &Client, mut node: Handshake<'_>) -> Result<Vec<Range>, ConnectError> {
+    let told = node.send(cmd("CLUSTER").arg("SLOTS")).map_err(|error| match error {
+        ConnectError::Refused(refusal)
+            if matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::Other) =>
+        {
+            ConnectError::Refused(Refusal::of_no_cluster(&client.get_connection_info().addr().to_string()))
+        }
+        error => error,
+    })?;
+    // A node that does not know its own host leaves it out.
+    let own = match client.get_connection_info().addr() {
+        redis::ConnectionAddr::Tcp(host, _) | redis::ConnectionAddr::TcpTls { host, .. } => host.clone(),
+        _ => String::new(),
+    };
+    let Value::Array(ranges) = told else { return Ok(Vec::new()) };
+    Ok(ranges.into_iter().filter_map(|range| read(range, &own)).collect())
+}
+
+/// Reads one range: its first slot, its last one, the node that has them, and its replicas.
+fn read(range: Value, own: &str) -> Option<Range> {
+    let Value::Array(mut parts) = range else { return None };
+    parts.truncate(3);
+    let [Value::Int(first), Value::Int(last), Value::Array(node)] = parts.as_slice() else { return None };
+    let (host, port) = match node.as_slice() {
+        [Value::BulkString(host), Value::Int(port), ..] if !host.is_empty() && host != b"?" => {
+            (String::from_utf8(host.clone()).ok()?, *port)
+        }
+        [_, Value::Int(port), ..] => (own.to_owned(), *port),
+        _ => return None,
+    };
+    Some((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, (host, u16::try_from(port).ok()?)))
+}

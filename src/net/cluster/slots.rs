@@ -1,0 +1,64 @@
+//! The slot of a key, and names of other keys in the same slot.
+
+use crate::values::key::Key;
+
+/// How many slots a cluster has.
+pub(super) const SLOTS: u16 = 16384;
+
+/// Returns the slot of a key: that of its tag if it has one.
+pub(super) fn slot_of(key: &Key) -> u16 {
+    crc16(tag(key.as_bytes()).unwrap_or(key.as_bytes())) % SLOTS
+}
+
+/// Returns what the names of the keys beside a key begin with, so that they have its slot; `None` if that is the key itself. A key with a
+/// closing brace and no tag is left as it is: no name has the same slot.
+pub(super) fn named_in_slot(key: &Key) -> Option<Key> {
+    let bytes = key.as_bytes();
+    if tag(bytes).is_some() || bytes.contains(&b'}') {
+        return None;
+    }
+    Some(Key::from([b"{", bytes, b"}"].concat()))
+}
+
+/// Returns what is between the first brace and the next closing one, if that is anything.
+fn tag(key: &[u8]) -> Option<&[u8]> {
+    let start = key.iter().position(|byte| *byte == b'{')? + 1;
+    let length = key[start..].iter().position(|byte| *byte == b'}')?;
+    (length > 0).then(|| &key[start..start + length])
+}
+
+/// XMODEM, as the specification of Redis Cluster has it.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc: u16, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_redis_cluster() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        for (key, slot) in [("foo", 12182), ("{foo}:bar", 12182), ("a{foo}{bar}", 12182), ("", 0)] {
+            assert_eq!(slot_of(&Key::from(key)), slot, "{key}");
+        }
+        assert_ne!(slot_of(&Key::from("{}foo")), slot_of(&Key::from("foo")), "an empty tag is none");
+    }
+
+    #[test]
+    fn keys_beside_a_key_have_its_slot() {
+        for (key, named) in
+            [("foo", Some("{foo}")), ("{foo}:1", None), ("a{", Some("{a{}")), ("a}", None), ("{}a", None)]
+        {
+            let key = Key::from(key);
+            assert_eq!(named_in_slot(&key), named.map(Key::from), "{key}");
+            if let Some(named) = named {
+                assert_eq!(slot_of(&Key::from(format!("{named}:setnx-lock:fence"))), slot_of(&key), "{key}");
+            }
+        }
+    }
+}

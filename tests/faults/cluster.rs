@@ -1,0 +1,177 @@
+//! A cluster: keys on their nodes, slots that move, nodes that fail.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use setnx_lock::{
+    Error, Key, Lock, LockOptions, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock, Semaphore,
+};
+use testkit::cluster::Cluster;
+
+use crate::support::notified::{NOTIFIED, Waiter, until};
+use crate::support::scenario::closed_port;
+use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials("failover", tests![a_cluster_has_each_key_on_its_node_and_follows_it])
+        .into_iter()
+        .chain(crate::support::trials("cluster", tests![what_is_no_cluster_is_refused]))
+        .collect()
+}
+
+/// How long a node gives no sign of life until it is down.
+const DOWN_AFTER: Duration = Duration::from_secs(2);
+/// How many locks there are, on all nodes.
+const KEYS: usize = 12;
+
+fn locker(cluster: &Cluster) -> Result<Locker, Error> {
+    let builder = Locker::cluster_builder(cluster.addresses())?.retry_for(LONG).holder_name("worker");
+    builder.connect_timeout(millis(500)).command_timeout(Duration::from_secs(1)).build()
+}
+
+/// One cluster for all, since it takes seconds to start.
+fn a_cluster_has_each_key_on_its_node_and_follows_it() -> Outcome {
+    let mut cluster = Cluster::start(DOWN_AFTER)?;
+    keys_beside_a_key_are_on_its_node(&cluster)?;
+    several_keys_are_held_wherever_they_are(&cluster)?;
+    a_slot_moves_while_its_lock_is_taken(&cluster)?;
+    a_node_that_is_killed_is_followed_by_its_replica(&mut cluster)
+}
+
+fn keys_beside_a_key_are_on_its_node(cluster: &Cluster) -> Outcome {
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
+        let (locker, other) = (locker(cluster)?, locker(cluster)?);
+        for n in 0..KEYS {
+            for key in [
+                format!("{protocol:?}:{n}"),
+                format!("{{tag:{n}}}:{protocol:?}"),
+                format!("a{{{protocol:?}:{n}"),
+            ] {
+                let options = NOTIFIED.protocol(protocol);
+                let lock = Lock::new(&locker, key.as_str(), options)?;
+                let held = lock.lock()?;
+                held.extend()?;
+                assert_eq!(lock.holder()?.as_deref(), Some("worker"), "{key}");
+                if protocol != Protocol::Classic {
+                    assert_eq!(held.fencing_token()?, 1, "{key}");
+                }
+                let waiter = Waiter::of(&Lock::new(&other, key.as_str(), options)?);
+                thread::sleep(millis(50));
+                held.release()?;
+                waiter.came()?.release()?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn several_keys_are_held_wherever_they_are(cluster: &Cluster) -> Outcome {
+    let locker = locker(cluster)?;
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+        let options = expiring().protocol(protocol);
+        let names: Vec<Key> = (0..KEYS).map(|n| Key::from(format!("several:{}:{n}", n % 5))).collect();
+        let all = MultiLock::new(&locker, names.clone(), options)?;
+        let held = all.lock()?;
+        held.extend()?;
+        for name in &names {
+            assert!(Lock::new(&locker, name, options)?.state()?.is_held(), "{name}");
+        }
+        assert!(all.try_lock()?.is_none());
+        held.release()?;
+        for name in ["permits", "{permits}"] {
+            let permits = Semaphore::new(&locker, name, 4, options)?;
+            let held = (0..4).map(|_| permits.acquire()).collect::<Result<Vec<_>, _>>()?;
+            assert!(permits.try_acquire()?.is_none(), "{protocol:?} {name}");
+            held.into_iter().try_for_each(Permit::release)?;
+        }
+        let readers = RwLock::new(&locker, "readers", 3, options)?;
+        let reading = readers.read()?;
+        assert!(readers.try_write()?.is_none());
+        reading.release()?;
+        readers.write()?.release()?;
+    }
+    Ok(())
+}
+
+fn a_slot_moves_while_its_lock_is_taken(cluster: &Cluster) -> Outcome {
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+        let key = format!("moves:{protocol:?}");
+        let slot = cluster.slot(&key)?;
+        let first = cluster.owner(slot)?;
+        let to = (first + 1) % 3;
+        let (is_over, rounds, inside) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
+        let options = expiring().protocol(protocol).poll_interval(millis(5));
+        thread::scope(|scope| -> Outcome {
+            let work = || -> Result<(), Error> {
+                let lock = Lock::new(&locker(cluster)?, key.as_str(), options)?;
+                while !is_over.load(Ordering::Relaxed) {
+                    let held = lock.lock()?;
+                    assert!(!inside.swap(true, Ordering::SeqCst), "two have the lock");
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                    thread::sleep(millis(1));
+                    inside.store(false, Ordering::SeqCst);
+                    held.release()?;
+                }
+                Ok(())
+            };
+            let workers: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
+            let more = |than: u64| until("the lock is had", || rounds.load(Ordering::Relaxed) > than);
+            more(5);
+            for path in [[first, to], [to, first], [first, to]] {
+                cluster.move_slot(slot, path, millis(100))?;
+                more(rounds.load(Ordering::Relaxed) + 5);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            workers.into_iter().try_for_each(|worker| worker.join().unwrap())?;
+            Ok(())
+        })?;
+        assert_eq!(cluster.owner(slot)?, to);
+    }
+    Ok(())
+}
+
+fn a_node_that_is_killed_is_followed_by_its_replica(cluster: &mut Cluster) -> Outcome {
+    let locker = locker(cluster)?;
+    let key = "survives";
+    let owner = cluster.owner(cluster.slot(key)?)?;
+    let lock = Lock::new(&locker, key, LockOptions::expiring_after(LONG).timeout(LONG))?;
+    lock.lock()?.release()?;
+    cluster.nodes[owner].stop();
+    let (had, promoted) = thread::scope(|scope| {
+        let had = scope.spawn(|| lock.lock().map(|held| (Instant::now(), held)));
+        cluster.until_promoted(owner);
+        (had.join().unwrap(), Instant::now())
+    });
+    let (at, held) = had?;
+    println!(
+        "had {:?} before it was seen that the replica is the master",
+        promoted.saturating_duration_since(at)
+    );
+    held.release()?;
+    Ok(())
+}
+
+fn what_is_no_cluster_is_refused() -> Outcome {
+    let server = RedisServer::start()?;
+    let lock = |locker: Locker| Lock::new(&locker, "report", expiring());
+    let error = lock(Locker::cluster([server.url()])?)?.lock().expect_err("it is no node");
+    let Error::Refused { refusal, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(refusal.kind(), RefusalKind::NoCluster);
+    let text = chain(&error);
+    assert!(text.contains(&format!("{} is no node of a cluster", server.address())), "{text}");
+    let gone = format!("127.0.0.1:{}", closed_port()?);
+    let locker = Locker::cluster_builder([&gone])?.retry_for(Duration::ZERO).build()?;
+    let error = lock(locker)?.lock().expect_err("nothing answers");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(chain(&error).contains(&gone), "{}", chain(&error));
+    for result in [
+        Locker::cluster(Vec::<&str>::new()),
+        Locker::open("redis+cluster://"),
+        Locker::open("redis+cluster://a:b:c"),
+    ] {
+        assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
+    }
+    Ok(())
+}
