@@ -1,6 +1,7 @@
 //! A Redis Cluster: the key of a command has a slot, and the command goes to the node that has the slot. A backend over one for each node.
 
 mod asking;
+mod redirection;
 mod slot_map;
 mod slots;
 
@@ -10,18 +11,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::connections::{Address, Heard, InTurn, Opener};
-use super::errors::{ConnectError, Failure, NoConnection, Refusal, RefusalKind};
+use super::connections::{Address, Heard, Opener, ask_in_turn};
+use super::errors::{ConnectError, Failure, Refusal};
 use super::limits::Limits;
 use super::own::OwnSource;
 use super::pooled::{PooledBackend, pause};
 use super::{Backend, Sent, Trip};
 use crate::rules::{Command, Reply, Request};
-use crate::values::clock;
+use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
 pub(super) use asking::Asking;
-use slot_map::SlotMap;
+use redirection::{Next, next_for};
+use slot_map::{Range, SlotMap};
 use slots::{named_in_slot, slot_of};
 
 /// How long a node is tried that cannot be reached, before the cluster is asked which has the slot now.
@@ -36,43 +38,26 @@ pub(crate) struct ClusterBackend {
     /// Opens the connections to a node, each at its address.
     opener: Opener,
     /// These are asked if no other node answers.
-    seeds: Vec<redis::Client>,
-    in_turn: InTurn,
+    seeds: Vec<Address>,
     pool_size: u32,
     retry_for: Duration,
     map: Mutex<Arc<SlotMap<Arc<Node>>>>,
-    /// Held while a node is asked for the map.
-    refreshes: Mutex<()>,
-    /// Which node is listened to.
-    listened: AtomicUsize,
-}
-
-/// What is to be done about a trip.
-enum Next {
-    /// The slot is another node's.
-    Moved(Address),
-    /// The slot moves there, with this key already.
-    Ask(Address),
-    /// The node is gone, or the cluster has no node for the slot.
-    Wait,
+    /// Held while a node is asked for the map: when that was begun last, and what came of it.
+    refreshed: Mutex<Option<(Uptime, Result<(), ConnectError>)>>,
+    /// Counts on, so that another node is asked each time.
+    turns: AtomicUsize,
 }
 
 impl ClusterBackend {
-    pub(crate) fn new(
-        opener: Opener,
-        seeds: Vec<redis::Client>,
-        pool_size: u32,
-        retry_for: Duration,
-    ) -> Self {
+    pub(crate) fn new(opener: Opener, seeds: Vec<Address>, pool_size: u32, retry_for: Duration) -> Self {
         Self {
             opener,
             seeds,
-            in_turn: InTurn::default(),
             pool_size,
             retry_for,
             map: Mutex::default(),
-            refreshes: Mutex::default(),
-            listened: AtomicUsize::default(),
+            refreshed: Mutex::default(),
+            turns: AtomicUsize::default(),
         }
     }
 
@@ -84,21 +69,36 @@ impl ClusterBackend {
         Arc::new(PooledBackend::own(self.opener.at(address), self.pool_size, self.retry_for))
     }
 
-    /// Asks the nodes, this one first, which has which slot, unless another thread has asked since `seen` was read.
+    /// Asks the nodes, this one first, which has which slot, unless another thread has asked since `seen` was read, or just now.
     fn refresh(&self, seen: &Arc<SlotMap<Arc<Node>>>, first: Option<&Address>) -> Result<(), ConnectError> {
-        let _alone = self.refreshes.lock().unwrap_or_else(PoisonError::into_inner);
-        let map = self.map();
+        let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
+        let (map, now) = (self.map(), clock::uptime());
         if !Arc::ptr_eq(&map, seen) {
             return Ok(());
         }
-        let known = first.into_iter().chain(map.addresses()).map(|address| self.opener.client_at(address));
-        let clients: Vec<_> = known.chain(self.seeds.iter().cloned()).collect();
-        let (deadline, looks) = (clock::uptime().after(self.opener.connect_timeout), &self.opener.looks);
+        if let Some((_, outcome)) =
+            refreshed.as_ref().filter(|(at, _)| now < at.after(LOOK) && first.is_none())
+        {
+            return outcome.clone();
+        }
+        let asked = self.ask(&map, first).map(|told| {
+            let node = |address: &Address| map.node(address).unwrap_or_else(|| self.new_node(address));
+            let map = SlotMap::of(&told, node);
+            *self.map.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
+        });
+        // Threads that have waited meanwhile need not ask again.
+        *refreshed = Some((clock::uptime(), asked.clone()));
+        asked
+    }
+
+    fn ask(&self, map: &SlotMap<Arc<Node>>, first: Option<&Address>) -> Result<Vec<Range>, ConnectError> {
+        let known = first.into_iter().chain(map.addresses()).chain(&self.seeds);
+        let clients: Vec<_> = known.map(|address| self.opener.client_at(address)).collect();
+        // One that is cut off from the others would say the same again.
+        let turn = if first.is_some() { 0 } else { self.turns.fetch_add(1, Ordering::Relaxed) };
+        let deadline = clock::uptime().after(self.opener.connect_timeout);
         let all = ("the nodes of the cluster", clients.as_slice());
-        let (told, _) = self.in_turn.ask(all, deadline, looks, slot_map::ask)?;
-        let map = SlotMap::of(&told, |address| map.node(address).unwrap_or_else(|| self.new_node(address)));
-        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
-        Ok(())
+        ask_in_turn(all, turn, deadline, &self.opener.looks, slot_map::ask).map(|(told, _)| told)
     }
 
     /// Notes that a slot is another node's.
@@ -126,33 +126,45 @@ impl ClusterBackend {
         }
         let waited = || clock::uptime().since(limits.waits_since);
         self.refresh(&map, None).map_err(|error| Failure::of_connecting(error, waited()))?;
-        self.map()
-            .owner(slot)
-            .ok_or_else(|| Failure::Refused(Refusal::new("CLUSTERDOWN Hash slot not served")))
+        self.map().owner(slot).ok_or_else(|| Failure::Refused(Refusal::of_no_node(slot)))
     }
 
     /// Sends trips whose keys have one slot to the node that has it. What a node refuses because it has not is sent to the other one.
     fn carry(&self, slot: u16, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        let mut limits = *limits;
+        let (mut limits, mut trips) = (*limits, trips.to_vec());
         let mut sent: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
+        let mut behind: Vec<Option<Result<Reply, Failure>>> = trips.iter().map(|_| None).collect();
         let mut left: Vec<usize> = (0..trips.len()).collect();
         let (mut asked, mut redirections) = (None, 0);
         loop {
             let batch: Vec<_> = left.iter().map(|at| trips[*at]).collect();
             let (mut next, mut again) = (None, Vec::new());
-            for (at, outcome) in left.iter().zip(self.send_once(slot, asked.take(), &batch, &limits)) {
-                if let Some(wanted) = next_for(&outcome) {
+            for (at, mut outcome) in left.iter().zip(self.send_once(slot, asked.take(), &batch, &limits)) {
+                // What went behind may have been carried out, where its key is still.
+                if !is_refused(outcome.behind.as_ref()) {
+                    behind[*at] = outcome.behind.take().or(behind[*at].take());
+                }
+                if let Some(wanted) = next_for(&outcome, slot) {
                     next = Some(wanted);
                     again.push(*at);
                 }
                 sent[*at] = outcome;
             }
+            for at in &again {
+                if behind[*at].is_some() {
+                    trips[*at].behind = None;
+                }
+            }
             let waits_until = limits.reachable_by;
             let goes_on = match &next {
                 None => false,
                 Some(Next::Wait) => {
-                    let _ = self.refresh(&self.map(), None);
-                    pause(&mut limits, waits_until)
+                    let goes_on = pause(&mut limits, waits_until);
+                    if goes_on || clock::uptime() < limits.answered_by {
+                        // The next call finds the node that has the slot by then.
+                        let _ = self.refresh(&self.map(), None);
+                    }
+                    goes_on
                 }
                 Some(Next::Moved(address)) => {
                     self.moved(slot, address);
@@ -166,6 +178,9 @@ impl ClusterBackend {
                 }
             };
             if !goes_on {
+                for (sent, behind) in sent.iter_mut().zip(behind) {
+                    sent.behind = behind.or(sent.behind.take());
+                }
                 return sent;
             }
             left = again;
@@ -196,8 +211,23 @@ impl ClusterBackend {
         }
     }
 
-    /// Reads keys of several slots, one after the other.
+    /// Connects to one of the nodes: what one has holds for all.
+    fn connect_any(&self, limits: &Limits<'_>) -> Result<(), Failure> {
+        let mut failed = self.owner(0, limits).map(drop);
+        let limits = Limits { reachable_by: limits.reachable_by.min(clock::uptime().after(LOOK)), ..*limits };
+        for node in self.map().nodes() {
+            match node.connect(&limits) {
+                Ok(()) => return Ok(()),
+                failure => failed = failure,
+            }
+        }
+        failed
+    }
+
+    /// Reads keys of several slots, one after the other. No node is waited for.
     fn read_each(&self, keys: &[Key], limits: &Limits<'_>) -> Result<Reply, Failure> {
+        let now = clock::uptime();
+        let limits = &Limits { grants: false, reachable_by: now, accepted_by: now, ..*limits };
         let get = Request::at_any_time(Command::Get);
         let read = |key: &Key| match self.send(&Trip::new(key, &get), limits).own()? {
             Reply::Bulk(found) => Ok(found),
@@ -205,44 +235,6 @@ impl ClusterBackend {
         };
         keys.iter().map(read).collect::<Result<_, _>>().map(Reply::Bulks)
     }
-
-    /// Returns a node to ask what holds for all.
-    fn any(&self, limits: &Limits<'_>) -> Result<Arc<Node>, Failure> {
-        match self.map().nodes().next() {
-            Some(node) => Ok(Arc::clone(node)),
-            None => self.owner(0, limits),
-        }
-    }
-}
-
-/// Returns what is to be done about a trip that was not carried out.
-fn next_for(sent: &Sent) -> Option<Next> {
-    let outcomes = [sent.watched.as_ref(), sent.reply.as_ref()];
-    match outcomes.into_iter().flatten().find_map(|outcome| outcome.as_ref().err())? {
-        Failure::Refused(refusal) => match refusal.kind() {
-            RefusalKind::OtherNode => redirection(refusal.text()),
-            RefusalKind::NotReady => Some(Next::Wait),
-            _ => None,
-        },
-        Failure::NoConnection {
-            cause: NoConnection::Connect(ConnectError::Failed(_) | ConnectError::Replica { .. }),
-            ..
-        } => Some(Next::Wait),
-        _ => None,
-    }
-}
-
-/// Reads `MOVED 3999 127.0.0.1:6381`, or the same with ASK.
-fn redirection(text: &str) -> Option<Next> {
-    let mut words = text.split(' ');
-    let (word, address) = (words.next()?, words.nth(1)?);
-    let (host, port) = address.rsplit_once(':')?;
-    let address = (host.to_owned(), port.parse().ok()?);
-    // A node that does not know its own host leaves it out.
-    if address.0.is_empty() {
-        return Some(Next::Wait);
-    }
-    Some(if word == "ASK" { Next::Ask(address) } else { Next::Moved(address) })
 }
 
 /// Returns the keys that a command reads, if there are several.
@@ -276,7 +268,8 @@ impl Backend for ClusterBackend {
             behind: trip.behind.filter(|_| !is_spread),
             ..*trip
         };
-        let sent = self.carry(slot_of(trip.key), &[one], limits).pop();
+        let slot = slot_of(own.map_or(trip.key, |keys| &keys[0]));
+        let sent = self.carry(slot, &[one], limits).pop();
         let mut sent = sent.unwrap_or_else(|| unreachable!("there is one for each trip"));
         if let Some(keys) = own.filter(|_| is_refused(sent.reply.as_ref())) {
             sent.reply = Some(self.read_each(keys, limits));
@@ -316,7 +309,18 @@ impl Backend for ClusterBackend {
     }
 
     fn connect(&self, limits: &Limits<'_>) -> Result<(), Failure> {
-        if self.is_known() { Ok(()) } else { self.any(limits)?.connect(limits) }
+        if self.is_known() {
+            return Ok(());
+        }
+        let mut limits = *limits;
+        loop {
+            let Err(failure) = self.connect_any(&limits) else { return Ok(()) };
+            let waits_until = limits.reachable_by;
+            if !pause(&mut limits, waits_until) {
+                return Err(failure);
+            }
+            let _ = self.refresh(&self.map(), None);
+        }
     }
 
     fn is_known(&self) -> bool {
@@ -333,7 +337,7 @@ impl Backend for ClusterBackend {
 
     /// On any node: each message is published on all.
     fn listen(&self, channel: &[u8], heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
-        let at = self.listened.fetch_add(1, Ordering::Relaxed);
+        let at = self.turns.fetch_add(1, Ordering::Relaxed);
         let nodes: Vec<_> = self.map().nodes().cloned().collect();
         match nodes.get(at % nodes.len().max(1)) {
             Some(node) => node.listen(channel, heard),

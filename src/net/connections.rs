@@ -21,7 +21,7 @@ mod transport;
 pub(super) use connection::Connection;
 pub(super) use dialing::Dialing;
 pub(super) use handshake::Handshake;
-pub(super) use in_turn::InTurn;
+pub(super) use in_turn::ask_in_turn;
 pub(crate) use lock_connection::LockConnection;
 pub(super) use lock_connection::{ask, exchange};
 pub(super) use opener::Address;

@@ -128,7 +128,8 @@ impl OwnSource {
             let open = lane.connection.wire.is_watching;
             let is_done = |other: &mut Arc<Slot>| !open || other.job().is_done;
             leading.finished.extend(lane.batch.extract_if(.., is_done));
-            if !in_order {
+            // Under load no other thread looks whether it leads to the master still.
+            if !in_order || (!open && lane.connection.connection.is_outdated()) {
                 return leading.end();
             }
             let done = slot.job().is_done;

@@ -209,7 +209,12 @@ impl<S: Source> Backend for PooledBackend<S> {
         if let Err(failure) = self.ensure_transactions(trips[0].key, limits) {
             return trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         }
-        self.send_alone(trips, self.limits(limits), false)
+        let limits = self.limits(limits);
+        let sent = self.send_alone(trips, limits, false);
+        if self.finds_master() && sent.iter().all(is_read_only) {
+            return self.send_alone(trips, Limits { decided_at: clock::now(), ..limits }, false);
+        }
+        sent
     }
 
     fn wake_waiting(&self) {

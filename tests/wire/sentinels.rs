@@ -2,11 +2,13 @@
 //! no test waits for a failover; `faults/failover` has those.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Protocol, RefusalKind};
-use testkit::failover::MASTER;
+use testkit::failover::{MASTER, ask};
 
 use super::connections::works;
 use crate::servers::Proxy;
@@ -23,6 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_sentinels_do_not_know_is_an_error_that_says_so,
             a_master_that_becomes_a_replica_is_left_for_the_next,
             connections_to_an_earlier_master_are_not_used,
+            busy_connections_to_an_earlier_master_are_left,
+            a_sentinel_that_has_not_heard_of_a_failover_is_passed_over,
             a_new_master_settles_while_locks_are_extended_and_released,
             a_waiter_listens_to_the_next_master,
             settling_needs_sentinels,
@@ -152,9 +156,79 @@ fn connections_to_an_earlier_master_are_not_used() -> Outcome {
     let lock = Lock::new(&locker(&sentinel)?, "moves", expiring())?;
     lock.lock()?.release()?;
     switch(&sentinel, &next.port().to_string())?;
-    std::thread::sleep(Duration::from_millis(1100));
+    thread::sleep(Duration::from_millis(1100));
     let held = lock.lock()?;
     assert_eq!([server.say(&["EXISTS", "moves"])?, next.say(&["EXISTS", "moves"])?], [":0", ":1"]);
+    held.release()?;
+    Ok(())
+}
+
+/// A thread finds the next master, while others are busy on connections to one that goes on as a master.
+fn busy_connections_to_an_earlier_master_are_left() -> Outcome {
+    let (server, next) = (RedisServer::start()?, RedisServer::start()?);
+    let sentinel = sentinel_of(&server, "")?;
+    let locker = locker(&sentinel)?;
+    let (rounds, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let more = |than: u64| until("locks are had", || rounds.load(Ordering::Relaxed) > than + 200);
+    let granted = |server: &RedisServer| -> redis::RedisResult<Option<String>> {
+        Ok(ask::<redis::InfoDict>(server, redis::cmd("INFO").arg("commandstats"))?.get("cmdstat_setnx"))
+    };
+    thread::scope(|scope| -> Outcome {
+        let (locker, rounds, is_over) = (&locker, &rounds, &is_over);
+        let work = |n: usize| {
+            move || -> Result<(), Error> {
+                let lock = Lock::new(locker, format!("busy:{n}"), expiring().protocol(Protocol::Classic))?;
+                while !is_over.load(Ordering::Relaxed) {
+                    match lock.lock() {
+                        Ok(held) => drop(held),
+                        Err(error) if error.is_transient() => {}
+                        Err(error) => return Err(error),
+                    }
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+                Ok(())
+            }
+        };
+        let workers: Vec<_> = (0..16).map(|n| scope.spawn(work(n))).collect();
+        more(0);
+        switch(&sentinel, &next.port().to_string())?;
+        let clients: String = ask(&server, redis::cmd("CLIENT").arg("LIST"))?;
+        let is_busy = |line: &&str| line.contains("cmd=setnx") || line.contains("cmd=del");
+        let id = |line: &str| Some(line.strip_prefix("id=")?.split(' ').next()?.to_owned());
+        let id = clients.lines().filter(is_busy).find_map(id);
+        let () =
+            ask(&server, redis::cmd("CLIENT").arg(&["KILL", "ID", id.as_deref().expect("one is busy")]))?;
+        until("a thread finds the next master", || granted(&next).is_ok_and(|count| count.is_some()));
+        more(rounds.load(Ordering::Relaxed));
+        let before = granted(&server)?;
+        more(rounds.load(Ordering::Relaxed));
+        assert_eq!(granted(&server)?, before, "the earlier master grants nothing more");
+        is_over.store(true, Ordering::Relaxed);
+        workers.into_iter().try_for_each(|worker| worker.join().unwrap())?;
+        Ok(())
+    })
+}
+
+/// It names the old master, which goes on as one.
+fn a_sentinel_that_has_not_heard_of_a_failover_is_passed_over() -> Outcome {
+    let (server, next) = (RedisServer::start()?, RedisServer::start()?);
+    let epoch =
+        |epoch: u32| format!("sentinel config-epoch {MASTER} {epoch}\nsentinel current-epoch {epoch}");
+    let (old, new) = (sentinel_of(&server, &epoch(1))?, sentinel_of(&next, &epoch(2))?);
+    let locker = Locker::sentinel_builder([new.url(), old.url()], MASTER)?.retry_for(LONG).build()?;
+    let lock = Lock::new(&locker, "epoch", expiring())?;
+    lock.lock()?.release()?;
+    // The other is asked next, as long as only it answers.
+    new.freeze();
+    thread::sleep(Duration::from_millis(1100));
+    for _ in 0..3 {
+        let error = lock.try_lock().expect_err("it leads to the old master");
+        assert!(chain(&error).contains("has not heard of the last failover yet"), "{}", chain(&error));
+        thread::sleep(Duration::from_millis(100));
+    }
+    new.thaw();
+    let held = lock.lock()?;
+    assert_eq!([server.say(&["EXISTS", "epoch"])?, next.say(&["EXISTS", "epoch"])?], [":0", ":1"]);
     held.release()?;
     Ok(())
 }

@@ -5,10 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::ConnectionAddr;
-
 use super::Locker;
-use super::url::Servers;
+use super::url::{Servers, address, host};
 use crate::net::{ClusterBackend, ConnectError, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels};
 use crate::report::error::Error;
 use crate::report::event::{EventSink, Observer};
@@ -290,6 +288,7 @@ impl LockerBuilder {
                 let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE);
                 match self.connections {
                     Connections::Several(Servers::Cluster(nodes)) => {
+                        let nodes = nodes.iter().filter_map(address).collect();
                         Locker::over(Arc::new(ClusterBackend::new(opener, nodes, pool_size, self.retry_for)))
                     }
                     _ => Locker::over(Arc::new(PooledBackend::own(opener, pool_size, self.retry_for))),
@@ -333,8 +332,10 @@ impl LockerBuilder {
             );
         }
         match &self.connections {
-            Connections::Several(Servers::Cluster(nodes)) if nodes.is_empty() => {
-                return Some("no node of the cluster is given; give the addresses of some");
+            Connections::Several(Servers::Cluster(nodes))
+                if nodes.iter().all(|node| address(node).is_none()) =>
+            {
+                return Some("no node of the cluster is given; give host and port of some");
             }
             Connections::Several(Servers::Sentinels(clients, _)) if clients.is_empty() => {
                 return Some("no Sentinel is given; give the addresses of all of them");
@@ -385,13 +386,5 @@ impl LockerBuilder {
         }
         (self.command_timeout.is_zero() || self.connect_timeout == Some(Duration::ZERO))
             .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
-    }
-}
-
-/// Returns the host that a client connects to.
-fn host(client: &redis::Client) -> &str {
-    match client.get_connection_info().addr() {
-        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
-        _ => "",
     }
 }

@@ -1,6 +1,6 @@
 //! The URLs of a locker's servers.
 
-use redis::Client;
+use redis::{Client, ConnectionAddr};
 
 use crate::report::error::Error;
 use crate::values::key::Cut;
@@ -96,5 +96,33 @@ fn sentinel_login(query: &str) -> Result<String, Error> {
             }
         }
     }
-    Ok(if password.is_empty() { String::new() } else { format!("{user}:{password}") })
+    if password.is_empty() && !user.is_empty() {
+        return Err(Error::invalid_locker(
+            "invalid Redis URL: sentinel_user needs sentinel_password".to_owned(),
+        ));
+    }
+    Ok(if password.is_empty() { String::new() } else { format!("{}:{}", encoded(user), encoded(password)) })
+}
+
+/// Encodes what a query may have and the login of a URL may not.
+fn encoded(text: &str) -> String {
+    text.replace('/', "%2F").replace('?', "%3F").replace('@', "%40").replace(':', "%3A")
+}
+
+/// Returns the host that a client connects to.
+pub(super) fn host(client: &Client) -> &str {
+    match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+        _ => "",
+    }
+}
+
+/// Returns host and port that a client connects to; `None` of a socket on this machine.
+pub(super) fn address(client: &Client) -> Option<(String, u16)> {
+    match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some((host.clone(), *port))
+        }
+        _ => None,
+    }
 }

@@ -1,10 +1,12 @@
 //! Which node has which slot.
 
+use std::io;
+
 use redis::{Client, Value, cmd};
 
 use super::slots::SLOTS;
 use crate::net::connections::{Address, Handshake};
-use crate::net::errors::{ConnectError, Refusal, RefusalKind};
+use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
 
 /// Slots from one to another, and the address of the node that has them.
 pub(super) type Range = (u16, u16, Address);
@@ -93,8 +95,14 @@ pub(super) fn ask(client: &Client, mut node: Handshake<'_>) -> Result<Vec<Range>
         redis::ConnectionAddr::Tcp(host, _) | redis::ConnectionAddr::TcpTls { host, .. } => host.clone(),
         _ => String::new(),
     };
-    let Value::Array(ranges) = told else { return Ok(Vec::new()) };
-    Ok(ranges.into_iter().filter_map(|range| read(range, &own)).collect())
+    let ranges = if let Value::Array(ranges) = told { ranges } else { Vec::new() };
+    let ranges: Vec<Range> = ranges.into_iter().filter_map(|range| read(range, &own)).collect();
+    if ranges.is_empty() {
+        let (address, what) =
+            (client.get_connection_info().addr().to_string(), " knows no node that has slots");
+        return Err(ConnectError::Failed(TransportError::at(&address, io::ErrorKind::NotConnected, what)));
+    }
+    Ok(ranges)
 }
 
 /// Reads one range: its first slot, its last one, the node that has them, and its replicas.

@@ -75,11 +75,14 @@ impl Connection {
     }
 
     pub(in crate::net) fn is_suspect_at(&self, now: Uptime) -> bool {
-        self.open.as_ref().is_some_and(|open| {
-            // That a server has closed an idle connection shows only after a command was sent, whose outcome is unknown then.
-            let stale = now.since(open.last_used) > self.opener.trusted_while_idle();
-            stale || open.opened_at < self.opener.health.closures()
-        })
+        // That a server has closed an idle connection shows only after a command was sent, whose outcome is unknown then.
+        let idle = self.open.as_ref().map(|open| now.since(open.last_used));
+        idle.is_some_and(|idle| idle > self.opener.trusted_while_idle()) || self.is_outdated()
+    }
+
+    /// Returns true if a connection was found closed, or the master elsewhere, since this one was opened.
+    pub(in crate::net) fn is_outdated(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.opened_at < self.opener.health.closures())
     }
 
     /// Sends packed commands, from `now` on within `limit`. The connection cannot be used otherwise until all replies are received.

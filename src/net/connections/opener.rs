@@ -98,7 +98,7 @@ impl Opener {
     fn open_to_master(&self, sentinels: &Sentinels) -> Result<(Opened, bool), ConnectError> {
         let deadline = clock::uptime().after(self.connect_timeout);
         let settles = self.settles_after_failover;
-        let master = sentinels.master(deadline, !settles.is_zero(), &self.looks)?;
+        let master = sentinels.master(deadline, &self.looks)?;
         let left = in_steps(deadline.since(clock::uptime()));
         let opened = self.open_to(&self.client_at(&master.address), left);
         let mut opened = opened.map_err(|error| sentinels.was_wrong(&master, error))?;
@@ -109,8 +109,6 @@ impl Opener {
             if master.since.is_none() {
                 return Err(ConnectError::Refused(refusal));
             }
-            // Another may know that it has been the master for longer, if this one has just started.
-            sentinels.doubt(&master);
             if opened.settling.as_ref().is_none_or(|settling| settling.left < left) {
                 opened.settling = Some(Settling { left, refusal });
             }
@@ -200,7 +198,7 @@ impl Opener {
     pub(crate) fn find_server(&self) -> Result<redis::Client, ConnectError> {
         let Some(sentinels) = &self.sentinels else { return Ok(self.client.clone()) };
         let deadline = clock::uptime().after(self.connect_timeout);
-        Ok(self.client_at(&sentinels.master(deadline, false, &self.looks)?.address))
+        Ok(self.client_at(&sentinels.master(deadline, &self.looks)?.address))
     }
 
     /// Returns what opens connections as this does, to the server at this address.

@@ -1,14 +1,16 @@
 //! Sentinels: they know which server is the master, and since when.
 
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
-use redis::{Client, ConnectionAddr, Value, cmd};
+use redis::{Client, ConnectionAddr, RedisError, cmd};
 
 use super::handshake::Handshake;
-use super::in_turn::InTurn;
+use super::in_turn::ask_in_turn;
 use super::opener::Address;
 use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
 use crate::net::patience::Looks;
@@ -19,7 +21,10 @@ pub(crate) struct Sentinels {
     clients: Vec<Client>,
     /// The master's, as the Sentinels know it.
     name: String,
-    in_turn: InTurn,
+    /// Which is asked first, counted on without end: the one that was right last.
+    first: AtomicUsize,
+    /// The highest epoch of the configuration that one has told: those with a lower one have not heard of a failover.
+    epoch: AtomicU64,
     /// Where a master was found last.
     found: Mutex<Option<Address>>,
 }
@@ -27,7 +32,7 @@ pub(crate) struct Sentinels {
 /// A server that a Sentinel calls the master.
 pub(super) struct Master {
     pub(super) address: Address,
-    /// For how long, if it was asked and knows.
+    /// For how long, if it knows.
     pub(super) since: Option<Duration>,
     /// Which Sentinel says so.
     asked: usize,
@@ -35,20 +40,28 @@ pub(super) struct Master {
 
 impl Sentinels {
     pub(crate) fn new(clients: Vec<Client>, name: String) -> Self {
-        Self { clients, name, in_turn: InTurn::default(), found: Mutex::default() }
+        Self {
+            clients,
+            name,
+            first: AtomicUsize::default(),
+            epoch: AtomicU64::default(),
+            found: Mutex::default(),
+        }
     }
 
-    /// Asks where the master is; with `since`, also for how long it has been that.
-    pub(super) fn master(
-        &self,
-        deadline: Uptime,
-        since: bool,
-        looks: &Arc<Looks>,
-    ) -> Result<Master, ConnectError> {
+    /// Asks where the master is, and for how long it has been there.
+    pub(super) fn master(&self, deadline: Uptime, looks: &Arc<Looks>) -> Result<Master, ConnectError> {
         let all = format!("the Sentinels of \"{}\"", self.name);
-        let ask = |client: &Client, session: Handshake<'_>| self.ask(client, session, since);
-        let ((address, since), asked) =
-            self.in_turn.ask((&all, self.clients.as_slice()), deadline, looks, ask)?;
+        let first = self.first.load(Ordering::Relaxed);
+        let outdated = Cell::new(0);
+        let ask = |client: &Client, session: Handshake<'_>| self.ask(client, session, &outdated);
+        let asked = ask_in_turn((&all, self.clients.as_slice()), first, deadline, looks, ask);
+        if outdated.get() == self.clients.len() {
+            // All have been told of the master anew, and count from the beginning.
+            self.epoch.store(0, Ordering::Relaxed);
+        }
+        let ((address, since), asked) = asked?;
+        self.first.store(asked, Ordering::Relaxed);
         Ok(Master { address, since, asked })
     }
 
@@ -57,9 +70,11 @@ impl Sentinels {
         &self,
         client: &Client,
         mut session: Handshake<'_>,
-        since: bool,
+        outdated: &Cell<usize>,
     ) -> Result<(Address, Option<Duration>), ConnectError> {
         let address = || client.get_connection_info().addr().to_string();
+        let failed =
+            |error: &RedisError| ConnectError::Failed(TransportError::on(&address(), Duration::ZERO, error));
         let reply = session.send(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name));
         let reply = reply.map_err(|error| match error {
             ConnectError::Refused(refusal) if refusal.kind() == RefusalKind::UnknownCommand => {
@@ -67,28 +82,33 @@ impl Sentinels {
             }
             error => error,
         })?;
-        let found = redis::from_redis_value::<Option<Address>>(reply).map_err(|error| {
-            ConnectError::Failed(TransportError::on(&address(), Duration::ZERO, &error.into()))
-        })?;
+        let found = redis::from_redis_value::<Option<Address>>(reply);
         let ignorant = || ConnectError::Refused(Refusal::of_ignorant(&address(), &self.name));
-        let found = found.ok_or_else(ignorant)?;
-        if !since {
-            return Ok((found, None));
-        }
+        let found = found.map_err(|error| failed(&error.into()))?.ok_or_else(ignorant)?;
         // In a failover it calls the new master so before it counts from there.
-        let told = session.send(cmd("SENTINEL").arg("MASTER").arg(&self.name))?;
-        let since = since_when(told, &found);
+        let told = match session.send(cmd("SENTINEL").arg("MASTER").arg(&self.name)) {
+            // Before 2.8 it tells less.
+            Err(ConnectError::Refused(_)) => return Ok((found, None)),
+            told => redis::from_redis_value::<HashMap<String, String>>(told?),
+        };
+        let told = told.map_err(|error| failed(&error.into()))?;
+        let epoch = told.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(u64::MAX);
+        if epoch < self.epoch.fetch_max(if epoch == u64::MAX { 0 } else { epoch }, Ordering::Relaxed) {
+            outdated.set(outdated.get() + 1);
+            let what = " has not heard of the last failover yet";
+            return Err(ConnectError::Failed(TransportError::at(
+                &address(),
+                io::ErrorKind::NotConnected,
+                what,
+            )));
+        }
+        let since = since_when(&told, &found);
         Ok((found, since))
-    }
-
-    /// Has another one asked first the next time.
-    pub(super) fn doubt(&self, master: &Master) {
-        self.in_turn.pass_over(master.asked);
     }
 
     /// Describes why the server is no master, or cannot be reached, and has another Sentinel asked next.
     pub(super) fn was_wrong(&self, master: &Master, error: ConnectError) -> ConnectError {
-        self.doubt(master);
+        self.first.store(master.asked + 1, Ordering::Relaxed);
         match error {
             // A failover is under way, which passes.
             ConnectError::Replica { address, .. } => {
@@ -117,8 +137,7 @@ impl Sentinels {
 }
 
 /// Returns for how long the server at this address has been the master, as a Sentinel describes it.
-fn since_when(told: Value, address: &Address) -> Option<Duration> {
-    let told: HashMap<String, String> = redis::from_redis_value(told).ok()?;
+fn since_when(told: &HashMap<String, String>, address: &Address) -> Option<Duration> {
     let is_other = (told.get("ip")?, told.get("port")?) != (&address.0, &address.1.to_string());
     if is_other {
         return Some(Duration::ZERO);

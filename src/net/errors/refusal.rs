@@ -76,6 +76,14 @@ impl Refusal {
         Self::found(RefusalKind::NoCluster, text)
     }
 
+    /// No node of the cluster has the slot of a key.
+    pub(crate) fn of_no_node(slot: u16) -> Self {
+        Self::found(
+            RefusalKind::NotReady,
+            format!("no node of the cluster has slot {slot}; check its state with CLUSTER INFO"),
+        )
+    }
+
     /// The server at this address has been the master for that long, and grants no lock for a time.
     pub(crate) fn settling_after_failover(address: &str, since: Option<Duration>, settles: Duration) -> Self {
         let (kind, text) = match since {

@@ -164,7 +164,8 @@ impl Drop for Alone {
     fn drop(&mut self) {
         let Some(mut lane) = self.lane.take() else { return };
         lane.connection.connection.used(clock::uptime());
-        let kept = Some(lane).filter(|lane| lane.connection.connection.is_connected());
+        let is_kept = |connection: &Connection| connection.is_connected() && !connection.is_outdated();
+        let kept = Some(lane).filter(|lane| is_kept(&lane.connection.connection));
         self.lanes.end(kept);
     }
 }
