@@ -27,7 +27,7 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Locker`] | a server and its connections; one for the program |
+//! | [`Locker`] | a server, the master that Sentinels know, or a cluster, and the connections; one for the program |
 //! | [`Lock`] | one key on that server, with its [`LockOptions`] |
 //! | [`LockGuard`] | a lock that is held; releases when dropped |
 //! | [`DeclaredLock`] | a lock with the gem's key names, `team:7:draft_lock` |

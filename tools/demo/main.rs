@@ -2,7 +2,9 @@
 //! one lock around a counter in a file, and one is killed while it holds the lock. Ends with a table and a picture. Fails
 //! if two threads ever had the lock at once, if a count got lost, or if no process took over the expired lock.
 //!
-//! `make demo`, or `cargo run -p setnx-lock-demo -- --help`.
+//! With `--failover` it kills the server instead, a master with two replicas and three Sentinels.
+//!
+//! `make demo`, `make demo-failover`, or `cargo run -p setnx-lock-demo -- --help`.
 //!
 //! The program runs three parts, each a process of its own: the one that was started only waits (`shield.rs`), another
 //! conducts the run (`conduct.rs`), and the workers contend (`worker.rs`). Their logs (`record.rs`) are read into one
