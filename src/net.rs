@@ -29,7 +29,7 @@ use crate::values::version::Version;
 pub(crate) use cluster::ClusterBackend;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
-pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener, Sentinels};
+pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener, Sentinels, address_of};
 pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
@@ -39,8 +39,8 @@ pub(crate) use pooled::PooledBackend;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trip<'a> {
     pub(crate) key: &'a Key,
-    /// What the names of the keys beside it begin with; in a cluster so that they have its slot.
-    pub(crate) names: &'a Key,
+    /// What the names of its side keys begin with; in a cluster so that they have its slot.
+    pub(crate) side_prefix: &'a Key,
     /// Before a change: WATCH and GET. The change is sent if the key holds what is expected.
     pub(crate) watch: Option<Watch<'a>>,
     /// Sent once, unless the server refused it unread because it has no room for the connection.
@@ -59,7 +59,7 @@ pub(crate) struct Watch<'a> {
 
 impl<'a> Trip<'a> {
     pub(crate) fn new(key: &'a Key, request: &'a Request) -> Self {
-        Self { key, names: key, watch: None, request, behind: None }
+        Self { key, side_prefix: key, watch: None, request, behind: None }
     }
 }
 

@@ -125,8 +125,8 @@ impl Command {
         matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Exec(Change::Set(_)))
     }
 
-    /// Returns true if it is on a key beside the lock's.
-    pub(crate) fn is_beside(&self) -> bool {
+    /// Returns true if it is on a side key of the lock.
+    pub(crate) fn is_on_side_key(&self) -> bool {
         match self {
             Command::Count | Command::Exec(Change::Count) | Command::HolderName(_) => true,
             // It has the lock's key in it.

@@ -166,9 +166,9 @@ impl Locker {
     /// node. A command that a node refuses because it does not have the slot is sent to the one that has it; no other
     /// command is sent again. If a node fails, its keys can be locked again once its replica has been promoted.
     ///
-    /// The keys beside a lock's key (fencing counter, holder's name, waiting list) have its slot: their names begin with
-    /// `{KEY}` if the key has no hash tag, which is text in braces. A key with `}` but no hash tag cannot have keys
-    /// beside it.
+    /// The side keys of a lock (fencing counter, holder's name, waiting list) have its slot: their names begin with
+    /// `{KEY}` if the key has no hash tag, which is text in braces. The side keys of a key with `}` but no hash tag
+    /// may be on another node; a call that needs one then fails with [`Error::Refused`].
     ///
     /// **A failover can lose locks**, as on one server. Several keys, permits and readers take one round trip for each
     /// slot; with a hash tag they share one.

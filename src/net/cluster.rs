@@ -24,9 +24,9 @@ use crate::values::version::Version;
 pub(super) use asking::Asking;
 use redirection::{Next, next_for};
 use slot_map::{Range, SlotMap};
-use slots::{named_in_slot, slot_of};
+use slots::{side_prefix, slot_of};
 
-/// How long a node is tried that cannot be reached, before the cluster is asked which has the slot now.
+/// How long an unreachable node is tried before the cluster is asked which node has the slot now.
 const LOOK: Duration = Duration::from_millis(50);
 /// How often a command is redirected without a pause.
 const REDIRECTIONS: usize = 5;
@@ -133,54 +133,44 @@ impl ClusterBackend {
     fn carry(&self, slot: u16, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let (mut limits, mut trips) = (*limits, trips.to_vec());
         let mut sent: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
-        let mut behind: Vec<Option<Result<Reply, Failure>>> = trips.iter().map(|_| None).collect();
         let mut left: Vec<usize> = (0..trips.len()).collect();
         let (mut asked, mut redirections) = (None, 0);
         loop {
             let batch: Vec<_> = left.iter().map(|at| trips[*at]).collect();
             let (mut next, mut again) = (None, Vec::new());
-            for (at, mut outcome) in left.iter().zip(self.send_once(slot, asked.take(), &batch, &limits)) {
-                // What went behind may have been carried out, where its key is still.
-                if !is_refused(outcome.behind.as_ref()) {
-                    behind[*at] = outcome.behind.take().or(behind[*at].take());
-                }
+            for (at, outcome) in left.into_iter().zip(self.send_once(slot, asked.take(), &batch, &limits)) {
                 if let Some(wanted) = next_for(&outcome, slot) {
                     next = Some(wanted);
-                    again.push(*at);
+                    again.push(at);
                 }
-                sent[*at] = outcome;
-            }
-            for at in &again {
-                if behind[*at].is_some() {
-                    trips[*at].behind = None;
+                let behind = sent[at].behind.take();
+                sent[at] = outcome;
+                // What goes behind may have been carried out, where its key is still: then it is not sent again.
+                sent[at].behind = behind.filter(|_| trips[at].behind.is_none()).or(sent[at].behind.take());
+                if sent[at].behind.is_some() && !is_refused(sent[at].behind.as_ref()) {
+                    trips[at].behind = None;
                 }
             }
-            let waits_until = limits.reachable_by;
-            let goes_on = match &next {
-                None => false,
+            let at_once = match &next {
+                None => return sent,
                 Some(Next::Wait) => {
-                    let goes_on = pause(&mut limits, waits_until);
-                    if goes_on || clock::uptime() < limits.answered_by {
-                        // The next call finds the node that has the slot by then.
-                        let _ = self.refresh(&self.map(), None);
-                    }
-                    goes_on
+                    // If no node answers, the next look finds out.
+                    let _ = self.refresh(&self.map(), None);
+                    false
                 }
                 Some(Next::Moved(address)) => {
                     self.moved(slot, address);
-                    redirections += 1;
-                    redirections <= REDIRECTIONS || pause(&mut limits, waits_until)
+                    true
                 }
                 Some(Next::Ask(address)) => {
                     asked = Some(self.node_at(address));
-                    redirections += 1;
-                    redirections <= REDIRECTIONS || pause(&mut limits, waits_until)
+                    true
                 }
             };
+            redirections += 1;
+            let waits_until = limits.reachable_by;
+            let goes_on = (at_once && redirections <= REDIRECTIONS) || pause(&mut limits, waits_until);
             if !goes_on {
-                for (sent, behind) in sent.iter_mut().zip(behind) {
-                    sent.behind = behind.or(sent.behind.take());
-                }
                 return sent;
             }
             left = again;
@@ -262,9 +252,9 @@ impl Backend for ClusterBackend {
             return Sent { reply: Some(self.read_each(keys, limits)), ..Sent::default() };
         }
         let is_spread = behind.is_some_and(|keys| !are_in_one_slot(keys));
-        let names = named_in_slot(trip.key);
+        let prefix = side_prefix(trip.key);
         let one = Trip {
-            names: names.as_ref().unwrap_or(trip.key),
+            side_prefix: prefix.as_ref().unwrap_or(trip.key),
             behind: trip.behind.filter(|_| !is_spread),
             ..*trip
         };
@@ -283,15 +273,17 @@ impl Backend for ClusterBackend {
 
     /// Those of one slot go together, the others one after the other.
     fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        let prefixes: Vec<_> = trips.iter().map(|trip| named_in_slot(trip.key)).collect();
+        let prefixes: Vec<_> = trips.iter().map(|trip| side_prefix(trip.key)).collect();
         let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
         for (at, trip) in trips.iter().enumerate() {
             slots.entry(slot_of(trip.key)).or_default().push(at);
         }
         let mut all: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
         for (slot, places) in slots {
-            let named =
-                |at: &usize| Trip { names: prefixes[*at].as_ref().unwrap_or(trips[*at].key), ..trips[*at] };
+            let named = |at: &usize| Trip {
+                side_prefix: prefixes[*at].as_ref().unwrap_or(trips[*at].key),
+                ..trips[*at]
+            };
             let batch: Vec<_> = places.iter().map(named).collect();
             for (at, sent) in places.into_iter().zip(self.carry(slot, &batch, limits)) {
                 all[at] = sent;

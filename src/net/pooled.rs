@@ -122,6 +122,29 @@ impl<S: Source> PooledBackend<S> {
         sent.unwrap_or_else(|| unreachable!("there is one for each trip"))
     }
 
+    /// Sends again what a replica has refused, if a new connection may lead to the master: at once, then until it does or time is up.
+    #[inline]
+    fn send_to_master<T>(
+        &self,
+        limits: &Limits<'_>,
+        send: impl Fn(&Limits<'_>) -> T,
+        is_refused: impl Fn(&T) -> bool,
+    ) -> T {
+        let mut limits = self.limits(limits);
+        let outcome = send(&limits);
+        if !is_refused(&outcome) || !self.finds_master() {
+            return outcome;
+        }
+        loop {
+            limits.decided_at = clock::now();
+            let outcome = send(&limits);
+            let waits_until = limits.reachable_by;
+            if !is_refused(&outcome) || !pause(&mut limits, waits_until) {
+                return outcome;
+            }
+        }
+    }
+
     /// Sends trips to a server that takes over the slot of their keys.
     pub(super) fn send_asking(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         self.send_alone(trips, self.limits(limits), true)
@@ -189,19 +212,7 @@ impl<S: Source> Backend for PooledBackend<S> {
         if let Err(failure) = self.ensure_transactions(trip.key, limits) {
             return Sent::failed(trip, failure);
         }
-        let mut limits = self.limits(limits);
-        let sent = self.send_one(trip, &limits);
-        if !is_read_only(&sent) || !self.finds_master() {
-            return sent;
-        }
-        // Refused, so not carried out. A new connection leads to the master, at once or after a while.
-        loop {
-            let sent = self.send_one(trip, &limits);
-            let waits_until = limits.reachable_by;
-            if !is_read_only(&sent) || !pause(&mut limits, waits_until) {
-                return sent;
-            }
-        }
+        self.send_to_master(limits, |limits| self.send_one(trip, limits), is_read_only)
     }
 
     fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
@@ -209,12 +220,8 @@ impl<S: Source> Backend for PooledBackend<S> {
         if let Err(failure) = self.ensure_transactions(trips[0].key, limits) {
             return trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         }
-        let limits = self.limits(limits);
-        let sent = self.send_alone(trips, limits, false);
-        if self.finds_master() && sent.iter().all(is_read_only) {
-            return self.send_alone(trips, Limits { decided_at: clock::now(), ..limits }, false);
-        }
-        sent
+        let all_refused = |sent: &Vec<Sent>| sent.iter().all(is_read_only);
+        self.send_to_master(limits, |limits| self.send_alone(trips, *limits, false), all_refused)
     }
 
     fn wake_waiting(&self) {

@@ -84,7 +84,7 @@ impl TripState {
         }
         self.abandoned = None;
         (self.watches, self.is_done, self.refused_together) = (false, false, false);
-        let key = |command: &Command| if command.is_beside() { trip.names } else { trip.key };
+        let key = |command: &Command| if command.is_on_side_key() { trip.side_prefix } else { trip.key };
         self.own.set(key(&trip.request.command), trip.request, needs);
         self.own.grants = grants;
         if let Some(watch) = &trip.watch {

@@ -64,6 +64,17 @@ fn keys_beside_a_key_are_on_its_node(cluster: &Cluster) -> Outcome {
             }
         }
     }
+    // No name of a side key has the slot of these, and some are on another node.
+    let owner = |key: &str| cluster.owner(cluster.slot(key)?);
+    let mut key = String::from("a}");
+    while owner(&key)? == owner(&format!("{key}:setnx-lock:fence"))? {
+        key.push('b');
+    }
+    let held = Lock::new(&locker(cluster)?, key.as_str(), expiring().protocol(Protocol::Ttl))?.lock()?;
+    let error = held.fencing_token().expect_err("its counter is on another node");
+    let Error::Refused { refusal, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(refusal.kind(), RefusalKind::OtherNode);
+    held.release()?;
     Ok(())
 }
 
@@ -175,6 +186,7 @@ fn what_is_no_cluster_is_refused() -> Outcome {
         Locker::cluster(Vec::<&str>::new()),
         Locker::open("redis+cluster://"),
         Locker::open("redis+cluster://a:b:c"),
+        Locker::open("redis+cluster://127.0.0.1:1?password=x"),
     ] {
         assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
     }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locker;
-use super::url::{Servers, address, host};
-use crate::net::{ClusterBackend, ConnectError, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels};
+use super::url::Servers;
+use crate::net::{
+    ClusterBackend, ConnectError, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels, address_of,
+};
 use crate::report::error::Error;
 use crate::report::event::{EventSink, Observer};
 
@@ -288,7 +290,7 @@ impl LockerBuilder {
                 let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE);
                 match self.connections {
                     Connections::Several(Servers::Cluster(nodes)) => {
-                        let nodes = nodes.iter().filter_map(address).collect();
+                        let nodes = nodes.iter().filter_map(address_of).collect();
                         Locker::over(Arc::new(ClusterBackend::new(opener, nodes, pool_size, self.retry_for)))
                     }
                     _ => Locker::over(Arc::new(PooledBackend::own(opener, pool_size, self.retry_for))),
@@ -306,7 +308,7 @@ impl LockerBuilder {
     fn opener(&self) -> Opener {
         let sentinels = match &self.connections {
             Connections::Several(Servers::Sentinels(clients, master)) => {
-                Some(Sentinels::new(clients.clone(), host(master).to_owned()))
+                Some(Sentinels::new(clients.clone(), name_of(master)))
             }
             _ => None,
         };
@@ -333,14 +335,14 @@ impl LockerBuilder {
         }
         match &self.connections {
             Connections::Several(Servers::Cluster(nodes))
-                if nodes.iter().all(|node| address(node).is_none()) =>
+                if nodes.iter().all(|node| address_of(node).is_none()) =>
             {
                 return Some("no node of the cluster is given; give host and port of some");
             }
             Connections::Several(Servers::Sentinels(clients, _)) if clients.is_empty() => {
                 return Some("no Sentinel is given; give the addresses of all of them");
             }
-            Connections::Several(Servers::Sentinels(_, master)) if host(master).is_empty() => {
+            Connections::Several(Servers::Sentinels(_, master)) if name_of(master).is_empty() => {
                 return Some("the master has no name; give the name in the Sentinels' configuration");
             }
             Connections::Several(Servers::Sentinels(..)) => {}
@@ -387,4 +389,9 @@ impl LockerBuilder {
         (self.command_timeout.is_zero() || self.connect_timeout == Some(Duration::ZERO))
             .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
     }
+}
+
+/// Returns the name of a master, which stands in place of the host that its client connects to.
+fn name_of(master: &redis::Client) -> String {
+    address_of(master).map(|(name, _)| name).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! The URLs of a locker's servers.
 
-use redis::{Client, ConnectionAddr};
+use redis::Client;
 
 use crate::report::error::Error;
 use crate::values::key::Cut;
@@ -57,6 +57,10 @@ impl Servers {
         let at = |login: &str| if login.is_empty() { String::new() } else { format!("{login}@") };
         let own = at(login);
         match kind {
+            "cluster" if !query.is_empty() => {
+                let problem = "invalid Redis URL: a redis+cluster URL has no parameters";
+                Some(Err(Error::invalid_locker(problem)))
+            }
             "cluster" => {
                 Some(Self::cluster(hosts.split(',').map(|host| format!("{scheme}://{own}{host}/{path}"))))
             }
@@ -97,9 +101,7 @@ fn sentinel_login(query: &str) -> Result<String, Error> {
         }
     }
     if password.is_empty() && !user.is_empty() {
-        return Err(Error::invalid_locker(
-            "invalid Redis URL: sentinel_user needs sentinel_password".to_owned(),
-        ));
+        return Err(Error::invalid_locker("invalid Redis URL: sentinel_user needs sentinel_password"));
     }
     Ok(if password.is_empty() { String::new() } else { format!("{}:{}", encoded(user), encoded(password)) })
 }
@@ -107,22 +109,4 @@ fn sentinel_login(query: &str) -> Result<String, Error> {
 /// Encodes what a query may have and the login of a URL may not.
 fn encoded(text: &str) -> String {
     text.replace('/', "%2F").replace('?', "%3F").replace('@', "%40").replace(':', "%3A")
-}
-
-/// Returns the host that a client connects to.
-pub(super) fn host(client: &Client) -> &str {
-    match client.get_connection_info().addr() {
-        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
-        _ => "",
-    }
-}
-
-/// Returns host and port that a client connects to; `None` of a socket on this machine.
-pub(super) fn address(client: &Client) -> Option<(String, u16)> {
-    match client.get_connection_info().addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Some((host.clone(), *port))
-        }
-        _ => None,
-    }
 }

@@ -34,7 +34,7 @@ pub(super) fn next_for(sent: &Sent, slot: u16) -> Option<Next> {
     }
 }
 
-/// Reads `MOVED 3999 127.0.0.1:6381`, or the same with ASK. Another slot is that of a key beside, whose name cannot have this one.
+/// Reads `MOVED 3999 127.0.0.1:6381`, or the same with ASK. Another slot is that of a side key, whose name cannot have this one.
 fn redirection(text: &str, slot: u16) -> Option<Next> {
     let mut words = text.split(' ');
     let (word, named, address) = (words.next()?, words.next()?, words.next()?);
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(next("MOVED 3999 127.0.0.1:6381"), Some(Next::Moved(address("127.0.0.1", 6381))));
         assert_eq!(next("ASK 3999 ::1:6381"), Some(Next::Ask(address("::1", 6381))));
         assert_eq!(next("MOVED 3999 :6381"), Some(Next::Wait), "a node that does not know its own host");
-        assert_eq!(next("MOVED 4000 127.0.0.1:6381"), None, "the slot of a key beside");
+        assert_eq!(next("MOVED 4000 127.0.0.1:6381"), None, "the slot of a side key");
         assert_eq!(next("CLUSTERDOWN The cluster is down"), Some(Next::Wait));
         assert_eq!(next("WRONGTYPE Operation against a key"), None);
         assert_eq!(next_for(&Sent::default(), 0), None);

@@ -5,7 +5,7 @@ use std::io;
 use redis::{Client, Value, cmd};
 
 use super::slots::SLOTS;
-use crate::net::connections::{Address, Handshake};
+use crate::net::connections::{Address, Handshake, address_of};
 use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
 
 /// Slots from one to another, and the address of the node that has them.
@@ -91,10 +91,7 @@ pub(super) fn ask(client: &Client, mut node: Handshake<'_>) -> Result<Vec<Range>
         error => error,
     })?;
     // A node that does not know its own host leaves it out.
-    let own = match client.get_connection_info().addr() {
-        redis::ConnectionAddr::Tcp(host, _) | redis::ConnectionAddr::TcpTls { host, .. } => host.clone(),
-        _ => String::new(),
-    };
+    let own = address_of(client).map(|(host, _)| host).unwrap_or_default();
     let ranges = if let Value::Array(ranges) = told { ranges } else { Vec::new() };
     let ranges: Vec<Range> = ranges.into_iter().filter_map(|range| read(range, &own)).collect();
     if ranges.is_empty() {
@@ -118,4 +115,46 @@ fn read(range: Value, own: &str) -> Option<Range> {
         _ => return None,
     };
     Some((u16::try_from(*first).ok()?, u16::try_from(*last).ok()?, (host, u16::try_from(port).ok()?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let node = Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".to_vec())]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), node])
+    }
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.into())
+    }
+
+    #[test]
+    fn a_node_without_a_host_has_the_one_that_was_asked() {
+        let address = |host: Value| read(range(5, 9, host, 6379), "own").map(|(_, _, (host, _))| host);
+        assert_eq!(address(text("10.0.0.1")).as_deref(), Some("10.0.0.1"));
+        for unknown in [text(""), text("?"), Value::Nil] {
+            assert_eq!(address(unknown).as_deref(), Some("own"));
+        }
+        assert_eq!(read(range(5, 99_999, text("a"), 1), "own"), None);
+        assert_eq!(read(Value::Int(1), "own"), None);
+    }
+
+    #[test]
+    fn a_slot_has_the_node_of_its_range_until_it_has_moved() {
+        let address = |port| ("a".to_owned(), port);
+        let mut map = SlotMap::of(&[(0, 99, address(1)), (200, 16383, address(2))], |(_, port)| *port);
+        let owners = |map: &SlotMap<u16>| [0, 99, 100, 200, 16383].map(|slot| map.owner(slot));
+        assert_eq!(owners(&map), [Some(1), Some(1), None, Some(2), Some(2)]);
+        map.set_owner(99, &address(2), 7);
+        assert_eq!(map.owner(99), Some(2), "the node that is known");
+        map.set_owner(100, &address(3), 3);
+        assert_eq!((map.owner(100), map.address_of(100)), (Some(3), Some(&address(3))));
+        assert_eq!((map.node(&address(2)), map.node(&address(4))), (Some(2), None));
+        let mut empty = SlotMap::default();
+        assert_eq!(empty.owner(0), None);
+        empty.set_owner(0, &address(1), 1);
+        assert_eq!((empty.owner(0), empty.owner(1)), (Some(1), None));
+    }
 }

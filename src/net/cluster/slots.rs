@@ -10,9 +10,9 @@ pub(super) fn slot_of(key: &Key) -> u16 {
     crc16(tag(key.as_bytes()).unwrap_or(key.as_bytes())) % SLOTS
 }
 
-/// Returns what the names of the keys beside a key begin with, so that they have its slot; `None` if that is the key itself. A key with a
+/// Returns what the names of a key's side keys begin with, so that they have its slot; `None` if that is the key itself. A key with a
 /// closing brace and no tag is left as it is: no name has the same slot.
-pub(super) fn named_in_slot(key: &Key) -> Option<Key> {
+pub(super) fn side_prefix(key: &Key) -> Option<Key> {
     let bytes = key.as_bytes();
     if tag(bytes).is_some() || bytes.contains(&b'}') {
         return None;
@@ -50,12 +50,12 @@ mod tests {
     }
 
     #[test]
-    fn keys_beside_a_key_have_its_slot() {
+    fn side_keys_have_the_slot_of_their_key() {
         for (key, named) in
             [("foo", Some("{foo}")), ("{foo}:1", None), ("a{", Some("{a{}")), ("a}", None), ("{}a", None)]
         {
             let key = Key::from(key);
-            assert_eq!(named_in_slot(&key), named.map(Key::from), "{key}");
+            assert_eq!(side_prefix(&key), named.map(Key::from), "{key}");
             if let Some(named) = named {
                 assert_eq!(slot_of(&Key::from(format!("{named}:setnx-lock:fence"))), slot_of(&key), "{key}");
             }

@@ -20,7 +20,7 @@ use crate::values::clock;
 use crate::values::key::Cut;
 
 /// Host and port of a server.
-pub(in crate::net) type Address = (String, u16);
+pub(crate) type Address = (String, u16);
 
 /// How long connecting may take unless set.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -217,6 +217,16 @@ impl Opener {
     }
 }
 
+/// Returns host and port that a client connects to; `None` of a socket on this machine.
+pub(crate) fn address_of(client: &redis::Client) -> Option<Address> {
+    match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Some((host.clone(), *port))
+        }
+        _ => None,
+    }
+}
+
 fn panicked(panic: &(dyn Any + Send)) -> ConnectError {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     let words = text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ");
@@ -228,10 +238,12 @@ impl fmt::Debug for Opener {
         // The address only: the rest of a client includes the password.
         f.debug_struct("Opener")
             .field("address", &self.address())
+            .field("sentinels", &self.sentinels)
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("checks_server", &self.checks_server)
             .field("settles", &self.settles)
+            .field("settles_after_failover", &self.settles_after_failover)
             .field("looks", &self.looks)
             .finish_non_exhaustive()
     }
