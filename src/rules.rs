@@ -32,12 +32,6 @@ pub(crate) mod quorum;
 mod scenarios;
 #[cfg(test)]
 mod simulated;
-#[cfg(test)]
-mod simulation;
-#[cfg(test)]
-mod simulation_quorum;
-#[cfg(test)]
-mod simulation_several;
 pub(crate) mod task;
 pub(crate) mod waiting_list;
 pub(crate) mod window;

@@ -15,6 +15,7 @@
 //! | `api` | errors, events, the log, the attribute, the package |
 //! | `proxy` | the proxy that the other parts rely on |
 //! | `models` | a package of its own: the model checkers |
+//! | `search` | a package of its own: random searches over the rules |
 //! | `scripts` | the scenarios of the rules, which the library's unit tests run |
 //! | `support` | what the parts share |
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Change, Command, NewValue, Reply};
+use crate::rules::{Change, Command, NewValue, Reply};
 
 /// One key, as every server since 2.2 has it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Server {
+pub(crate) struct Server {
     value: Option<Vec<u8>>,
     /// When the server removes the key by itself, by its own clock.
     expires: Option<Duration>,
@@ -18,20 +18,16 @@ pub(super) struct Server {
 
 /// The version of the key that a connection watches.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Watching(Option<u64>);
+pub(crate) struct Watching(Option<u64>);
 
 impl Server {
-    pub(super) fn holding(value: Option<Vec<u8>>) -> Self {
-        Self { value, ..Self::default() }
-    }
-
     /// Writes or clears the key, as any client may.
-    pub(super) fn set(&mut self, value: Option<Vec<u8>>) {
+    pub(crate) fn set(&mut self, value: Option<Vec<u8>>) {
         self.write(value, None);
     }
 
     /// Returns what the key holds.
-    pub(super) fn value(&mut self, now: Duration) -> Option<&[u8]> {
+    pub(crate) fn value(&mut self, now: Duration) -> Option<&[u8]> {
         // Up to Redis 6.0 expiry does not count as a write: a transaction that watches the key is carried out.
         if self.expires.is_some_and(|expires| expires <= now) {
             (self.value, self.expires) = (None, None);
@@ -40,11 +36,11 @@ impl Server {
     }
 
     /// Returns after how long the server removes the key by itself, if it does.
-    pub(super) fn time_to_live(&self, now: Duration) -> Option<Duration> {
+    pub(crate) fn time_to_live(&self, now: Duration) -> Option<Duration> {
         Some(self.expires?.saturating_sub(now))
     }
 
-    pub(super) fn carry_out(&mut self, now: Duration, watching: &mut Watching, command: &Command) -> Reply {
+    pub(crate) fn carry_out(&mut self, now: Duration, watching: &mut Watching, command: &Command) -> Reply {
         let found = self.value(now).map(<[u8]>::to_vec);
         let watched = std::mem::take(watching).0;
         match command {
@@ -93,7 +89,7 @@ impl Server {
         self.counter
     }
 
-    pub(super) fn put(&mut self, entry: &NewValue, now: Duration) {
+    pub(crate) fn put(&mut self, entry: &NewValue, now: Duration) {
         self.write(Some(entry.value.to_vec()), entry.ttl.map(|ttl| now + ttl));
     }
 

@@ -90,7 +90,7 @@ impl Io {
     }
 
     /// Pauses, and returns how to go on.
-    pub(super) async fn sleep(&self, pause: Pause) -> Cue {
+    pub(crate) async fn sleep(&self, pause: Pause) -> Cue {
         self.asked.set(Some(Awaited::Pause(pause)));
         future::poll_fn(|_| self.cue.take().map_or(Poll::Pending, Poll::Ready)).await
     }
@@ -196,14 +196,14 @@ impl<T> Task<T> {
     }
 }
 
-#[cfg(test)]
+#[allow(dead_code, reason = "the searches and the scenarios step tasks")]
 impl<T> Task<T> {
-    pub(super) fn io(&self) -> &Io {
+    pub(crate) fn io(&self) -> &Io {
         &self.io
     }
 
     /// Goes on after the pause of the last step.
-    pub(super) fn wake(&mut self, cue: Cue, now: Now) -> Step<T> {
+    pub(crate) fn wake(&mut self, cue: Cue, now: Now) -> Step<T> {
         self.io.wake(cue, now);
         self.step()
     }

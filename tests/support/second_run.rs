@@ -15,8 +15,10 @@ use super::Outcome;
 const MANY: usize = 30;
 const FEW: usize = 3;
 
-/// The parts, or tests, that compare how long things take, or whose servers judge by it which of them are down.
-const DISTURBED: &[&str] = &["windows::", "failover"];
+/// The parts, or tests, that compare how long things take.
+const DISTURBED: &[&str] = &["windows::"];
+/// Those that mostly wait, and for longest. They begin first.
+const LONGEST: &[&str] = &["failover", "examples::", "tool_manual::", "tool_recipes::"];
 
 /// With more failures than this the run is red, without a second run.
 const MOST_SECOND_RUNS: usize = 3;
@@ -46,8 +48,9 @@ fn run(name: String, test: Body) -> Outcome {
 
 /// Runs the tests, and those that fail once more.
 pub(crate) fn run_all(arguments: &Arguments, trials: Vec<Trial>) -> ExitCode {
-    let is_disturbed = |trial: &Trial| DISTURBED.iter().any(|name| trial.name().starts_with(name));
-    let (few, many) = trials.into_iter().partition(is_disturbed);
+    let is_of = |trial: &Trial, names: &[&str]| names.iter().any(|name| trial.name().starts_with(name));
+    let (few, mut many): (Vec<_>, Vec<_>) = trials.into_iter().partition(|trial| is_of(trial, DISTURBED));
+    many.sort_by_key(|trial| !is_of(trial, LONGEST));
     let first =
         [(few, FEW), (many, MANY)].map(|(trials, at_a_time)| run_at_a_time(arguments, trials, at_a_time));
     let failed = std::mem::take(&mut *lock(&FAILED));

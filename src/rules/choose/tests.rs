@@ -1,15 +1,13 @@
 //! What each reply leads to.
 
 mod pauses;
-mod search;
 mod stepped;
 
 use std::time::Duration;
 
 use super::*;
+use crate::rules::WhyRefused;
 use crate::rules::acquire::Pause;
-use crate::rules::task::Task;
-use crate::rules::{Step, WhyRefused};
 use crate::values::clock::Uptime;
 use crate::values::identity::Identity;
 use crate::values::value::ValueBytes;

@@ -1,6 +1,15 @@
 //! An attempt that a test steps, and what it does next.
 
-use super::*;
+use std::sync::Arc;
+
+use crate::rules::acquire::{Cue, Held, Note, Params, Pause};
+use crate::rules::choose::{Choice, acquire_one_of};
+use crate::rules::lease::Lease;
+use crate::rules::task::{Io, Task};
+use crate::rules::{Command, GiveUp, Reply, Request, Step};
+use crate::values::clock::Now;
+use crate::values::key::Key;
+use crate::values::options::Protocol;
 
 /// What is done next.
 #[derive(Clone, Debug, PartialEq, Eq)]

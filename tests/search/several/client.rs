@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use crate::rules::acquire::Held;
 use crate::rules::lease::Lease;
 use crate::rules::owned::Release;
-use crate::rules::simulated::Watching;
 use crate::rules::task::Task;
 use crate::rules::{Command, Reply};
+use crate::simulated::Watching;
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
 

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use crate::Searches;
 use run::Run;
 
 /// All times are in milliseconds.
@@ -80,7 +81,7 @@ const FIVE: Conditions = Conditions { servers: 5, ..THREE };
 fn holds(conditions: Conditions) {
     const RUNS: u32 = 2000;
     let [held, given_back] =
-        search(conditions, RUNS).unwrap_or_else(|problem| panic!("{conditions:?}: {problem}"));
+        search(conditions, crate::runs(RUNS)).unwrap_or_else(|problem| panic!("{conditions:?}: {problem}"));
     let least = u64::from(RUNS) / 10;
     assert!(held > least && given_back > least, "too little happened: {held} and {given_back}");
 }
@@ -90,40 +91,33 @@ fn breaks(conditions: Conditions, law: &str) {
     assert!(problem.contains(law), "{conditions:?}: {problem}");
 }
 
-#[test]
 fn three_servers() {
     holds(THREE);
 }
 
-#[test]
 fn five_servers() {
     holds(FIVE);
 }
 
-#[test]
 fn deleting_without_a_look() {
     holds(Conditions { classic: true, ..THREE });
 }
 
 const FAR: Conditions = Conditions { clock_difference: 999, allowance: 1000, ..THREE };
 
-#[test]
 fn an_allowance_makes_up_for_clocks_that_differ_by_more() {
     holds(FAR);
     holds(Conditions { classic: true, ..FAR });
 }
 
-#[test]
 fn clocks_that_differ_by_more_than_the_guard_break_it() {
     breaks(Conditions { clock_difference: 1500, ..THREE }, "two clients");
 }
 
-#[test]
 fn a_server_that_grants_at_once_after_its_restart_breaks_it() {
     breaks(Conditions { settles: 0, ..THREE }, "two clients");
 }
 
-#[test]
 fn each_planted_mistake_is_found() {
     for (flaw, law) in [
         (Flaw::Half, "two clients"),
@@ -140,3 +134,22 @@ fn each_planted_mistake_is_found() {
     }
     breaks(Conditions { flaw: Some(Flaw::DeletesLate), classic: true, ..FAR }, "is deleted");
 }
+
+pub(crate) const SEARCHES: &Searches = &[
+    ("three_servers", three_servers),
+    ("five_servers", five_servers),
+    ("deleting_without_a_look", deleting_without_a_look),
+    (
+        "an_allowance_makes_up_for_clocks_that_differ_by_more",
+        an_allowance_makes_up_for_clocks_that_differ_by_more,
+    ),
+    (
+        "clocks_that_differ_by_more_than_the_guard_break_it",
+        clocks_that_differ_by_more_than_the_guard_break_it,
+    ),
+    (
+        "a_server_that_grants_at_once_after_its_restart_breaks_it",
+        a_server_that_grants_at_once_after_its_restart_breaks_it,
+    ),
+    ("each_planted_mistake_is_found", each_planted_mistake_is_found),
+];

@@ -11,6 +11,7 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use crate::Searches;
 use crate::values::options::Protocol;
 use run::{Conditions, Run};
 
@@ -67,18 +68,17 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
 
 /// Panics if there is an overlap, or if so little happened that the search proves nothing.
 fn assert_no_overlap(conditions: Conditions, runs: u32, grants: u64) {
-    let totals = search(conditions, runs).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+    let totals =
+        search(conditions, crate::runs(runs)).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
     let Totals { extensions, certified, tokens, .. } = totals;
     let happened = extensions > grants / 50 && certified > grants / 80 && tokens as u64 > grants / 4;
     assert!(totals.grants > grants && happened, "little happened: {totals:?}");
 }
 
-#[test]
 fn there_is_no_overlap_within_the_guard() {
     assert_no_overlap(WITHIN_THE_GUARD, 4000, 8_000);
 }
 
-#[test]
 fn watched_needs_neither_equal_expirations_nor_quick_commands() {
     let conditions =
         Conditions { expirations: [6000, 200, 1500], skew: 900, delay: 3000, ..WITHIN_THE_GUARD };
@@ -89,7 +89,6 @@ fn watched_needs_neither_equal_expirations_nor_quick_commands() {
     }
 }
 
-#[test]
 fn ttl_needs_no_clocks_that_agree() {
     let hours = 4 * 3_600_000;
     for expirations in [[1500; 3], [6000, 200, 1500]] {
@@ -104,7 +103,6 @@ fn ttl_needs_no_clocks_that_agree() {
     }
 }
 
-#[test]
 fn all_protocols_mix_within_the_guard() {
     for protocols in [
         [Protocol::Classic, Protocol::Watched, Protocol::Ttl],
@@ -116,7 +114,6 @@ fn all_protocols_mix_within_the_guard() {
     }
 }
 
-#[test]
 fn a_wait_for_a_connection_does_not_use_up_the_guard() {
     for protocols in [[Protocol::Classic; 3], [Protocol::Classic, Protocol::Watched, Protocol::Ttl]] {
         // The delay is shorter by the time that a takeover may wait.
@@ -125,7 +122,6 @@ fn a_wait_for_a_connection_does_not_use_up_the_guard() {
     }
 }
 
-#[test]
 fn a_lock_that_is_handed_over_has_one_holder() {
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
         for clears in [false, true] {
@@ -137,48 +133,44 @@ fn a_lock_that_is_handed_over_has_one_holder() {
                 waits: true,
                 ..WITHIN_THE_GUARD
             };
-            let totals = search(conditions, 6000).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            let totals = search(conditions, crate::runs(6000))
+                .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
             assert!(totals.handed_over > 10, "little happened: {totals:?}");
         }
     }
 }
 
 /// One that holds by Ttl crashes, or is late, and two gems from 1.4.3 on wait: their clocks are ahead, or the server is late.
-#[test]
 fn beside_newer_gems_ttl_lets_in_one_at_a_time() {
     for (skew, delay, waits) in [(5000, 300, false), (300, 4000, false), (4500, 300, true), (0, 2500, true)] {
         let protocols = [Protocol::Ttl; 3];
         let conditions = Conditions { protocols, skew, delay, waits, gems: true, ..WITHIN_THE_GUARD };
         for expirations in [[1500; 3], [6000, 1500, 1500]] {
             let conditions = Conditions { expirations, ..conditions };
-            let totals = search(conditions, 2000).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            let totals = search(conditions, crate::runs(2000))
+                .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
             assert!(totals.grants > 2_000, "little happened: {totals:?}");
         }
     }
 }
 
-#[test]
 fn beside_newer_gems_there_are_overlaps_after_a_crash_of_watched() {
     let conditions = Conditions { protocols: [Protocol::Watched; 3], gems: true, ..WITHIN_THE_GUARD };
     assert!(search(conditions, 20_000).is_err());
 }
 
-#[test]
 fn there_are_overlaps_when_commands_take_longer_than_the_guard() {
     assert!(search(Conditions { delay: 3000, ..WITHIN_THE_GUARD }, 20_000).is_err());
 }
 
-#[test]
 fn there_are_overlaps_when_expirations_differ() {
     assert!(search(Conditions { expirations: [6000, 200, 6000], ..WITHIN_THE_GUARD }, 20_000).is_err());
 }
 
-#[test]
 fn there_are_overlaps_when_clocks_are_further_apart_than_the_guard() {
     assert!(search(Conditions { skew: 2000, ..WITHIN_THE_GUARD }, 20_000).is_err());
 }
 
-#[test]
 fn a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks() {
     for protocols in [
         [Protocol::Classic; 3],
@@ -191,3 +183,33 @@ fn a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks() {
         assert_no_overlap(conditions, 4000, 3_000);
     }
 }
+
+pub(crate) const SEARCHES: &Searches = &[
+    ("there_is_no_overlap_within_the_guard", there_is_no_overlap_within_the_guard),
+    (
+        "watched_needs_neither_equal_expirations_nor_quick_commands",
+        watched_needs_neither_equal_expirations_nor_quick_commands,
+    ),
+    ("ttl_needs_no_clocks_that_agree", ttl_needs_no_clocks_that_agree),
+    ("all_protocols_mix_within_the_guard", all_protocols_mix_within_the_guard),
+    ("a_wait_for_a_connection_does_not_use_up_the_guard", a_wait_for_a_connection_does_not_use_up_the_guard),
+    ("a_lock_that_is_handed_over_has_one_holder", a_lock_that_is_handed_over_has_one_holder),
+    ("beside_newer_gems_ttl_lets_in_one_at_a_time", beside_newer_gems_ttl_lets_in_one_at_a_time),
+    (
+        "beside_newer_gems_there_are_overlaps_after_a_crash_of_watched",
+        beside_newer_gems_there_are_overlaps_after_a_crash_of_watched,
+    ),
+    (
+        "there_are_overlaps_when_commands_take_longer_than_the_guard",
+        there_are_overlaps_when_commands_take_longer_than_the_guard,
+    ),
+    ("there_are_overlaps_when_expirations_differ", there_are_overlaps_when_expirations_differ),
+    (
+        "there_are_overlaps_when_clocks_are_further_apart_than_the_guard",
+        there_are_overlaps_when_clocks_are_further_apart_than_the_guard,
+    ),
+    (
+        "a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks",
+        a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks,
+    ),
+];

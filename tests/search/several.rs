@@ -10,7 +10,8 @@ use std::cell::Cell;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::values::options::Protocol;
+use crate::Searches;
+use crate::values::options::Protocol::{self, Classic, Ttl, Watched};
 use run::Run;
 
 /// How long a command may be on its way within the guard, in milliseconds, and how far the clock of each client is ahead of that of the one
@@ -36,37 +37,31 @@ fn search(protocols: [Protocol; 2], times: [u64; 2], runs: u32) -> Result<[u64; 
     searched.map(|()| totals.get()).map_err(|error| error.to_string())
 }
 
-/// Each mixture of protocols is a test of its own, so that they run at the same time.
-macro_rules! mixtures {
-    ($($name:ident: $protocols:expr, $times:expr;)*) => { $(
-        #[test]
-        fn $name() {
-            no_key_has_two_holders_and_each_call_ends($protocols, $times);
-        }
-    )* };
-}
-
-mixtures! {
-    classic: [Protocol::Classic; 2], WITHIN_THE_GUARD;
-    classic_and_watched: [Protocol::Classic, Protocol::Watched], WITHIN_THE_GUARD;
-    ttl_and_classic: [Protocol::Ttl, Protocol::Classic], WITHIN_THE_GUARD;
-    // These need no quick commands, and Ttl no clocks that agree: here they are two hours apart.
-    watched: [Protocol::Watched; 2], [3000, 0];
-    ttl: [Protocol::Ttl; 2], [3000, 0];
-    ttl_with_clocks_hours_apart: [Protocol::Ttl; 2], [3000, 7_200_000];
-}
-
-fn no_key_has_two_holders_and_each_call_ends(protocols: [Protocol; 2], times: [u64; 2]) {
+fn holds(protocols: [Protocol; 2], times: [u64; 2]) {
     const RUNS: u32 = 1500;
-    let [at_once, waited] = search(protocols, times, RUNS)
+    let [at_once, waited] = search(protocols, times, crate::runs(RUNS))
         .unwrap_or_else(|problem| panic!("{protocols:?}, {times:?} ms: {problem}"));
     let least = u64::from(RUNS) / 30;
     let happened = at_once > least && waited > least;
     assert!(happened, "{protocols:?}: too little happened: {at_once} and {waited}");
 }
 
-#[test]
 fn there_are_two_holders_when_commands_take_longer_than_the_guard() {
-    let problem = search([Protocol::Classic; 2], [3000, 0], 20_000).expect_err("an overlap is found");
+    let problem = search([Classic; 2], [3000, 0], 20_000).expect_err("an overlap is found");
     assert!(problem.contains("two clients hold a key"), "{problem}");
 }
+
+/// Each mixture of protocols is a search of its own, so that they run at the same time.
+pub(crate) const SEARCHES: &Searches = &[
+    ("classic", || holds([Classic; 2], WITHIN_THE_GUARD)),
+    ("classic_and_watched", || holds([Classic, Watched], WITHIN_THE_GUARD)),
+    ("ttl_and_classic", || holds([Ttl, Classic], WITHIN_THE_GUARD)),
+    // These need no quick commands, and Ttl no clocks that agree: here they are two hours apart.
+    ("watched", || holds([Watched; 2], [3000, 0])),
+    ("ttl", || holds([Ttl; 2], [3000, 0])),
+    ("ttl_with_clocks_hours_apart", || holds([Ttl; 2], [3000, 7_200_000])),
+    (
+        "there_are_two_holders_when_commands_take_longer_than_the_guard",
+        there_are_two_holders_when_commands_take_longer_than_the_guard,
+    ),
+];

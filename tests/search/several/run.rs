@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::client::{Answer, Client, Doing, KEYS, Rules, Then, Trip};
-use crate::rules::acquire::{self, Cue, Held, Params, first_command};
+use crate::rules::acquire::{Cue, Held, Params, first_command};
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Owned, Release};
-use crate::rules::simulated::{Server, Watching};
 use crate::rules::task::Task;
 use crate::rules::{Command, Reply, Request, Step};
+use crate::simulated::{Server, Watching};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
@@ -45,7 +45,7 @@ impl Run {
     fn new(protocols: [Protocol; 2], [delay, skew]: [u64; 2]) -> Self {
         let keys = [vec![0, 1, 2], vec![0], vec![1, 2], vec![0, 2]];
         let client = |(n, keys): (usize, Vec<usize>)| Client::new(protocols[n / 2], keys);
-        let past = || Server::holding(Some(b"1532000016.5".to_vec()));
+        let past = || crate::holding(Some(b"1532000016.5".to_vec()));
         Self {
             time: START,
             delay: delay * 1000,
@@ -260,7 +260,7 @@ impl Run {
     fn acquire(&mut self, n: usize, first: Option<Answer>) {
         let (params, now) = (self.params(n), self.now(n));
         let cue = first.map_or(Cue::Ask, |Answer { lease, reply }| Cue::Sent(lease, reply));
-        let (attempt, step) = acquire::stepped(params, cue, now);
+        let (attempt, step) = crate::stepped(params, cue, now);
         self.clients[n].rules = Rules::Acquiring(attempt);
         self.act(n, step);
     }

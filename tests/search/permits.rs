@@ -2,14 +2,32 @@
 //! two clients that hold a lock at the same time, each within its lease.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::*;
+use crate::Searches;
+use crate::rules::acquire::{Held, Params};
+use crate::rules::lease::Lease;
 use crate::rules::owned::{self, HandedOver, Owned};
-use crate::rules::simulated::{Server, Watching};
+use crate::rules::task::Task;
+use crate::rules::{Command, Reply, Step};
+use crate::simulated::{Server, Watching};
+use crate::values::clock::{Now, Uptime, Wall};
+use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
+use stepped::{Action, Stepped};
+
+#[allow(dead_code, reason = "the tests of the library use all of it")]
+mod stepped;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const PAST: &[u8] = b"1532000016.5";
+
+fn start() -> Now {
+    Now { wall: Wall(1_795_000_000_000_000), uptime: Uptime::of(HOUR) }
+}
 
 /// One of the clients of the search.
 #[derive(Default)]
@@ -92,7 +110,7 @@ impl Search {
                 self.nonces += 1_000_000;
                 let options = expiring_briefly(protocol);
                 let nonce = Nonce::from_random(self.nonces + u64::from(choice));
-                let params = Params { nonce, ..params(options) };
+                let params = Params { options, auto: false, deadline: None, retry_for: HOUR, nonce };
                 let (attempt, action) = Stepped::start(params, 2, now);
                 self.clients[n].attempt = Some(attempt);
                 action
@@ -166,7 +184,7 @@ fn search(protocol: Protocol, skew: Duration, runs: u32) -> Result<u64, String> 
     let steps = prop::collection::vec((0..4_usize, any::<u8>(), pause), 1..250);
     TestRunner::new(config)
         .run(&steps, |steps| {
-            let server = |value: Option<&[u8]>| Server::holding(value.map(<[u8]>::to_vec));
+            let server = |value: Option<&[u8]>| crate::holding(value.map(<[u8]>::to_vec));
             let servers = [server(Some(PAST)), server(None)];
             let mut search = Search { time: 0, skew, servers, clients: Default::default(), nonces: 0 };
             for (n, choice, millis) in steps {
@@ -181,7 +199,6 @@ fn search(protocol: Protocol, skew: Duration, runs: u32) -> Result<u64, String> 
         .map_err(|error| error.to_string())
 }
 
-#[test]
 fn no_permit_has_two_holders() {
     let hours = Duration::from_secs(7200);
     for (protocol, skew) in [
@@ -190,12 +207,20 @@ fn no_permit_has_two_holders() {
         (Protocol::Ttl, Duration::ZERO),
         (Protocol::Ttl, hours),
     ] {
-        let grants = search(protocol, skew, 1500).unwrap_or_else(|steps| panic!("{protocol:?}: {steps}"));
+        let grants =
+            search(protocol, skew, crate::runs(1500)).unwrap_or_else(|steps| panic!("{protocol:?}: {steps}"));
         assert!(grants > 10_000, "little happened: {grants} grants");
     }
 }
 
-#[test]
 fn a_permit_has_two_holders_when_clocks_are_further_apart_than_the_guard() {
     assert!(search(Protocol::Classic, Duration::from_secs(2), 20_000).is_err());
 }
+
+pub(crate) const SEARCHES: &Searches = &[
+    ("no_permit_has_two_holders", no_permit_has_two_holders),
+    (
+        "a_permit_has_two_holders_when_clocks_are_further_apart_than_the_guard",
+        a_permit_has_two_holders_when_clocks_are_further_apart_than_the_guard,
+    ),
+];

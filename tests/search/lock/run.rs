@@ -11,9 +11,9 @@ use std::time::Duration;
 use crate::rules::acquire::{self, Cue, Observation, Params};
 use crate::rules::lease::End;
 use crate::rules::owned::Release;
-use crate::rules::simulated::{Server, Watching};
 use crate::rules::task::Task;
 use crate::rules::{Command, Reply, Request, Step};
+use crate::simulated::{Server, Watching};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
@@ -146,7 +146,7 @@ impl Run {
         Self {
             conditions,
             time: START,
-            server: Server::holding((!conditions.gems).then(|| b"1532000016.5".to_vec())),
+            server: crate::holding((!conditions.gems).then(|| b"1532000016.5".to_vec())),
             clients: clients.collect(),
             late: Vec::new(),
             log: None,
@@ -296,7 +296,7 @@ impl Run {
         let auto = options.protocol == Protocol::Auto;
         let options = options.on(client.server);
         let params = Params { options, auto, deadline: None, retry_for: Duration::from_secs(5), nonce };
-        let (attempt, step) = acquire::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
+        let (attempt, step) = crate::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
         client.attempt = Some(attempt);
         self.act(n, step);
     }

@@ -1,0 +1,75 @@
+//! Random searches over the rules of the library: simulated clients take steps in a random order on a simulated server, and after each step
+//! laws are checked. Each search has conditions under which no law may be broken, and others, or planted mistakes, under which one
+//! must be: otherwise it would prove nothing. proptest shortens what breaks a law to the fewest steps.
+//!
+//! | search | what it runs |
+//! |---|---|
+//! | `lock` | clients and gems on one key: they acquire, extend, hand over, count, release, crash |
+//! | `permits` | clients that want one of two locks |
+//! | `several` | clients that want some of three keys |
+//! | `quorum` | clients that want a majority of servers |
+//!
+//! `rules`, `values` and `simulated` are links to the library's files.
+//!
+//! `SETNX_LOCK_SEARCH_RUNS=10` makes ten times as many runs where no law may be broken.
+
+// The tests in the library's files are run there.
+#![cfg(not(test))]
+
+#[allow(dead_code, unused_imports, unreachable_pub, missing_docs, reason = "the library uses all of it")]
+mod rules;
+mod simulated;
+#[allow(dead_code, unused_imports, unreachable_pub, missing_docs, reason = "the library uses all of it")]
+mod values;
+
+mod lock;
+mod permits;
+mod quorum;
+mod several;
+
+use std::env;
+
+use rules::Step;
+use rules::acquire::{Attempt, Cue, Held, Params, acquire};
+use rules::task::Task;
+use simulated::Server;
+use values::clock::Now;
+
+/// Searches with their names.
+type Searches = [(&'static str, fn())];
+
+/// Returns the searches with their names.
+#[must_use]
+pub fn searches() -> Vec<(String, fn())> {
+    let parts = [
+        ("lock", lock::SEARCHES),
+        ("permits", permits::SEARCHES),
+        ("several", several::SEARCHES),
+        ("quorum", quorum::SEARCHES),
+    ];
+    let named = |(part, searches): (&str, &Searches)| {
+        let name = |(name, search): &(&str, fn())| (format!("{part}::{name}"), *search);
+        searches.iter().map(name).collect::<Vec<_>>()
+    };
+    parts.into_iter().flat_map(named).collect()
+}
+
+/// A server whose key holds this.
+fn holding(value: Option<Vec<u8>>) -> Server {
+    let mut server = Server::default();
+    server.set(value);
+    server
+}
+
+/// Begins an attempt to acquire a lock.
+fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<Held>) {
+    Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
+}
+
+/// Returns how many runs a search makes in which no law may be broken.
+fn runs(usual: u32) -> u32 {
+    let factor = env::var("SETNX_LOCK_SEARCH_RUNS").map_or(1, |factor| {
+        factor.parse().unwrap_or_else(|_| panic!("SETNX_LOCK_SEARCH_RUNS={factor} is not a number"))
+    });
+    usual * factor
+}

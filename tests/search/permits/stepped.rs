@@ -1,0 +1,1 @@
+../../../src/rules/choose/tests/stepped.rs
