@@ -16,6 +16,7 @@ mod pooled;
 mod resp;
 #[cfg(test)]
 pub(crate) mod scripted;
+mod slots;
 mod transactions;
 mod trip;
 
@@ -72,6 +73,17 @@ pub(crate) struct Sent {
     pub(crate) reply: Option<Result<Reply, Failure>>,
     /// `None` if nothing was sent behind it.
     pub(crate) behind: Option<Result<Reply, Failure>>,
+    /// Set if the change was not carried out, and why is unknown: other keys were in its transaction.
+    undecided: Option<Undecided>,
+}
+
+/// Why a transaction of several keys was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Undecided {
+    /// One of the keys was written meanwhile, or a change was refused, or two were of one key.
+    Together,
+    /// The keys have several slots of a cluster.
+    CrossSlot,
 }
 
 impl Sent {
@@ -83,10 +95,28 @@ impl Sent {
         }
     }
 
+    /// Replaces it by what came of [sending the rest again](Self::again).
+    fn replace(&mut self, again: Self) {
+        let behind = self.behind.take();
+        *self = again;
+        self.behind = self.behind.take().or(behind);
+    }
+
+    /// Returns what is to be sent again of a trip: what went behind the command has been carried out, unless it was refused.
+    fn again<'a>(&self, trip: &Trip<'a>) -> Trip<'a> {
+        let goes_again = self.behind.is_none() || is_refused(self.behind.as_ref());
+        Trip { behind: trip.behind.filter(|_| goes_again), ..*trip }
+    }
+
     /// Returns what came of a command that needed no watch.
     pub(crate) fn own(self) -> Result<Reply, Failure> {
         self.reply.unwrap_or(Err(Failure::TooLate))
     }
+}
+
+/// Returns true if the server has refused a command.
+fn is_refused(outcome: Option<&Result<Reply, Failure>>) -> bool {
+    matches!(outcome, Some(Err(Failure::Refused(_))))
 }
 
 /// What the engine needs of a server.
@@ -94,8 +124,8 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Sends what one key sends, with what other threads send, and returns what came of it.
     fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent;
 
-    /// Sends what several keys send together, and returns what came of each. Those that are changed by transactions are changed by one:
-    /// none of them if any was written meanwhile.
+    /// Sends what several keys send together, and returns what came of each. Those that are changed by transactions share one, as far as
+    /// that is carried out.
     fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent>;
 
     /// Returns host and port of the server, if they are known.

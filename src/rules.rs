@@ -173,7 +173,7 @@ pub(crate) enum Reply {
     Expiring(Vec<u8>, Duration),
     /// To MGET. A key that holds something else than a string looks absent.
     Bulks(Vec<Option<Vec<u8>>>),
-    /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because the key had been
+    /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because this key had been
     /// written since it was watched.
     Executed(Option<i64>),
     /// The server refused: the command was not carried out.
@@ -210,6 +210,8 @@ pub(crate) enum GiveUp {
     Io,
     /// There was no connection until the attempt gave up, and nothing is in doubt.
     Unsent,
+    /// Nothing was carried out: the key was written each time after it had been read, and holds this holder's value still.
+    Rewritten,
 }
 
 /// What a task does next.

@@ -81,8 +81,6 @@ pub(crate) struct Engine {
     /// Wakes the threads that wait for a loss.
     changes: Arc<Changes>,
     compared_readers: Arc<ComparedReaders>,
-    /// Until when no transaction on several keys is sent, since the server has refused one, in microseconds of uptime.
-    refuses_many_until: Arc<AtomicU64>,
     /// When a wait last ended because the server was unreachable, in microseconds of uptime; 0 is never.
     unreachable_since: Arc<AtomicU64>,
 }
@@ -111,7 +109,6 @@ impl Engine {
             keeper: Arc::new(Timer::new("setnx-lock keeper", keeper::work)),
             changes: Arc::default(),
             compared_readers: Arc::default(),
-            refuses_many_until: Arc::default(),
             unreachable_since: Arc::default(),
         }
     }

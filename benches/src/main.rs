@@ -14,7 +14,6 @@ mod moment;
 mod options;
 mod peer;
 mod plot;
-mod relay;
 mod report;
 mod rounds;
 mod selection;

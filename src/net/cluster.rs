@@ -3,7 +3,6 @@
 mod asking;
 mod redirection;
 mod slot_map;
-mod slots;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +15,8 @@ use super::errors::{ConnectError, Failure, Refusal};
 use super::limits::Limits;
 use super::own::OwnSource;
 use super::pooled::{PooledBackend, pause};
-use super::{Backend, Sent, Trip};
+use super::slots::{side_prefix, slot_of};
+use super::{Backend, Sent, Trip, is_refused};
 use crate::rules::{Command, Reply, Request};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
@@ -24,7 +24,6 @@ use crate::values::version::Version;
 pub(super) use asking::Asking;
 use redirection::{Next, next_for};
 use slot_map::{Range, SlotMap};
-use slots::{side_prefix, slot_of};
 
 /// How long an unreachable node is tried before the cluster is asked which node has the slot now.
 const LOOK: Duration = Duration::from_millis(50);
@@ -66,7 +65,7 @@ impl ClusterBackend {
     }
 
     fn new_node(&self, address: &Address) -> Arc<Node> {
-        Arc::new(PooledBackend::own(self.opener.at(address), self.pool_size, self.retry_for))
+        Arc::new(PooledBackend::own(self.opener.at(address), self.pool_size, self.retry_for).in_cluster())
     }
 
     /// Asks the nodes, this one first, which has which slot, unless another thread has asked since `seen` was read, or just now.
@@ -143,13 +142,8 @@ impl ClusterBackend {
                     next = Some(wanted);
                     again.push(at);
                 }
-                let behind = sent[at].behind.take();
-                sent[at] = outcome;
-                // What goes behind may have been carried out, where its key is still: then it is not sent again.
-                sent[at].behind = behind.filter(|_| trips[at].behind.is_none()).or(sent[at].behind.take());
-                if sent[at].behind.is_some() && !is_refused(sent[at].behind.as_ref()) {
-                    trips[at].behind = None;
-                }
+                sent[at].replace(outcome);
+                trips[at] = sent[at].again(&trips[at]);
             }
             let at_once = match &next {
                 None => return sent,
@@ -237,11 +231,6 @@ fn reads(command: &Command) -> Option<&[Key]> {
 
 fn are_in_one_slot(keys: &[Key]) -> bool {
     keys.iter().all(|key| slot_of(key) == slot_of(&keys[0]))
-}
-
-/// Returns true if a node has refused a command.
-fn is_refused(outcome: Option<&Result<Reply, Failure>>) -> bool {
-    matches!(outcome, Some(Err(Failure::Refused(_))))
 }
 
 impl Backend for ClusterBackend {

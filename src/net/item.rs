@@ -4,6 +4,7 @@ use std::{io, mem, vec};
 
 use redis::Value;
 
+use super::Undecided;
 use super::codec;
 use super::connections::Known;
 use super::errors::{Failure, Refusal, RefusalKind, TransportError};
@@ -79,6 +80,21 @@ impl Item {
         let is_new = server.version.is_none_or(|version| version >= self.needs.min_version());
         let is_settled = !self.grants || server.settled_at <= now.uptime;
         is_new && is_settled && self.before.is_none_or(|end| !end.has_passed(now))
+    }
+
+    /// Returns why it is unknown what the change would have come to by itself, if a transaction of several keys was not carried out: unless the
+    /// server said so of this change.
+    pub(super) fn undecided(&self) -> Option<Undecided> {
+        match (&self.state, self.replies.as_slice()) {
+            (ItemState::Replied, [own, exec]) if refusal(own).is_none() => match exec {
+                Value::Nil => Some(Undecided::Together),
+                exec => refusal(exec).map(|refusal| match refusal.kind() {
+                    RefusalKind::CrossSlot => Undecided::CrossSlot,
+                    _ => Undecided::Together,
+                }),
+            },
+            _ => None,
+        }
     }
 
     pub(super) fn is_sent(&self) -> bool {
@@ -203,7 +219,7 @@ impl<'a> Replies<'a> {
         item.state = ItemState::Replied;
     }
 
-    /// Gives changes of one transaction their replies, and each its part of the reply to EXEC. Returns whether one was refused.
+    /// Gives changes of one transaction their replies, and each its part of the reply to EXEC. Returns whether it may be open still.
     pub(super) fn give_changes(&mut self, items: &mut [&mut Item]) -> bool {
         if let [one] = items {
             return self.give_change(one);
@@ -228,13 +244,12 @@ impl<'a> Replies<'a> {
                 return false;
             }
         };
-        let is_refused = |(own, exec): (&Value, &Value)| refusal(own).is_some() || refused_in(exec);
-        let refused = all.replies.iter().zip(&each).any(is_refused);
+        let may_be_open = each.iter().any(leaves_open);
         for (item, (own, exec)) in items.iter_mut().zip(all.replies.into_iter().zip(each)) {
             item.replies.extend([own, exec]);
             item.state = ItemState::Replied;
         }
-        refused
+        may_be_open
     }
 
     /// The same for one, whose replies are its own.
@@ -248,7 +263,7 @@ impl<'a> Replies<'a> {
                     Value::Array(results) if results.len() + usize::from(refused) != 1 => {
                         codec::unexpected("EXEC", Some(exec))
                     }
-                    exec => return refused || refused_in(exec),
+                    exec => return leaves_open(exec),
                 }
             }
             (ItemState::Lost(error), _) => error.clone(),
@@ -290,10 +305,19 @@ fn split_exec(changes: &[Value], exec: Value) -> Result<Vec<Value>, TransportErr
     }
 }
 
-fn refused_in(exec: &Value) -> bool {
-    match exec {
-        Value::Array(results) => results.iter().any(|result| refusal(result).is_some()),
-        exec => refusal(exec).is_some(),
+/// Returns true if the transaction may be open after this reply to EXEC: up to 2.4 a server that is over its memory refuses EXEC itself.
+fn leaves_open(exec: &Value) -> bool {
+    refusal(exec).is_some_and(|refusal| !refusal.text().starts_with("EXECABORT"))
+}
+
+/// Returns true if no transaction is open after this reply to DISCARD.
+pub(super) fn is_closed_by(discard: &[Value]) -> bool {
+    match discard {
+        [reply] => {
+            *reply == Value::Okay
+                || refusal(reply).is_some_and(|refusal| refusal.text().ends_with("without MULTI"))
+        }
+        _ => false,
     }
 }
 

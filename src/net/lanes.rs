@@ -3,7 +3,8 @@
 //! next leader, and only then wakes the threads whose replies it has. So the server works while threads wake up.
 //!
 //! A thread may have a connection for itself, such as one that sends for many keys: it takes its place in the queue, which is not sent
-//! beyond it, and is given the next lane that has nothing to carry.
+//! beyond it, and is given the next lane that has nothing to carry. Of jobs in groups, those of one group go in a trip; the others keep
+//! their places.
 //!
 //! Why no thread waits for ever. `shared` holds the idle lanes and the queue, and counts the leaders: the threads that lead a lane or have one
 //! for themselves, and the attempts to connect.
@@ -63,7 +64,18 @@ struct Shared<J, C> {
 
 struct Queued<J, C> {
     slot: Arc<Slot<J, C>>,
-    alone: bool,
+    company: Company,
+}
+
+/// What a job may go in one trip with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Company {
+    /// Any other.
+    Any,
+    /// Any other, but of those in groups only its own.
+    Group(u16),
+    /// None: its thread has the lane for itself.
+    None,
 }
 
 /// How a thread may become a leader.
@@ -89,11 +101,11 @@ impl<J, C> Lanes<J, C> {
         Self { shared: Mutex::new(Shared { idle, leaders: 0, opening: 0, queue }) }
     }
 
-    /// Gives this thread an idle lane, or queues its slot. `alone`: it will have the lane for itself.
+    /// Gives this thread an idle lane, or queues its slot.
     pub(crate) fn enter(
         &self,
         slot: &Arc<Slot<J, C>>,
-        alone: bool,
+        company: Company,
         terms: Terms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
     ) -> Entered<J, C> {
         // Closing takes a system call each, which is left until the lock is free.
@@ -102,7 +114,7 @@ impl<J, C> Lanes<J, C> {
         if let Some(lane) = shared.take_idle(terms.most, terms.usable, &mut unusable) {
             return Entered::Leads(lane);
         }
-        shared.queue.push_back(Queued { slot: Arc::clone(slot), alone });
+        shared.queue.push_back(Queued { slot: Arc::clone(slot), company });
         Entered::Waits { opens: shared.opens(terms.most, terms.may_open) }
     }
 
@@ -122,15 +134,15 @@ impl<J, C> Lanes<J, C> {
         Entered::Waits { opens: shared.opens(terms.most, terms.may_open) }
     }
 
-    /// Takes what is queued into the lane's batch, up to a thread that is to have a lane for itself.
-    pub(crate) fn fill(&self, lane: &mut Lane<J, C>) {
-        self.lock().fill(lane);
+    /// Takes what is queued and may go with this job into the lane's batch, up to a thread that is to have a lane for itself.
+    pub(crate) fn fill(&self, lane: &mut Lane<J, C>, with: Company) {
+        self.lock().fill(lane, with);
     }
 
     /// The same for a leader whose job is done: a lane for which nothing is queued ends.
     pub(crate) fn fill_or_end(&self, mut lane: Lane<J, C>) -> Option<Lane<J, C>> {
         let mut shared = self.lock();
-        shared.fill(&mut lane);
+        shared.fill(&mut lane, Company::Any);
         if lane.batch.is_empty() {
             shared.end(Some(lane));
             return None;
@@ -211,9 +223,20 @@ impl<J, C> Shared<J, C> {
         None
     }
 
-    fn fill(&mut self, lane: &mut Lane<J, C>) {
-        let count = self.queue.iter().position(|queued| queued.alone).unwrap_or(self.queue.len());
-        lane.batch.extend(self.queue.drain(..count).map(|queued| queued.slot));
+    fn fill(&mut self, lane: &mut Lane<J, C>, with: Company) {
+        let (mut goes, mut at) = (with, 0);
+        while let Some(Queued { company, .. }) = self.queue.get(at) {
+            match (*company, goes) {
+                (Company::None, _) => break,
+                (Company::Group(group), Company::Group(going)) if group != going => {
+                    at += 1;
+                    continue;
+                }
+                (Company::Group(_), _) => goes = *company,
+                (Company::Any, _) => {}
+            }
+            lane.batch.extend(self.queue.remove(at).map(|queued| queued.slot));
+        }
     }
 
     fn end(&mut self, lane: Option<Lane<J, C>>) {

@@ -11,13 +11,12 @@ use std::time::Duration;
 
 use super::connections::{Connection, LockConnection as _, Opener, Source};
 use super::errors::{Failure, TransportError};
-use super::lanes::Told;
+use super::lanes::{Company, Told};
 use super::limits::Limits;
 use super::patience::SMALL;
 use super::pooled::PooledBackend;
 use super::trip::{Place, TripState, Wire};
 use super::{Sent, Trip};
-use crate::rules::Reply;
 use crate::values::clock::{self, Now, Uptime};
 use leading::Leading;
 pub(crate) use source::{Alone, OwnSource};
@@ -70,12 +69,12 @@ impl PooledBackend<OwnSource> {
 impl OwnSource {
     /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
     /// another slot.
-    fn carry(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Result<Sent, Failure> {
+    fn carry(&self, trip: &Trip<'_>, company: Company, limits: &Limits<'_>) -> Result<Sent, Failure> {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()));
         slot.job().set(trip, limits.needs, limits.grants);
-        let finished = match self.wait_for_lane(&slot, false, limits) {
-            Ok(Told::Lead(lane)) => self.lead(lane, &slot, finished, limits),
+        let finished = match self.wait_for_lane(&slot, company, limits) {
+            Ok(Told::Lead(lane)) => self.lead(lane, &slot, company, finished, limits),
             Ok(Told::Done) => finished,
             Err(Failure::NoConnection { cause, .. }) => {
                 // It includes the wait for another thread.
@@ -87,14 +86,10 @@ impl OwnSource {
             Err(failure) => return Err(failure),
         };
         let mut job = slot.job();
-        let mut sent = job.end(trip);
+        let sent = job.end(trip);
         let gone = slot.is_gone();
         if gone {
             job.abandon(trip);
-        }
-        // Which of several keys a refusal was for shows when each is changed alone.
-        if job.refused_together && matches!(sent.reply, Some(Err(Failure::Refused(_)))) {
-            sent.reply = Some(Ok(Reply::Executed(None)));
         }
         drop(job);
         if !gone {
@@ -109,6 +104,7 @@ impl OwnSource {
         &self,
         lane: Lane,
         slot: &Arc<Slot>,
+        company: Company,
         finished: Vec<Arc<Slot>>,
         limits: &Limits<'_>,
     ) -> Vec<Arc<Slot>> {
@@ -116,7 +112,7 @@ impl OwnSource {
         let mut leading = Leading::of(lanes, slot, lane, finished, limits.report);
         if let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) {
             lane.batch.push(Arc::clone(slot));
-            lanes.fill(lane);
+            lanes.fill(lane, company);
             self.send(lane);
         }
         let mut answered_by = limits.answered_by;
@@ -136,7 +132,7 @@ impl OwnSource {
             if done && !open {
                 return leading.send_and_pass_on(|lane| self.send(lane));
             }
-            lanes.fill(lane);
+            lanes.fill(lane, Company::Any);
             self.send(lane);
             // A DISCARD alone has no thread that waits for it.
             if done && !lane.batch.is_empty() {
@@ -207,15 +203,16 @@ impl Source for OwnSource {
 
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
         let slot = Slot::new(TripState::default());
-        let Told::Lead(lane) = self.wait_for_lane(&slot, true, limits)? else {
+        let Told::Lead(lane) = self.wait_for_lane(&slot, Company::None, limits)? else {
             unreachable!("its job is in no batch")
         };
         Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))
     }
 
     /// `None`: it may not be sent any more, or not to this server, or the server had no room.
-    fn share(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Option<Sent> {
-        match self.carry(trip, limits) {
+    fn share(&self, trip: &Trip<'_>, slot: Option<u16>, limits: &Limits<'_>) -> Option<Sent> {
+        let company = slot.filter(|_| trip.watch.is_some()).map_or(Company::Any, Company::Group);
+        match self.carry(trip, company, limits) {
             Ok(Sent { watched: None, reply: None, .. }) => None,
             Ok(sent) => Some(sent),
             Err(failure) => Some(Sent::failed(trip, failure)),

@@ -1,6 +1,8 @@
 //! The backend over a source of connections: has a command sent with those of other threads where the source does that, or borrows a connection.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fmt, slice, thread};
 
@@ -8,17 +10,21 @@ use redis::cmd;
 
 use super::cluster::Asking;
 use super::connections::{Checkout as _, LockConnection, Opener, SharedPool, Source, ask};
-use super::errors::{ConnectError, Failure, RefusalKind};
+use super::errors::{ConnectError, Failure, NoConnection, RefusalKind};
 use super::limits::Limits;
+use super::slots::slot_of;
 use super::transactions::Transactions;
 use super::trip::{TripState, Wire};
-use super::{Backend, Heard, Sent, Trip};
+use super::{Backend, Heard, Sent, Trip, Undecided};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
 
 /// How long a server that takes no more clients, or settles, is left alone.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Of so many keys that a transaction has not changed, each goes alone; of more, half of them go together.
+const FEW: usize = 8;
 
 /// Returns true if the server has refused a change since it is a replica now.
 fn is_read_only(sent: &Sent) -> bool {
@@ -44,6 +50,8 @@ thread_local! {
 pub(crate) struct PooledBackend<S> {
     pub(super) pool: S,
     transactions: Transactions,
+    /// True if the server is known to be a node of a cluster, where the keys of a transaction have one slot.
+    in_cluster: AtomicBool,
     pub(super) command_timeout: Duration,
     retry_for: Duration,
 }
@@ -60,7 +68,61 @@ where
 
 impl<S: Source> PooledBackend<S> {
     pub(super) fn over(pool: S, command_timeout: Duration, retry_for: Duration) -> Self {
-        Self { pool, transactions: Transactions::default(), command_timeout, retry_for }
+        let (transactions, in_cluster) = (Transactions::default(), AtomicBool::default());
+        Self { pool, transactions, in_cluster, command_timeout, retry_for }
+    }
+
+    /// Returns it as the backend of a node of a cluster.
+    pub(super) fn in_cluster(self) -> Self {
+        Self { in_cluster: AtomicBool::new(true), ..self }
+    }
+
+    /// Returns the slot of a trip's key, where the keys of a transaction must have one.
+    fn slot(&self, trip: &Trip<'_>) -> Option<u16> {
+        let shares = trip.watch.is_some() && self.in_cluster.load(Ordering::Relaxed);
+        shares.then(|| slot_of(trip.key))
+    }
+
+    /// Sends trips, those of a slot together. What comes of a transaction of several says nothing about one of them: those that it has not
+    /// changed go again in halves, and in the end each alone.
+    fn send_in_parts(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+        let mut all: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
+        let mut parts = self.by_slot(trips, (0..trips.len()).collect());
+        while let Some(part) = parts.pop() {
+            let batch: Vec<Trip<'_>> = part.iter().map(|at| all[*at].again(&trips[*at])).collect();
+            let limits = Limits { decided_at: clock::now(), ..*limits };
+            let sent = if limits.decided_at.uptime < limits.answered_by {
+                self.send_alone(&batch, limits, false)
+            } else {
+                let waited = limits.decided_at.uptime.since(limits.waits_since);
+                let late = Failure::NoConnection { cause: NoConnection::PoolExhausted, waited };
+                batch.iter().map(|trip| Sent::failed(trip, late.clone())).collect()
+            };
+            for (at, sent) in part.iter().zip(sent) {
+                all[*at].replace(sent);
+            }
+            let is_undecided = |at: &usize| all[*at].undecided.is_some();
+            let mut left: Vec<usize> = part.into_iter().filter(is_undecided).collect();
+            if left.iter().any(|at| all[*at].undecided == Some(Undecided::CrossSlot)) {
+                self.in_cluster.store(true, Ordering::Relaxed);
+                parts.extend(self.by_slot(trips, left));
+            } else if left.len() > FEW {
+                let half = left.split_off(left.len() / 2);
+                parts.extend([half, left]);
+            } else {
+                parts.extend(left.into_iter().map(|at| vec![at]));
+            }
+        }
+        all
+    }
+
+    /// Divides places of trips by their slots.
+    fn by_slot(&self, trips: &[Trip<'_>], places: Vec<usize>) -> Vec<Vec<usize>> {
+        let mut slots: BTreeMap<Option<u16>, Vec<usize>> = BTreeMap::new();
+        for at in places {
+            slots.entry(self.slot(&trips[at])).or_default().push(at);
+        }
+        slots.into_values().collect()
     }
 
     /// Sends trips on a connection of the pool, which carries nothing else meanwhile. `asks`: with ASKING before each command.
@@ -114,12 +176,17 @@ impl<S: Source> PooledBackend<S> {
 
     #[inline]
     fn send_one(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
-        if let Some(sent) = self.pool.share(trip, limits) {
-            return sent;
+        let mut shared = match self.pool.share(trip, self.slot(trip), limits) {
+            Some(sent) if sent.undecided.is_none() => return sent,
+            Some(sent) => sent,
+            None => Sent::default(),
+        };
+        if shared.undecided == Some(Undecided::CrossSlot) {
+            self.in_cluster.store(true, Ordering::Relaxed);
         }
-        let limits = Limits { decided_at: clock::now(), ..*limits };
-        let sent = self.send_alone(slice::from_ref(trip), limits, false).pop();
-        sent.unwrap_or_else(|| unreachable!("there is one for each trip"))
+        let rest = shared.again(trip);
+        shared.replace(self.send_in_parts(slice::from_ref(&rest), limits).remove(0));
+        shared
     }
 
     /// Sends again what a replica has refused, if a new connection may lead to the master: at once, then until it does or time is up.
@@ -221,7 +288,7 @@ impl<S: Source> Backend for PooledBackend<S> {
             return trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         }
         let all_refused = |sent: &Vec<Sent>| sent.iter().all(is_read_only);
-        self.send_to_master(limits, |limits| self.send_alone(trips, *limits, false), all_refused)
+        self.send_to_master(limits, |limits| self.send_in_parts(trips, limits), all_refused)
     }
 
     fn wake_waiting(&self) {
@@ -271,3 +338,6 @@ impl<S: Source> fmt::Debug for PooledBackend<S> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

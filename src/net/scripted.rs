@@ -57,7 +57,8 @@ impl Backend for ScriptedBackend {
         };
         assert!(trip.watch.is_none(), "Classic watches nothing");
         let own = reply(&trip.request.command, trip.request.before);
-        Sent { watched: None, reply: own, behind: trip.behind.and_then(|behind| reply(behind, None)) }
+        let behind = trip.behind.and_then(|behind| reply(behind, None));
+        Sent { reply: own, behind, ..Sent::default() }
     }
 
     fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {

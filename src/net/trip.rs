@@ -8,8 +8,8 @@
 //! | WATCH and GET for each, and MULTI | who changes a key if it holds what it should |
 //!
 //! So threads that change keys by transactions share two trips; of several that change one key, the first does. MULTI goes with what is
-//! watched: a server that refuses it does so before any change is on its way. If one of the keys was written meanwhile, none is changed, and
-//! each thread looks again by itself.
+//! watched: a server that refuses it does so before any change is on its way. If one of the keys was written meanwhile, none is changed: that
+//! is [undecided](Undecided) for each key, which then goes alone.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -24,7 +24,7 @@ use super::errors::{Refusal, TransportError};
 use super::item::{self, AfterTrip, Item, Replies};
 use super::limits::{Incident, Limits, Report};
 use super::resp::{Form, Packed};
-use super::{Sent, Trip};
+use super::{Sent, Trip, Undecided};
 use crate::rules::{Change, Command, Reply, Request};
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
@@ -43,8 +43,8 @@ pub(super) struct TripState {
     /// True if it holds that, so that the change goes in the next trip.
     watches: bool,
     pub(super) is_done: bool,
-    /// True if a transaction that changed other keys too was refused.
-    pub(super) refused_together: bool,
+    /// Set if a transaction with other keys too was not carried out.
+    undecided: Option<Undecided>,
     abandoned: Option<Abandoned>,
 }
 
@@ -83,7 +83,7 @@ impl TripState {
             self.look.clear();
         }
         self.abandoned = None;
-        (self.watches, self.is_done, self.refused_together) = (false, false, false);
+        (self.watches, self.is_done, self.undecided) = (false, false, None);
         let key = |command: &Command| if command.is_on_side_key() { trip.side_prefix } else { trip.key };
         self.own.set(key(&trip.request.command), trip.request, needs);
         self.own.grants = grants;
@@ -109,6 +109,7 @@ impl TripState {
             watched: trip.watch.and_then(|watch| self.look.outcome(watch.command)),
             reply: self.own.outcome(&trip.request.command),
             behind: trip.behind.and_then(|behind| self.behind.outcome(behind)),
+            undecided: self.undecided,
         }
     }
 
@@ -160,6 +161,8 @@ pub(super) struct Wire {
     ends: bool,
     /// True if it begins one.
     looks: bool,
+    /// How many keys the open transaction watches.
+    watched: usize,
     /// MULTI, or DISCARD.
     beside: Item,
 }
@@ -231,7 +234,7 @@ impl Wire {
         let mut values = mem::take(&mut self.replies);
         let mut replies = Replies::of(&mut values, ended);
         if self.ends {
-            self.is_watching = read_changes(batch, &mut self.beside, &mut replies);
+            self.is_watching = read_changes(batch, self.watched > 1, &mut self.beside, &mut replies);
         }
         for place in batch {
             let job = &mut *place.job();
@@ -244,7 +247,7 @@ impl Wire {
             }
         }
         if self.looks {
-            self.is_watching = read_looks(batch, &mut self.beside, &mut replies);
+            (self.is_watching, self.watched) = read_looks(batch, &mut self.beside, &mut replies);
         }
         let left = mem::take(&mut replies.left);
         drop(replies);
@@ -278,8 +281,8 @@ impl Wire {
     }
 }
 
-/// Reads the end of a transaction. Returns whether it may be open still.
-fn read_changes(batch: &[impl Place], discard: &mut Item, replies: &mut Replies<'_>) -> bool {
+/// Reads the end of a transaction, which watches `many` keys. Returns whether it may be open still.
+fn read_changes(batch: &[impl Place], many: bool, discard: &mut Item, replies: &mut Replies<'_>) -> bool {
     let mut jobs: Vec<_> = batch.iter().map(Place::job).filter(|job| job.watches && !job.is_done).collect();
     jobs.retain_mut(|job| {
         job.is_done = true;
@@ -288,22 +291,20 @@ fn read_changes(batch: &[impl Place], discard: &mut Item, replies: &mut Replies<
     if jobs.is_empty() {
         discard.set_beside("DISCARD");
         replies.give(discard);
-        replies.left.out_of_order |= discard.replies != [Value::Okay];
+        replies.left.out_of_order |= !item::is_closed_by(&discard.replies);
         return false;
     }
     let mut changes: Vec<&mut Item> = jobs.iter_mut().map(|job| &mut job.own).collect();
-    // Up to 2.4 a server that is over its memory refuses EXEC itself, and the transaction stays open.
-    let refused = replies.give_changes(&mut changes);
-    let refused_together = refused && jobs.len() > 1;
+    let may_be_open = replies.give_changes(&mut changes);
     for job in &mut jobs {
         replies.give(&mut job.behind);
-        job.refused_together = refused_together;
+        job.undecided = if many { job.own.undecided() } else { None };
     }
-    refused
+    may_be_open
 }
 
-/// Reads what each key holds that is watched now. Returns whether a transaction is open.
-fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Replies<'_>) -> bool {
+/// Reads what each key holds that is watched now. Returns whether a transaction is open, and how many there are.
+fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Replies<'_>) -> (bool, usize) {
     let mut jobs: Vec<_> =
         batch.iter().map(Place::job).filter(|job| job.changes.is_some() && !job.is_done).collect();
     for job in &mut jobs {
@@ -324,10 +325,14 @@ fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Replies<'_>)
         job.look.lose_as(multi);
         job.look.replies.extend(multi.replies.iter().cloned());
         // In one transaction two changes of a key would both be carried out.
-        job.watches = is_open && is_expected && (!many || changed.insert(job.changes.clone()));
+        let goes = is_open && is_expected;
+        job.watches = goes && (!many || changed.insert(job.changes.clone()));
         job.is_done = !job.watches;
+        if goes && !job.watches {
+            job.undecided = Some(Undecided::Together);
+        }
     }
-    is_open
+    (is_open, jobs.len())
 }
 
 #[cfg(test)]

@@ -20,8 +20,8 @@ use crate::values::clock::{Now, Uptime};
 use crate::values::options::Protocol;
 use crate::values::value::{LockState, Nonce};
 
-/// How often in a row the key is read again because it was written after it had been read.
-const LOOKS: u32 = 3;
+/// How often the key may be written after it was read.
+pub(crate) const LOOKS: u32 = 3;
 
 /// A lock that is held.
 #[derive(Clone, Debug)]
@@ -208,7 +208,7 @@ pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
 enum Changed {
     /// Carried out: whether our own bytes were found, not those of a loser of the classic takeover, and how many keys there were to change.
     Done { ours: bool, count: i64 },
-    /// The key holds something else, or was written each time after it had been read. It was not changed.
+    /// The key holds something else. It was not changed.
     NotOurs(LossReason),
     /// The reply was lost, and the key holds this since, if it could be read.
     Unanswered { ours: bool, holds: Result<Option<Vec<u8>>, GiveUp> },
@@ -216,13 +216,14 @@ enum Changed {
     NoTransactions,
 }
 
-/// Reads the key and changes it, unless any client writes it in between. It changes our own bytes also after our lease has passed. If it
-/// gives up, the key was not changed.
+/// Reads the key and changes it, unless any client writes it in between: then it reads the key again. It changes our own bytes also after our
+/// lease has passed. If it gives up, the key was not changed.
 async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed, GiveUp> {
     // What the key must hold, and whether that is ours; else a loser has written it.
     let (mut expected, mut is_ours) = (own.lease.value.to_vec(), true);
-    let mut looked_again = false;
-    for look in 1.. {
+    let (mut looked_again, mut rewritten) = (false, 0);
+    // As often it may hold something else that is ours.
+    for _ in 0..2 * LOOKS {
         // A loser's bytes are changed within our lease only; our own at any time.
         let before = if is_ours { None } else { own.lease.end };
         let exec = Request { command: Command::Exec(change), before };
@@ -240,25 +241,27 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
             }
         };
         // What was expected is not judged again: it may have been changed with WATCH.
-        let ours = match Ownership::judge(&own.lease, Protocol::Watched, found.as_deref(), io.now()) {
-            _ if found.as_ref() == Some(&expected) => is_ours,
-            Ownership::Ours => true,
-            Ownership::Unproven => false,
-            Ownership::Lost(reason) => return Ok(Changed::NotOurs(reason)),
-        };
+        if found.as_ref() != Some(&expected) {
+            is_ours = match Ownership::judge(&own.lease, Protocol::Watched, found.as_deref(), io.now()) {
+                Ownership::Ours => true,
+                Ownership::Unproven => false,
+                Ownership::Lost(reason) => return Ok(Changed::NotOurs(reason)),
+            };
+            expected = found.unwrap_or_default();
+            continue;
+        }
         match io.send(exec).await {
-            Reply::Executed(Some(count)) => return Ok(Changed::Done { ours, count }),
-            // The key holds something else than expected, or was written since; or it was too late for a loser's bytes.
-            Reply::Executed(None) | Reply::TooLate if look < LOOKS => {
-                (expected, is_ours) = (found.unwrap_or_default(), ours);
-            }
-            Reply::Executed(None) | Reply::TooLate => break,
+            Reply::Executed(Some(count)) => return Ok(Changed::Done { ours: is_ours, count }),
+            // The key was written since. Our value may be there again, as after EXPIRE.
+            Reply::Executed(None) if rewritten + 1 < LOOKS => rewritten += 1,
+            Reply::Executed(None) => break,
+            Reply::TooLate => return Ok(Changed::NotOurs(LossReason::Expired)),
             Reply::Refused(_) => return Err(GiveUp::Refused),
             Reply::Unsent => return Err(GiveUp::Unsent),
-            _ => return Ok(Changed::Unanswered { ours, holds: read(io).await }),
+            _ => return Ok(Changed::Unanswered { ours: is_ours, holds: read(io).await }),
         }
     }
-    Ok(Changed::NotOurs(LossReason::Taken(LockState::of_value(Some(&own.lease.value)))))
+    Err(GiveUp::Rewritten)
 }
 
 /// Reads the key; once more if the reply is lost, as that of a connection that the server has closed.

@@ -132,6 +132,10 @@ impl Interpreter {
                 Ok(None)
             }
             ["key", "is", "absent"] => self.set_key(None),
+            ["key", "is", "touched"] => {
+                self.server.touch();
+                Ok(None)
+            }
             ["key", "is", "until", offset] => {
                 let until = shifted(self.wall(0), signed(offset)?);
                 self.set_key(Some(format!("{}.{:06}", until.0 / 1_000_000, until.0 % 1_000_000).into_bytes()))

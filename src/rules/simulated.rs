@@ -26,6 +26,11 @@ impl Server {
         self.write(value, None);
     }
 
+    /// Counts as a write of the key, and leaves its value: EXPIRE.
+    pub(crate) fn touch(&mut self) {
+        self.version += 1;
+    }
+
     /// Returns what the key holds.
     pub(crate) fn value(&mut self, now: Duration) -> Option<&[u8]> {
         // Up to Redis 6.0 expiry does not count as a write: a transaction that watches the key is carried out.

@@ -186,11 +186,6 @@ impl<T> Task<T> {
         self.io.take_plan()
     }
 
-    /// Puts back what was taken and not sent.
-    pub(crate) fn put_back(&self, plan: Option<Plan>) {
-        self.io.plan.set(plan);
-    }
-
     fn step(&mut self) -> Step<T> {
         self.io.step(self.code.as_mut())
     }

@@ -2,20 +2,15 @@
 //! because something went wrong, each does by itself.
 
 use std::mem;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use super::Engine;
 use super::session::{self, Session};
-use crate::net::{Failure, NoConnection, Refusal, RefusalKind, Trip};
+use crate::net::{NoConnection, Trip};
 use crate::rules::task::{Plan, Task};
 use crate::rules::{Command, GiveUp, Reply, Request, Step};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
-
-/// For how long no command on several keys is sent to a server that has refused one.
-const REFUSED: Duration = Duration::from_secs(60);
 
 /// How often at most commands that stand alone are sent together: rules that ask for more meet failures.
 const ROUNDS: usize = 2;
@@ -139,12 +134,9 @@ impl Engine {
         }
     }
 
-    /// Sends what each is to send next in one trip, and changes the keys that transactions change by one. That fails for all if any of them is
-    /// written meanwhile, or if the server refuses: it may not take several keys, as in a cluster, or one of these. Then each is done by
-    /// itself.
+    /// Sends what each is to send next together, and changes the keys that transactions change by as few as possible.
     fn send_together<T>(&self, jobs: &mut [&mut Job<'_, T>], transacts: bool) {
         let now = clock::now();
-        let transacts = transacts && !self.refuses_many(now.uptime);
         let goes = |job: &&mut Job<'_, T>| match job.request().map(|request| &request.command) {
             Some(Command::Get | Command::GetSet(_) | Command::Del | Command::Count) => true,
             Some(Command::WatchGet) => transacts,
@@ -161,46 +153,19 @@ impl Engine {
                 session::trip(key, request, plan.as_ref(), behind.as_ref())
             })
             .collect();
-        let watches = trips.iter().filter(|trip| trip.watch.is_some()).count();
-        let needs = if watches > 0 { Protocol::Watched } else { Protocol::Classic };
+        let watches = trips.iter().any(|trip| trip.watch.is_some());
+        let needs = if watches { Protocol::Watched } else { Protocol::Classic };
         let limits = jobs[0].session.limits_together(needs, now);
         let sent = self.backend.send_all(&trips, &limits);
         drop(trips);
         let now = clock::now();
-        for ((job, Sends { request, plan, .. }), mut sent) in jobs.iter_mut().zip(sends).zip(sent) {
-            if let Some(Err(Failure::Refused(refusal))) = &sent.watched
-                && refusal.kind() != RefusalKind::WrongType
-            {
-                self.note_refused_many(refusal);
-                job.task.put_back(plan);
-                continue;
-            }
-            if let (Some(_), Some(Err(Failure::Refused(refusal)))) = (&plan, &sent.reply)
-                && watches > 1
-            {
-                // Not carried out for any of them.
-                self.note_refused_many(refusal);
-                sent.reply = Some(Ok(Reply::Executed(None)));
-            }
+        for ((job, Sends { request, .. }), sent) in jobs.iter_mut().zip(sends).zip(sent) {
             let reply = job.session.heard(&request, sent, needs);
             job.reply(reply, now);
             if let Some(Command::Exec(_)) = job.request().map(|request| &request.command) {
                 let reply = job.session.changed();
                 job.reply(reply, now);
             }
-        }
-    }
-
-    /// Returns true if the server has refused a command on several keys lately.
-    pub(super) fn refuses_many(&self, now: Uptime) -> bool {
-        self.refuses_many_until.load(Ordering::Relaxed) > now.micros()
-    }
-
-    /// Has commands on several keys left out for a while, unless the reason passes by itself.
-    pub(super) fn note_refused_many(&self, refusal: &Refusal) {
-        if !refusal.may_pass() {
-            let until = clock::uptime().after(REFUSED);
-            self.refuses_many_until.store(until.micros(), Ordering::Relaxed);
         }
     }
 }

@@ -160,7 +160,7 @@ impl<'a> Session<'a> {
 
     /// Notes what came of a trip. Returns the rules' reply to its first command.
     pub(super) fn heard(&mut self, request: &Request, sent: Sent, needs: Protocol) -> Reply {
-        let Sent { watched, reply, behind } = sent;
+        let Sent { watched, reply, behind, .. } = sent;
         if let Some(taken) = behind {
             (self.behind, self.taken) = (None, Some(Box::new(taken)));
         }
@@ -179,11 +179,11 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the rules' reply to EXEC. If none was sent, the key holds something else than was expected: they are to look again.
+    /// Returns the rules' reply to EXEC. None was sent if the key holds something else than was expected, or its time had passed.
     pub(super) fn changed(&mut self) -> Reply {
         match self.changed.take() {
             Some(changed) => self.reply(*changed, "EXEC", false, Protocol::Watched),
-            None => Reply::Executed(None),
+            None => Reply::TooLate,
         }
     }
 

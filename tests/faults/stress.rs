@@ -8,6 +8,7 @@ pub(crate) mod harness;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use setnx_lock::Protocol;
 
 pub(crate) use harness::as_worker;
 
@@ -15,6 +16,7 @@ use crate::servers::Proxy;
 use crate::support::{Outcome, RedisServer, tests, trial};
 use harness::hold::{End, Hold, Outcome as Reported};
 use harness::moment::Moment;
+use harness::own_keys::{Plan, Situation};
 use harness::random::Random;
 use harness::{Contender, Failure, Harness, PREFIX, Run, Servers, check, network};
 
@@ -32,7 +34,24 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(contenders.map(|(name, contender)| {
         trial(format!("stress::{name}_has_no_overlaps"), move || has_no_overlaps(contender))
     }));
+    // Its lease does not outlast what pauses a busy machine makes.
+    let situations = Situation::ALL.into_iter().filter(|(_, situation)| *situation != Situation::Kept);
+    trials.extend(situations.map(|(name, situation)| {
+        trial(format!("stress::own_keys::{name}"), move || no_hold_is_reported_lost(situation))
+    }));
     trials
+}
+
+/// Threads with keys of their own, while what they share is disturbed.
+fn no_hold_is_reported_lost(situation: Situation) -> Outcome {
+    for protocol in [Protocol::Watched, Protocol::Auto] {
+        let plan = Plan { threads: 24, holds: 1500, delay: Duration::ZERO, protocol };
+        let tally = situation.run(&plan)?;
+        assert!(tally.is_clean(), "{protocol:?}: {tally}: {:?} {:?}", tally.lost, tally.failed);
+        let refuses = [Situation::Full, Situation::NoReplicas, Situation::TextCounter].contains(&situation);
+        assert_eq!(tally.refused > 0, refuses, "{tally}");
+    }
+    Ok(())
 }
 
 /// How long the gem's protocol may take to have an overlap.

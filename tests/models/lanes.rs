@@ -11,11 +11,11 @@ use libtest_mimic::Trial;
 use shuttle::thread;
 
 use crate::sync;
-use scenario::Behavior::{Alone, Fails, Fine, GivesUp, OpensNone, OwnTimeIsUp};
+use scenario::Behavior::{Alone, Fails, Fine, GivesUp, Of, OpensNone, OwnTimeIsUp};
 use scenario::run;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let scenarios: [(&'static str, fn()); 9] = [
+    let scenarios: [(&'static str, fn()); 11] = [
         ("one_lane_for_all", || run([Fine; 5], 1, 2)),
         ("two_lanes", || run([Fine; 5], 2, 2)),
         ("some_give_up", || run([Fine, GivesUp, Fine, GivesUp, GivesUp], 1, 2)),
@@ -23,6 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("connections_fail", || run([Fails, Fine, GivesUp, Fails, Fine], 2, 2)),
         ("none_can_be_opened_at_first", || run([OpensNone, Fine, OpensNone, GivesUp, OpensNone], 2, 2)),
         ("some_have_one_for_themselves", || run([Alone, Fine, Alone, Fine, Fine], 2, 2)),
+        ("groups", || run([Of(1), Of(2), Fine, Of(1), Of(3)], 1, 2)),
+        ("groups_on_two_lanes", || run([Of(1), Of(2), Of(1), Alone, GivesUp], 2, 2)),
         ("all_together", || run([Alone, OpensNone, GivesUp, Fails, OwnTimeIsUp], 1, 2)),
         ("leaders_have_less_time", || run([OwnTimeIsUp, OwnTimeIsUp, Fine, GivesUp, Fails], 1, 2)),
     ];

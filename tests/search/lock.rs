@@ -23,6 +23,7 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     delay: 300,
     waits: false,
     gems: false,
+    touches: false,
 };
 
 /// What happened in all runs of a search.
@@ -159,6 +160,19 @@ fn beside_newer_gems_there_are_overlaps_after_a_crash_of_watched() {
     assert!(search(conditions, 20_000).is_err());
 }
 
+/// Another client touches the key all the time, as by EXPIRE: most transactions are not carried out, and no holder is told that its lock is lost.
+fn a_touched_key_is_not_lost() {
+    for protocol in [Protocol::Watched, Protocol::Ttl, Protocol::Classic] {
+        let conditions = Conditions {
+            protocols: [protocol; 3],
+            touches: true,
+            expirations: [6000; 3],
+            ..WITHIN_THE_GUARD
+        };
+        assert_no_overlap(conditions, 3000, 3_000);
+    }
+}
+
 fn there_are_overlaps_when_commands_take_longer_than_the_guard() {
     assert!(search(Conditions { delay: 3000, ..WITHIN_THE_GUARD }, 20_000).is_err());
 }
@@ -185,6 +199,7 @@ fn a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks() {
 }
 
 pub(crate) const SEARCHES: &Searches = &[
+    ("a_touched_key_is_not_lost", a_touched_key_is_not_lost),
     ("there_is_no_overlap_within_the_guard", there_is_no_overlap_within_the_guard),
     (
         "watched_needs_neither_equal_expirations_nor_quick_commands",

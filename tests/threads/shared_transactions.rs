@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             threads_that_extend_share_two_trips,
             a_key_that_was_written_meanwhile_is_another_threads_matter,
             a_change_that_is_refused_is_another_threads_matter,
+            a_key_that_is_touched_is_another_threads_matter,
             a_server_that_refuses_exec,
             a_server_that_refuses_multi,
             a_watch_that_is_refused_is_another_threads_matter,
@@ -129,8 +130,27 @@ fn a_key_that_was_written_meanwhile_is_another_threads_matter() -> Outcome {
 
 fn a_change_that_is_refused_is_another_threads_matter() -> Outcome {
     let refusal = Fault::Say("-OOM command not allowed when used memory > 'maxmemory'\r\n");
-    let (_, _, released) = together(Some(("DEL", &refusal)), None, release)?;
-    assert_eq!(others_released(released)?, CERTIFIED, "it was changed alone");
+    let (_, keys, mut released) = together(Some(("DEL", &refusal)), None, release)?;
+    let is_refused = |released: &Released| matches!(released, Err(Error::Refused { .. }));
+    let first = released.iter().position(is_refused).ok_or("the server refused one")?;
+    assert!(keys[first].value().is_some(), "it was refused");
+    drop(released.remove(first));
+    for released in released {
+        assert_eq!(released?, CERTIFIED);
+    }
+    Ok(())
+}
+
+/// The server says it of EXEC, and may mean any of them.
+fn a_key_that_is_touched_is_another_threads_matter() -> Outcome {
+    let touch = |keys: &[TestKey]| keys[0].touch();
+    let (scenario, keys, released) = together(None, Some(("DEL", &touch)), release)?;
+    for released in released {
+        assert_eq!(released?, CERTIFIED, "each was changed alone");
+    }
+    assert!(keys.iter().all(|key| key.value().is_none()));
+    let last = scenario.proxy.batches().into_iter().rev().filter(|batch| count(batch, "WATCH") > 0);
+    assert!(last.take(THREADS).all(|batch| count(&batch, "WATCH") == 1), "{:?}", scenario.proxy.batches());
     Ok(())
 }
 

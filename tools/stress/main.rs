@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
+use harness::own_keys::{Plan, Situation};
 use harness::random::Random;
 use harness::{Contender, Failure, Harness, PREFIX, Remote, Run, Servers, check, network};
 use options::{Arguments, Options, Part};
@@ -54,6 +55,9 @@ fn main() -> ExitCode {
 /// Runs one contender after the other, and prints the results.
 fn run(options: &Options) -> Result<ExitCode, Failure> {
     let parent = Parent::watch();
+    if let Some((plan, situations)) = options.own_keys() {
+        return own_keys(&plan, situations);
+    }
     let harness = options.harness();
     let remote = options.url.as_deref().map(Remote::at).transpose()?;
     let version = match (options.emulating, &remote) {
@@ -78,6 +82,25 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
         .collect::<Result<_, Failure>>()?;
     println!("{}\n{}", report::table(&summaries), report::verdict(&summaries));
     let passed = summaries.iter().all(|summary| summary.problems().is_empty());
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Has threads hold keys of their own in these situations, one after the other.
+fn own_keys(plan: &Plan, situations: Vec<Situation>) -> Result<ExitCode, Failure> {
+    println!(
+        "{} threads with keys of their own, {:?}, a delay of {:?}",
+        plan.threads, plan.protocol, plan.delay
+    );
+    let mut passed = true;
+    for situation in situations {
+        let tally = situation.run(plan)?;
+        println!("{situation}: {tally}");
+        for error in tally.lost.iter().chain(&tally.failed).take(3) {
+            println!("    {error}");
+        }
+        passed &= tally.is_clean();
+    }
+    println!("{}", if passed { "no lock was reported lost that was held" } else { "FAILED" });
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

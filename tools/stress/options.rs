@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use setnx_lock::{Protocol, Version};
 
+use crate::harness::own_keys::{Plan, Situation};
 use crate::harness::{Contender, Harness};
 use crate::version;
 use testkit::servers::Emulated;
@@ -54,6 +55,15 @@ pub(crate) struct Options {
     /// Run on this server, through the same proxy, with keys of its own, which are removed; a URL as `redis://:password@host:6379/3`, without TLS
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
+    /// Instead, let threads hold keys of their own while what they share is disturbed, and count the holds that are reported lost: in all situations, or in these, of cluster, one-node-cluster, one-node-cluster-as-server, full-server, no-replicas, takeovers, writer-of-other-keys, text-in-counters, users-pool and kept-locks
+    #[arg(long, value_name = "SITUATION", value_delimiter = ',', num_args = 0..)]
+    pub(crate) own_keys: Option<Vec<Situation>>,
+    /// With --own-keys: how long a command takes to arrive, and its reply
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = delay)]
+    delay: Duration,
+    /// With --own-keys: the protocol, of classic, watched, ttl and auto
+    #[arg(long, value_name = "PROTOCOL", default_value = "watched", value_parser = protocol)]
+    protocol: Protocol,
     /// Keep the workers' logs also if all goes well, and say where
     #[arg(long)]
     pub(crate) keep_logs: bool,
@@ -63,6 +73,17 @@ impl Options {
     pub(crate) fn harness(&self) -> Harness {
         let Self { workers, threads, keys, kill_every, stop_every, .. } = *self;
         Harness { workers, threads, keys, kill_every, stop_every }
+    }
+
+    /// Returns what threads with keys of their own do, and in which situations; nothing unless they are asked for.
+    pub(crate) fn own_keys(&self) -> Option<(Plan, Vec<Situation>)> {
+        let mut situations = self.own_keys.clone()?;
+        if situations.is_empty() {
+            situations = Situation::ALL.map(|(_, situation)| situation).to_vec();
+        }
+        let (threads, holds) =
+            (self.threads as usize, usize::try_from(self.acquisitions).unwrap_or(usize::MAX));
+        Some((Plan { threads, holds, delay: self.delay, protocol: self.protocol }, situations))
     }
 
     /// Returns the contenders, each with the acquisitions it has to make. Without names, those that a server of this version, where it
@@ -105,4 +126,18 @@ fn oldest(contender: Contender) -> Version {
 
 fn time(text: &str) -> Result<Duration, String> {
     time_option::between("100ms", "1h", text)
+}
+
+fn delay(text: &str) -> Result<Duration, String> {
+    time_option::between("0s", "1s", text)
+}
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    match text {
+        "classic" => Ok(Protocol::Classic),
+        "watched" => Ok(Protocol::Watched),
+        "ttl" => Ok(Protocol::Ttl),
+        "auto" => Ok(Protocol::Auto),
+        _ => Err("one of classic, watched, ttl and auto".to_owned()),
+    }
 }

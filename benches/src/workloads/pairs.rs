@@ -10,11 +10,11 @@ use crate::format::{cell, plain, rounds};
 use crate::moment::as_f64;
 use crate::peer::Peer;
 use crate::plot::{ALONE, Panel};
-use crate::relay::Relay;
 use crate::report::{Section, Table};
 use crate::rounds::{Contender, Run};
 use crate::server_under_test::ServerUnderTest;
 use crate::stats::Results;
+use testkit::relay::Relay;
 
 /// The threads of W2.
 const TOGETHER: [u32; 6] = [1, 2, 4, 8, 64, 256];

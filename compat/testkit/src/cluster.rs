@@ -8,6 +8,7 @@ use setnx_lock::redis::{Cmd, InfoDict, RedisResult, cmd};
 
 use crate::failover::ask;
 use crate::redis_server::free_port;
+use crate::relay::Relay;
 use crate::{Failure, LONG, RedisServer};
 
 /// How often it is looked whether something has happened.
@@ -55,6 +56,30 @@ impl Cluster {
                 && all.nodes[MASTERS..].iter().all(|replica| follows(replica).unwrap_or(false))
         });
         Ok(cluster)
+    }
+
+    /// Has clients reach each master only through a relay that delays each way.
+    pub fn delayed(&self, delay: Duration) -> Result<Vec<Relay>, Failure> {
+        let relay = |master: &RedisServer| -> Result<Relay, Failure> {
+            let relay = Relay::start(master.address(), delay)?;
+            let bus: Vec<String> = ask(master, cmd("CONFIG").arg("GET").arg("cluster-port"))?;
+            let announced = relay.address().port().to_string();
+            for (name, port) in
+                [("cluster-announce-bus-port", &bus[1]), ("cluster-announce-port", &announced)]
+            {
+                let () = ask(master, cmd("CONFIG").arg("SET").arg(name).arg(port))?;
+            }
+            Ok(relay)
+        };
+        let relays: Vec<Relay> = self.nodes[..MASTERS].iter().map(relay).collect::<Result<_, _>>()?;
+        let is_announced = |node: &RedisServer, relay: &Relay| {
+            let nodes: RedisResult<String> = ask(node, cmd("CLUSTER").arg("NODES"));
+            nodes.is_ok_and(|nodes| nodes.contains(&format!(":{}@", relay.address().port())))
+        };
+        self.until(|all| {
+            all.nodes[..MASTERS].iter().all(|node| relays.iter().all(|relay| is_announced(node, relay)))
+        });
+        Ok(relays)
     }
 
     /// Host and port of each master.

@@ -6,6 +6,7 @@
 //! | `cluster` | six nodes of a Redis Cluster |
 //! | `failover` | a master, two replicas and three Sentinels |
 //! | `servers` | the proxy before it: records commands, injects faults, emulates old versions |
+//! | `relay` | a delay each way |
 //! | `ruby` | a Ruby process that locks as the gem does |
 //! | `monitor`, `raw` | the commands that a server executes; a raw connection |
 //! | `asleep` | threads that a test runs until they sleep |
@@ -27,6 +28,7 @@ pub mod failover;
 pub mod monitor;
 pub mod raw;
 pub mod redis_server;
+pub mod relay;
 pub mod ruby;
 pub mod servers;
 pub mod shield;

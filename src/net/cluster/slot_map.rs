@@ -4,9 +4,9 @@ use std::io;
 
 use redis::{Client, Value, cmd};
 
-use super::slots::SLOTS;
 use crate::net::connections::{Address, Handshake, address_of};
 use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
+use crate::net::slots::SLOTS;
 
 /// Slots from one to another, and the address of the node that has them.
 pub(super) type Range = (u16, u16, Address);

@@ -8,8 +8,8 @@ use redis::{RedisError, RedisResult, Value};
 
 use super::lock_connection::LockConnection;
 
-/// Its replies to a number of commands, and the error that ends them.
-type Script = dyn Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync;
+/// Its replies to packed commands of this number, and the error that ends them.
+type Script = dyn Fn(&str, usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync;
 
 /// The connection, and a manager that opens more like it.
 #[derive(Clone)]
@@ -25,6 +25,12 @@ pub(in crate::net) struct FakeConnection {
 impl FakeConnection {
     pub(in crate::net) fn answering(
         script: impl Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync + 'static,
+    ) -> Self {
+        Self::answering_to(move |_, count| script(count))
+    }
+
+    pub(in crate::net) fn answering_to(
+        script: impl Fn(&str, usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync + 'static,
     ) -> Self {
         Self { script: Arc::new(script), is_stuck: false, is_invalidated: false, sent: Arc::default() }
     }
@@ -58,8 +64,9 @@ impl LockConnection for FakeConnection {
         _: Duration,
         replies: &mut Vec<Value>,
     ) -> RedisResult<()> {
-        self.sent.lock().unwrap().push((String::from_utf8_lossy(packed).into_owned(), count));
-        let (came, ended) = (self.script)(count);
+        let packed = String::from_utf8_lossy(packed).into_owned();
+        let (came, ended) = (self.script)(&packed, count);
+        self.sent.lock().unwrap().push((packed, count));
         replies.extend(came);
         ended.map_or(Ok(()), Err)
     }

@@ -18,8 +18,9 @@ pub(crate) trait Source: Send + Sync + fmt::Debug {
     /// Returns a connection, and the time when it was there.
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Self::Checkout, Now), Failure>;
 
-    /// Sends a trip together with those of other threads, and returns what came of it. `None`: it is to be sent alone.
-    fn share(&self, _: &Trip<'_>, _: &Limits<'_>) -> Option<Sent> {
+    /// Sends a trip together with those of other threads, and returns what came of it. `None`: it is to be sent alone. `slot`: of the key in a
+    /// cluster, where a transaction has one.
+    fn share(&self, _: &Trip<'_>, _slot: Option<u16>, _: &Limits<'_>) -> Option<Sent> {
         None
     }
 

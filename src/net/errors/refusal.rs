@@ -84,6 +84,15 @@ impl Refusal {
         )
     }
 
+    /// The key was written each time between WATCH and EXEC, and holds the holder's value still.
+    pub(crate) fn of_rewritten(times: u32) -> Self {
+        let text = format!(
+            "another client wrote the key between WATCH and EXEC {times} times, though it still holds this holder's value, so nothing was changed; \
+             try again, and find the client that writes it, for example with EXPIRE"
+        );
+        Self::found(RefusalKind::NotReady, text)
+    }
+
     /// The server at this address has been the master for that long, and grants no lock for a time.
     pub(crate) fn settling_after_failover(address: &str, since: Option<Duration>, settles: Duration) -> Self {
         let (kind, text) = match since {
@@ -187,6 +196,7 @@ impl Refusal {
             | RefusalKind::UnknownCommand
             | RefusalKind::NoSuchDatabase
             | RefusalKind::OtherNode
+            | RefusalKind::CrossSlot
             | RefusalKind::Sentinel
             | RefusalKind::NoSuchMaster
             | RefusalKind::NoCluster

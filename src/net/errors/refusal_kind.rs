@@ -41,6 +41,8 @@ pub enum RefusalKind {
     NoSuchDatabase,
     /// The key belongs to another node of the cluster.
     OtherNode,
+    /// The keys of one command or transaction have several slots of a cluster.
+    CrossSlot,
     /// The cluster, or the master of a replica, is down.
     NotReady,
     /// Anything else.
@@ -71,6 +73,7 @@ const WORDS: &[(&str, RefusalKind)] = &[
     ("err unknown command", RefusalKind::UnknownCommand),
     ("moved ", RefusalKind::OtherNode),
     ("ask ", RefusalKind::OtherNode),
+    ("crossslot", RefusalKind::CrossSlot),
     ("clusterdown", RefusalKind::NotReady),
     ("masterdown", RefusalKind::NotReady),
 ];
@@ -122,6 +125,7 @@ impl RefusalKind {
             Self::OtherNode => {
                 "the key belongs to another node of the cluster; connect to that node, or use a pool of connections that know the cluster"
             }
+            Self::CrossSlot => "the keys have several slots of a cluster; give them one tag in braces",
             Self::Sentinel => "lock on the master",
             Self::NoSuchMaster => "give the name in the Sentinels' configuration",
             Self::NoCluster => "give the addresses of nodes of a cluster",

@@ -6,6 +6,7 @@ use super::Session;
 use crate::net::{ConnectError, NoConnection, Refusal, TooOld, TransportError};
 use crate::report::error::Error;
 use crate::rules::GiveUp;
+use crate::rules::owned::LOOKS;
 use crate::values::options::Protocol;
 use crate::values::version::Version;
 
@@ -81,6 +82,9 @@ impl Session<'_> {
             (reason, self.unanswered.take().map(|unanswered| *unanswered))
         {
             return Error::InDoubt { key, command, advice, cause };
+        }
+        if reason == GiveUp::Rewritten {
+            return Error::refused(key, Refusal::of_rewritten(LOOKS));
         }
         let too_old =
             |protocol, known_by| Error::refused(self.key.clone(), Refusal::too_old(protocol, known_by));

@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::subject::{Entered, Lane, Lanes, Terms, Told};
+use super::subject::{Company, Entered, Lane, Lanes, Terms, Told};
 use super::sync::atomic::{AtomicUsize, Ordering};
 use super::{sync, thread};
 
@@ -20,11 +20,14 @@ pub(super) enum Behavior {
     OpensNone,
     /// It has a lane for itself.
     Alone,
+    /// Its jobs are of this group.
+    Of(u16),
 }
 
 /// A job, and how often it was carried out.
 struct Job {
     number: usize,
+    company: Company,
     carried: usize,
     lost: bool,
 }
@@ -63,12 +66,17 @@ pub(super) fn run<const N: usize>(behaviors: [Behavior; N], most: usize, rounds:
 impl Harness {
     /// The job is carried out once, unless the connection failed or its thread gave up.
     fn carry(&self, number: usize, behavior: Behavior) {
-        let slot = Slot::new(Job { number, carried: 0, lost: false });
         let alone = behavior == Behavior::Alone;
+        let company = match behavior {
+            Behavior::Alone => Company::None,
+            Behavior::Of(group) => Company::Group(group),
+            _ => Company::Any,
+        };
+        let slot = Slot::new(Job { number, company, carried: 0, lost: false });
         let terms = || Terms { most: self.most, usable: |_: &Wire| true, may_open: || true };
         let mut opens_none = behavior == Behavior::OpensNone;
         let (mut led, mut left, mut woken) = (None, false, false);
-        match self.lanes.enter(&slot, alone, terms()) {
+        match self.lanes.enter(&slot, company, terms()) {
             Entered::Leads(lane) => led = Some(lane),
             Entered::Waits { opens } => {
                 if opens {
@@ -137,7 +145,8 @@ impl Harness {
     fn lead(&self, mut lane: Lane<Job, Wire>, slot: &Arc<Slot>, behavior: Behavior) {
         if lane.batch.is_empty() {
             lane.batch.push(Arc::clone(slot));
-            self.send(&mut lane);
+            let company = slot.job().company;
+            self.send(&mut lane, company);
         }
         let mut finished = Vec::new();
         if behavior == Behavior::OwnTimeIsUp && lane.batch.len() > 1 {
@@ -156,7 +165,7 @@ impl Harness {
                 self.close();
                 return tell(&finished, slot);
             }
-            self.send(&mut lane);
+            self.send(&mut lane, Company::Any);
         }
         if let Some(Lane { batch, .. }) = self.lanes.pass_on(lane) {
             assert!(batch.iter().all(|slot| slot.is_gone()), "no thread waits for these replies");
@@ -165,8 +174,12 @@ impl Harness {
         tell(&finished, slot);
     }
 
-    fn send(&self, lane: &mut Lane<Job, Wire>) {
-        self.lanes.fill(lane);
+    fn send(&self, lane: &mut Lane<Job, Wire>, with: Company) {
+        self.lanes.fill(lane, with);
+        let companies = lane.batch.iter().map(|slot| slot.job().company);
+        let mut groups = companies.filter(|company| matches!(company, Company::Group(_)));
+        let first = groups.next();
+        assert!(groups.all(|group| Some(group) == first), "of several groups one goes in a trip");
         *lane.connection = lane.batch.iter().map(|slot| slot.job().number).collect();
     }
 }

@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::rules::acquire::{self, Cue, Observation, Params};
-use crate::rules::lease::End;
+use crate::rules::lease::{End, Lease};
 use crate::rules::owned::Release;
 use crate::rules::task::Task;
 use crate::rules::{Command, Reply, Request, Step};
@@ -25,6 +25,7 @@ const MILLI: u64 = 1000;
 
 /// The conditions of a run. Times are in milliseconds.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
 pub(super) struct Conditions {
     pub(super) protocols: [Protocol; 3],
     pub(super) expirations: [u64; 3],
@@ -38,6 +39,8 @@ pub(super) struct Conditions {
     pub(super) waits: bool,
     /// True if two of the clients are gems from 1.4.3 on.
     pub(super) gems: bool,
+    /// True if another client often writes the key and leaves its value.
+    pub(super) touches: bool,
 }
 
 /// Which client, which of its possible steps, and after how many milliseconds.
@@ -86,6 +89,10 @@ struct Client {
     executed_at: u64,
     /// What its last change of the key has replaced.
     replaced: Option<Vec<u8>>,
+    /// The lease of what it does with its lock.
+    ends: Option<Lease>,
+    /// True if the key held another value than its own when a command of what it does with its lock was carried out.
+    found_another: bool,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
 }
@@ -117,6 +124,8 @@ pub(super) struct Run {
     pub(super) handed_over: u64,
     /// All that was ever written into the key.
     written: BTreeSet<Vec<u8>>,
+    /// True if a holder was told that its lock is lost, and the key held its value all the time.
+    falsely_lost: bool,
     /// True if a client was told that it has the lock, and its value was never in the key; or that it alone has it, and it was another's.
     falsely_granted: bool,
     nonces: u64,
@@ -141,6 +150,8 @@ impl Run {
             executed: 0,
             executed_at: START,
             replaced: None,
+            ends: None,
+            found_another: false,
             observation: None,
         });
         Self {
@@ -160,6 +171,7 @@ impl Run {
             handed_over: 0,
             written: BTreeSet::new(),
             falsely_granted: false,
+            falsely_lost: false,
             nonces: 0,
         }
     }
@@ -192,6 +204,9 @@ impl Run {
         if self.conditions.clears && choice % 16 == 13 {
             self.server.set(None);
             self.note(n, format_args!("finds that the key was cleared"));
+        }
+        if self.conditions.touches && one_in(3, choice) {
+            self.server.touch();
         }
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
@@ -228,6 +243,9 @@ impl Run {
         }
         if self.falsely_certified {
             return Some("another client had the lock, and a holder was told that none had");
+        }
+        if self.falsely_lost {
+            return Some("a holder was told that its lock is lost, and the key held its value all the time");
         }
         if self.falsely_granted {
             return Some("a client was told that it has the lock, and it had not");

@@ -12,6 +12,7 @@ pub(crate) mod hold;
 mod library;
 pub(crate) mod moment;
 pub(crate) mod network;
+pub(crate) mod own_keys;
 pub(crate) mod random;
 mod record;
 pub(crate) mod remote;

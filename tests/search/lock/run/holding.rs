@@ -6,6 +6,7 @@ use super::{Client, Doing, Run};
 use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
+use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::rules::{Reply, Step};
 use crate::values::clock::Now;
@@ -38,6 +39,7 @@ impl Run {
         };
         let Client { holds_by, protocol, .. } = self.clients[n];
         let own = Owned { lease: lease.clone(), protocol: holds_by, asked: protocol };
+        self.begins(n, &own);
         // Two of the clients mostly begin with a token.
         let choice = if n != 1 && choice >= 80 && !self.tokens.contains_key(&number) { 5 } else { choice };
         let expirations = self.conditions.expirations.map(Duration::from_millis);
@@ -85,7 +87,18 @@ impl Run {
         }
     }
 
+    fn begins(&mut self, n: usize, own: &Owned) {
+        self.clients[n].ends = Some(own.lease.clone());
+        self.clients[n].found_another = false;
+    }
+
+    /// A holder is told that its lock is lost.
+    fn is_told(&mut self, n: usize, reason: &LossReason) {
+        self.falsely_lost |= *reason != LossReason::Expired && !self.clients[n].found_another;
+    }
+
     fn release(&mut self, n: usize, own: Owned, now: Now) {
+        self.begins(n, &own);
         let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
         self.clients[n].releasing = Some(task);
         self.act_on_release(n, step);
@@ -96,6 +109,10 @@ impl Run {
         match step {
             Step::Send(request) => {
                 self.clients[n].doing = self.sent(request);
+            }
+            Step::Done(Release::Lost(reason)) => {
+                self.is_told(n, &reason);
+                self.clients[n].releasing = None;
             }
             Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
         }
@@ -120,6 +137,9 @@ impl Run {
         let Some(Power::HandingOver(_, number, expiration)) = self.clients[n].power.take() else {
             unreachable!("it hands its lock over")
         };
+        if let Some(HandedOver { release: Ok(Release::Lost(reason)), .. }) = &handed {
+            self.is_told(n, reason);
+        }
         let Some(HandedOver { release, next: Some(lease), in_doubt, .. }) = handed else { return };
         self.handed_over += u64::from(!in_doubt);
         self.certify(n, number, release == Ok(Release::Released { certified: true }));
@@ -182,7 +202,7 @@ impl Run {
                 self.certify(n, held.number, lease.proven);
                 held.lease = lease;
             }
-            Ok(Extension::Lost { .. }) => return,
+            Ok(Extension::Lost { reason, .. }) => return self.is_told(n, &reason),
             Ok(Extension::Unknown { lease, proves }) => held.lease.may_have_become(&lease, proves, now),
             Err(_) => {}
         }
@@ -196,6 +216,9 @@ impl Run {
         }
         self.clients[n].power = None;
         let held = self.clients[n].held.take();
+        if let Step::Done(Verification::Lost(reason)) = &step {
+            self.is_told(n, reason);
+        }
         if let (Some(held), Step::Done(Verification::Held { certified })) = (&held, &step) {
             self.certify(n, held.number, *certified);
         }
@@ -222,7 +245,7 @@ impl Run {
                 self.tokens.insert(held.number, token);
                 self.goes_on(n, held);
             }
-            Ok(Counted::Lost(_)) => {}
+            Ok(Counted::Lost(reason)) => self.is_told(n, &reason),
             Err(_) => self.goes_on(n, held),
         }
     }

@@ -24,6 +24,9 @@ impl Run {
         if !command.only_reads() {
             self.clients[n].replaced = self.server.value(now).map(<[u8]>::to_vec);
         }
+        let own = self.clients[n].ends.as_ref();
+        let is_own = own.is_some_and(|own| self.server.value(now) == Some(&*own.value));
+        self.clients[n].found_another |= !is_own;
         let mut watching = self.clients[n].watching;
         let of_gem = gem::carry_out(&mut self.server, command, self.clients[n].expiration, now);
         let reply = of_gem.unwrap_or_else(|| self.server.carry_out(now, &mut watching, command));

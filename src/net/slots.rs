@@ -3,16 +3,16 @@
 use crate::values::key::Key;
 
 /// How many slots a cluster has.
-pub(super) const SLOTS: u16 = 16384;
+pub(in crate::net) const SLOTS: u16 = 16384;
 
 /// Returns the slot of a key: that of its tag if it has one.
-pub(super) fn slot_of(key: &Key) -> u16 {
+pub(in crate::net) fn slot_of(key: &Key) -> u16 {
     crc16(tag(key.as_bytes()).unwrap_or(key.as_bytes())) % SLOTS
 }
 
 /// Returns what the names of a key's side keys begin with, so that they have its slot; `None` if that is the key itself. A key with a
 /// closing brace and no tag is left as it is: no name has the same slot.
-pub(super) fn side_prefix(key: &Key) -> Option<Key> {
+pub(in crate::net) fn side_prefix(key: &Key) -> Option<Key> {
     let bytes = key.as_bytes();
     if tag(bytes).is_some() || bytes.contains(&b'}') {
         return None;

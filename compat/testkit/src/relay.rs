@@ -1,4 +1,4 @@
-//! A relay to a server, which delays each way as a network does: for workloads whose server is not on this machine.
+//! A relay to a server, which delays each way as a network does: for servers that seem to be on another machine.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::Failure;
 
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub struct Relay {
     address: SocketAddr,
     ended: Arc<AtomicBool>,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Relay {
 impl Relay {
     /// Starts a relay to the server at `target`, which passes bytes on `delay` after they have come. Clients wait for each reply, or for
     /// all replies to what they sent at once, so no bytes come in between.
-    pub(crate) fn start(target: SocketAddr, delay: Duration) -> Result<Self, Failure> {
+    pub fn start(target: SocketAddr, delay: Duration) -> Result<Self, Failure> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let ended = Arc::new(AtomicBool::new(false));
@@ -35,7 +35,11 @@ impl Relay {
         Ok(Self { address, ended })
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub fn url(&self) -> String {
         format!("redis://{}/", self.address)
     }
 }

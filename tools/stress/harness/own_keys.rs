@@ -1,0 +1,334 @@
+//! Threads with keys of their own: nobody else holds one, so that no hold may be reported lost. What the threads share is disturbed: the
+//! server refuses, other clients write other threads' keys, the keys have several slots of a cluster.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use setnx_lock::redis::{Client, cmd};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol, r2d2};
+use testkit::RedisServer;
+use testkit::cluster::Cluster;
+use testkit::relay::Relay;
+
+use super::Failure;
+
+/// What is disturbed, under which name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Situation {
+    Cluster,
+    OneNode,
+    OneNodeAsServer,
+    Full,
+    NoReplicas,
+    Takeover,
+    Writer,
+    TextCounter,
+    Pool,
+    Kept,
+}
+
+/// How much is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) threads: usize,
+    pub(crate) holds: usize,
+    /// How long a command and a reply take to arrive.
+    pub(crate) delay: Duration,
+    pub(crate) protocol: Protocol,
+}
+
+/// What came of the holds of threads whose keys nobody else wrote.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) holds: usize,
+    /// The errors that say that a lock was lost: each is false.
+    pub(crate) lost: Vec<String>,
+    pub(crate) refused: usize,
+    pub(crate) failed: Vec<String>,
+    pub(crate) took: Duration,
+}
+
+/// Keys that another client writes all the time.
+const WRITTEN: usize = 8;
+/// How many locks are kept by one keeper, and their lease.
+const KEPT: usize = 512;
+const KEPT_LEASE: Duration = Duration::from_secs(3);
+
+impl Tally {
+    /// Returns true if there were holds, and none was reported lost or failed otherwise than by a refusal.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.holds > 0 && self.lost.is_empty() && self.failed.is_empty()
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { holds, lost, refused, failed, took } = self;
+        let rate = u128::try_from(*holds).unwrap_or(0) * 1000 / took.as_millis().max(1);
+        let (lost, failed) = (lost.len(), failed.len());
+        write!(f, "{holds} holds, {rate} a second; {lost} reported lost, {refused} refused, {failed} failed")
+    }
+}
+
+impl fmt::Display for Situation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Self::ALL.iter().find(|(_, situation)| situation == self);
+        f.write_str(named.map_or("?", |(name, _)| name))
+    }
+}
+
+impl FromStr for Situation {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = Self::ALL.into_iter().find(|(name, _)| *name == text);
+        named.map(|(_, situation)| situation).ok_or_else(|| format!("there is no situation {text}"))
+    }
+}
+
+impl Situation {
+    pub(crate) const ALL: [(&'static str, Self); 10] = [
+        ("cluster", Self::Cluster),
+        ("one-node-cluster", Self::OneNode),
+        ("one-node-cluster-as-server", Self::OneNodeAsServer),
+        ("full-server", Self::Full),
+        ("no-replicas", Self::NoReplicas),
+        ("takeovers", Self::Takeover),
+        ("writer-of-other-keys", Self::Writer),
+        ("text-in-counters", Self::TextCounter),
+        ("users-pool", Self::Pool),
+        ("kept-locks", Self::Kept),
+    ];
+
+    /// Has the threads hold their locks until there are enough holds.
+    pub(crate) fn run(self, plan: &Plan) -> Result<Tally, Failure> {
+        let work = Work { plan: *plan, tally: Mutex::default(), done: AtomicUsize::new(0) };
+        match self {
+            Self::Cluster => {
+                let cluster = Cluster::start(Duration::from_secs(5))?;
+                let relays = if plan.delay.is_zero() { Vec::new() } else { cluster.delayed(plan.delay)? };
+                let addresses = if relays.is_empty() {
+                    cluster.addresses()
+                } else {
+                    relays.iter().map(|relay| relay.address().to_string()).collect()
+                };
+                work.hold_and_release(&Locker::cluster(addresses)?, plan.threads)
+            }
+            Self::OneNode | Self::OneNodeAsServer => {
+                let server = RedisServer::start_with("cluster-enabled yes\ncluster-config-file nodes.conf")?;
+                server.say(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])?;
+                let mut redis = Client::open(server.url())?.get_connection()?;
+                while !cmd("CLUSTER").arg("INFO").query::<String>(&mut redis)?.contains("cluster_state:ok") {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                let locker = match self {
+                    Self::OneNode => Locker::cluster([server.address().to_string()])?,
+                    _ => Locker::open(&server.url())?,
+                };
+                work.hold_and_release(&locker, plan.threads)
+            }
+            Self::Full => work.refused(&["CONFIG", "SET", "maxmemory", "1"]),
+            Self::NoReplicas => work.refused(&["CONFIG", "SET", "min-replicas-to-write", "1"]),
+            Self::Takeover => work.take_over(),
+            Self::Writer => work.beside_a_writer(),
+            Self::TextCounter => work.counted(),
+            Self::Pool => work.on_a_pool(),
+            Self::Kept => work.kept(),
+        }?;
+        Ok(work.tally.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// What the threads of a situation share.
+struct Work {
+    plan: Plan,
+    tally: Mutex<Tally>,
+    done: AtomicUsize,
+}
+
+impl Work {
+    fn options(&self) -> LockOptions {
+        LockOptions::expiring_after(Duration::from_secs(60)).protocol(self.plan.protocol)
+    }
+
+    fn lock(&self, locker: &Locker, key: &str) -> Result<Lock, Error> {
+        Lock::new(locker, key, self.options())
+    }
+
+    fn note(&self, outcome: Result<(), Error>) {
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        tally.holds += 1;
+        match outcome {
+            Ok(()) => {}
+            Err(error) if error.is_lost() => tally.lost.push(error.to_string()),
+            Err(Error::Refused { .. }) => tally.refused += 1,
+            Err(error) => tally.failed.push(error.to_string()),
+        }
+    }
+
+    /// Has the threads act until there are enough holds.
+    fn on_threads(&self, threads: usize, act: impl Fn(usize, usize) -> Result<(), Error> + Sync) {
+        let began = Instant::now();
+        thread::scope(|scope| {
+            for thread in 0..threads {
+                let act = &act;
+                scope.spawn(move || {
+                    for round in 0.. {
+                        if self.done.fetch_add(1, Ordering::Relaxed) >= self.plan.holds {
+                            break;
+                        }
+                        self.note(act(thread, round));
+                    }
+                });
+            }
+        });
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).took += began.elapsed();
+    }
+
+    fn hold_and_release(&self, locker: &Locker, threads: usize) -> Result<(), Failure> {
+        let locks: Vec<Lock> =
+            (0..threads).map(|n| self.lock(locker, &format!("own:{n}"))).collect::<Result<_, _>>()?;
+        self.on_threads(threads, |n, _| locks[n].lock()?.release());
+        Ok(())
+    }
+
+    /// A server, a way to it that may be slow, and a locker on it.
+    fn server(&self) -> Result<(RedisServer, Relay, Locker), Failure> {
+        let server = RedisServer::start()?;
+        let relay = Relay::start(server.address(), self.plan.delay)?;
+        let locker = Locker::open(&if self.plan.delay.is_zero() { server.url() } else { relay.url() })?;
+        Ok((server, relay, locker))
+    }
+
+    /// Locks that are held are extended on a server that refuses writes since this command.
+    fn refused(&self, command: &[&str]) -> Result<(), Failure> {
+        let (server, _relay, locker) = self.server()?;
+        let held: Vec<LockGuard> = (0..self.plan.threads)
+            .map(|n| self.lock(&locker, &format!("own:{n}"))?.lock())
+            .collect::<Result<_, _>>()?;
+        server.say(command)?;
+        self.on_threads(held.len(), |n, _| held[n].extend());
+        Ok(())
+    }
+
+    /// Two lockers take over expired keys. Who has a lock releases it, and no key is left.
+    fn take_over(&self) -> Result<(), Failure> {
+        let (server, _relay, locker) = self.server()?;
+        let other = Locker::open(&server.url())?;
+        let mut redis = Client::open(server.url())?.get_connection()?;
+        let keys = (self.plan.threads * 50).min(self.plan.holds / 2).max(1);
+        let rounds = self.plan.holds.div_ceil(2 * keys);
+        for round in 0..rounds {
+            let mut pipe = setnx_lock::redis::pipe();
+            (0..keys).for_each(|n| {
+                pipe.set(format!("{round}:{n}"), "1532000016.500000").ignore();
+            });
+            let () = pipe.query(&mut redis)?;
+            let next = AtomicUsize::new(0);
+            let act = |n: usize, _| {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                // Each key is tried by both.
+                let locker = if n.is_multiple_of(2) { &locker } else { &other };
+                match self.lock(locker, &format!("{round}:{}", at / 2 % keys))?.try_lock()? {
+                    Some(held) => held.release(),
+                    None => Ok(()),
+                }
+            };
+            self.done.store(self.plan.holds.saturating_sub(2 * keys), Ordering::Relaxed);
+            self.on_threads(self.plan.threads, act);
+        }
+        let left: usize = cmd("DBSIZE").query(&mut redis)?;
+        if left > 0 {
+            self.note_failure(&format!("{left} keys are left"));
+        }
+        Ok(())
+    }
+
+    fn note_failure(&self, text: &str) {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).failed.push(text.to_owned());
+    }
+
+    /// Threads hold and release beside others whose keys another client writes all the time.
+    fn beside_a_writer(&self) -> Result<(), Failure> {
+        let (server, _relay, locker) = self.server()?;
+        let (over, threads) = (AtomicBool::new(false), self.plan.threads);
+        let written: Vec<Lock> =
+            (0..WRITTEN).map(|n| self.lock(&locker, &format!("written:{n}"))).collect::<Result<_, _>>()?;
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&server, WRITTEN, &over));
+            for lock in &written {
+                let over = &over;
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        // Lost as a rule.
+                        let _ =
+                            lock.clear().and_then(|_| lock.try_lock()?.map_or(Ok(()), LockGuard::release));
+                    }
+                });
+            }
+            let done = self.hold_and_release(&locker, threads);
+            over.store(true, Ordering::Relaxed);
+            writer.join().expect("the writer ended")?;
+            done
+        })
+    }
+
+    /// The counters of fencing tokens hold text, so that each token is refused, and none of the locks is lost.
+    fn counted(&self) -> Result<(), Failure> {
+        let (server, _relay, locker) = self.server()?;
+        let held: Vec<LockGuard> = (0..self.plan.threads)
+            .map(|n| {
+                server.say(&["SET", &format!("own:{n}:setnx-lock:fence"), "text"])?;
+                Ok(self.lock(&locker, &format!("own:{n}"))?.lock()?)
+            })
+            .collect::<Result<_, Failure>>()?;
+        self.on_threads(held.len(), |n, _| held[n].fencing_token().map(drop));
+        Ok(())
+    }
+
+    fn on_a_pool(&self) -> Result<(), Failure> {
+        let server = RedisServer::start()?;
+        let pool =
+            r2d2::Pool::builder().max_size(8).test_on_check_out(false).build(Client::open(server.url())?)?;
+        self.hold_and_release(&Locker::with_pool(pool).build()?, self.plan.threads)
+    }
+
+    /// One keeper extends many locks, of which another client writes one all the time.
+    fn kept(&self) -> Result<(), Failure> {
+        let (server, _relay, locker) = self.server()?;
+        let options = LockOptions::expiring_after(KEPT_LEASE)
+            .protocol(self.plan.protocol)
+            .auto_extend(Duration::from_secs(600));
+        let key = |n: usize| if n == 0 { "written:0".to_owned() } else { format!("own:{n}") };
+        let began = Instant::now();
+        let held: Vec<LockGuard> =
+            (0..KEPT).map(|n| Lock::new(&locker, key(n), options)?.lock()).collect::<Result<_, Error>>()?;
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| write(&server, 1, &over));
+            thread::sleep(5 * KEPT_LEASE);
+            over.store(true, Ordering::Relaxed);
+            writer.join().expect("the writer ended")
+        })?;
+        for held in held.into_iter().skip(1) {
+            self.note(held.ensure_held().and_then(|()| held.release()));
+        }
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner).took += began.elapsed();
+        Ok(())
+    }
+}
+
+/// Writes these keys all the time.
+fn write(server: &RedisServer, keys: usize, over: &AtomicBool) -> Result<(), Failure> {
+    let mut redis = Client::open(server.url())?.get_connection()?;
+    while !over.load(Ordering::Relaxed) {
+        for n in 0..keys {
+            let () = cmd("SET").arg(format!("written:{n}")).arg("1899999999.5").query(&mut redis)?;
+        }
+    }
+    Ok(())
+}
