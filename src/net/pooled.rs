@@ -86,8 +86,13 @@ impl<S: Source> PooledBackend<S> {
     /// Sends trips, those of a slot together. What comes of a transaction of several says nothing about one of them: those that it has not
     /// changed go again in halves, and in the end each alone.
     fn send_in_parts(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        let mut all: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
-        let mut parts = self.by_slot(trips, (0..trips.len()).collect());
+        let (mut all, mut parts) = if self.in_cluster.load(Ordering::Relaxed) {
+            (trips.iter().map(|_| Sent::default()).collect(), self.by_slot(trips, (0..trips.len()).collect()))
+        } else {
+            let all = self.send_alone(trips, *limits, false);
+            let parts = self.divide(trips, &all, (0..trips.len()).collect());
+            (all, parts)
+        };
         while let Some(part) = parts.pop() {
             let batch: Vec<Trip<'_>> = part.iter().map(|at| all[*at].again(&trips[*at])).collect();
             let limits = Limits { decided_at: clock::now(), ..*limits };
@@ -101,19 +106,23 @@ impl<S: Source> PooledBackend<S> {
             for (at, sent) in part.iter().zip(sent) {
                 all[*at].replace(sent);
             }
-            let is_undecided = |at: &usize| all[*at].undecided.is_some();
-            let mut left: Vec<usize> = part.into_iter().filter(is_undecided).collect();
-            if left.iter().any(|at| all[*at].undecided == Some(Undecided::CrossSlot)) {
-                self.in_cluster.store(true, Ordering::Relaxed);
-                parts.extend(self.by_slot(trips, left));
-            } else if left.len() > FEW {
-                let half = left.split_off(left.len() / 2);
-                parts.extend([half, left]);
-            } else {
-                parts.extend(left.into_iter().map(|at| vec![at]));
-            }
+            parts.extend(self.divide(trips, &all, part));
         }
         all
+    }
+
+    /// Returns in which parts those of these trips go again that are undecided.
+    fn divide(&self, trips: &[Trip<'_>], all: &[Sent], mut part: Vec<usize>) -> Vec<Vec<usize>> {
+        part.retain(|at| all[*at].undecided.is_some());
+        let has_slots = part.iter().any(|at| all[*at].undecided == Some(Undecided::CrossSlot));
+        if has_slots && !self.in_cluster.swap(true, Ordering::Relaxed) {
+            return self.by_slot(trips, part);
+        }
+        if part.len() <= FEW {
+            return part.into_iter().map(|at| vec![at]).collect();
+        }
+        let half = part.split_off(part.len() / 2);
+        vec![half, part]
     }
 
     /// Divides places of trips by their slots.
