@@ -2,3 +2,4 @@
 
 pub(crate) mod error;
 pub(crate) mod event;
+mod repeats;

@@ -193,7 +193,11 @@ pub(crate) enum WhyRefused {
     Command,
     /// The key holds something else than a string: it is no lock.
     NoLock,
-    /// For another reason, which may pass.
+    /// For a reason that passes by itself: it is over its memory, loads its data, has too few replicas.
+    ForNow,
+    /// It is a replica, as a master that has just failed over; or its address leads to one, for now.
+    ReadOnly,
+    /// For another reason.
     Otherwise,
 }
 

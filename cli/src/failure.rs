@@ -142,6 +142,9 @@ impl From<Error> for Failure {
                     "use --protocol auto",
                 )
             }
+            Error::Invalid { key: None, problem, .. } if problem.starts_with("invalid Redis URL: unknown parameter") => {
+                problem.replace("set times with LockerBuilder", "set times with options such as --retry-for")
+            }
             // It may have a password in it.
             Error::Invalid { key: None, .. } => "invalid Redis URL in --url or REDIS_URL; expected redis://[user@]host[:port][/database], unix:///path, redis+sentinel://[user@]host[:port],…/master or redis+cluster://[user@]host[:port],…".into(),
             error => with_sources(error),
@@ -164,12 +167,7 @@ impl From<Error> for Failure {
 
 /// A server that is not ready yet is as one that is not reached: trying again helps.
 fn refused(refusal: &Refusal) -> Condition {
-    match refusal.kind() {
-        RefusalKind::Loading | RefusalKind::Busy | RefusalKind::TooManyClients | RefusalKind::NotReady => {
-            Condition::Unreachable
-        }
-        _ => Condition::Refused,
-    }
+    if refusal.is_transient() { Condition::Unreachable } else { Condition::Refused }
 }
 
 /// How to log in, in the words of the command line: an address with a password is for all to see.

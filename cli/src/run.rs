@@ -12,7 +12,6 @@ mod terminal;
 
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
@@ -40,8 +39,6 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// How often the clocks are looked at while the command runs.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
-/// How long after its answer a server that grants no locks for now is asked again.
-const RETRY: Duration = Duration::from_millis(500);
 /// A wait that is not mentioned.
 const SHORT: Duration = Duration::from_millis(50);
 /// A lock needs a connection only while a command is on its way; the keeper thread and the display need one as well.
@@ -53,7 +50,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let cancel = CancelToken::new();
     let waiting = signals::listen(&cancel, events.clone())?;
     let target = Target::of(&arguments.server)?;
-    let builder = target.locker().pool_size(CONNECTIONS);
+    let builder = arguments.outages.apply(target.locker().pool_size(CONNECTIONS), &arguments.server.url)?;
     let locker = match &arguments.name {
         Some(name) if !name.is_empty() => builder.holder_name(name),
         Some(_) => builder.holder_name(own_name()?),
@@ -63,7 +60,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let lock = Lock::new(&locker, arguments.key.clone(), options(arguments)?)?.cancelled_by(&cancel);
     let held = {
         let _display = Spinner::start(&lock, arguments.quiet);
-        acquired(arguments, &lock)
+        lock.lock()
     };
     drop(waiting);
     // A signal that came before the command has begun.
@@ -85,24 +82,6 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let (status, lost) = Supervision { arguments, held: &held, group: &group }.wait(&received);
     guard.dismiss();
     finished(arguments, held, status, lost)
-}
-
-/// Waits for the lock. A server that answers, but grants no locks for now, ends the wait unless that is for ever.
-fn acquired(arguments: &Run, lock: &Lock) -> Result<LockGuard, Error> {
-    loop {
-        match lock.lock() {
-            Err(error) if arguments.wait_forever && grants_none_now(&error) => {
-                log::warn!("retrying: {}", Failure::from(error).text());
-                thread::sleep(RETRY);
-            }
-            held => return held,
-        }
-    }
-}
-
-/// Returns true if the server answers and may grant locks later: a replica in a failover, a full server.
-fn grants_none_now(error: &Error) -> bool {
-    matches!(error, Error::Refused { .. }) && error.is_transient()
 }
 
 /// That another holder has the lock, until when, and which; or that the key holds what never frees itself.

@@ -175,7 +175,8 @@ impl Lock {
     /// - [`Error::Cancelled`] if a [`CancelToken`] or [`Locker::shut_down`] ended the wait.
     /// - [`Error::Nested`] inside a [`with`](Self::with) on the same key by the same thread.
     /// - [`Error::Unavailable`] if the server is unreachable or its reply is not understood: the lock is not held.
-    /// - [`Error::Refused`] if the server refuses, or is too old for the protocol: the lock is not held.
+    /// - [`Error::Refused`] if the server refuses, or is too old for the protocol: the lock is not held. If the refusal
+    ///   [may pass](crate::Refusal::is_transient), it is the error only at the deadline.
     /// - [`Error::InDoubt`] if the reply was lost: the server may have granted the lock.
     /// - [`Error::Forked`] in a child of the process that opened the locker.
     /// - [`Error::Invalid`] if TLS has no crypto provider.

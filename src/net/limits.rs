@@ -59,11 +59,12 @@ impl Limits<'_> {
     pub(in crate::net) fn waits_until(&self, error: &ConnectError) -> Uptime {
         match error {
             ConnectError::Failed(_) => self.reachable_by,
-            ConnectError::Refused(refusal) if refusal.passes_by_waiting() => self.accepted_by,
-            ConnectError::Refused(_)
-            | ConnectError::Replica { .. }
-            | ConnectError::Sentinel { .. }
-            | ConnectError::Panicked(_) => Uptime::default(),
+            // The address may lead to the master in a moment.
+            ConnectError::Replica { .. } => self.reachable_by,
+            ConnectError::Refused(refusal) if refusal.is_transient() => self.accepted_by,
+            ConnectError::Refused(_) | ConnectError::Sentinel { .. } | ConnectError::Panicked(_) => {
+                Uptime::default()
+            }
         }
     }
 

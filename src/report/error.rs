@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
-use crate::net::{ConnectError, NoConnection, Refusal, TransportError};
+use crate::net::{ConnectError, NoConnection, Refusal, RefusalKind, TransportError};
 use crate::rules::ownership::LossReason;
 use crate::rules::quorum;
 use crate::values::key::{Cut, Key};
@@ -217,6 +217,17 @@ impl Error {
         }
     }
 
+    /// Returns true if the server, or a majority of them, has answered that the lock is held, or refused for now.
+    pub(crate) fn is_an_answer(&self) -> bool {
+        match self {
+            Error::Refused { refusal, .. } => {
+                refusal.is_transient() && refusal.kind() != RefusalKind::ReadOnly
+            }
+            Error::NoMajority { .. } => self.majority(|answer| answer.is_some_and(Error::is_an_answer)),
+            error => error.is_contention(),
+        }
+    }
+
     /// Returns true if a majority of a quorum's servers agreed or gave such an answer, and the lock was not lost.
     fn majority(&self, is_such: impl Fn(Option<&Error>) -> bool) -> bool {
         let Error::NoMajority { agreed, lost: false, answers, .. } = self else { return false };
@@ -241,7 +252,7 @@ impl Error {
     pub fn is_transient(&self) -> bool {
         match self {
             Error::Contended { .. } | Error::InDoubt { .. } | Error::Unavailable { .. } => true,
-            Error::Refused { refusal, .. } => refusal.may_pass(),
+            Error::Refused { refusal, .. } => refusal.is_transient(),
             Error::Several { cause, others } => {
                 cause.is_transient() && others.iter().all(Error::is_transient)
             }

@@ -5,9 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::net::{Incident, TransportError};
+use crate::net::{Incident, Refusal, TransportError};
 use crate::report::error::Error;
+use crate::report::repeats::Repeats;
 use crate::rules::ownership::LossReason;
+use crate::values::clock;
 use crate::values::contained::{Contained, contained};
 use crate::values::key::{Cut, Key};
 use crate::values::value::LockState;
@@ -90,6 +92,15 @@ pub enum Event<'a> {
         key: &'a Key,
         /// What the key holds.
         state: &'a LockState,
+    },
+    /// The server refuses a call that waits for the lock, for a reason that may pass: it is over its memory, or has too few replicas
+    /// after a failover. The call goes on waiting.
+    #[non_exhaustive]
+    RefusedForNow {
+        /// The lock's key.
+        key: &'a Key,
+        /// The server's words.
+        refusal: &'a Refusal,
     },
     /// The lease was extended, by a call or by [`auto_extend`](crate::LockOptions::auto_extend).
     #[non_exhaustive]
@@ -201,8 +212,34 @@ pub enum ProblemKind {
 
 const TARGET: &str = "setnx_lock";
 
+/// Returns the key and the kind of an event whose warnings may repeat.
+fn repeated<'a>(event: &Event<'a>) -> Option<(&'a Key, &'static str)> {
+    Some(match event {
+        Event::NeverExpires { key, .. } => (key, "never expires"),
+        Event::RefusedForNow { key, .. } => (key, "refused for now"),
+        Event::ExtendFailed { key, .. } => (key, "not extended"),
+        Event::ReleaseFailed { key, .. } => (key, "not released"),
+        Event::Problem { key: Some(key), kind: ProblemKind::LateGrant, .. } => (key, "granted late"),
+        Event::Problem { key: Some(key), kind: ProblemKind::ReplyLost, .. } => (key, "reply lost"),
+        Event::Problem { key: Some(key), kind: ProblemKind::HolderNameNotWritten, .. } => (key, "no name"),
+        _ => return None,
+    })
+}
+
+/// How many warnings were left out before one.
+struct LeftOut(u32);
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            count => write!(f, " ({count} more since the last such warning)"),
+        }
+    }
+}
+
 /// Writes an event to the log: a warning if it needs attention, otherwise mostly for debugging.
-fn log_event(event: &Event<'_>) {
+fn log_event(event: &Event<'_>, more: &LeftOut) {
     macro_rules! log_at {
         ($level:ident, $key:expr, $($text:tt)*) => {
             log::$level!(target: TARGET, "lock {}: {}", Cut($key.as_bytes()), format_args!($($text)*))
@@ -217,10 +254,13 @@ fn log_event(event: &Event<'_>) {
         }
         Event::TakenOver { key, from } => log_at!(info, key, "taken over, it was {from}"),
         Event::NeverExpires { key, state } => {
-            log_at!(warn, key, "{state}, {}", state.advice().unwrap_or("and is waited for"));
+            log_at!(warn, key, "{state}, {}{more}", state.advice().unwrap_or("and is waited for"));
         }
+        Event::RefusedForNow { key, refusal } => log_at!(warn, key, "waiting: {refusal}{more}"),
         Event::Extended { key, certified } => log_at!(debug, key, "extended, certified: {certified}"),
-        Event::ExtendFailed { error, .. } => log::warn!(target: TARGET, "not extended: {}", Chain(error)),
+        Event::ExtendFailed { error, .. } => {
+            log::warn!(target: TARGET, "not extended: {}{more}", Chain(error));
+        }
         Event::Lost { key, reason, held } => {
             log_at!(warn, key, "lost: {reason}; another holder may work at the same time (held {held:.1?})");
         }
@@ -233,11 +273,13 @@ fn log_event(event: &Event<'_>) {
             log_at!(debug, key, "left to expire after {held:.1?}");
         }
         Event::Released { key, held, .. } => log_at!(debug, key, "released after {held:.1?}"),
-        Event::ReleaseFailed { error, .. } => log::warn!(target: TARGET, "not released: {}", Chain(error)),
+        Event::ReleaseFailed { error, .. } => {
+            log::warn!(target: TARGET, "not released: {}{more}", Chain(error));
+        }
         Event::Problem { key: Some(key), kind: ProblemKind::ValueOverwritten, details } => {
             log_at!(debug, key, "{details}");
         }
-        Event::Problem { key: Some(key), details, .. } => log_at!(warn, key, "{details}"),
+        Event::Problem { key: Some(key), details, .. } => log_at!(warn, key, "{details}{more}"),
         Event::Problem { key: None, details, .. } => log::warn!(target: TARGET, "{details}"),
     }
 }
@@ -259,17 +301,26 @@ impl fmt::Display for Chain<'_> {
 
 /// Where events go.
 #[derive(Clone, Default)]
-pub(crate) struct EventSink(Option<Contained<Arc<dyn Observer>>>);
+pub(crate) struct EventSink {
+    observer: Option<Contained<Arc<dyn Observer>>>,
+    repeats: Arc<Repeats>,
+}
 
 impl EventSink {
     pub(crate) fn new(observer: impl Observer) -> Self {
-        Self(Some(Contained::new(Arc::new(observer))))
+        Self { observer: Some(Contained::new(Arc::new(observer))), repeats: Arc::default() }
     }
 
     pub(crate) fn notify(&self, event: &Event<'_>) {
         // I10: a logger or an observer that panics must not keep a lock from being released, nor each other from the event.
-        contained(|| log_event(event));
-        if let Some(observer) = self.0.as_ref().and_then(Contained::get) {
+        contained(|| {
+            let left_out = repeated(event)
+                .map_or(Some(0), |(key, kind)| self.repeats.is_due(key, kind, clock::uptime()));
+            if let Some(left_out) = left_out {
+                log_event(event, &LeftOut(left_out));
+            }
+        });
+        if let Some(observer) = self.observer.as_ref().and_then(Contained::get) {
             contained(|| observer.event(event));
         }
     }
@@ -326,6 +377,6 @@ impl EventSink {
 
 impl fmt::Debug for EventSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("EventSink").field(&self.0.is_some()).finish()
+        f.debug_tuple("EventSink").field(&self.observer.is_some()).finish()
     }
 }

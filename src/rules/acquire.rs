@@ -7,7 +7,8 @@
 //! looking, such as a gem; a busy process leaves the key to pollers in [windows](super::window).
 //!
 //! The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up when replies have
-//! been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its attempts.
+//! been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its attempts. What the server refuses for now is
+//! asked for again, with a new lease, until the deadline.
 
 mod cues;
 mod pace;
@@ -41,8 +42,8 @@ pub(crate) struct Attempt {
     unresolved: Unresolved,
     /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
     looks_until: Option<Uptime>,
-    /// True if the key holds something else than a string.
-    pub(super) is_no_lock: bool,
+    /// Why the server has refused the last command, if it has.
+    pub(super) refused: Option<WhyRefused>,
 }
 
 /// A lock that was acquired.
@@ -119,12 +120,7 @@ pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall)
 
 impl Attempt {
     pub(crate) fn new(params: Params) -> Self {
-        Self {
-            pace: Pace::new(params),
-            unresolved: Unresolved::default(),
-            looks_until: None,
-            is_no_lock: false,
-        }
+        Self { pace: Pace::new(params), unresolved: Unresolved::default(), looks_until: None, refused: None }
     }
 
     pub(crate) fn protocol(&self) -> Protocol {
@@ -173,18 +169,18 @@ impl Attempt {
     /// Sends a command. Returns its reply; one that is lost or does not fit is for the caller.
     async fn send(&mut self, io: &Io, request: Request) -> ControlFlow<Round, Reply> {
         let reply = io.send(request).await;
-        self.heard(reply)
+        self.heard(io, reply)
     }
 
-    fn heard(&mut self, reply: Reply) -> ControlFlow<Round, Reply> {
+    fn heard(&mut self, io: &Io, reply: Reply) -> ControlFlow<Round, Reply> {
         match reply {
             Reply::Integer(_) | Reply::Bulk(_) | Reply::Expiring(..) | Reply::Executed(_) => {
                 self.pace.answered();
                 Continue(reply)
             }
-            Reply::Refused(_) => {
-                self.is_no_lock = reply == Reply::Refused(WhyRefused::NoLock);
-                Break(self.pace.give_up(GiveUp::Refused))
+            Reply::Refused(why) => {
+                self.refused = Some(why);
+                Break(self.pace.refused(why, io))
             }
             Reply::Unsent => Break(self.pace.give_up(GiveUp::Unsent)),
             Reply::TooLate | Reply::Lost | Reply::Bulks(_) => Continue(reply),
@@ -205,7 +201,7 @@ impl Attempt {
             if self.pace.does_without(&lease, &reply) {
                 continue;
             }
-            match self.heard(reply)? {
+            match self.heard(io, reply)? {
                 Reply::Integer(0) if self.pace.expires() => return Continue(()),
                 Reply::Integer(0) => return Break(self.pace.wait(io)),
                 Reply::Integer(_) => return Break(self.granted(io, lease, None)),
@@ -279,7 +275,7 @@ impl Attempt {
             self.pace.options.protocol = if asks_ttl { Protocol::Watched } else { Protocol::Classic };
             return Continue(None);
         }
-        match self.heard(reply)? {
+        match self.heard(io, reply)? {
             Reply::Bulk(found) if found == seen => {}
             Reply::Bulk(found) => {
                 self.resolve(io, found.as_deref())?;

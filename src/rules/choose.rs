@@ -10,7 +10,7 @@ use super::acquire::{
 };
 use super::lease::Lease;
 use super::task::Io;
-use super::{Command, GiveUp, Reply, Request};
+use super::{Command, GiveUp, Reply, Request, WhyRefused};
 use crate::values::clock::{Now, Wall};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
@@ -118,7 +118,7 @@ impl Choice {
             self.pace.answered();
         }
         match set {
-            Reply::Integer(0) => match self.values(found)? {
+            Reply::Integer(0) => match self.values(io, found)? {
                 Some(values) => return Continue((values, Some(slot))),
                 None => self.pace.lost(io.now())?,
             },
@@ -135,7 +135,7 @@ impl Choice {
                 return Break(self.granted(io, slot, lease, another_is_free));
             }
             Reply::TooLate => return Break(self.pace.wait(io)),
-            Reply::Refused(_) => return Break(Round::GiveUp(GiveUp::Refused)),
+            Reply::Refused(why) => return Break(self.pace.refused(why, io)),
             Reply::Unsent => return Break(Round::GiveUp(GiveUp::Unsent)),
             // The value names no holder.
             _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
@@ -154,7 +154,7 @@ impl Choice {
         loop {
             let look = Request::at_any_time(Command::GetAll(Arc::clone(&self.slots)));
             let found = io.send(look).await;
-            if let Some(values) = self.values(found)? {
+            if let Some(values) = self.values(io, found)? {
                 self.pace.answered();
                 self.pace.in_doubt = false;
                 return Continue(values);
@@ -164,10 +164,10 @@ impl Choice {
     }
 
     /// Returns what all locks hold; `None` if the reply is lost.
-    fn values(&self, found: Reply) -> ControlFlow<Round, Option<Values>> {
+    fn values(&mut self, io: &Io, found: Reply) -> ControlFlow<Round, Option<Values>> {
         match found {
             Reply::Bulks(values) => Continue(Some(values)),
-            Reply::Refused(_) => Break(self.pace.give_up(GiveUp::Refused)),
+            Reply::Refused(why) => Break(self.pace.refused(why, io)),
             Reply::Unsent | Reply::TooLate => Break(self.pace.give_up(GiveUp::Unsent)),
             _ => Continue(None),
         }
@@ -232,12 +232,15 @@ impl Choice {
                     return Break(Round::Held(Held { another_is_free: position + 1 < count, ..held }));
                 }
                 Round::Pause(_) | Round::GiveUp(GiveUp::Timeout) => {}
-                Round::GiveUp(_) if attempt.is_no_lock => {
+                Round::GiveUp(_) if attempt.refused == Some(WhyRefused::NoLock) => {
                     tries -= 1;
                     self.no_locks.push(slot);
                     if self.no_locks.len() == self.slots.len() {
                         return Break(Round::GiveUp(GiveUp::Refused));
                     }
+                }
+                Round::GiveUp(GiveUp::Refused) if let Some(why) = attempt.refused => {
+                    return Break(self.pace.refused(why, io));
                 }
                 // Others may do, after a pause.
                 Round::GiveUp(GiveUp::Io) => return Break(self.pause_or(GiveUp::Io, io)),

@@ -195,7 +195,10 @@ impl Interpreter {
             [name, "finds", "no", "lock"] => self.deliver(name, Reply::Refused(WhyRefused::NoLock)).map(Some),
             [name, "is", "refused"] => self.deliver(name, Reply::Refused(WhyRefused::Command)).map(Some),
             [name, "is", "refused", "for", "now"] => {
-                self.deliver(name, Reply::Refused(WhyRefused::Otherwise)).map(Some)
+                self.deliver(name, Reply::Refused(WhyRefused::ForNow)).map(Some)
+            }
+            [name, "is", "told", "of", "a", "replica"] => {
+                self.deliver(name, Reply::Refused(WhyRefused::ReadOnly)).map(Some)
             }
             [name, "has", "a", "connection", "too", "late"] => self.too_late(name).map(Some),
             [name, "has", "no", "connection"] => self.deliver(name, Reply::Unsent).map(Some),

@@ -9,7 +9,8 @@ use super::Engine;
 use super::acquire::Answer;
 use super::outbox::{LateReport, Outbox};
 use crate::net::{
-    Budget, Failure, Incident, RefusalKind, Report, Sent, StopCheck, TransportError, Trip, Watch,
+    Budget, ConnectError, Failure, Incident, NoConnection, RefusalKind, Report, Sent, StopCheck,
+    TransportError, Trip, Watch,
 };
 use crate::rules::lease::Lease;
 use crate::rules::task::{Plan, Task};
@@ -272,13 +273,17 @@ impl<'a> Session<'a> {
             Err(Failure::Refused(refusal)) => {
                 let why = match refusal.kind() {
                     RefusalKind::WrongType => WhyRefused::NoLock,
+                    RefusalKind::ReadOnly => WhyRefused::ReadOnly,
+                    _ if refusal.is_transient() => WhyRefused::ForNow,
                     _ if refusal.is_about_the_command() => WhyRefused::Command,
                     _ => WhyRefused::Otherwise,
                 };
                 (Reply::Refused(why), LastFailure::Refused { command, refusal })
             }
             Err(Failure::NoConnection { cause, waited }) => {
-                (Reply::Unsent, LastFailure::NoConnection { cause, waited })
+                let is_replica = matches!(cause, NoConnection::Connect(ConnectError::Replica { .. }));
+                let reply = if is_replica { Reply::Refused(WhyRefused::ReadOnly) } else { Reply::Unsent };
+                (reply, LastFailure::NoConnection { cause, waited })
             }
             Err(Failure::Lost(error)) => {
                 match self.outbox {

@@ -72,7 +72,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
         ("not permitted", "-NOPERM this user has no permissions\r\n", ""),
     ] {
         proxy.next("SETNX", Fault::Say(words));
-        cases.push((name, lock(expiring()).lock().unwrap_err(), classes));
+        cases.push((name, lock(expiring()).try_lock().unwrap_err(), classes));
     }
 
     let _: i32 = target.connection().rpush(key.key.as_bytes(), "item")?;
@@ -255,7 +255,7 @@ fn a_long_refusal_is_cut() -> Outcome {
     let host = "h".repeat(200_000);
     let info = format!("redis_version:2.4.18\r\nrole:slave\r\nmaster_host:{host}\r\nmaster_port:6379\r\n");
     scenario.proxy.next("INFO", Fault::Say(format!("${}\r\n{info}\r\n", info.len()).leak()));
-    let error = Lock::new(&scenario.locker(), "replica", expiring())?.lock().expect_err("a replica");
+    let error = Lock::new(&scenario.locker(), "replica", expiring())?.try_lock().expect_err("a replica");
     assert!(matches!(error, Error::Refused { .. }), "{error}");
     assert_short(&error);
     assert_short(

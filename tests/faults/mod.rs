@@ -10,6 +10,7 @@
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
 //! | `permit_faults` | a fault at every command on permits |
 //! | `refusals` | what the server or the library refuses |
+//! | `refused_for_now` | what a server refuses for a time |
 //! | `server_check` | the check of the role and version on each new connection |
 //! | `servers_and_networks` | servers and networks that fail |
 //! | `several_faults` | a fault at every command on several keys |
@@ -29,6 +30,7 @@ pub(crate) mod failover;
 pub(crate) mod keeping;
 pub(crate) mod permit_faults;
 pub(crate) mod refusals;
+pub(crate) mod refused_for_now;
 pub(crate) mod server_check;
 pub(crate) mod servers_and_networks;
 pub(crate) mod several_faults;
@@ -49,6 +51,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         keeping::trials(),
         permit_faults::trials(),
         refusals::trials(),
+        refused_for_now::trials(),
         server_check::trials(),
         servers_and_networks::trials(),
         several_faults::trials(),

@@ -83,9 +83,9 @@ fn a_server_over_its_memory() -> Outcome {
     let lock = target.lock(&key, expiring());
     let held = lock.lock()?;
     server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
-    assert_eq!(refused(&target.lock(&key, expiring()).lock().unwrap_err()), RefusalKind::OverMemory);
+    assert_eq!(refused(&target.lock(&key, expiring()).try_lock().unwrap_err()), RefusalKind::OverMemory);
     assert_eq!(release(held)?, Release::Released { certified: false }, "the server executes DEL");
-    let error = lock.lock().unwrap_err();
+    let error = lock.try_lock().unwrap_err();
     assert_says(&error, &key, &["OOM", "free memory or raise the limit"]);
     server.say(&["CONFIG", "SET", "maxmemory", "0"])?;
     drop(lock.lock()?);
@@ -125,7 +125,7 @@ fn a_replica_that_takes_no_writes() -> Outcome {
     // Before it has the master's data it may be loading.
     let error = loop {
         let unchecked = patient(&replica.url())?.skip_server_check().build()?;
-        let error = Lock::new(&unchecked, "report", expiring())?.lock().unwrap_err();
+        let error = Lock::new(&unchecked, "report", expiring())?.try_lock().unwrap_err();
         if refused(&error) != RefusalKind::Loading {
             break error;
         }
@@ -145,7 +145,7 @@ fn the_words_of_the_server_are_in_the_error() -> Outcome {
         ("-MISCONF Redis is configured to save RDB snapshots\r\n", RefusalKind::CannotSave),
     ] {
         scenario.proxy.next("SETNX", Fault::Say(words));
-        let error = lock.lock().unwrap_err();
+        let error = lock.try_lock().unwrap_err();
         assert_eq!(refused(&error), kind, "{error}");
         assert_says(&error, &key, &[words.trim_start_matches('-').trim_end()]);
         assert_eq!(key.value(), None);

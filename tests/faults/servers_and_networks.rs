@@ -125,7 +125,7 @@ fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
     // A lost reply whose outcome was found by reading is not reported when a later command fails.
     scenario.proxy.next("SETNX", Fault::CutBefore);
     scenario.proxy.next("SETNX", Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n"));
-    let error = scenario.lock(&key, expiring()).lock().expect_err("over its memory");
+    let error = scenario.lock(&key, expiring()).try_lock().expect_err("over its memory");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     Ok(())
 }

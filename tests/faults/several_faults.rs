@@ -139,7 +139,7 @@ fn a_server_over_its_memory() -> Outcome {
         server.say(&["CONFIG", "SET", "maxmemory", "0"])?;
         keys[1].set(PAST);
         server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
-        over_memory(&locks.lock().expect_err("the server has no memory"));
+        over_memory(&locks.try_lock().expect_err("the server has no memory"));
         assert_eq!([keys[0].value(), keys[2].value()], [None, None]);
         server.say(&["CONFIG", "SET", "maxmemory", "0"])?;
         drop(locks.lock()?);

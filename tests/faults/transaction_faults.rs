@@ -130,7 +130,7 @@ fn a_takeover_whose_transaction_is_refused_changes_nothing(load: Load) -> Outcom
         key.set(PAST);
         let over_memory = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
         scenario.proxy.next("EXEC", over_memory);
-        let error = lock.lock().expect_err("over its memory");
+        let error = lock.try_lock().expect_err("over its memory");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(key.value().as_deref(), Some(PAST));
         drop(lock.lock()?);
@@ -184,7 +184,7 @@ fn a_release_whose_transaction_is_refused_leaves_the_key_to_expire(load: Load) -
                 assert_eq!(key.value(), value);
                 key.delete();
             }
-            let error = lock.lock().expect_err("over its memory");
+            let error = lock.try_lock().expect_err("over its memory");
             assert!(
                 matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::OverMemory),
                 "{emulated:?}: {error:?}"

@@ -18,7 +18,7 @@ const FEW: usize = 3;
 /// The parts, or tests, that compare how long things take.
 const DISTURBED: &[&str] = &["windows::"];
 /// Those that mostly wait, and for longest. They begin first.
-const LONGEST: &[&str] = &["failover", "examples::", "tool_manual::", "tool_recipes::"];
+const LONGEST: &[&str] = &["failover", "examples::", "tool_manual::", "tool_recipes::", "tool_run::failover"];
 
 /// With more failures than this the run is red, without a second run.
 const MOST_SECOND_RUNS: usize = 3;

@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
-use setnx_lock::{Key, Protocol};
+use setnx_lock::{Key, LockerBuilder, Protocol};
 
 use super::{Server, parse};
+use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,7 +32,7 @@ Environment of the command:
 Exit codes: the command's, or 128+N if signal N ended it; otherwise
   75  contended: another holder has the lock
   65  stuck: the key holds a value that never expires
-  69  unreachable: no connection to the server, or it grants no locks now
+  69  unreachable: no connection to the server, or it refuses for now
   77  refused: by the server, or the server is too old
   74  unknown: a reply was lost, the lock may be held until it expires
   70  lost: the lock was lost while the command ran
@@ -65,7 +66,7 @@ pub(crate) struct Run {
     /// Make one attempt; do not wait
     #[arg(long, short = 'n', conflicts_with = "wait_forever")]
     pub(crate) no_wait: bool,
-    /// Wait without a limit, even while the server is a replica or full; fails if it is unreachable for 5 s
+    /// Wait without a limit, even while the server refuses for now, as when it is full; fails if it is unreachable or a replica for --retry-for
     #[arg(long)]
     pub(crate) wait_forever: bool,
     /// How often to look at the key while waiting
@@ -113,7 +114,37 @@ pub(crate) struct Run {
     #[arg(long, short)]
     pub(crate) quiet: bool,
     #[command(flatten)]
+    pub(crate) outages: Outages,
+    #[command(flatten)]
     pub(crate) server: Server,
+}
+
+/// What is done while the server is away, and after it was.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Outages")]
+pub(crate) struct Outages {
+    /// How long to retry while the server is unreachable or a replica; a failover takes longer than 30 s by default
+    #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "5s")]
+    retry_for: Duration,
+    /// With redis+sentinel://: acquire nothing until the server has been the master for this long; give the longest expiration of any lock
+    #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "0s", hide_default_value = true)]
+    settle_after_failover: Duration,
+    /// Acquire nothing until the server has run for this long, since a restart may have lost locks
+    #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "0s", hide_default_value = true)]
+    settle_after_restart: Duration,
+}
+
+impl Outages {
+    /// Sets what the builder of a locker for this URL has to know.
+    pub(crate) fn apply(&self, builder: LockerBuilder, url: &str) -> Result<LockerBuilder, Failure> {
+        if !self.settle_after_failover.is_zero() && !url.contains("+sentinel://") {
+            return Err(Failure::usage(
+                "--settle-after-failover needs Sentinels, which know since when a server has been the master; give a redis+sentinel:// URL",
+            ));
+        }
+        let builder = builder.retry_for(self.retry_for).settle_after_restart(self.settle_after_restart);
+        Ok(builder.settle_after_failover(self.settle_after_failover))
+    }
 }
 
 impl Run {

@@ -114,8 +114,8 @@ impl ServerReport {
             ),
         };
         let text = format!(
-            "after a crash {what}, so work under a lock may go on while another holder gets it; {remedy}, or after a restart wait for \
-             the longest expiration before work goes on"
+            "after a crash {what}, so work under a lock may go on while another holder gets it; {remedy}, or give the longest expiration \
+             of any lock to `run --settle-after-restart`"
         );
         Some((Severity::Note, text))
     }
@@ -133,7 +133,7 @@ impl ServerReport {
         };
         let text = format!(
             "{who} it, a moment behind: a failover can lose the newest locks; after one wait for the longest expiration before work goes \
-             on, as `settle_after_failover` does with Sentinels, or make the work itself safe against running twice{cut_off}"
+             on (`run --settle-after-failover` does, with Sentinels), or make the work itself safe against running twice{cut_off}"
         );
         Some((Severity::Note, text))
     }

@@ -139,12 +139,12 @@ impl LockerBuilder {
         Self { looks: false, ..self }
     }
 
-    /// Limits how long a waiting call retries while the server is unreachable, or while replies are lost in a row.
-    /// The default is 5 s.
+    /// Limits how long a waiting call retries while the server is unreachable or a replica, or while replies are lost
+    /// in a row. The default is 5 s.
     ///
     /// The call never retries for longer than its own timeout. With zero it fails at the first failure to connect.
-    /// A server that refuses connections for now, because it is loading its data or has too many clients, is
-    /// retried up to the call's timeout.
+    /// A server that [refuses for now](crate::RefusalKind), because it is loading its data or has too few replicas,
+    /// is retried up to the call's timeout.
     ///
     /// Calls that do not wait, for example [`Lock::try_lock`](crate::Lock::try_lock) and
     /// [`LockGuard::release`](crate::LockGuard::release), never retry. If all connections are in use, they wait for

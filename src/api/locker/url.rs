@@ -8,8 +8,36 @@ use crate::values::key::Cut;
 /// The port of a Sentinel that names none.
 const SENTINEL_PORT: u16 = 26379;
 
+/// What the error about a parameter begins with. It has no password in it.
+const UNKNOWN_PARAMETER: &str = "invalid Redis URL: unknown parameter";
+
+/// Fails for a parameter that the redis crate would leave out without a word.
+fn check_parameters(url: &str) -> Result<(), Error> {
+    let before_fragment = url.split('#').next().unwrap_or_default();
+    let Some((_, query)) = before_fragment.split_once('?') else { return Ok(()) };
+    let is_unix = url.starts_with("unix:") || url.starts_with("redis+unix:");
+    let known: &[&str] = if is_unix { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
+    let name = |pair: &'_ str| pair.split('=').next().unwrap_or_default().to_owned();
+    let names = query.split('&').filter(|pair| !pair.is_empty()).map(name);
+    let Some(unknown) = names.into_iter().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+    let instead = match unknown.as_str() {
+        "db" | "database" => "write the database as redis://host:port/2",
+        "password" | "pass" | "user" | "username" if is_unix => "a unix URL has user and pass",
+        "password" | "pass" | "user" | "username" => "write the login as redis://user:password@host",
+        "ssl" | "tls" | "ssl_cert_reqs" => "write rediss:// for TLS",
+        "timeout" | "socket_timeout" | "connect_timeout" | "socket_connect_timeout" => {
+            "set times with LockerBuilder"
+        }
+        _ if is_unix => "a unix URL has db, user, pass and protocol",
+        _ => "a redis URL has only protocol",
+    };
+    let unknown = Cut(unknown.as_bytes());
+    Err(Error::invalid_locker(format!("{UNKNOWN_PARAMETER} {unknown}; {instead}")))
+}
+
 /// Reads the URL of a server.
 pub(super) fn client(url: &str) -> Result<Client, Error> {
+    check_parameters(url)?;
     Client::open(url).map_err(|error| {
         Error::invalid_locker(format!(
             "invalid Redis URL: {}; expected redis://[:password@]host[:port][/database], unix:///path, \
@@ -58,7 +86,8 @@ impl Servers {
         let own = at(login);
         match kind {
             "cluster" if !query.is_empty() => {
-                let problem = "invalid Redis URL: a redis+cluster URL has no parameters";
+                let name = Cut(query.split('=').next().unwrap_or_default().as_bytes());
+                let problem = format!("{UNKNOWN_PARAMETER} {name}; a redis+cluster URL has no parameters");
                 Some(Err(Error::invalid_locker(problem)))
             }
             "cluster" => {
@@ -94,7 +123,7 @@ fn sentinel_login(query: &str) -> Result<String, Error> {
             "sentinel_password" => password = value,
             name => {
                 return Err(Error::invalid_locker(format!(
-                    "invalid Redis URL: unknown parameter {}; a redis+sentinel URL has sentinel_user and sentinel_password",
+                    "{UNKNOWN_PARAMETER} {}; a redis+sentinel URL has sentinel_user and sentinel_password",
                     Cut(name.as_bytes())
                 )));
             }
@@ -109,4 +138,34 @@ fn sentinel_login(query: &str) -> Result<String, Error> {
 /// Encodes what a query may have and the login of a URL may not.
 fn encoded(text: &str) -> String {
     text.replace('/', "%2F").replace('?', "%3F").replace('@', "%40").replace(':', "%3A")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_that_has_no_effect_is_refused() {
+        for (url, problem) in [
+            ("redis://h/?db=2", "unknown parameter db; write the database as redis://host:port/2"),
+            ("redis://h/1?protocol=resp3&ssl=true", "unknown parameter ssl; write rediss:// for TLS"),
+            ("redis://h?password=secret", "unknown parameter password; write the login as"),
+            ("redis://h?timeout=5", "unknown parameter timeout; set times"),
+            ("redis://h?db", "unknown parameter db"),
+            ("unix:///s?database=2", "unknown parameter database"),
+            ("redis+cluster://h?db=2", "unknown parameter db; a redis+cluster URL has no parameters"),
+        ] {
+            let read = Servers::read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
+            let error = read.expect_err(url).to_string();
+            assert!(error.contains(problem) && !error.contains("secret"), "{url}: {error}");
+        }
+        for url in [
+            "redis://h/2",
+            "redis://h?protocol=resp3",
+            "redis://h/?",
+            "unix:///s?db=2&user=u&pass=p&protocol=resp3",
+        ] {
+            assert!(client(url).is_ok(), "{url}");
+        }
+    }
 }

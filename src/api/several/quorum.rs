@@ -133,8 +133,8 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// - [`Error::NoMajority`], with the answer of each server: after contention until the timeout or the last
-    ///   [attempt](LockOptions::max_attempts); if no majority could be reached for
+    /// - [`Error::NoMajority`], with the answer of each server: after contention, or refusals that may pass, until the
+    ///   timeout or the last [attempt](LockOptions::max_attempts); if no majority could be reached for
     ///   [`retry_for`](crate::LockerBuilder::retry_for); or at once if a majority refuses for a reason that is not
     ///   [transient](Error::is_transient).
     /// - [`Error::Cancelled`] if a [`CancelToken`] or [`Locker::shut_down`] ended the wait.
@@ -189,11 +189,11 @@ impl Quorum {
                 }
                 Err(error) => error,
             };
-            let (now, is_contention) = (clock::uptime(), error.is_contention());
-            reached = if is_contention { now } else { reached };
+            let (now, answers) = (clock::uptime(), error.is_an_answer());
+            reached = if answers { now } else { reached };
             let is_last = deadline.is_some_and(|deadline| now >= deadline)
                 || self.options.max_attempts.is_some_and(|most| attempts >= most)
-                || !is_contention && now.since(reached) >= retry_for;
+                || !answers && now.since(reached) >= retry_for;
             if is_last || !error.is_transient() {
                 if !error.may_hold_lock() {
                     self.check(began)?;

@@ -36,7 +36,7 @@ pub(in crate::net) fn ask_in_turn<T>(
             Err(error) => {
                 failures.push(error.to_string());
                 match error {
-                    ConnectError::Refused(refused) if !refused.may_pass() => refusal = Some(refused),
+                    ConnectError::Refused(refused) if !refused.is_transient() => refusal = Some(refused),
                     _ => passes = true,
                 }
             }

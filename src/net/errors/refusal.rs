@@ -173,13 +173,10 @@ impl Refusal {
         &self.text
     }
 
-    /// Returns true if the server may accept the same command a moment later, so that a call waits for it.
-    pub(crate) fn passes_by_waiting(&self) -> bool {
-        matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading | RefusalKind::Settling)
-    }
-
-    /// Returns true if the server may accept the same command later without any change: while it restarts, is over its memory, or a replica.
-    pub(crate) fn may_pass(&self) -> bool {
+    /// Returns true if the server may accept the same command later without any change: while it restarts, is over its memory, has too few
+    /// replicas, or is a replica. A call that waits for a lock goes on then.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
         match self.kind {
             RefusalKind::Loading
             | RefusalKind::Settling
@@ -187,6 +184,7 @@ impl Refusal {
             | RefusalKind::TooManyClients
             | RefusalKind::OverMemory
             | RefusalKind::CannotSave
+            | RefusalKind::NoReplicas
             | RefusalKind::NotReady
             | RefusalKind::ReadOnly => true,
             RefusalKind::WrongType
@@ -336,6 +334,20 @@ mod tests {
             ("ERR unknown command `SETNX`, with args beginning with: `k`", Kind::UnknownCommand),
             ("ERR invalid DB index", Kind::NoSuchDatabase),
             ("ERR DB index is out of range", Kind::NoSuchDatabase),
+            ("NOREPLICAS Not enough good replicas to write.", Kind::NoReplicas),
+            ("NOREPLICAS Not enough good slaves to write.", Kind::NoReplicas),
+            (
+                "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+                Kind::Busy,
+            ),
+            ("BUSY Redis is busy running a module command.", Kind::Busy),
+            ("BUSYKEY Target key name already exists.", Kind::Other),
+            ("NOPROTO unsupported protocol version", Kind::UnknownCommand),
+            ("DENIED Redis is running in protected mode", Kind::NotPermitted),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", Kind::NotReady),
+            ("CROSSSLOT Keys in request don't hash to the same slot", Kind::CrossSlot),
+            ("ERR Connection refused", Kind::NotReady),
+            ("ERR Connection timed out", Kind::NotReady),
             ("MOVED 3999 127.0.0.1:6381", Kind::OtherNode),
             ("ASK 3999 127.0.0.1:6381", Kind::OtherNode),
             ("CLUSTERDOWN Hash slot not served", Kind::NotReady),

@@ -35,6 +35,8 @@ pub enum RefusalKind {
     TooOld,
     /// The server cannot save its data and takes no writes.
     CannotSave,
+    /// The master has fewer replicas than its `min-replicas-to-write` and takes no writes, as right after a failover.
+    NoReplicas,
     /// The server does not know the command.
     UnknownCommand,
     /// The database number of the address is too high for this server.
@@ -43,7 +45,7 @@ pub enum RefusalKind {
     OtherNode,
     /// The keys of one command or transaction have several slots of a cluster.
     CrossSlot,
-    /// The cluster, or the master of a replica, is down.
+    /// The cluster, the master of a replica, or the server behind a proxy is down; a slot moves; or the key changed all the time.
     NotReady,
     /// Anything else.
     Other,
@@ -64,18 +66,33 @@ const WORDS: &[(&str, RefusalKind)] = &[
     ("oom ", RefusalKind::OverMemory),
     ("err command not allowed when used memory", RefusalKind::OverMemory), // up to 2.4
     ("loading", RefusalKind::Loading),
-    ("busy redis is busy running a script", RefusalKind::Busy),
+    ("busy redis is busy", RefusalKind::Busy), // running a script, a function or a module's command
     ("err max number of clients", RefusalKind::TooManyClients),
     ("readonly", RefusalKind::ReadOnly),
     ("misconf", RefusalKind::CannotSave),
+    ("noreplicas", RefusalKind::NoReplicas),
     ("err invalid db index", RefusalKind::NoSuchDatabase),
     ("err db index is out of range", RefusalKind::NoSuchDatabase), // from 4
     ("err unknown command", RefusalKind::UnknownCommand),
+    ("noproto", RefusalKind::UnknownCommand),
+    ("denied", RefusalKind::NotPermitted), // protected mode
     ("moved ", RefusalKind::OtherNode),
     ("ask ", RefusalKind::OtherNode),
     ("crossslot", RefusalKind::CrossSlot),
     ("clusterdown", RefusalKind::NotReady),
     ("masterdown", RefusalKind::NotReady),
+    ("nomasterlink", RefusalKind::NotReady),
+    ("tryagain", RefusalKind::NotReady),
+    ("redirect ", RefusalKind::NotReady), // Valkey, during a failover
+    ("failover", RefusalKind::NotReady),
+    // What twemproxy says of a server that is away: the system's words.
+    ("err connection refused", RefusalKind::NotReady),
+    ("err connection timed out", RefusalKind::NotReady),
+    ("err connection reset by peer", RefusalKind::NotReady),
+    ("err host is down", RefusalKind::NotReady),
+    ("err no route to host", RefusalKind::NotReady),
+    ("err network is unreachable", RefusalKind::NotReady),
+    ("err broken pipe", RefusalKind::NotReady),
 ];
 
 impl RefusalKind {
@@ -130,7 +147,12 @@ impl RefusalKind {
             Self::NoSuchMaster => "give the name in the Sentinels' configuration",
             Self::NoCluster => "give the addresses of nodes of a cluster",
             Self::TooOld => "use a newer server, or another protocol",
-            Self::NotReady => "its cluster or its master is down; try again when it is up",
+            Self::NoReplicas => {
+                "the master has fewer replicas than its min-replicas-to-write; try again when they have connected"
+            }
+            Self::NotReady => {
+                "the server behind the address, its cluster or its master is down; try again when it is up"
+            }
             Self::Other => "the command was not carried out",
         }
     }

@@ -14,6 +14,9 @@ use crate::values::value::{Expiry, LockState, Nonce};
 /// The server counts a time to live from when it receives the command. A look that comes too early costs a poll interval.
 const IN_TRANSIT: Duration = Duration::from_millis(2);
 
+/// How long a pause is at most after the server has refused for now; the first is the poll interval.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
 /// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
 /// more often is under contention.
 const IMMEDIATE_RETRIES: u32 = 3;
@@ -31,6 +34,8 @@ pub(crate) struct Pace {
     pub(in crate::rules) in_doubt: bool,
     /// Since when replies have been lost in a row.
     losing_since: Option<Uptime>,
+    /// Since when the server refuses for now, and how long the next pause is.
+    refused: Option<(Uptime, Duration)>,
     /// How often in this round it went on after the key had changed, and read again after a lost reply.
     immediate: (u32, u32),
     pub(in crate::rules) never_expires_noted: bool,
@@ -57,6 +62,7 @@ impl Pace {
             nonce,
             in_doubt: false,
             losing_since: None,
+            refused: None,
             immediate: (0, 0),
             never_expires_noted: false,
             not_before: None,
@@ -122,6 +128,8 @@ impl Pace {
             self.never_expires_noted = true;
             io.note(Note::NeverExpires(state.clone()));
         }
+        // It has answered.
+        self.refused = None;
         let now = io.now();
         match self.time_left(looked, now) {
             Some(time) => Round::Pause(time.min(self.until_free(now))),
@@ -208,6 +216,27 @@ impl Pace {
             Some(time) if now.uptime.since(since) < self.retry_for => Round::Pause(time),
             _ => self.give_up(GiveUp::Io),
         })
+    }
+
+    /// The server has refused. What may pass is waited out, with pauses that grow, unless the call tries once. It counts no attempt.
+    pub(in crate::rules) fn refused(&mut self, why: WhyRefused, io: &Io) -> Round {
+        let now = io.now();
+        let least = self.options.poll_interval;
+        let (since, pause) = self.refused.unwrap_or((now.uptime, least));
+        let passes = match why {
+            WhyRefused::ForNow => true,
+            // Not a failover, but an address that is wrong.
+            WhyRefused::ReadOnly => now.uptime.since(since) < self.retry_for,
+            WhyRefused::Command | WhyRefused::NoLock | WhyRefused::Otherwise => false,
+        };
+        if !passes || self.is_last(now) || self.options.max_attempts == Some(1) {
+            return self.give_up(GiveUp::Refused);
+        }
+        self.refused = Some((since, (2 * pause).min(LONGEST_PAUSE.max(least))));
+        self.attempts = self.attempts.saturating_sub(1);
+        io.note(Note::RefusedForNow);
+        let left = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(now.uptime));
+        Round::Pause(pause.min(left))
     }
 
     pub(in crate::rules) fn give_up(&self, reason: GiveUp) -> Round {

@@ -68,6 +68,8 @@ pub(crate) enum Note {
     LateGrant,
     /// The key holds what never expires and cannot be taken over. Reported once for an attempt.
     NeverExpires(LockState),
+    /// The server refuses for now.
+    RefusedForNow,
     /// In a window, a poller has the lock.
     PollerMet,
 }

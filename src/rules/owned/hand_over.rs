@@ -77,9 +77,9 @@ async fn by_getset(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOv
     let request = Request::before(before, Command::GetSet(lease.value));
     Ok(Some(match io.send(request).await {
         Reply::Bulk(replaced) => own.replaced_by_next(lease, replaced.as_deref(), io.now()),
-        Reply::Refused(WhyRefused::Command | WhyRefused::Otherwise) | Reply::TooLate => return Ok(None),
         Reply::Unsent if end.has_passed(io.now()) => to_nobody(Release::Lost(LossReason::Expired)),
         Reply::Refused(WhyRefused::NoLock) => return Err(GiveUp::Refused),
+        Reply::Refused(_) | Reply::TooLate => return Ok(None),
         Reply::Unsent => return Err(GiveUp::Unsent),
         // What it has replaced is unknown, so nothing is proven. Our own bytes say nothing: it may still come (I6).
         _ => match read(io).await {

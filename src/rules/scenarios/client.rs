@@ -108,6 +108,7 @@ impl Client {
         if let Some(attempt) = &self.attempt {
             shown.extend(attempt.io().take_notes().into_iter().filter_map(|(_, note)| {
                 Some(match note {
+                    Note::RefusedForNow => return None,
                     Note::TakenOver(_) => "takes over".into(),
                     Note::ValueOverwritten(_) => "overwrites the winner".into(),
                     Note::LateGrant => "granted too late".into(),

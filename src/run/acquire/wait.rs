@@ -69,12 +69,17 @@ pub(in crate::run) struct Wait<'a> {
 }
 
 impl Engine {
-    fn report_note(&self, key: &Key, note: &Note) {
+    fn report_note(&self, key: &Key, note: &Note, session: &Session<'_>) {
         match note {
             Note::TakenOver(from) => self.observer.notify(&Event::TakenOver { key, from }),
             Note::ValueOverwritten(winner) => self.observer.value_overwritten(key, winner),
             Note::LateGrant => self.observer.late_grant(key),
             Note::NeverExpires(state) => self.observer.notify(&Event::NeverExpires { key, state }),
+            Note::RefusedForNow => {
+                if let Some(refusal) = session.refusal() {
+                    self.observer.notify(&Event::RefusedForNow { key, refusal: &refusal });
+                }
+            }
             Note::PollerMet => self.queue.met_poller(key, clock::uptime()),
         }
     }

@@ -70,7 +70,7 @@ impl Notifications {
                 observer.no_notifications(&reason);
             }
             match failure {
-                Failure::Refused(refusal) if !refusal.passes_by_waiting() => return self.end(Some(REFUSED)),
+                Failure::Refused(refusal) if !refusal.is_transient() => return self.end(Some(REFUSED)),
                 Failure::TooOld(_) => return self.end(Some(REFUSED)),
                 _ => {}
             }

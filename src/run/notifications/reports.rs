@@ -5,8 +5,8 @@ use crate::net::{Failure, Refusal, RefusalKind};
 /// Returns true if the server will refuse the same for each key, and for some time.
 pub(super) fn concerns_all_keys(failure: &Failure) -> bool {
     // One list may be something else, or on a node of its own.
-    let of_one = [RefusalKind::WrongType, RefusalKind::OtherNode, RefusalKind::NotReady];
-    let of_all = |refusal: &Refusal| !refusal.passes_by_waiting() && !of_one.contains(&refusal.kind());
+    let of_one = [RefusalKind::WrongType, RefusalKind::OtherNode];
+    let of_all = |refusal: &Refusal| !refusal.is_transient() && !of_one.contains(&refusal.kind());
     matches!(failure, Failure::Refused(refusal) if of_all(refusal))
 }
 

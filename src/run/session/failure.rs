@@ -38,6 +38,18 @@ impl Session<'_> {
         }
     }
 
+    /// Returns how the server has refused the last command, if it has.
+    pub(in crate::run) fn refusal(&self) -> Option<Refusal> {
+        match self.last_failure.as_deref()? {
+            LastFailure::Refused { refusal, .. } => Some(refusal.clone()),
+            LastFailure::NoConnection {
+                cause: NoConnection::Connect(ConnectError::Replica { address, of }),
+                ..
+            } => Some(Refusal::of_replica(address, of.as_deref())),
+            _ => None,
+        }
+    }
+
     /// Notes that nothing is sent, since another call has found the server unreachable.
     pub(in crate::run) fn fail(&mut self, cause: NoConnection) {
         self.last_failure = Some(Box::new(LastFailure::NoConnection { cause, waited: Duration::ZERO }));

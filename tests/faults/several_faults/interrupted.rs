@@ -128,7 +128,7 @@ fn what_is_acquired_beside_a_refusal_is_given_back() -> Outcome {
         let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
         let words = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
         scenario.proxy.nth(command, 2, Fault::Say(words));
-        let error = locks.lock().expect_err("the second key is refused");
+        let error = locks.try_lock().expect_err("the second key is refused");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(error.key(), Some(&keys[1].key));
         assert!(keys.iter().all(|key| key.value().is_none()), "{error:?}");

@@ -1,9 +1,11 @@
 //! Servers that answer and grant no locks for now: a replica in a failover, and a full one. `--wait-forever` waits through both.
 
-use std::fs;
 use std::process::Command;
+use std::time::Duration;
+use std::{fs, thread};
 
-use libtest_mimic::Trial;
+use libtest_mimic::{Failed, Trial};
+use testkit::failover::Failover;
 
 use super::running::{Running, finished, run};
 use crate::support::notified::until;
@@ -13,7 +15,11 @@ use crate::support::{Outcome, RedisServer, tests};
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "tool_run::failover",
-        tests![a_wait_goes_on_while_the_server_is_full, the_leader_of_the_recipe_leads_again],
+        tests![
+            a_wait_goes_on_while_the_server_is_full,
+            the_leader_of_the_recipe_leads_again,
+            the_leaders_of_all_recipes_lead_again_once_the_new_master_has_a_replica
+        ],
     )
 }
 
@@ -32,13 +38,80 @@ fn a_wait_goes_on_while_the_server_is_full() -> Outcome {
     let server = RedisServer::start_with("maxmemory 1")?;
     finished(run(&server.url()).arg("-n").args(COMMAND))?.with_code(69).prints("").says_one_line(&["OOM"]);
     let waits = Running::start(run(&server.url()).arg("--wait-forever").args(COMMAND))?;
-    waits.error_with("warning: retrying: lock k: the server refused: OOM");
+    waits.error_with("warning: lock k: waiting: the server refused: OOM");
     server.say(&["CONFIG", "SET", "maxmemory", "0"])?;
     waits.ends()?.with_code(0).prints("ran\n");
     Ok(())
 }
 
 const PAGE: &str = include_str!("../../../docs/cli.md");
+const UNIT: &str = include_str!("../../../contrib/systemd/setnx-lock-leader.service");
+const DEPLOYMENT: &str = include_str!("../../../contrib/kubernetes/leader.yaml");
+/// How long a server gives no sign of life until it is down.
+const DOWN_AFTER: Duration = Duration::from_secs(2);
+
+/// Returns the script of the page.
+fn page() -> &'static str {
+    let section = PAGE.split_once("### A leader that is restarted").expect("the page has it").1;
+    section.split("```").nth(1).expect("a block").split_once('\n').expect("its lines").1
+}
+
+/// Returns the unit's command, started again by a shell as systemd does.
+fn unit() -> String {
+    let value = |name: &str| UNIT.lines().find_map(|line| line.strip_prefix(name)).expect(name);
+    let command = value("ExecStart=").replace(" --password-file ${CREDENTIALS_DIRECTORY}/redis", "");
+    let ends = value("RestartPreventExitStatus=").replace(' ', " | ");
+    format!("while :; do {command}; case $? in {ends}) exit 1 ;; esac; sleep 1; done")
+}
+
+/// Returns the command of the Deployment, started again by a shell as Kubernetes does.
+fn deployment() -> String {
+    let words = DEPLOYMENT.lines().find_map(|line| line.trim().strip_prefix("command: [")?.strip_suffix(']'));
+    format!("while :; do {}; sleep 1; done", words.expect("a command").replace(", ", " "))
+}
+
+/// A master that takes writes only with a replica fails over, and its replicas are away for some time: nobody has to come.
+fn the_leaders_of_all_recipes_lead_again_once_the_new_master_has_a_replica() -> Outcome {
+    const AWAY: Duration = Duration::from_secs(25);
+    let mut failover = Failover::start_with(DOWN_AFTER, "min-replicas-to-write 1", "")?;
+    let recipes = [page().to_owned(), unit(), deployment()];
+    let folder = tempfile::tempdir()?;
+    let bin = program().parent().expect("a folder").display().to_string();
+    let start = |(n, text): (usize, &String)| {
+        let text = text.replace("-e 15s", "-e 3s").replace("-e, 15s", "-e 3s");
+        let text = text
+            .replace("leader:worker", &format!("leader:{n}"))
+            .replace("/usr/local/bin/setnx-lock", "setnx-lock");
+        let worker = "sh -c 'echo leads; exec sleep 1000'";
+        let text = text.replace("/usr/local/bin/worker", worker).replace("./worker", worker);
+        let text = text.replace("-- worker", &format!("-- {worker}"));
+        let script = folder.path().join(format!("recipe{n}"));
+        fs::write(&script, text)?;
+        let mut command = Command::new("env");
+        command.args(["--default-signal", "sh"]).arg(&script);
+        command.envs(tool(&failover.url()).get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("PATH", format!("{bin}:{}", std::env::var("PATH")?));
+        Ok(Running::start(&mut command)?)
+    };
+    let leaders = recipes.iter().enumerate().map(start).collect::<Result<Vec<_>, Failed>>()?;
+    for leader in &leaders {
+        leader.prints("leads");
+    }
+    failover.servers[2].freeze();
+    // Until it is known to be down, and is not promoted.
+    thread::sleep(2 * DOWN_AFTER);
+    failover.servers[0].stop();
+    assert_eq!(failover.until_other_than(0), 1);
+    for leader in &leaders {
+        leader.error_with("NOREPLICAS");
+    }
+    thread::sleep(AWAY);
+    failover.servers[2].thaw();
+    for leader in &leaders {
+        leader.prints("leads");
+    }
+    Ok(())
+}
 
 /// The server is demoted while one process leads and another waits, and promoted back.
 fn the_leader_of_the_recipe_leads_again() -> Outcome {
@@ -46,9 +119,7 @@ fn the_leader_of_the_recipe_leads_again() -> Outcome {
     let folder = tempfile::tempdir()?;
     let script = folder.path().join("leader");
     // A leader notices the loss of its lock within a few seconds.
-    let section = PAGE.split_once("### A leader that is restarted").expect("the page has it").1;
-    let block = section.split("```").nth(1).expect("a block").split_once('\n').expect("its lines").1;
-    let text = block.replace("-e 15s", "-e 2s");
+    let text = page().replace("-e 15s", "-e 2s");
     assert!(text.contains("./worker") && text.contains("-e 2s"));
     let worker = "sh -c 'echo leads; read order'";
     fs::write(&script, text.replace("./worker", worker))?;
@@ -65,7 +136,7 @@ fn the_leader_of_the_recipe_leads_again() -> Outcome {
     let mut second = start()?;
     demote(&server, &other)?;
     for process in [&first, &second] {
-        process.error_with("retrying");
+        process.error_with("is a replica");
     }
     // A single try and a limited wait give up.
     for options in [&["--no-wait"][..], &["--timeout", "1s"]] {

@@ -144,7 +144,7 @@ impl Wait<'_> {
                 self.has_unused_release.set(false);
             }
             for (slot, note) in io.take_notes() {
-                self.engine.report_note(self.lock_key(slot), &note);
+                self.engine.report_note(self.lock_key(slot), &note, &commands.session);
             }
             match step {
                 Step::Send(request) => {

@@ -107,13 +107,16 @@ impl Wait<'_> {
         let stop = || self.is_over();
         let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
         let session = session.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
-        // Where the wait was ended from outside, that is the reason.
-        match count.differs(session).or_else(|error| self.check().and(Err(error)))? {
-            Some(found) => Err(count.refused(&found)),
-            None => {
+        match count.differs(session) {
+            Ok(Some(found)) => Err(count.refused(&found)),
+            Ok(None) => {
                 compared.note(count);
                 Ok(())
             }
+            // So is the lock's command, which waits, and the next call compares.
+            Err(Error::Refused { refusal, .. }) if refusal.is_transient() => Ok(()),
+            // Where the wait was ended from outside, that is the reason.
+            Err(error) => self.check().and(Err(error)),
         }
     }
 }
