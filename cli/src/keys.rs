@@ -59,7 +59,10 @@ impl KeyReport {
     pub(crate) fn state(&self, now: DateTime<Utc>) -> State {
         match &self.found {
             Found::State(LockState::Absent) => State::Free,
-            Found::State(LockState::Until(_)) if self.until().is_some_and(|until| until < now) => {
+            // What has a time to live is the server's, whatever the clock of its holder has shown.
+            Found::State(LockState::Until(_))
+                if self.time_to_live.is_none() && self.until().is_some_and(|until| until < now) =>
+            {
                 State::Expired
             }
             Found::State(LockState::Until(_)) => State::Held,
@@ -75,11 +78,10 @@ impl KeyReport {
         !expires && self.time_to_live.is_none()
     }
 
-    /// When others can acquire the lock: in Ttl the server removes the key earlier than its value says. `None` also for times beyond the
-    /// calendar's end.
+    /// When others can acquire the lock: in Ttl when the server removes the key, else when its value says.
     pub(crate) fn until(&self) -> Option<DateTime<Utc>> {
         match &self.found {
-            Found::State(LockState::Until(expiry)) => expiry.date().into_iter().chain(self.removed_at).min(),
+            Found::State(LockState::Until(expiry)) => self.removed_at.or_else(|| expiry.date()),
             _ => None,
         }
     }
@@ -97,9 +99,7 @@ impl KeyReport {
         match (self.state(now), &self.found) {
             (State::Free, _) => "free".into(),
             (state @ (State::Held | State::Expired), _) => {
-                let Some(until) = self.until() else {
-                    return "held for longer than the calendar lasts".into();
-                };
+                let until = self.until().unwrap_or_else(|| unreachable!("a lock's time is in the calendar"));
                 let (date, span) = (date(until), span(until - now));
                 match state {
                     State::Held => format!("held for {span} more, until {date}"),
@@ -119,7 +119,9 @@ impl KeyReport {
             (State::NoLock, Found::State(LockState::Unreadable(bytes))) => {
                 let (shown, more) =
                     (&bytes[..bytes.len().min(SHOWN)], if bytes.len() > SHOWN { "…" } else { "" });
-                format!("not a lock: it holds \"{}{more}\"", Key::from(shown))
+                let form = LockState::Unreadable(bytes.clone()).to_string();
+                let form = form.rsplit_once(", which looks").map(|(_, form)| format!(", which looks{form}"));
+                format!("not a lock: it holds \"{}{more}\"{}", Key::from(shown), form.unwrap_or_default())
             }
             (State::NoLock, Found::State(state)) => format!("not a lock: {state}"),
         }
@@ -243,13 +245,19 @@ mod tests {
         assert_eq!(words(Some("1")).0, State::NoExpiration);
         assert!(words(Some("1")).1.contains("crashed, clear it"));
         assert_eq!(words(Some("")).0, State::GemTtl);
-        assert_eq!(words(Some("1e400")), (State::Held, "held for longer than the calendar lasts".into()));
+        let milliseconds = "not a lock: it holds \"1795157500000\", which looks like a time in milliseconds";
+        assert_eq!(words(Some("1795157500000")), (State::NoLock, milliseconds.into()));
         assert_eq!(words(Some("oops")), (State::NoLock, "not a lock: it holds \"oops\"".into()));
         let list = KeyReport { found: Found::Other("list".into()), ..report(None) };
         assert_eq!(list.words(at(0)), "not a lock: it holds a list");
         let removed_at = Some(at(1_795_157_490));
         let ttl = KeyReport { removed_at, ..report(Some("1795157500.5")) };
         assert_eq!(ttl.words(at(1_795_157_376)), "held for 1m 54s more, until 2026-11-20T06:51:30.000Z");
+        // The clock of its holder is behind.
+        let time_to_live = Some(Duration::from_secs(114));
+        let behind = KeyReport { time_to_live, removed_at, ..report(Some("1795157000.4923038374650192")) };
+        assert_eq!(behind.state(at(1_795_157_376)), State::Held);
+        assert_eq!(behind.words(at(1_795_157_376)), "held for 1m 54s more, until 2026-11-20T06:51:30.000Z");
         let freed = KeyReport { time_to_live: Some(Duration::from_millis(3210)), ..report(Some("")) };
         assert!(freed.words(at(0)).ends_with("freed by the server in 3.2s"));
     }

@@ -26,7 +26,7 @@ use super::{Change, Command, GiveUp, Reply, Request, WhyRefused};
 use super::{Step, task::Task};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol, Takeover};
-use crate::values::value::{Expiry, LockState, Nonce, ValueBytes};
+use crate::values::value::{self, Expiry, LockState, Nonce, ValueBytes};
 pub(crate) use pace::Pace;
 pub(crate) use params::{Cue, Note, Observation, Params, Pause};
 use unresolved::Unresolved;
@@ -111,8 +111,9 @@ pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (L
 pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall) -> bool {
     match state {
         LockState::Until(Expiry(until)) => *until < now,
-        LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => {
-            options.takeover == Takeover::AsTheGem
+        LockState::Unexpiring | LockState::Empty => options.takeover == Takeover::AsTheGem,
+        LockState::Unreadable(bytes) => {
+            options.takeover == Takeover::AsTheGem && value::gem_time(bytes) < now
         }
         LockState::Absent => false,
     }
@@ -300,9 +301,10 @@ impl Attempt {
     /// Ttl: a key with a time to live is removed by the server alone, so that no clock of a client decides over it.
     fn leave_to_server(&mut self, io: &Io, found: &[u8], left: Duration) -> ControlFlow<Round, Infallible> {
         self.resolve(io, Some(found))?;
-        self.pace.seen = Some(LockState::of_value(Some(found)));
         // PTTL rounds; a millisecond later the key is gone.
-        self.pace.removed_at = Some(io.now().uptime.after(left + Duration::from_millis(1)));
+        let (now, left) = (io.now(), left + Duration::from_millis(1));
+        self.pace.seen = Some(LockState::of_value(Some(found)).removed_at(now.wall.after(left)));
+        self.pace.removed_at = Some(now.uptime.after(left));
         Break(self.pace.wait(io))
     }
 

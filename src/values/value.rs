@@ -1,5 +1,5 @@
-//! What the bytes in a lock's key mean, and how this library writes them. Numbers are read as Ruby reads them, as the gem
-//! does. The bytes are classified here, so that the rules never look at bytes.
+//! What the bytes in a lock's key mean, and how this library writes them. The bytes are classified here, so that the rules never look at
+//! bytes. A time has one form, so that data of other programs is not taken for a lock; the gem reads any text as a number.
 
 mod float;
 mod written;
@@ -17,6 +17,10 @@ pub(crate) const UNEXPIRING: &[u8] = b"1";
 
 /// Numbers from here on (September 2001, before there was Redis) are taken for points in time, smaller ones are not.
 const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
+/// And smaller than this (November 2286): larger ones are in another unit.
+const END_OF_SECONDS: u64 = 10_000_000_000;
+/// How many decimals this library writes. Behind them the name of the holder may follow.
+const DECIMALS: usize = 16;
 
 /// What a lock's key holds.
 ///
@@ -30,6 +34,9 @@ pub enum LockState {
     /// A point in time: the lock is held until then at the latest, unless it is extended. Afterwards it can be
     /// taken over.
     ///
+    /// The value has the form `SECONDS` or `SECONDS.DECIMALS`, with seconds since 1970 from 10⁹ to 10¹⁰. After 16
+    /// decimals, a colon and any text may follow.
+    ///
     /// In [`Ttl`](crate::Protocol::Ttl) the server frees the lock of a crashed holder up to 9.5 s before the time
     /// in the value.
     Until(Expiry),
@@ -37,7 +44,7 @@ pub enum LockState {
     Unexpiring,
     /// An empty value: redis-objects 1.4.2 or later holds the lock, and the server frees it.
     Empty,
-    /// Bytes that no lock writes. The lock counts as held.
+    /// Bytes that no lock writes, for example a time in milliseconds. The lock counts as held.
     Unreadable(Arc<[u8]>),
 }
 
@@ -82,10 +89,11 @@ impl LockState {
         if bytes.is_empty() {
             return LockState::Empty;
         }
+        if let Some(time) = time(bytes) {
+            return LockState::Until(Expiry(time));
+        }
         let Float { value, whole } = to_f(bytes);
-        if value >= FIRST_PLAUSIBLE_SECOND {
-            LockState::Until(Expiry(wall_from_seconds(bytes, value)))
-        } else if whole && value >= 0.0 {
+        if whole && (0.0..FIRST_PLAUSIBLE_SECOND).contains(&value) {
             LockState::Unexpiring
         } else {
             LockState::Unreadable(bytes.into())
@@ -94,12 +102,10 @@ impl LockState {
 }
 
 impl LockState {
-    /// Returns the state of a key that the server removes at this time: a lock is held no longer than that.
+    /// Returns the state of a key that the server removes at this time: a lock with a time is held until then, whatever its holder's clock
+    /// has shown.
     pub(crate) fn removed_at(self, at: Wall) -> Self {
-        match self {
-            LockState::Until(Expiry(until)) => LockState::Until(Expiry(until.min(at))),
-            other => other,
-        }
+        if let LockState::Until(_) = self { LockState::Until(Expiry(at)) } else { self }
     }
 
     /// Returns true if the lock is held, according to the value and this machine's wall clock. An expired lock is
@@ -138,7 +144,8 @@ impl fmt::Display for LockState {
                 f.write_str("held with an empty value, as redis-objects from 1.4.2 on writes it")
             }
             LockState::Unreadable(bytes) => {
-                write!(f, "held with a value that no lock writes: \"{}\"", Cut(bytes))
+                write!(f, "held with a value that no lock writes: \"{}\"", Cut(bytes))?;
+                looks_like(bytes).map_or(Ok(()), |form| write!(f, ", which looks like {form}"))
             }
         }
     }
@@ -156,14 +163,47 @@ impl fmt::Debug for LockState {
     }
 }
 
-/// Seconds as microseconds, rounded down so that "before now" means the same for both. Plain decimals, which is what
-/// all known writers write, are taken digit by digit: a double near today is only good to a quarter of a microsecond.
-fn wall_from_seconds(bytes: &[u8], value: f64) -> Wall {
-    plain_decimal(bytes).unwrap_or_else(|| {
-        let micros = value * 1e6;
-        // `as` saturates, which is what an absurdly distant time asks for.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-        Wall(micros as u64)
+/// Reads a time: `SECONDS` or `SECONDS.DECIMALS`, behind all the decimals that this library writes also with a colon and more.
+fn time(bytes: &[u8]) -> Option<Wall> {
+    let number = match bytes.iter().position(|byte| *byte == b':') {
+        Some(colon) => bytes.get(..colon).filter(|number| decimals(number) == Some(DECIMALS))?,
+        None => bytes,
+    };
+    if decimals(number) == Some(0) {
+        return None;
+    }
+    plain_decimal(number).filter(|time| {
+        let seconds = time.0 / 1_000_000;
+        (1_000_000_000..END_OF_SECONDS).contains(&seconds)
+    })
+}
+
+/// Returns how many decimals follow the first point; `None` if there is none.
+fn decimals(number: &[u8]) -> Option<usize> {
+    let point = number.iter().position(|byte| *byte == b'.')?;
+    Some(number.len() - point - 1)
+}
+
+/// Returns the time that the gem reads in any text.
+pub(crate) fn gem_time(bytes: &[u8]) -> Wall {
+    let micros = to_f(bytes).value * 1e6;
+    // `as` saturates, which is what an absurdly distant time asks for.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+    Wall(micros as u64)
+}
+
+/// Returns in words what a text that no lock writes may be, if it begins with a number as large as a time.
+fn looks_like(bytes: &[u8]) -> Option<&'static str> {
+    let Float { value, whole } = to_f(bytes);
+    let is_digits = bytes.iter().all(u8::is_ascii_digit);
+    Some(match value {
+        ..FIRST_PLAUSIBLE_SECOND => return None,
+        1e12..1e13 if is_digits => "a time in milliseconds",
+        1e15..1e16 if is_digits => "a time in microseconds",
+        1e18..1e19 if is_digits => "a time in nanoseconds",
+        _ if whole && bytes.iter().any(|byte| matches!(byte, b'e' | b'E')) => "a number with an exponent",
+        _ if whole => "a number and not a time",
+        _ => "a number with text behind it",
     })
 }
 
@@ -215,10 +255,9 @@ mod tests {
         assert_eq!(read(b"1795153464.2949657"), until(1_795_153_464_294_965));
         assert_eq!(read(b"1532000016.0"), until(1_532_000_016_000_000));
         assert_eq!(read(b"1795157376.4923038374650192"), until(1_795_157_376_492_303));
-        assert_eq!(read(b"1795154048.25:host:pid"), until(1_795_154_048_250_000));
-        assert_eq!(read(b" 1_795_154_048.5 "), until(1_795_154_048_500_000));
-        assert_eq!(read(b"1e400"), LockState::Until(Expiry(Wall::MAX)));
-        assert_eq!(read(b"99999999999999999999999.5"), LockState::Until(Expiry(Wall::MAX)));
+        assert_eq!(read(b"1795157376.4923038374650192:1795157361:web 7:\xff"), until(1_795_157_376_492_303));
+        assert_eq!(read(b"1795153464"), until(1_795_153_464_000_000));
+        assert_eq!(read(b"9999999999.5"), until(9_999_999_999_500_000));
         assert_eq!(read(b"1"), LockState::Unexpiring);
         assert_eq!(read(b"0"), LockState::Unexpiring);
         assert_eq!(read(b"15.0\n"), LockState::Unexpiring);
@@ -226,6 +265,32 @@ mod tests {
         for odd in ["abc", "nan", "2018-07-10 12:00", "-1795157376.5", "1x", "0x1A", " ", "1\0"] {
             assert_eq!(read(odd.as_bytes()), LockState::Unreadable(odd.as_bytes().into()), "{odd:?}");
         }
+    }
+
+    #[test]
+    fn data_of_other_programs_is_no_time() {
+        for (text, form) in [
+            ("1e9abcdef0123456", "a number with text behind it"),
+            ("1531999999-4a5b-11e8", "a number with text behind it"),
+            ("17e8c0ffee", "a number with text behind it"),
+            ("1795154048.25:host:pid", "a number with text behind it"),
+            ("1795157376.49230383746501921:name", "a number with text behind it"),
+            ("1531999999000", "a time in milliseconds"),
+            ("1531999999000000", "a time in microseconds"),
+            ("1531999999000000000", "a time in nanoseconds"),
+            ("10000000000", "a number and not a time"),
+            ("1.79E9", "a number with an exponent"),
+            ("1e400", "a number with an exponent"),
+            (" 1_795_154_048.5 ", "a number and not a time"),
+            ("+1795154048.5", "a number and not a time"),
+            ("1795154048.5\n", "a number and not a time"),
+        ] {
+            let state = read(text.as_bytes());
+            assert_eq!(state, LockState::Unreadable(text.as_bytes().into()), "{text:?}");
+            assert!(state.to_string().ends_with(&format!(", which looks like {form}")), "{text:?}: {state}");
+        }
+        assert_eq!(gem_time(b"1531999999000"), Wall(1_531_999_999_000_000_000));
+        assert_eq!((gem_time(b"abc"), gem_time(b"-5"), gem_time(b"1e400")), (Wall(0), Wall(0), Wall::MAX));
     }
 
     #[test]
@@ -252,7 +317,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_back_exactly(micros in 1_000_000_000_000_000_u64..u64::MAX / 2, random: u64) {
+        fn what_is_written_is_read_back_exactly(micros in 1_000_000_000_000_000_u64..10_000_000_000_000_000, random: u64) {
             let value = ValueBytes::until(Wall(micros), Nonce::from_random(random));
             prop_assert_eq!(read(&value), until(micros));
         }

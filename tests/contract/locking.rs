@@ -18,6 +18,7 @@ pub(super) const TESTS: super::Tests = tests![
     an_expired_lock_is_taken_over,
     a_value_of_the_gem_is_honoured_and_taken_over_once_expired,
     a_value_that_never_expires_is_named_and_only_stolen_as_the_gem_does,
+    data_of_another_program_is_not_taken_over,
 ];
 
 fn a_free_lock_is_acquired_and_released(target: &Target) -> Outcome {
@@ -147,12 +148,14 @@ fn a_value_of_the_gem_is_honoured_and_taken_over_once_expired(target: &Target) -
     let key = target.key("gem");
     let lock = target.lock(&key, expiring());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
-    for valid in [format!("{:?}", now + 30.0), format!("{}:host:42", now + 30.0)] {
+    for valid in [format!("{:?}", now + 30.0), format!("{:.6}0123456789:host:42", now + 30.0)] {
         key.set(&valid);
         assert!(lock.try_lock()?.is_none(), "{valid} has not expired");
         assert_eq!(key.value(), Some(valid));
     }
-    for past in [format!("{:?}", now - 0.5), format!("{}:host:42", now - 30.0), "1532000016.0".into()] {
+    for past in
+        [format!("{:?}", now - 0.5), format!("{:.6}0123456789:host:42", now - 30.0), "1532000016.0".into()]
+    {
         key.set(&past);
         assert!(lock.try_lock()?.is_some(), "{past} has expired");
     }
@@ -162,12 +165,32 @@ fn a_value_of_the_gem_is_honoured_and_taken_over_once_expired(target: &Target) -
     Ok(())
 }
 
+/// Another program's data that begins like a time. The gem reads the first number in it.
+fn data_of_another_program_is_not_taken_over(target: &Target) -> Outcome {
+    let key = target.key("data");
+    for value in ["1531999999-4a5b-11e8", "17e8c0ffee", "1531999999:42", "1531999999.5\n"] {
+        key.set(value);
+        let error = target.lock(&key, expiring().timeout(millis(20))).lock().expect_err(value);
+        assert!(error.is_contention() && error.to_string().contains("which looks like"), "{error}");
+        assert_eq!(key.value().as_deref(), Some(value));
+        assert!(target.lock(&key, expiring().stealing_as_the_gem_does()).try_lock()?.is_some(), "{value}");
+    }
+    // A time to come, in milliseconds: the gem waits for it, too.
+    key.set("1531999999000");
+    for options in [expiring(), expiring().stealing_as_the_gem_does()] {
+        assert!(target.lock(&key, options).try_lock()?.is_none());
+    }
+    Ok(())
+}
+
 fn a_value_that_never_expires_is_named_and_only_stolen_as_the_gem_does(target: &Target) -> Outcome {
     let key = target.key("never-expires");
     for (value, words) in [
         ("1", "held without an expiration"),
         ("", "held with an empty value, as redis-objects from 1.4.2 on writes it"),
         ("rubbish", "held with a value that no lock writes: \"rubbish\""),
+        ("1e9abcdef0123456", "which looks like a number with text behind it"),
+        ("15319999.99e2", "which looks like a number with an exponent"),
     ] {
         key.set(value);
         let lock = target.lock(&key, expiring().timeout(millis(20)));

@@ -205,25 +205,20 @@ fn is_beside(key: &[u8]) -> bool {
 /// left out; or it has the name that the gem gives to locks, and a value that the gem writes into those without an expiration.
 fn is_lock(key: &Key, value: &[u8]) -> bool {
     match LockState::of_value(Some(value)) {
-        LockState::Until(_) => value.contains(&b'.') && is_number(value),
+        LockState::Until(_) => value.contains(&b'.'),
         LockState::Unexpiring | LockState::Empty => key.as_bytes().ends_with(b"_lock"),
         _ => false,
     }
 }
 
-/// Returns true if a lock may have written the value: a number without more, or nothing. A text that begins with a number is read as a time, as
-/// the gem reads it; but it is data of another program.
+/// Returns true if a lock may have written the value: a time, a decimal number, or nothing.
 pub(crate) fn may_be_a_locks(value: &[u8]) -> bool {
-    value.is_empty() || is_number(value)
-}
-
-/// Returns true if the value is a decimal number, with or without a fraction; behind a colon the name of a host may follow one with a fraction.
-fn is_number(value: &[u8]) -> bool {
-    let number = value.split(|byte| *byte == b':').next().unwrap_or(value);
-    let mut parts = number.splitn(2, |byte| *byte == b'.');
     let is_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
-    let may_have_name = number.contains(&b'.') && !value.contains(&b' ');
-    value.len() < ENOUGH && parts.all(is_digits) && (number == value || may_have_name)
+    match LockState::of_value(Some(value)) {
+        LockState::Until(_) | LockState::Empty => true,
+        LockState::Unexpiring => value.splitn(2, |byte| *byte == b'.').all(is_digits),
+        _ => false,
+    }
 }
 
 #[cfg(test)]
@@ -242,10 +237,18 @@ mod tests {
 
     #[test]
     fn texts_are_not_what_a_lock_writes() {
-        for value in ["", "1", "1795157376", "1795157376.5:web:7", "1795157376.4923038374650192"] {
+        for value in [
+            "",
+            "1",
+            "1795157376",
+            "1795157376.4923038374650192:1795157361:web 7",
+            "1795157376.4923038374650192",
+        ] {
             assert!(may_be_a_locks(value.as_bytes()), "{value}");
         }
-        for value in [".5", "5.", "1.2.3", "1:2", "1795157376.5: sold", "1795157376.5 sold", "hello"] {
+        for value in
+            [".5", "5.", "1.2.3", "1:2", "1795157376.5: sold", "1795157376.5 sold", "1795157376000", "hello"]
+        {
             assert!(!may_be_a_locks(value.as_bytes()), "{value}");
         }
     }

@@ -13,7 +13,7 @@ use super::values::{ending_in, get, send, set};
 use crate::servers::{Emulated, Proxy};
 use crate::support::notified::{NOTIFIED, Waiter, connection, elsewhere, keys, until, until_waiting};
 use crate::support::scenario::patient;
-use crate::support::{LONG, Outcome, PAST, RedisServer, Test, expiring, tests};
+use crate::support::{LONG, Outcome, PAST, RedisServer, Test, expiring, millis, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     a_held_lock_shows_its_lease_and_the_name_of_its_holder,
@@ -84,7 +84,7 @@ fn each_state_is_told() -> Outcome {
 
     let _held = elsewhere(&server, "endless", LockOptions::without_expiration())?.lock()?;
     set(&server, "gem", "");
-    set(&server, "far", "1e300");
+    set(&server, "far", "1531999999000");
     for (key, state, words) in [
         ("endless", "no_expiration", "held without an expiration; if its holder has crashed, clear it"),
         (
@@ -92,13 +92,24 @@ fn each_state_is_told() -> Outcome {
             "gem_ttl",
             "held by redis-objects 1.4.2 or later with no time to live; if its holder has crashed, clear it",
         ),
-        ("far", "held", "held for longer than the calendar lasts"),
+        ("far", "no_lock", "not a lock: it holds \"1531999999000\", which looks like a time in milliseconds"),
     ] {
         ran(&server.url(), ["status", key]).exits(0).prints(&format!("{key}: {words}\n"));
         let found = report(&server, key);
         assert!(found["state"] == state && found["until"].is_null(), "{found}");
-        assert!(key == "far" || found["seconds_left"].is_null(), "{found}");
+        assert!(found["seconds_left"].is_null(), "{found}");
     }
+    // The clock of its holder is behind: the server keeps it.
+    send(&server, "SET behind 1532000016.4923038374650192 PX 600000");
+    ran(&server.url(), ["status", "behind"]).exits(0).shows(&["behind: held for "]);
+    ran(&server.url(), ["status", "-q", "behind"]).exits(75);
+    let found = report(&server, "behind");
+    assert!(found["state"] == "held" && found["seconds_left"].as_f64().unwrap() > 0.0, "{found}");
+    ran(&server.url(), ["list"]).exits(0).shows(&["held"]);
+    let lock = elsewhere(&server, "behind", expiring().protocol(Protocol::Ttl).timeout(millis(300)))?;
+    let error = lock.lock().expect_err("the server keeps it").to_string();
+    assert!(error.contains("last seen: held until"), "{error}");
+    assert!(lock.state()?.is_held());
     Ok(())
 }
 
