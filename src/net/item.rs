@@ -86,15 +86,18 @@ impl Item {
     /// server said so of this change.
     pub(super) fn undecided(&self) -> Option<Undecided> {
         match (&self.state, self.replies.as_slice()) {
+            (ItemState::Replied, _) if self.is_refused_for_slots() => Some(Undecided::CrossSlot),
             (ItemState::Replied, [own, exec]) if refusal(own).is_none() => match exec {
                 Value::Nil => Some(Undecided::Together),
-                exec => refusal(exec).map(|refusal| match refusal.kind() {
-                    RefusalKind::CrossSlot => Undecided::CrossSlot,
-                    _ => Undecided::Together,
-                }),
+                exec => refusal(exec).map(|_| Undecided::Together),
             },
             _ => None,
         }
+    }
+
+    /// Returns true if the server has refused since the keys have several slots.
+    pub(super) fn is_refused_for_slots(&self) -> bool {
+        self.replies.iter().filter_map(refusal).any(|refusal| refusal.kind() == RefusalKind::CrossSlot)
     }
 
     pub(super) fn is_sent(&self) -> bool {

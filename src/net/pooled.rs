@@ -89,26 +89,29 @@ impl<S: Source> PooledBackend<S> {
         let (mut all, mut parts) = if self.in_cluster.load(Ordering::Relaxed) {
             (trips.iter().map(|_| Sent::default()).collect(), self.by_slot(trips, (0..trips.len()).collect()))
         } else {
-            let all = self.send_alone(trips, *limits, false);
+            let all = self.send_part(trips, limits);
             let parts = self.divide(trips, &all, (0..trips.len()).collect());
             (all, parts)
         };
         while let Some(part) = parts.pop() {
             let batch: Vec<Trip<'_>> = part.iter().map(|at| all[*at].again(&trips[*at])).collect();
-            let limits = Limits { decided_at: clock::now(), ..*limits };
-            let sent = if limits.decided_at.uptime < limits.answered_by {
-                self.send_alone(&batch, limits, false)
-            } else {
-                let waited = limits.decided_at.uptime.since(limits.waits_since);
-                let late = Failure::NoConnection { cause: NoConnection::PoolExhausted, waited };
-                batch.iter().map(|trip| Sent::failed(trip, late.clone())).collect()
-            };
-            for (at, sent) in part.iter().zip(sent) {
+            for (at, sent) in part.iter().zip(self.send_part(&batch, limits)) {
                 all[*at].replace(sent);
             }
             parts.extend(self.divide(trips, &all, part));
         }
         all
+    }
+
+    /// Sends trips on a connection of the pool, if there is time.
+    fn send_part(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+        let limits = Limits { decided_at: clock::now(), ..*limits };
+        if limits.decided_at.uptime < limits.answered_by {
+            return self.send_alone(trips, limits, false);
+        }
+        let waited = limits.decided_at.uptime.since(limits.waits_since);
+        let late = Failure::NoConnection { cause: NoConnection::PoolExhausted, waited };
+        trips.iter().map(|trip| Sent::failed(trip, late.clone())).collect()
     }
 
     /// Returns in which parts those of these trips go again that are undecided.

@@ -105,11 +105,13 @@ impl TripState {
 
     /// Returns what came of it. Nothing is set if it was not sent, or not read.
     pub(super) fn end(&mut self, trip: &Trip<'_>) -> Sent {
+        // Its change was to go in the next trip, before which the connection was given up, or its thread.
+        let is_left = self.watches && !self.is_done && !self.own.is_sent();
         Sent {
             watched: trip.watch.and_then(|watch| self.look.outcome(watch.command)),
             reply: self.own.outcome(&trip.request.command),
             behind: trip.behind.and_then(|behind| self.behind.outcome(behind)),
-            undecided: self.undecided,
+            undecided: self.undecided.or(is_left.then_some(Undecided::Together)),
         }
     }
 
@@ -238,7 +240,9 @@ impl Wire {
         }
         for place in batch {
             let job = &mut *place.job();
-            if job.changes.is_none() {
+            if job.is_done {
+                // By the trip before.
+            } else if job.changes.is_none() {
                 replies.give(&mut job.own);
                 replies.give(&mut job.behind);
                 job.is_done = true;
@@ -330,6 +334,8 @@ fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Replies<'_>)
         job.is_done = !job.watches;
         if goes && !job.watches {
             job.undecided = Some(Undecided::Together);
+        } else if many && job.look.is_refused_for_slots() {
+            job.undecided = Some(Undecided::CrossSlot);
         }
     }
     (is_open, jobs.len())

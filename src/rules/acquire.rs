@@ -203,7 +203,10 @@ impl Attempt {
                 continue;
             }
             match self.heard(io, reply)? {
-                Reply::Integer(0) if self.pace.expires() => return Continue(()),
+                Reply::Integer(0) if self.pace.expires() => {
+                    self.pace.not_refused();
+                    return Continue(());
+                }
                 Reply::Integer(0) => return Break(self.pace.wait(io)),
                 Reply::Integer(_) => return Break(self.granted(io, lease, None)),
                 Reply::TooLate => self.pace.retry(io)?,
@@ -230,6 +233,7 @@ impl Attempt {
         if self.may_take_over(&state, io.now().wall) {
             Continue(Judged::Expired(state))
         } else {
+            self.pace.not_refused();
             Break(self.pace.wait(io))
         }
     }

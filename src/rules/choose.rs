@@ -65,6 +65,7 @@ impl Choice {
     }
 
     async fn round(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
+        self.pace.enter_round(io.now());
         let mut looks = self.pace.in_doubt;
         match cue {
             Cue::Ask | Cue::Look | Cue::Saw(_) | Cue::Sent(..) => {}
@@ -116,6 +117,7 @@ impl Choice {
         };
         if let Reply::Integer(_) = set {
             self.pace.answered();
+            self.pace.not_refused();
         }
         match set {
             Reply::Integer(0) => match self.values(io, found)? {

@@ -255,7 +255,8 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
             // The key was written since. Our value may be there again, as after EXPIRE.
             Reply::Executed(None) if rewritten + 1 < LOOKS => rewritten += 1,
             Reply::Executed(None) => break,
-            Reply::TooLate => return Ok(Changed::NotOurs(LossReason::Expired)),
+            Reply::TooLate if !is_ours => return Ok(Changed::NotOurs(LossReason::Expired)),
+            Reply::TooLate => {}
             Reply::Refused(_) => return Err(GiveUp::Refused),
             Reply::Unsent => return Err(GiveUp::Unsent),
             _ => return Ok(Changed::Unanswered { ours: is_ours, holds: read(io).await }),

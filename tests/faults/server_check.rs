@@ -94,7 +94,8 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
         RedisServer::start_with(&format!("replicaof 127.0.0.1 {}\nreplica-read-only no", master.port()))?;
     let proxy = Proxy::emulating(Emulated::V2_4, replica.address())?;
     let locker = opened(&proxy.url())?;
-    let error = Lock::new(&locker, "report", expiring())?.lock().expect_err("a lock there protects nothing");
+    let error =
+        Lock::new(&locker, "report", expiring())?.try_lock().expect_err("a lock there protects nothing");
     assert!(is_replica(&error), "{error:?}");
     let text = crate::support::chain(&error);
     assert!(

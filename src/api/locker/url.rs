@@ -8,31 +8,40 @@ use crate::values::key::Cut;
 /// The port of a Sentinel that names none.
 const SENTINEL_PORT: u16 = 26379;
 
-/// What the error about a parameter begins with. It has no password in it.
-const UNKNOWN_PARAMETER: &str = "invalid Redis URL: unknown parameter";
+/// Returns the error of the first parameter in a query that is not known. What may be a part of a password is not shown.
+fn unknown_parameter(
+    query: &str,
+    known: &[&str],
+    instead: impl FnOnce(&str) -> &'static str,
+) -> Result<(), Error> {
+    let names = query.split('&').filter(|pair| !pair.is_empty());
+    let mut names = names.map(|pair| pair.split('=').next().unwrap_or_default());
+    let Some(unknown) = names.find(|name| !known.contains(name)) else { return Ok(()) };
+    let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+    let problem = if query.contains('@') || !is_name(unknown) {
+        "unknown parameter; in a user or password write ? as %3F".to_owned()
+    } else {
+        format!("unknown parameter {}; {}", Cut(unknown.as_bytes()), instead(unknown))
+    };
+    Err(Error::invalid_locker(format!("invalid Redis URL: {problem}")))
+}
 
 /// Fails for a parameter that the redis crate would leave out without a word.
 fn check_parameters(url: &str) -> Result<(), Error> {
     let before_fragment = url.split('#').next().unwrap_or_default();
-    let Some((_, query)) = before_fragment.split_once('?') else { return Ok(()) };
-    let is_unix = url.starts_with("unix:") || url.starts_with("redis+unix:");
+    let Some((rest, query)) = before_fragment.split_once('?') else { return Ok(()) };
+    let is_unix = rest.split(':').next().is_some_and(|scheme| scheme.ends_with("unix"));
     let known: &[&str] = if is_unix { &["db", "user", "pass", "protocol"] } else { &["protocol"] };
-    let name = |pair: &'_ str| pair.split('=').next().unwrap_or_default().to_owned();
-    let names = query.split('&').filter(|pair| !pair.is_empty()).map(name);
-    let Some(unknown) = names.into_iter().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
-    let instead = match unknown.as_str() {
+    unknown_parameter(query, known, |name| match name {
+        _ if is_unix => "a unix URL has db, user, pass and protocol",
         "db" | "database" => "write the database as redis://host:port/2",
-        "password" | "pass" | "user" | "username" if is_unix => "a unix URL has user and pass",
         "password" | "pass" | "user" | "username" => "write the login as redis://user:password@host",
         "ssl" | "tls" | "ssl_cert_reqs" => "write rediss:// for TLS",
         "timeout" | "socket_timeout" | "connect_timeout" | "socket_connect_timeout" => {
             "set times with LockerBuilder"
         }
-        _ if is_unix => "a unix URL has db, user, pass and protocol",
         _ => "a redis URL has only protocol",
-    };
-    let unknown = Cut(unknown.as_bytes());
-    Err(Error::invalid_locker(format!("{UNKNOWN_PARAMETER} {unknown}; {instead}")))
+    })
 }
 
 /// Reads the URL of a server.
@@ -86,9 +95,7 @@ impl Servers {
         let own = at(login);
         match kind {
             "cluster" if !query.is_empty() => {
-                let name = Cut(query.split('=').next().unwrap_or_default().as_bytes());
-                let problem = format!("{UNKNOWN_PARAMETER} {name}; a redis+cluster URL has no parameters");
-                Some(Err(Error::invalid_locker(problem)))
+                unknown_parameter(query, &[], |_| "a redis+cluster URL has no parameters").err().map(Err)
             }
             "cluster" => {
                 Some(Self::cluster(hosts.split(',').map(|host| format!("{scheme}://{own}{host}/{path}"))))
@@ -116,19 +123,13 @@ fn clients(urls: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Vec<Client
 
 /// Returns the user and the password of the Sentinels in the query of a URL.
 fn sentinel_login(query: &str) -> Result<String, Error> {
-    let (mut user, mut password) = ("", "");
-    for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-        match name {
-            "sentinel_user" => user = value,
-            "sentinel_password" => password = value,
-            name => {
-                return Err(Error::invalid_locker(format!(
-                    "{UNKNOWN_PARAMETER} {}; a redis+sentinel URL has sentinel_user and sentinel_password",
-                    Cut(name.as_bytes())
-                )));
-            }
-        }
-    }
+    let known = ["sentinel_user", "sentinel_password"];
+    unknown_parameter(query, &known, |_| "a redis+sentinel URL has sentinel_user and sentinel_password")?;
+    let value = |name: &str| {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.filter(|(found, _)| *found == name).map(|(_, value)| value).next_back().unwrap_or_default()
+    };
+    let (user, password) = (value("sentinel_user"), value("sentinel_password"));
     if password.is_empty() && !user.is_empty() {
         return Err(Error::invalid_locker("invalid Redis URL: sentinel_user needs sentinel_password"));
     }
@@ -152,7 +153,7 @@ mod tests {
             ("redis://h?password=secret", "unknown parameter password; write the login as"),
             ("redis://h?timeout=5", "unknown parameter timeout; set times"),
             ("redis://h?db", "unknown parameter db"),
-            ("unix:///s?database=2", "unknown parameter database"),
+            ("unix:///s?database=2", "unknown parameter database; a unix URL has db"),
             ("redis+cluster://h?db=2", "unknown parameter db; a redis+cluster URL has no parameters"),
         ] {
             let read = Servers::read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));

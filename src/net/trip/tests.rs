@@ -264,3 +264,43 @@ fn a_connection_that_is_out_of_order_leaves_nothing_to_the_next() {
     assert_eq!(sent, [LOOKS, CHANGES]);
     assert_eq!((outcomes[0].as_str(), stays), ("x, done, x", true));
 }
+
+/// Sends a plain command and a change over a connection. Returns what came of each.
+fn beside_a_plain_command(plain: &Command, answers: Vec<Answer>) -> [String; 2] {
+    let script = Arc::new(Mutex::new(answers));
+    let mut connection = FakeConnection::answering(move |_| script.lock().unwrap().remove(0));
+    let entry = NewValue { value: b"y".as_slice().into(), ttl: None };
+    let keys = KEYS.map(Key::from);
+    let requests = [plain.clone(), Command::Exec(Change::Set(entry))].map(Request::at_any_time);
+    let watch = Some(Watch { command: &Command::WatchGet, expected: b"x" });
+    let trips = [Trip::new(&keys[0], &requests[0]), Trip { watch, ..Trip::new(&keys[1], &requests[1]) }];
+    let jobs = trips.each_ref().map(|trip| {
+        let mut job = TripState::default();
+        job.set(trip, Protocol::Watched, false);
+        RefCell::new(job)
+    });
+    let (now, command_timeout) = (clock::now(), Duration::from_secs(1));
+    let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
+    Wire::default().exchange(&mut connection, &jobs, now, &Limits::within(budget, now));
+    let mut trips = trips.iter();
+    jobs.map(|job| {
+        let Sent { reply, undecided, .. } = job.into_inner().end(trips.next().unwrap());
+        if undecided.is_some() { "undecided".into() } else { short(reply) }
+    })
+}
+
+#[test]
+fn what_ends_the_connection_before_a_change_decides_nothing_about_it() {
+    let looks = [Value::Okay, bulk(), Value::Okay];
+    let replica = refused("READONLY You can't write against a read only replica.");
+    let came = beside_a_plain_command(&Command::Del, vec![([&[replica], &looks[..]].concat(), None)]);
+    assert_eq!(came, ["ReadOnly", "undecided"]);
+}
+
+#[test]
+fn a_plain_command_keeps_its_reply_while_a_change_beside_it_is_carried_out() {
+    let looks = [Value::Okay, bulk(), Value::Okay];
+    let done = vec![queued(), list(&[Value::Okay])];
+    let answers = vec![([&[Value::Int(1)], &looks[..]].concat(), None), (done, None)];
+    assert_eq!(beside_a_plain_command(&Command::Del, answers), ["Integer(1)", "done"]);
+}

@@ -14,6 +14,7 @@ use crate::values::value::{self, LockState};
 impl Attempt {
     /// Returns how a round begins, unless it is too early for one.
     pub(super) fn first(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, First> {
+        self.pace.enter_round(io.now());
         match cue {
             Cue::Ask => Continue(self.freed()),
             Cue::Look => Continue(self.woken()),

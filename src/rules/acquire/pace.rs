@@ -1,5 +1,6 @@
 //! The pace of an attempt: when it looks again, and when it gives up.
 
+use std::mem;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
@@ -34,8 +35,12 @@ pub(crate) struct Pace {
     pub(in crate::rules) in_doubt: bool,
     /// Since when replies have been lost in a row.
     losing_since: Option<Uptime>,
-    /// Since when the server refuses for now, and how long the next pause is.
-    refused: Option<(Uptime, Duration)>,
+    /// When this round began, and whether it counts as an attempt.
+    round: (Uptime, bool),
+    /// How long the next pause is while the server refuses for now.
+    refused_for: Option<Duration>,
+    /// Since when it says that it is a replica.
+    read_only_since: Option<Uptime>,
     /// How often in this round it went on after the key had changed, and read again after a lost reply.
     immediate: (u32, u32),
     pub(in crate::rules) never_expires_noted: bool,
@@ -62,7 +67,9 @@ impl Pace {
             nonce,
             in_doubt: false,
             losing_since: None,
-            refused: None,
+            round: (Uptime::default(), false),
+            refused_for: None,
+            read_only_since: None,
             immediate: (0, 0),
             never_expires_noted: false,
             not_before: None,
@@ -83,7 +90,13 @@ impl Pace {
         self.nonce
     }
 
+    /// Notes that a round begins, which may only look at what was seen before.
+    pub(in crate::rules) fn enter_round(&mut self, now: Now) {
+        self.round = (now.uptime, false);
+    }
+
     pub(in crate::rules) fn begin_round(&mut self) {
+        self.round.1 = true;
         self.not_before = None;
         self.attempts = self.attempts.saturating_add(1);
         self.immediate = (0, 0);
@@ -96,6 +109,11 @@ impl Pace {
             self.options.protocol = Protocol::Watched;
         }
         is_refused
+    }
+
+    /// Notes that the server takes commands, or that there is nothing to send.
+    pub(in crate::rules) fn not_refused(&mut self) {
+        (self.refused_for, self.read_only_since) = (None, None);
     }
 
     /// Notes that the server has answered.
@@ -128,8 +146,6 @@ impl Pace {
             self.never_expires_noted = true;
             io.note(Note::NeverExpires(state.clone()));
         }
-        // It has answered.
-        self.refused = None;
         let now = io.now();
         match self.time_left(looked, now) {
             Some(time) => Round::Pause(time.min(self.until_free(now))),
@@ -146,7 +162,8 @@ impl Pace {
         }
         // The bytes do not show whether the server removes the key earlier.
         let may_be_removed = until.before(TTL_SHOWN_LATER).after(TTL_GUARD).after(IN_TRANSIT);
-        let free = if self.options.protocol == Protocol::Ttl && may_be_removed >= now.wall {
+        let is_known = removed < Duration::MAX;
+        let free = if self.options.protocol == Protocol::Ttl && !is_known && may_be_removed >= now.wall {
             may_be_removed
         } else {
             until
@@ -221,19 +238,25 @@ impl Pace {
     /// The server has refused. What may pass is waited out, with pauses that grow, unless the call tries once. It counts no attempt.
     pub(in crate::rules) fn refused(&mut self, why: WhyRefused, io: &Io) -> Round {
         let now = io.now();
-        let least = self.options.poll_interval;
-        let (since, pause) = self.refused.unwrap_or((now.uptime, least));
         let passes = match why {
-            WhyRefused::ForNow => true,
-            // Not a failover, but an address that is wrong.
-            WhyRefused::ReadOnly => now.uptime.since(since) < self.retry_for,
+            WhyRefused::ForNow => {
+                self.read_only_since = None;
+                true
+            }
+            // Later it is not a failover, but an address that is wrong. The time of the round counts, in which the network may have waited.
+            WhyRefused::ReadOnly => {
+                let since = *self.read_only_since.get_or_insert(self.round.0);
+                now.uptime.since(since) < self.retry_for
+            }
             WhyRefused::Command | WhyRefused::NoLock | WhyRefused::Otherwise => false,
         };
         if !passes || self.is_last(now) || self.options.max_attempts == Some(1) {
             return self.give_up(GiveUp::Refused);
         }
-        self.refused = Some((since, (2 * pause).min(LONGEST_PAUSE.max(least))));
-        self.attempts = self.attempts.saturating_sub(1);
+        let least = self.options.poll_interval;
+        let pause = self.refused_for.unwrap_or(least);
+        self.refused_for = Some((2 * pause).min(LONGEST_PAUSE.max(least)));
+        self.attempts -= u32::from(mem::take(&mut self.round.1));
         io.note(Note::RefusedForNow);
         let left = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(now.uptime));
         Round::Pause(pause.min(left))
