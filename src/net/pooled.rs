@@ -90,6 +90,9 @@ impl<S: Source> PooledBackend<S> {
             (trips.iter().map(|_| Sent::default()).collect(), self.by_slot(trips, (0..trips.len()).collect()))
         } else {
             let all = self.send_part(trips, limits);
+            if all.iter().all(|sent| sent.undecided.is_none()) {
+                return all;
+            }
             let parts = self.divide(trips, &all, (0..trips.len()).collect());
             (all, parts)
         };

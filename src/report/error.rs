@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::io;
 use std::time::Duration;
 
-use crate::net::{ConnectError, NoConnection, Refusal, RefusalKind, TransportError};
+use crate::net::{ConnectError, NoConnection, Refusal, TransportError};
 use crate::rules::ownership::LossReason;
 use crate::rules::quorum;
 use crate::values::key::{Cut, Key};
@@ -214,17 +214,6 @@ impl Error {
             Error::Contended { .. } => true,
             Error::NoMajority { .. } => self.majority(|answer| answer.is_some_and(Error::is_contention)),
             _ => false,
-        }
-    }
-
-    /// Returns true if the server, or a majority of them, has answered that the lock is held, or refused for now.
-    pub(crate) fn is_an_answer(&self) -> bool {
-        match self {
-            Error::Refused { refusal, .. } => {
-                refusal.is_transient() && refusal.kind() != RefusalKind::ReadOnly
-            }
-            Error::NoMajority { .. } => self.majority(|answer| answer.is_some_and(Error::is_an_answer)),
-            error => error.is_contention(),
         }
     }
 
