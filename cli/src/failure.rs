@@ -143,7 +143,7 @@ impl From<Error> for Failure {
                 )
             }
             Error::Invalid { key: None, problem, .. } if problem.starts_with("invalid Redis URL: unknown parameter") => {
-                problem.replace("set times with LockerBuilder", "set times with options such as --retry-for")
+                problem.to_string()
             }
             // It may have a password in it.
             Error::Invalid { key: None, .. } => "invalid Redis URL in --url or REDIS_URL; expected redis://[user@]host[:port][/database], unix:///path, redis+sentinel://[user@]host[:port],…/master or redis+cluster://[user@]host[:port],…".into(),

@@ -116,11 +116,10 @@ impl KeyReport {
                 )
             }
             (State::NoLock, Found::Other(kind)) => format!("not a lock: it holds a {kind}"),
-            (State::NoLock, Found::State(LockState::Unreadable(bytes))) => {
+            (State::NoLock, Found::State(state @ LockState::Unreadable(bytes))) => {
                 let (shown, more) =
                     (&bytes[..bytes.len().min(SHOWN)], if bytes.len() > SHOWN { "…" } else { "" });
-                let form = LockState::Unreadable(bytes.clone()).to_string();
-                let form = form.rsplit_once(", which looks").map(|(_, form)| format!(", which looks{form}"));
+                let form = state.looks_like().map(|form| format!(", which looks like {form}"));
                 format!("not a lock: it holds \"{}{more}\"{}", Key::from(shown), form.unwrap_or_default())
             }
             (State::NoLock, Found::State(state)) => format!("not a lock: {state}"),
@@ -247,6 +246,7 @@ mod tests {
         assert_eq!(words(Some("")).0, State::GemTtl);
         let milliseconds = "not a lock: it holds \"1795157500000\", which looks like a time in milliseconds";
         assert_eq!(words(Some("1795157500000")), (State::NoLock, milliseconds.into()));
+        assert_eq!(words(Some("a, which looks odd")).1, "not a lock: it holds \"a, which looks odd\"");
         assert_eq!(words(Some("oops")), (State::NoLock, "not a lock: it holds \"oops\"".into()));
         let list = KeyReport { found: Found::Other("list".into()), ..report(None) };
         assert_eq!(list.words(at(0)), "not a lock: it holds a list");

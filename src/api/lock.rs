@@ -213,8 +213,7 @@ impl Lock {
     /// Returns what the key holds. The answer may be outdated a moment later, so use it for people and logs, not
     /// for decisions.
     ///
-    /// If the server removes the key earlier than its value says, the returned state ends at that time. This needs
-    /// Redis 2.6.12; the time is measured anew at each call, so it varies slightly.
+    /// If the key has a time to live, the returned state ends when the server removes the key. This needs Redis 2.6.12; the time is measured anew at each call, so it varies slightly.
     ///
     /// # Errors
     ///

@@ -64,18 +64,18 @@ struct Shared<J, C> {
 
 struct Queued<J, C> {
     slot: Arc<Slot<J, C>>,
-    company: Company,
+    batching: Batching,
 }
 
-/// What a job may go in one trip with.
+/// With which others a job may be in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Company {
-    /// Any other.
+pub(crate) enum Batching {
+    /// Any others.
     Any,
-    /// Any other, but of those in groups only its own.
+    /// Any others, but of those in groups only its own.
     Group(u16),
     /// None: its thread has the lane for itself.
-    None,
+    Alone,
 }
 
 /// How a thread may become a leader.
@@ -105,7 +105,7 @@ impl<J, C> Lanes<J, C> {
     pub(crate) fn enter(
         &self,
         slot: &Arc<Slot<J, C>>,
-        company: Company,
+        batching: Batching,
         terms: Terms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
     ) -> Entered<J, C> {
         // Closing takes a system call each, which is left until the lock is free.
@@ -114,7 +114,7 @@ impl<J, C> Lanes<J, C> {
         if let Some(lane) = shared.take_idle(terms.most, terms.usable, &mut unusable) {
             return Entered::Leads(lane);
         }
-        shared.queue.push_back(Queued { slot: Arc::clone(slot), company });
+        shared.queue.push_back(Queued { slot: Arc::clone(slot), batching });
         Entered::Waits { opens: shared.opens(terms.most, terms.may_open) }
     }
 
@@ -135,14 +135,14 @@ impl<J, C> Lanes<J, C> {
     }
 
     /// Takes what is queued and may go with this job into the lane's batch, up to a thread that is to have a lane for itself.
-    pub(crate) fn fill(&self, lane: &mut Lane<J, C>, with: Company) {
+    pub(crate) fn fill(&self, lane: &mut Lane<J, C>, with: Batching) {
         self.lock().fill(lane, with);
     }
 
     /// The same for a leader whose job is done: a lane for which nothing is queued ends.
     pub(crate) fn fill_or_end(&self, mut lane: Lane<J, C>) -> Option<Lane<J, C>> {
         let mut shared = self.lock();
-        shared.fill(&mut lane, Company::Any);
+        shared.fill(&mut lane, Batching::Any);
         if lane.batch.is_empty() {
             shared.end(Some(lane));
             return None;
@@ -223,17 +223,17 @@ impl<J, C> Shared<J, C> {
         None
     }
 
-    fn fill(&mut self, lane: &mut Lane<J, C>, with: Company) {
+    fn fill(&mut self, lane: &mut Lane<J, C>, with: Batching) {
         let (mut goes, mut at) = (with, 0);
-        while let Some(Queued { company, .. }) = self.queue.get(at) {
-            match (*company, goes) {
-                (Company::None, _) => break,
-                (Company::Group(group), Company::Group(going)) if group != going => {
+        while let Some(Queued { batching, .. }) = self.queue.get(at) {
+            match (*batching, goes) {
+                (Batching::Alone, _) => break,
+                (Batching::Group(group), Batching::Group(going)) if group != going => {
                     at += 1;
                     continue;
                 }
-                (Company::Group(_), _) => goes = *company,
-                (Company::Any, _) => {}
+                (Batching::Group(_), _) => goes = *batching,
+                (Batching::Any, _) => {}
             }
             lane.batch.extend(self.queue.remove(at).map(|queued| queued.slot));
         }

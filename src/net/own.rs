@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::connections::{Connection, LockConnection as _, Opener, Source};
 use super::errors::{Failure, TransportError};
-use super::lanes::{Company, Told};
+use super::lanes::{Batching, Told};
 use super::limits::Limits;
 use super::patience::SMALL;
 use super::pooled::PooledBackend;
@@ -69,12 +69,12 @@ impl PooledBackend<OwnSource> {
 impl OwnSource {
     /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
     /// another slot.
-    fn carry(&self, trip: &Trip<'_>, company: Company, limits: &Limits<'_>) -> Result<Sent, Failure> {
+    fn carry(&self, trip: &Trip<'_>, batching: Batching, limits: &Limits<'_>) -> Result<Sent, Failure> {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()));
         slot.job().set(trip, limits.needs, limits.grants);
-        let finished = match self.wait_for_lane(&slot, company, limits) {
-            Ok(Told::Lead(lane)) => self.lead(lane, &slot, company, finished, limits),
+        let finished = match self.wait_for_lane(&slot, batching, limits) {
+            Ok(Told::Lead(lane)) => self.lead(lane, &slot, batching, finished, limits),
             Ok(Told::Done) => finished,
             Err(Failure::NoConnection { cause, .. }) => {
                 // It includes the wait for another thread.
@@ -104,7 +104,7 @@ impl OwnSource {
         &self,
         lane: Lane,
         slot: &Arc<Slot>,
-        company: Company,
+        batching: Batching,
         finished: Vec<Arc<Slot>>,
         limits: &Limits<'_>,
     ) -> Vec<Arc<Slot>> {
@@ -112,7 +112,7 @@ impl OwnSource {
         let mut leading = Leading::of(lanes, slot, lane, finished, limits.report);
         if let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) {
             lane.batch.push(Arc::clone(slot));
-            lanes.fill(lane, company);
+            lanes.fill(lane, batching);
             self.send(lane);
         }
         let mut answered_by = limits.answered_by;
@@ -132,7 +132,7 @@ impl OwnSource {
             if done && !open {
                 return leading.send_and_pass_on(|lane| self.send(lane));
             }
-            lanes.fill(lane, Company::Any);
+            lanes.fill(lane, Batching::Any);
             self.send(lane);
             // A DISCARD alone has no thread that waits for it.
             if done && !lane.batch.is_empty() {
@@ -203,7 +203,7 @@ impl Source for OwnSource {
 
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
         let slot = Slot::new(TripState::default());
-        let Told::Lead(lane) = self.wait_for_lane(&slot, Company::None, limits)? else {
+        let Told::Lead(lane) = self.wait_for_lane(&slot, Batching::Alone, limits)? else {
             unreachable!("its job is in no batch")
         };
         Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))
@@ -211,8 +211,8 @@ impl Source for OwnSource {
 
     /// `None`: it may not be sent any more, or not to this server, or the server had no room.
     fn share(&self, trip: &Trip<'_>, slot: Option<u16>, limits: &Limits<'_>) -> Option<Sent> {
-        let company = slot.filter(|_| trip.watch.is_some()).map_or(Company::Any, Company::Group);
-        match self.carry(trip, company, limits) {
+        let batching = slot.filter(|_| trip.watch.is_some()).map_or(Batching::Any, Batching::Group);
+        match self.carry(trip, batching, limits) {
             Ok(Sent { watched: None, reply: None, .. }) => None,
             Ok(sent) => Some(sent),
             Err(failure) => Some(Sent::failed(trip, failure)),

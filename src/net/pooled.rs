@@ -117,11 +117,15 @@ impl<S: Source> PooledBackend<S> {
         trips.iter().map(|trip| Sent::failed(trip, late.clone())).collect()
     }
 
+    /// Returns true if the server says for the first time that its keys have slots.
+    fn learns_slots(&self, sent: &Sent) -> bool {
+        sent.undecided == Some(Undecided::CrossSlot) && !self.in_cluster.swap(true, Ordering::Relaxed)
+    }
+
     /// Returns in which parts those of these trips go again that are undecided.
     fn divide(&self, trips: &[Trip<'_>], all: &[Sent], mut part: Vec<usize>) -> Vec<Vec<usize>> {
         part.retain(|at| all[*at].undecided.is_some());
-        let has_slots = part.iter().any(|at| all[*at].undecided == Some(Undecided::CrossSlot));
-        if has_slots && !self.in_cluster.swap(true, Ordering::Relaxed) {
+        if part.iter().any(|at| self.learns_slots(&all[*at])) {
             return self.by_slot(trips, part);
         }
         if part.len() <= FEW {
@@ -196,9 +200,7 @@ impl<S: Source> PooledBackend<S> {
             Some(sent) => sent,
             None => Sent::default(),
         };
-        if shared.undecided == Some(Undecided::CrossSlot) {
-            self.in_cluster.store(true, Ordering::Relaxed);
-        }
+        self.learns_slots(&shared);
         let rest = shared.again(trip);
         shared.replace(self.send_in_parts(slice::from_ref(&rest), limits).remove(0));
         shared

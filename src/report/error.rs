@@ -218,7 +218,7 @@ impl Error {
     }
 
     /// Returns true if a majority of a quorum's servers agreed or gave such an answer, and the lock was not lost.
-    fn majority(&self, is_such: impl Fn(Option<&Error>) -> bool) -> bool {
+    pub(crate) fn majority(&self, is_such: impl Fn(Option<&Error>) -> bool) -> bool {
         let Error::NoMajority { agreed, lost: false, answers, .. } = self else { return false };
         let such = answers.iter().filter(|(_, answer)| is_such(answer.as_ref())).count();
         agreed + such >= quorum::majority(agreed + answers.len())

@@ -119,6 +119,13 @@ impl LockState {
         }
     }
 
+    /// Returns in words what a value that no lock writes looks like, if it begins with a number as large as a time, for example "a time in
+    /// milliseconds".
+    #[must_use]
+    pub fn looks_like(&self) -> Option<&'static str> {
+        if let LockState::Unreadable(bytes) = self { looks_like(bytes) } else { None }
+    }
+
     /// Returns what to do about a value that never expires; `None` if waiting helps.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match self {
@@ -145,7 +152,7 @@ impl fmt::Display for LockState {
             }
             LockState::Unreadable(bytes) => {
                 write!(f, "held with a value that no lock writes: \"{}\"", Cut(bytes))?;
-                looks_like(bytes).map_or(Ok(()), |form| write!(f, ", which looks like {form}"))
+                self.looks_like().map_or(Ok(()), |form| write!(f, ", which looks like {form}"))
             }
         }
     }
@@ -192,7 +199,6 @@ pub(crate) fn gem_time(bytes: &[u8]) -> Wall {
     Wall(micros as u64)
 }
 
-/// Returns in words what a text that no lock writes may be, if it begins with a number as large as a time.
 fn looks_like(bytes: &[u8]) -> Option<&'static str> {
     let Float { value, whole } = to_f(bytes);
     let is_digits = bytes.iter().all(u8::is_ascii_digit);

@@ -38,7 +38,7 @@ fn check_parameters(url: &str) -> Result<(), Error> {
         "password" | "pass" | "user" | "username" => "write the login as redis://user:password@host",
         "ssl" | "tls" | "ssl_cert_reqs" => "write rediss:// for TLS",
         "timeout" | "socket_timeout" | "connect_timeout" | "socket_connect_timeout" => {
-            "set times with LockerBuilder"
+            "a URL has no times, which are options"
         }
         _ => "a redis URL has only protocol",
     })
@@ -151,7 +151,7 @@ mod tests {
             ("redis://h/?db=2", "unknown parameter db; write the database as redis://host:port/2"),
             ("redis://h/1?protocol=resp3&ssl=true", "unknown parameter ssl; write rediss:// for TLS"),
             ("redis://h?password=secret", "unknown parameter password; write the login as"),
-            ("redis://h?timeout=5", "unknown parameter timeout; set times"),
+            ("redis://h?timeout=5", "unknown parameter timeout; a URL has no times"),
             ("redis://h?db", "unknown parameter db"),
             ("unix:///s?database=2", "unknown parameter database; a unix URL has db"),
             ("redis+cluster://h?db=2", "unknown parameter db; a redis+cluster URL has no parameters"),
@@ -162,11 +162,27 @@ mod tests {
         }
         for url in [
             "redis://h/2",
+            "valkey+unix:///s?db=2&user=u&pass=p",
             "redis://h?protocol=resp3",
             "redis://h/?",
             "unix:///s?db=2&user=u&pass=p&protocol=resp3",
         ] {
             assert!(client(url).is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_password_with_a_question_mark_is_in_no_error() {
+        for url in [
+            "redis://:p?zzy@h",
+            "redis://u:p?zzy=1@h/",
+            "redis://:p?zz%y",
+            "redis+cluster://:p?zzy@h",
+            "redis+sentinel://:p?zzy@h/m",
+        ] {
+            let read = Servers::read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
+            let error = read.expect_err(url).to_string();
+            assert!(error.contains("%3F") && !error.contains("zz"), "{url}: {error}");
         }
     }
 }

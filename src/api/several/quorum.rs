@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::quorum_guard::QuorumGuard;
 use super::quorum_servers::Servers;
 use crate::api::locker::Locker;
+use crate::net::RefusalKind;
 use crate::report::error::Error;
 use crate::rules::quorum;
 use crate::run::thread_holds::{self, HoldKind};
@@ -189,7 +190,7 @@ impl Quorum {
                 }
                 Err(error) => error,
             };
-            let (now, answers) = (clock::uptime(), error.is_an_answer());
+            let (now, answers) = (clock::uptime(), is_an_answer(&error));
             reached = if answers { now } else { reached };
             let is_last = deadline.is_some_and(|deadline| now >= deadline)
                 || self.options.max_attempts.is_some_and(|most| attempts >= most)
@@ -228,6 +229,15 @@ impl Quorum {
         while clock::uptime() < until && !self.is_ended() {
             thread::park_timeout(until.since(clock::uptime()).min(SHUT_DOWN_CHECKED_EVERY));
         }
+    }
+}
+
+/// Returns true if the server, or a majority of them, has answered that the lock is held, or refused for now.
+fn is_an_answer(error: &Error) -> bool {
+    match error {
+        Error::Refused { refusal, .. } => refusal.is_transient() && refusal.kind() != RefusalKind::ReadOnly,
+        Error::NoMajority { .. } => error.majority(|answer| answer.is_some_and(is_an_answer)),
+        error => error.is_contention(),
     }
 }
 

@@ -90,7 +90,7 @@ impl Refusal {
             "another client wrote the key between WATCH and EXEC {times} times, though it still holds this holder's value, so nothing was changed; \
              try again, and find the client that writes it, for example with EXPIRE"
         );
-        Self::found(RefusalKind::NotReady, text)
+        Self::found(RefusalKind::Rewritten, text)
     }
 
     /// The server at this address has been the master for that long, and grants no lock for a time.
@@ -186,6 +186,7 @@ impl Refusal {
             | RefusalKind::CannotSave
             | RefusalKind::NoReplicas
             | RefusalKind::NotReady
+            | RefusalKind::Rewritten
             | RefusalKind::ReadOnly => true,
             RefusalKind::WrongType
             | RefusalKind::NoPassword
@@ -341,6 +342,11 @@ mod tests {
                 Kind::Busy,
             ),
             ("BUSY Redis is busy running a module command.", Kind::Busy),
+            (
+                "EXECABORT Transaction discarded because of: NOREPLICAS Not enough good replicas to write.",
+                Kind::NoReplicas,
+            ),
+            ("EXECABORT Transaction discarded because of previous errors.", Kind::Other),
             ("BUSYKEY Target key name already exists.", Kind::Other),
             ("NOPROTO unsupported protocol version", Kind::UnknownCommand),
             ("DENIED Redis is running in protected mode", Kind::NotPermitted),

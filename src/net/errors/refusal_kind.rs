@@ -45,8 +45,10 @@ pub enum RefusalKind {
     OtherNode,
     /// The keys of one command or transaction have several slots of a cluster.
     CrossSlot,
-    /// The cluster, the master of a replica, or the server behind a proxy is down; a slot moves; or the key changed all the time.
+    /// The cluster, the master of a replica, or the server behind a proxy is down, or a slot moves.
     NotReady,
+    /// Another client wrote the key each time between WATCH and EXEC, and left its value. Nothing was changed.
+    Rewritten,
     /// Anything else.
     Other,
 }
@@ -81,10 +83,7 @@ const WORDS: &[(&str, RefusalKind)] = &[
     ("crossslot", RefusalKind::CrossSlot),
     ("clusterdown", RefusalKind::NotReady),
     ("masterdown", RefusalKind::NotReady),
-    ("nomasterlink", RefusalKind::NotReady),
     ("tryagain", RefusalKind::NotReady),
-    ("redirect ", RefusalKind::NotReady), // Valkey, during a failover
-    ("failover", RefusalKind::NotReady),
     // What twemproxy says of a server that is away: the system's words.
     ("err connection refused", RefusalKind::NotReady),
     ("err connection timed out", RefusalKind::NotReady),
@@ -92,13 +91,14 @@ const WORDS: &[(&str, RefusalKind)] = &[
     ("err host is down", RefusalKind::NotReady),
     ("err no route to host", RefusalKind::NotReady),
     ("err network is unreachable", RefusalKind::NotReady),
-    ("err broken pipe", RefusalKind::NotReady),
 ];
 
 impl RefusalKind {
     /// Returns what the server's words are about.
     pub(super) fn of(text: &str) -> Self {
         let lower = text.to_lowercase();
+        // From 6.2 on, if EXEC itself is refused.
+        let lower = lower.strip_prefix("execabort transaction discarded because of: ").unwrap_or(&lower);
         let known = WORDS.iter().find(|(words, _)| lower.starts_with(words));
         known.map_or(Self::Other, |(_, kind)| *kind)
     }
@@ -153,6 +153,7 @@ impl RefusalKind {
             Self::NotReady => {
                 "the server behind the address, its cluster or its master is down; try again when it is up"
             }
+            Self::Rewritten => "find the client that writes the key, for example with EXPIRE",
             Self::Other => "the command was not carried out",
         }
     }

@@ -10,7 +10,7 @@ use super::leading::WaitingJob;
 use super::{Carrier, Lane, Slot};
 use crate::net::connections::{Checkout, Connection, Dialing, LockConnection as _, Opener, Source as _};
 use crate::net::errors::{ConnectError, Failure, TransportError};
-use crate::net::lanes::{Company, Entered, Lanes, Terms, Told};
+use crate::net::lanes::{Batching, Entered, Lanes, Terms, Told};
 use crate::net::limits::Limits;
 use crate::net::patience::Patience;
 use crate::net::trip::TripState;
@@ -44,7 +44,7 @@ impl OwnSource {
     pub(super) fn wait_for_lane(
         &self,
         slot: &Arc<Slot>,
-        company: Company,
+        batching: Batching,
         limits: &Limits<'_>,
     ) -> Result<Told<TripState, Carrier>, Failure> {
         let may_open = || {
@@ -55,13 +55,13 @@ impl OwnSource {
             let usable =
                 move |line: &Carrier| !line.connection.is_suspect_at(now) && line.connection.is_connected();
             // One transaction at a time goes over a lane.
-            let most = match company {
-                Company::Group(_) => self.size,
-                Company::Any | Company::None => self.patience.lanes(self.size, now),
+            let most = match batching {
+                Batching::Group(_) => self.size,
+                Batching::Any | Batching::Alone => self.patience.lanes(self.size, now),
             };
             Terms { most, usable, may_open }
         };
-        match self.lanes.enter(slot, company, terms(limits.decided_at.uptime)) {
+        match self.lanes.enter(slot, batching, terms(limits.decided_at.uptime)) {
             Entered::Leads(lane) => return Ok(Told::Lead(lane)),
             Entered::Waits { opens: true } => self.open_one(),
             Entered::Waits { opens: false } => {}

@@ -89,17 +89,34 @@ fn changed_on(
     (packed, ended, !left.out_of_order)
 }
 
+fn ok() -> Value {
+    Value::Okay
+}
+
+fn oom() -> Value {
+    refused("OOM command not allowed")
+}
+
+/// What two keys that are watched are answered, with MULTI.
+fn looks(first: Value, second: Value) -> Answer {
+    (vec![ok(), first, ok(), second, ok()], None)
+}
+
+fn found() -> Answer {
+    looks(bulk(), bulk())
+}
+
+/// What two changes are answered, and the looks behind them.
+fn exec(exec: Value) -> Answer {
+    (vec![queued(), queued(), exec, bulk(), Value::Nil], None)
+}
+
 const KEYS: [&str; 2] = ["k0", "k1"];
 const LOOKS: &str = "WATCH k0 GET k0 WATCH k1 GET k1 MULTI";
 const CHANGES: &str = "SET k0 y SET k1 y EXEC GET k0 GET k1";
 
 #[test]
 fn several_keys_are_changed_by_one_transaction() {
-    let ok = || Value::Okay;
-    let looks = |first: Value, second: Value| (vec![ok(), first, ok(), second, ok()], None);
-    let found = || looks(bulk(), bulk());
-    let exec = |exec: Value| (vec![queued(), queued(), exec, bulk(), Value::Nil], None);
-    let oom = || refused("OOM command not allowed");
     let table: [Row; 9] = [
         (
             "done",
@@ -165,11 +182,6 @@ fn several_keys_are_changed_by_one_transaction() {
 /// Which of the keys it was for is unknown.
 #[test]
 fn a_transaction_that_is_not_carried_out_decides_nothing_about_a_key() {
-    let ok = || Value::Okay;
-    let looks = |first: Value, second: Value| (vec![ok(), first, ok(), second, ok()], None);
-    let found = || looks(bulk(), bulk());
-    let exec = |exec: Value| (vec![queued(), queued(), exec, bulk(), Value::Nil], None);
-    let oom = || refused("OOM command not allowed");
     let table: [Row; 5] = [
         (
             "written meanwhile",
@@ -224,7 +236,7 @@ fn assert_changed<const N: usize>(table: [Row; N]) {
 
 #[test]
 fn a_key_with_a_time_to_live_is_left_to_the_server() {
-    let (ok, ttl) = (|| Value::Okay, Value::Int);
+    let ttl = Value::Int;
     let looks = vec![ok(), bulk(), ttl(-1), ok(), bulk(), ttl(700), ok()];
     let answers = [(looks, None), (vec![queued(), list(&[ok()]), bulk()], None)];
     let (sent, outcomes, stays) = changed(&Command::WatchGetTtl, KEYS, &answers);
@@ -235,7 +247,6 @@ fn a_key_with_a_time_to_live_is_left_to_the_server() {
 
 #[test]
 fn of_two_changes_of_a_key_one_is_sent() {
-    let ok = || Value::Okay;
     let looks = vec![ok(), bulk(), ok(), bulk(), ok()];
     let answers = [(looks, None), (vec![queued(), list(&[ok()]), bulk()], None)];
     let (sent, outcomes, _) = changed(&Command::WatchGet, ["k0", "k0"], &answers);
@@ -251,7 +262,6 @@ fn of_two_changes_of_a_key_one_is_sent() {
 
 #[test]
 fn a_connection_that_is_out_of_order_leaves_nothing_to_the_next() {
-    let ok = || Value::Okay;
     let looks = || (vec![ok(), bulk(), ok(), bulk(), ok()], None);
     let replica = || refused("READONLY You can't write against a read only replica.");
     let refused = (vec![replica(), replica(), refused("EXECABORT discarded"), bulk(), bulk()], None);

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Error;
-use crate::net::RefusalKind;
 use crate::values::key::CutAt;
 use crate::values::value::LockState;
 
@@ -68,18 +66,5 @@ impl fmt::Display for Contention {
             )?;
         }
         Ok(())
-    }
-}
-
-impl Error {
-    /// Returns true if the server, or a majority of them, has answered that the lock is held, or refused for now.
-    pub(crate) fn is_an_answer(&self) -> bool {
-        match self {
-            Error::Refused { refusal, .. } => {
-                refusal.is_transient() && refusal.kind() != RefusalKind::ReadOnly
-            }
-            Error::NoMajority { .. } => self.majority(|answer| answer.is_some_and(Error::is_an_answer)),
-            error => error.is_contention(),
-        }
     }
 }

@@ -1,6 +1,5 @@
 //! The pace of an attempt: when it looks again, and when it gives up.
 
-use std::mem;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
@@ -35,8 +34,9 @@ pub(crate) struct Pace {
     pub(in crate::rules) in_doubt: bool,
     /// Since when replies have been lost in a row.
     losing_since: Option<Uptime>,
-    /// When this round began, and whether it counts as an attempt.
-    round: (Uptime, bool),
+    round_began: Uptime,
+    /// The attempts before this round, which is none if it is refused.
+    attempts_before: u32,
     /// How long the next pause is while the server refuses for now.
     refused_for: Option<Duration>,
     /// Since when it says that it is a replica.
@@ -67,7 +67,8 @@ impl Pace {
             nonce,
             in_doubt: false,
             losing_since: None,
-            round: (Uptime::default(), false),
+            round_began: Uptime::default(),
+            attempts_before: 0,
             refused_for: None,
             read_only_since: None,
             immediate: (0, 0),
@@ -92,11 +93,10 @@ impl Pace {
 
     /// Notes that a round begins, which may only look at what was seen before.
     pub(in crate::rules) fn enter_round(&mut self, now: Now) {
-        self.round = (now.uptime, false);
+        (self.round_began, self.attempts_before) = (now.uptime, self.attempts);
     }
 
     pub(in crate::rules) fn begin_round(&mut self) {
-        self.round.1 = true;
         self.not_before = None;
         self.attempts = self.attempts.saturating_add(1);
         self.immediate = (0, 0);
@@ -245,7 +245,7 @@ impl Pace {
             }
             // Later it is not a failover, but an address that is wrong. The time of the round counts, in which the network may have waited.
             WhyRefused::ReadOnly => {
-                let since = *self.read_only_since.get_or_insert(self.round.0);
+                let since = *self.read_only_since.get_or_insert(self.round_began);
                 now.uptime.since(since) < self.retry_for
             }
             WhyRefused::Command | WhyRefused::NoLock | WhyRefused::Otherwise => false,
@@ -256,7 +256,7 @@ impl Pace {
         let least = self.options.poll_interval;
         let pause = self.refused_for.unwrap_or(least);
         self.refused_for = Some((2 * pause).min(LONGEST_PAUSE.max(least)));
-        self.attempts -= u32::from(mem::take(&mut self.round.1));
+        self.attempts = self.attempts_before;
         io.note(Note::RefusedForNow);
         let left = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(now.uptime));
         Round::Pause(pause.min(left))

@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::subject::{Company, Entered, Lane, Lanes, Terms, Told};
+use super::subject::{Batching, Entered, Lane, Lanes, Terms, Told};
 use super::sync::atomic::{AtomicUsize, Ordering};
 use super::{sync, thread};
 
@@ -27,7 +27,7 @@ pub(super) enum Behavior {
 /// A job, and how often it was carried out.
 struct Job {
     number: usize,
-    company: Company,
+    batching: Batching,
     carried: usize,
     lost: bool,
 }
@@ -67,16 +67,16 @@ impl Harness {
     /// The job is carried out once, unless the connection failed or its thread gave up.
     fn carry(&self, number: usize, behavior: Behavior) {
         let alone = behavior == Behavior::Alone;
-        let company = match behavior {
-            Behavior::Alone => Company::None,
-            Behavior::Of(group) => Company::Group(group),
-            _ => Company::Any,
+        let batching = match behavior {
+            Behavior::Alone => Batching::Alone,
+            Behavior::Of(group) => Batching::Group(group),
+            _ => Batching::Any,
         };
-        let slot = Slot::new(Job { number, company, carried: 0, lost: false });
+        let slot = Slot::new(Job { number, batching, carried: 0, lost: false });
         let terms = || Terms { most: self.most, usable: |_: &Wire| true, may_open: || true };
         let mut opens_none = behavior == Behavior::OpensNone;
         let (mut led, mut left, mut woken) = (None, false, false);
-        match self.lanes.enter(&slot, company, terms()) {
+        match self.lanes.enter(&slot, batching, terms()) {
             Entered::Leads(lane) => led = Some(lane),
             Entered::Waits { opens } => {
                 if opens {
@@ -145,8 +145,8 @@ impl Harness {
     fn lead(&self, mut lane: Lane<Job, Wire>, slot: &Arc<Slot>, behavior: Behavior) {
         if lane.batch.is_empty() {
             lane.batch.push(Arc::clone(slot));
-            let company = slot.job().company;
-            self.send(&mut lane, company);
+            let batching = slot.job().batching;
+            self.send(&mut lane, batching);
         }
         let mut finished = Vec::new();
         if behavior == Behavior::OwnTimeIsUp && lane.batch.len() > 1 {
@@ -165,7 +165,7 @@ impl Harness {
                 self.close();
                 return tell(&finished, slot);
             }
-            self.send(&mut lane, Company::Any);
+            self.send(&mut lane, Batching::Any);
         }
         if let Some(Lane { batch, .. }) = self.lanes.pass_on(lane) {
             assert!(batch.iter().all(|slot| slot.is_gone()), "no thread waits for these replies");
@@ -174,10 +174,10 @@ impl Harness {
         tell(&finished, slot);
     }
 
-    fn send(&self, lane: &mut Lane<Job, Wire>, with: Company) {
+    fn send(&self, lane: &mut Lane<Job, Wire>, with: Batching) {
         self.lanes.fill(lane, with);
-        let companies = lane.batch.iter().map(|slot| slot.job().company);
-        let mut groups = companies.filter(|company| matches!(company, Company::Group(_)));
+        let batchings = lane.batch.iter().map(|slot| slot.job().batching);
+        let mut groups = batchings.filter(|batching| matches!(batching, Batching::Group(_)));
         let first = groups.next();
         assert!(groups.all(|group| Some(group) == first), "of several groups one goes in a trip");
         *lane.connection = lane.batch.iter().map(|slot| slot.job().number).collect();

@@ -259,7 +259,7 @@ impl Work {
         let written: Vec<Lock> =
             (0..WRITTEN).map(|n| self.lock(&locker, &format!("written:{n}"))).collect::<Result<_, _>>()?;
         thread::scope(|scope| {
-            let writer = scope.spawn(|| write(&server, WRITTEN, &over));
+            let writer = scope.spawn(|| write(&server, WRITTEN, &SET, &over));
             for lock in &written {
                 let over = &over;
                 scope.spawn(move || {
@@ -309,7 +309,7 @@ impl Work {
             (0..KEPT).map(|n| Lock::new(&locker, key(n), options)?.lock()).collect::<Result<_, Error>>()?;
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let writer = scope.spawn(|| write(&server, 1, &over));
+            let writer = scope.spawn(|| write(&server, 1, &TOUCH, &over));
             thread::sleep(5 * KEPT_LEASE);
             over.store(true, Ordering::Relaxed);
             writer.join().expect("the writer ended")
@@ -322,12 +322,17 @@ impl Work {
     }
 }
 
+/// What another client does to a key all the time: it writes another value, or leaves the holder's and writes only how long it lives.
+const SET: [&str; 2] = ["SET", "1899999999.5"];
+const TOUCH: [&str; 2] = ["EXPIRE", "1000"];
+
 /// Writes these keys all the time.
-fn write(server: &RedisServer, keys: usize, over: &AtomicBool) -> Result<(), Failure> {
+fn write(server: &RedisServer, keys: usize, how: &[&str; 2], over: &AtomicBool) -> Result<(), Failure> {
     let mut redis = Client::open(server.url())?.get_connection()?;
+    let [name, value] = how;
     while !over.load(Ordering::Relaxed) {
         for n in 0..keys {
-            let () = cmd("SET").arg(format!("written:{n}")).arg("1899999999.5").query(&mut redis)?;
+            let () = cmd(name).arg(format!("written:{n}")).arg(value).query(&mut redis)?;
         }
     }
     Ok(())
