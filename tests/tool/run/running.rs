@@ -138,9 +138,11 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if let Ok(None) = self.process.try_wait() {
+            // With what it has started, as a shell's loop does.
+            let _ = kill_process_group(Pid::from_child(&self.process), Signal::KILL);
+            let _ = self.process.wait();
+        }
     }
 }
 
