@@ -17,6 +17,7 @@ mod resp;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod slots;
+mod threads;
 mod transactions;
 mod trip;
 
@@ -35,6 +36,19 @@ pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
 pub(crate) use pooled::PooledBackend;
+
+/// Which server has a key. What hangs in one place holds up nothing in another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place(u32);
+
+impl Place {
+    /// The place of all keys, if there is one server.
+    pub(crate) const ONLY: Self = Self(0);
+
+    pub(crate) fn numbered(number: u32) -> Self {
+        Self(number)
+    }
+}
 
 /// What one key sends in one round trip; two if it is changed by a transaction.
 #[derive(Clone, Copy, Debug)]
@@ -95,6 +109,12 @@ impl Sent {
         }
     }
 
+    /// Returns how the server was found unreachable, if it was.
+    fn unanswered(&self) -> Option<NoConnection> {
+        let outcomes = [&self.watched, &self.reply, &self.behind];
+        outcomes.into_iter().flatten().find_map(|outcome| outcome.as_ref().err()?.unanswered())
+    }
+
     /// Replaces it by what came of [sending the rest again](Self::again).
     fn replace(&mut self, again: Self) {
         let behind = self.behind.take();
@@ -127,6 +147,11 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Sends what several keys send together, and returns what came of each. Those that are changed by transactions share one, as far as
     /// that is carried out.
     fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent>;
+
+    /// Returns which of its servers has a key, as far as is known.
+    fn place(&self, _key: &Key) -> Place {
+        Place::ONLY
+    }
 
     /// Returns host and port of the server, if they are known.
     fn address(&self) -> Option<String> {

@@ -1,206 +1,173 @@
 //! A Redis Cluster: the key of a command has a slot, and the command goes to the node that has the slot. A backend over one for each node.
 
 mod asking;
+mod nodes;
 mod redirection;
 mod slot_map;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::connections::{Address, Heard, Opener, ask_in_turn};
-use super::errors::{ConnectError, Failure, Refusal};
+use super::connections::{Address, Heard, Opener};
+use super::errors::{Failure, Refusal};
 use super::limits::Limits;
-use super::own::OwnSource;
-use super::pooled::{PooledBackend, pause};
+use super::pooled::pause;
 use super::slots::{side_prefix, slot_of};
-use super::{Backend, Sent, Trip, is_refused};
+use super::threads::on_threads;
+use super::{Backend, Place, Sent, Trip, is_refused};
 use crate::rules::{Command, Reply, Request};
-use crate::values::clock::{self, Uptime};
+use crate::values::clock;
 use crate::values::key::Key;
 use crate::values::version::Version;
 pub(super) use asking::Asking;
+use nodes::{Node, Nodes};
 use redirection::{Next, next_for};
-use slot_map::{Range, SlotMap};
 
 /// How long an unreachable node is tried before the cluster is asked which node has the slot now.
 const LOOK: Duration = Duration::from_millis(50);
 /// How often a command is redirected without a pause.
 const REDIRECTIONS: usize = 5;
 
-type Node = PooledBackend<OwnSource>;
-
 /// A cluster, of which some nodes are known.
+#[derive(Debug)]
 pub(crate) struct ClusterBackend {
-    /// Opens the connections to a node, each at its address.
-    opener: Opener,
-    /// These are asked if no other node answers.
-    seeds: Vec<Address>,
-    pool_size: u32,
-    retry_for: Duration,
-    map: Mutex<Arc<SlotMap<Arc<Node>>>>,
-    /// Held while a node is asked for the map: when that was begun last, and what came of it.
-    refreshed: Mutex<Option<(Uptime, Result<(), ConnectError>)>>,
-    /// Counts on, so that another node is asked each time.
-    turns: AtomicUsize,
+    nodes: Arc<Nodes>,
+}
+
+/// A trip that is to be sent.
+struct Pending {
+    /// Its place in the list.
+    at: usize,
+    slot: u16,
+    /// The node that takes the slot over, if it is to be asked.
+    asks: Option<Arc<Node>>,
+}
+
+/// What goes to one node together: the places of trips among those that are pending.
+struct Group {
+    node: Arc<Node>,
+    asks: bool,
+    members: Vec<usize>,
 }
 
 impl ClusterBackend {
     pub(crate) fn new(opener: Opener, seeds: Vec<Address>, pool_size: u32, retry_for: Duration) -> Self {
-        Self {
-            opener,
-            seeds,
-            pool_size,
-            retry_for,
-            map: Mutex::default(),
-            refreshed: Mutex::default(),
-            turns: AtomicUsize::default(),
-        }
+        Self { nodes: Arc::new(Nodes::new(opener, seeds, pool_size, retry_for)) }
     }
 
-    fn map(&self) -> Arc<SlotMap<Arc<Node>>> {
-        Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn new_node(&self, address: &Address) -> Arc<Node> {
-        Arc::new(PooledBackend::own(self.opener.at(address), self.pool_size, self.retry_for).in_cluster())
-    }
-
-    /// Asks the nodes, this one first, which has which slot, unless another thread has asked since `seen` was read, or just now.
-    fn refresh(&self, seen: &Arc<SlotMap<Arc<Node>>>, first: Option<&Address>) -> Result<(), ConnectError> {
-        let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
-        let (map, now) = (self.map(), clock::uptime());
-        if !Arc::ptr_eq(&map, seen) {
-            return Ok(());
-        }
-        if let Some((_, outcome)) =
-            refreshed.as_ref().filter(|(at, _)| now < at.after(LOOK) && first.is_none())
-        {
-            return outcome.clone();
-        }
-        let asked = self.ask(&map, first).map(|told| {
-            let node = |address: &Address| map.node(address).unwrap_or_else(|| self.new_node(address));
-            let map = SlotMap::of(&told, node);
-            *self.map.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(map);
-        });
-        // Threads that have waited meanwhile need not ask again.
-        *refreshed = Some((clock::uptime(), asked.clone()));
-        asked
-    }
-
-    fn ask(&self, map: &SlotMap<Arc<Node>>, first: Option<&Address>) -> Result<Vec<Range>, ConnectError> {
-        let known = first.into_iter().chain(map.addresses()).chain(&self.seeds);
-        let clients: Vec<_> = known.map(|address| self.opener.client_at(address)).collect();
-        // One that is cut off from the others would say the same again.
-        let turn = if first.is_some() { 0 } else { self.turns.fetch_add(1, Ordering::Relaxed) };
-        let deadline = clock::uptime().after(self.opener.connect_timeout);
-        let all = ("the nodes of the cluster", clients.as_slice());
-        ask_in_turn(all, turn, deadline, &self.opener.looks, slot_map::ask).map(|(told, _)| told)
-    }
-
-    /// Notes that a slot is another node's.
-    fn moved(&self, slot: u16, address: &Address) {
-        let seen = self.map();
-        if seen.address_of(slot) == Some(address) {
-            return;
-        }
-        // If no node answers, the next look finds out.
-        let _ = self.refresh(&seen, Some(address));
-        let node = self.node_at(address);
-        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::make_mut(&mut map).set_owner(slot, address, node);
-    }
-
-    fn node_at(&self, address: &Address) -> Arc<Node> {
-        self.map().node(address).unwrap_or_else(|| self.new_node(address))
-    }
-
-    /// Returns the node that has a slot.
-    fn owner(&self, slot: u16, limits: &Limits<'_>) -> Result<Arc<Node>, Failure> {
-        let map = self.map();
-        if let Some(node) = map.owner(slot) {
-            return Ok(node);
-        }
-        let waited = || clock::uptime().since(limits.waits_since);
-        self.refresh(&map, None).map_err(|error| Failure::of_connecting(error, waited()))?;
-        self.map().owner(slot).ok_or_else(|| Failure::Refused(Refusal::of_no_node(slot)))
-    }
-
-    /// Sends trips whose keys have one slot to the node that has it. What a node refuses because it has not is sent to the other one.
-    fn carry(&self, slot: u16, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        let (mut limits, mut trips) = (*limits, trips.to_vec());
+    /// Sends trips, each to the node that has the slot of its key. What a node refuses because it has not is sent to the other one.
+    fn carry(&self, mut trips: Vec<Trip<'_>>, slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
+        let mut limits = *limits;
         let mut sent: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
-        let mut left: Vec<usize> = (0..trips.len()).collect();
-        let (mut asked, mut redirections) = (None, 0);
+        let mut pending: Vec<Pending> =
+            slots.iter().enumerate().map(|(at, slot)| Pending { at, slot: *slot, asks: None }).collect();
+        let mut redirections = 0;
         loop {
-            let batch: Vec<_> = left.iter().map(|at| trips[*at]).collect();
-            let (mut next, mut again) = (None, Vec::new());
-            for (at, outcome) in left.into_iter().zip(self.send_once(slot, asked.take(), &batch, &limits)) {
-                if let Some(wanted) = next_for(&outcome, slot) {
-                    next = Some(wanted);
-                    again.push(at);
-                }
+            let (mut again, mut at_once) = (Vec::new(), false);
+            let mut waits = false;
+            let outcomes = self.send_once(&pending, &trips, &limits);
+            for (one, outcome) in pending.into_iter().zip(outcomes) {
+                let Pending { at, slot, .. } = one;
+                let next = next_for(&outcome, slot);
                 sent[at].replace(outcome);
                 trips[at] = sent[at].again(&trips[at]);
+                let asks = match next {
+                    None => continue,
+                    Some(Next::Wait) => {
+                        waits = true;
+                        None
+                    }
+                    Some(Next::Moved(address)) => {
+                        self.nodes.moved(slot, &address, &limits);
+                        at_once = true;
+                        None
+                    }
+                    Some(Next::Ask(address)) => {
+                        at_once = true;
+                        Some(self.nodes.node_at(&address))
+                    }
+                };
+                again.push(Pending { at, slot, asks });
             }
-            let at_once = match &next {
-                None => return sent,
-                Some(Next::Wait) => {
-                    // If no node answers, the next look finds out.
-                    let _ = self.refresh(&self.map(), None);
-                    false
-                }
-                Some(Next::Moved(address)) => {
-                    self.moved(slot, address);
-                    true
-                }
-                Some(Next::Ask(address)) => {
-                    asked = Some(self.node_at(address));
-                    true
-                }
-            };
+            if again.is_empty() {
+                return sent;
+            }
+            if waits {
+                // If no node answers, the next look finds out.
+                let _ = self.nodes.refresh(&self.nodes.map(), None, &limits);
+            }
             redirections += 1;
             let waits_until = limits.reachable_by;
             let goes_on = (at_once && redirections <= REDIRECTIONS) || pause(&mut limits, waits_until);
             if !goes_on {
                 return sent;
             }
-            left = again;
+            pending = again;
         }
     }
 
-    /// Sends trips to the node that has their slot, or to the one that takes it over.
-    fn send_once(
-        &self,
-        slot: u16,
-        asked: Option<Arc<Node>>,
-        trips: &[Trip<'_>],
-        limits: &Limits<'_>,
-    ) -> Vec<Sent> {
+    /// Sends each trip to the node that has its slot, or to the one that takes it over: to all nodes at the same time.
+    fn send_once(&self, pending: &[Pending], trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let now = clock::now();
-        let limits = Limits {
-            reachable_by: limits.reachable_by.min(now.uptime.after(LOOK)),
-            decided_at: now,
-            ..*limits
+        let reachable_by = limits.reachable_by.min(now.uptime.after(LOOK));
+        let limits = Limits { reachable_by, decided_at: now, ..*limits };
+        let sent: Mutex<Vec<Sent>> = Mutex::new(pending.iter().map(|_| Sent::default()).collect());
+        let fill = |members: &[usize], outcomes: Vec<Sent>| {
+            let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
+            members.iter().zip(outcomes).for_each(|(at, outcome)| sent[*at] = outcome);
         };
-        if let Some(node) = asked {
-            return node.send_asking(trips, &limits);
+        let groups = self.by_node(pending, &limits, |at, failure| {
+            fill(&[at], vec![Sent::failed(&trips[pending[at].at], failure)]);
+        });
+        let (count, groups) = (groups.len(), Mutex::new(groups));
+        on_threads(count, || {
+            let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            while let Some(Group { node, asks, members }) = next() {
+                let batch: Vec<Trip<'_>> = members.iter().map(|at| trips[pending[*at].at]).collect();
+                let outcomes = match batch.as_slice() {
+                    batch if asks => node.backend.send_asking(batch, &limits),
+                    [one] => vec![node.backend.send(one, &limits)],
+                    batch => node.backend.send_all(batch, &limits),
+                };
+                fill(&members, outcomes);
+            }
+        });
+        sent.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Divides what is pending by the nodes that it goes to. `fails` is told what has none, and why.
+    fn by_node(
+        &self,
+        pending: &[Pending],
+        limits: &Limits<'_>,
+        fails: impl Fn(usize, Failure),
+    ) -> Vec<Group> {
+        let (mut map, mut failure) = (self.nodes.map(), None);
+        if pending.iter().any(|one| one.asks.is_none() && map.owner(one.slot).is_none()) {
+            failure = self.nodes.refresh(&map, None, limits).err();
+            map = self.nodes.map();
         }
-        match (self.owner(slot, &limits), trips) {
-            (Ok(node), [one]) => vec![node.send(one, &limits)],
-            (Ok(node), trips) => node.send_all(trips, &limits),
-            (Err(failure), trips) => trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect(),
+        let mut groups: BTreeMap<(Place, bool), Group> = BTreeMap::new();
+        for (at, Pending { slot, asks, .. }) in pending.iter().enumerate() {
+            let Some(node) = asks.clone().or_else(|| map.owner(*slot)) else {
+                fails(at, failure.clone().unwrap_or_else(|| Failure::Refused(Refusal::of_no_node(*slot))));
+                continue;
+            };
+            let (place, asks) = (node.place, asks.is_some());
+            let group = groups.entry((place, asks));
+            group.or_insert_with(|| Group { node, asks, members: Vec::new() }).members.push(at);
         }
+        groups.into_values().collect()
     }
 
     /// Connects to one of the nodes: what one has holds for all.
     fn connect_any(&self, limits: &Limits<'_>) -> Result<(), Failure> {
-        let mut failed = self.owner(0, limits).map(drop);
+        let map = self.nodes.map();
+        let mut failed = if map.owner(0).is_some() { Ok(()) } else { self.nodes.refresh(&map, None, limits) };
         let limits = Limits { reachable_by: limits.reachable_by.min(clock::uptime().after(LOOK)), ..*limits };
-        for node in self.map().nodes() {
-            match node.connect(&limits) {
+        for node in self.nodes.map().nodes() {
+            match node.backend.connect(&limits) {
                 Ok(()) => return Ok(()),
                 failure => failed = failure,
             }
@@ -248,7 +215,7 @@ impl Backend for ClusterBackend {
             ..*trip
         };
         let slot = slot_of(own.map_or(trip.key, |keys| &keys[0]));
-        let sent = self.carry(slot, &[one], limits).pop();
+        let sent = self.carry(vec![one], &[slot], limits).pop();
         let mut sent = sent.unwrap_or_else(|| unreachable!("there is one for each trip"));
         if let Some(keys) = own.filter(|_| is_refused(sent.reply.as_ref())) {
             sent.reply = Some(self.read_each(keys, limits));
@@ -260,33 +227,26 @@ impl Backend for ClusterBackend {
         sent
     }
 
-    /// Those of one slot go together, the others one after the other.
+    /// Those of one node go together, as far as they may, and those of all nodes at the same time.
     fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let prefixes: Vec<_> = trips.iter().map(|trip| side_prefix(trip.key)).collect();
-        let mut slots: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-        for (at, trip) in trips.iter().enumerate() {
-            slots.entry(slot_of(trip.key)).or_default().push(at);
-        }
-        let mut all: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
-        for (slot, places) in slots {
-            let named = |at: &usize| Trip {
-                side_prefix: prefixes[*at].as_ref().unwrap_or(trips[*at].key),
-                ..trips[*at]
-            };
-            let batch: Vec<_> = places.iter().map(named).collect();
-            for (at, sent) in places.into_iter().zip(self.carry(slot, &batch, limits)) {
-                all[at] = sent;
-            }
-        }
-        all
+        let slots: Vec<u16> = trips.iter().map(|trip| slot_of(trip.key)).collect();
+        let trips = trips.iter().zip(&prefixes);
+        let trips =
+            trips.map(|(trip, prefix)| Trip { side_prefix: prefix.as_ref().unwrap_or(trip.key), ..*trip });
+        self.carry(trips.collect(), &slots, limits)
+    }
+
+    fn place(&self, key: &Key) -> Place {
+        self.nodes.map().owner(slot_of(key)).map_or(Place::ONLY, |node| node.place)
     }
 
     fn address(&self) -> Option<String> {
-        Some(self.opener.address())
+        Some(self.nodes.opener.address())
     }
 
     fn wake_waiting(&self) {
-        self.map().nodes().for_each(|node| node.wake_waiting());
+        self.nodes.map().nodes().for_each(|node| node.backend.wake_waiting());
     }
 
     fn connect(&self, limits: &Limits<'_>) -> Result<(), Failure> {
@@ -300,16 +260,16 @@ impl Backend for ClusterBackend {
             if !pause(&mut limits, waits_until) {
                 return Err(failure);
             }
-            let _ = self.refresh(&self.map(), None);
+            let _ = self.nodes.refresh(&self.nodes.map(), None, &limits);
         }
     }
 
     fn is_known(&self) -> bool {
-        self.map().nodes().any(|node| node.is_known())
+        self.nodes.map().nodes().any(|node| node.backend.is_known())
     }
 
     fn server_version(&self) -> Option<Version> {
-        self.map().nodes().filter_map(|node| node.server_version()).min()
+        self.nodes.map().nodes().filter_map(|node| node.backend.server_version()).min()
     }
 
     fn can_listen(&self) -> bool {
@@ -318,29 +278,19 @@ impl Backend for ClusterBackend {
 
     /// On any node: each message is published on all.
     fn listen(&self, channel: &[u8], heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
-        let at = self.turns.fetch_add(1, Ordering::Relaxed);
-        let nodes: Vec<_> = self.map().nodes().cloned().collect();
-        match nodes.get(at % nodes.len().max(1)) {
-            Some(node) => node.listen(channel, heard),
+        let nodes: Vec<_> = self.nodes.map().nodes().cloned().collect();
+        match nodes.first() {
+            Some(node) => node.backend.listen(channel, heard),
             // A thread waits, so it has been asked before.
             None => Err(Failure::TooLate),
         }
     }
 
     fn command_timeout(&self) -> Duration {
-        self.opener.command_timeout
+        self.nodes.opener.command_timeout
     }
 
     fn retry_for(&self) -> Duration {
-        self.retry_for
-    }
-}
-
-impl fmt::Debug for ClusterBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClusterBackend")
-            .field("opener", &self.opener)
-            .field("nodes", &self.map().addresses().collect::<Vec<_>>())
-            .finish_non_exhaustive()
+        self.nodes.retry_for
     }
 }

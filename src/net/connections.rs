@@ -24,7 +24,7 @@ pub(super) use handshake::Handshake;
 pub(super) use in_turn::ask_in_turn;
 pub(crate) use lock_connection::LockConnection;
 pub(super) use lock_connection::{ask, exchange};
-pub(super) use opener::Address;
+pub(super) use opener::{Address, panicked};
 pub(crate) use opener::{DEFAULT_COMMAND_TIMEOUT, Opener, address_of};
 pub(crate) use sentinels::Sentinels;
 pub(super) use server_info::Known;

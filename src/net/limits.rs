@@ -68,6 +68,13 @@ impl Limits<'_> {
         }
     }
 
+    /// Returns the limits of a trip that begins now and has the time of one command for itself: what others took before it says nothing about it.
+    pub(in crate::net) fn for_its_own_trip(self, now: Now, command_timeout: Duration) -> Self {
+        let by = |time: Duration| now.uptime.after(time);
+        let connected_by = self.connected_by.max(by(Budget::until_sent(command_timeout)));
+        Self { decided_at: now, connected_by, answered_by: self.answered_by.max(by(command_timeout)), ..self }
+    }
+
     /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long as its lock is held.
     pub(in crate::net) fn for_own_connections(self, command_timeout: Duration) -> Self {
         let Some(held_until) = self.held_until else { return self };
@@ -117,7 +124,7 @@ pub(crate) enum Incident<'a> {
 
 /// Receives incidents.
 #[derive(Clone, Copy)]
-pub(crate) struct Report<'a>(pub(crate) Option<&'a dyn Fn(Incident<'_>)>);
+pub(crate) struct Report<'a>(pub(crate) Option<&'a (dyn Fn(Incident<'_>) + Sync)>);
 
 impl Report<'_> {
     pub(crate) const NONE: Report<'static> = Report(None);
@@ -141,7 +148,7 @@ impl fmt::Debug for Report<'_> {
 
 /// Says whether a wait has been ended from outside.
 #[derive(Clone, Copy)]
-pub(crate) struct StopCheck<'a>(pub(crate) &'a dyn Fn() -> bool);
+pub(crate) struct StopCheck<'a>(pub(crate) &'a (dyn Fn() -> bool + Sync));
 
 impl StopCheck<'_> {
     pub(crate) const NEVER: StopCheck<'static> = StopCheck(&|| false);

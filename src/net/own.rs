@@ -223,6 +223,10 @@ impl Source for OwnSource {
         true
     }
 
+    fn most_threads(&self) -> usize {
+        self.size
+    }
+
     fn is_connected(&self) -> bool {
         self.opener.health.open() > 0
     }

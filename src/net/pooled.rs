@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use std::{fmt, slice, thread};
 
@@ -13,6 +14,7 @@ use super::connections::{Checkout as _, LockConnection, Opener, SharedPool, Sour
 use super::errors::{ConnectError, Failure, NoConnection, RefusalKind};
 use super::limits::Limits;
 use super::slots::slot_of;
+use super::threads::on_threads;
 use super::transactions::Transactions;
 use super::trip::{TripState, Wire};
 use super::{Backend, Heard, Sent, Trip, Undecided};
@@ -44,6 +46,22 @@ pub(super) fn pause(limits: &mut Limits<'_>, waits_until: Uptime) -> bool {
 thread_local! {
     /// The lists of this thread, which are used again.
     static KEPT: Cell<(Vec<RefCell<TripState>>, Wire)> = Cell::default();
+}
+
+/// What is to be sent of several trips still, and what came of the others.
+struct Parts {
+    all: Vec<Sent>,
+    left: Vec<Part>,
+    /// Set once the server has taken long not to answer: nothing more is sent.
+    stuck: Option<NoConnection>,
+}
+
+/// Trips that are sent together.
+struct Part {
+    /// Their places in the list.
+    places: Vec<usize>,
+    /// True if they were not sent before. One may then go with those of other threads.
+    is_new: bool,
 }
 
 /// A backend that has a trip sent with those of other threads, or borrows a connection for it.
@@ -86,24 +104,58 @@ impl<S: Source> PooledBackend<S> {
     /// Sends trips, those of a slot together. What comes of a transaction of several says nothing about one of them: those that it has not
     /// changed go again in halves, and in the end each alone.
     fn send_in_parts(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        let (mut all, mut parts) = if self.in_cluster.load(Ordering::Relaxed) {
-            (trips.iter().map(|_| Sent::default()).collect(), self.by_slot(trips, (0..trips.len()).collect()))
+        let places: Vec<usize> = (0..trips.len()).collect();
+        let parts = if self.in_cluster.load(Ordering::Relaxed) {
+            let part = |places| Part { places, is_new: true };
+            let left = self.by_slot(trips, places).into_iter().map(part).collect();
+            Parts { all: trips.iter().map(|_| Sent::default()).collect(), left, stuck: None }
         } else {
             let all = self.send_part(trips, limits);
-            if all.iter().all(|sent| sent.undecided.is_none()) {
-                return all;
-            }
-            let parts = self.divide(trips, &all, (0..trips.len()).collect());
-            (all, parts)
+            let left = self.divide(trips, &all, places);
+            Parts { all, left, stuck: None }
         };
-        while let Some(part) = parts.pop() {
-            let batch: Vec<Trip<'_>> = part.iter().map(|at| all[*at].again(&trips[*at])).collect();
-            for (at, sent) in part.iter().zip(self.send_part(&batch, limits)) {
-                all[*at].replace(sent);
-            }
-            parts.extend(self.divide(trips, &all, part));
+        if parts.left.is_empty() {
+            return parts.all;
         }
-        all
+        // Transactions of several slots need a connection each.
+        let count = if self.in_cluster.load(Ordering::Relaxed) { self.pool.most_threads() } else { 1 };
+        let (count, parts) = (parts.left.len().min(count), Mutex::new(parts));
+        on_threads(count, || while self.send_next(&parts, trips, limits) {});
+        parts.into_inner().unwrap_or_else(PoisonError::into_inner).all
+    }
+
+    /// Sends the next of several parts. Returns false if there is none.
+    fn send_next(&self, parts: &Mutex<Parts>, trips: &[Trip<'_>], limits: &Limits<'_>) -> bool {
+        let parts = || parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::now();
+        let mut before = parts();
+        let Some(Part { places, is_new }) = before.left.pop() else { return false };
+        let batch: Vec<Trip<'_>> = places.iter().map(|at| before.all[*at].again(&trips[*at])).collect();
+        let stuck = before.stuck.clone();
+        drop(before);
+        let limits = if self.in_cluster.load(Ordering::Relaxed) {
+            limits.for_its_own_trip(now, self.command_timeout)
+        } else {
+            *limits
+        };
+        let sent = match (stuck, batch.as_slice()) {
+            (Some(cause), batch) => {
+                let failure = Failure::NoConnection { cause, waited: now.uptime.since(limits.waits_since) };
+                batch.iter().map(|trip| Sent::failed(trip, failure.clone())).collect()
+            }
+            (None, [one]) if is_new => vec![self.send_one(one, &limits)],
+            (None, batch) => self.send_part(batch, &limits),
+        };
+        let mut after = parts();
+        if clock::uptime().since(now.uptime) >= self.command_timeout / 2 {
+            after.stuck = sent.iter().find_map(Sent::unanswered);
+        }
+        for (at, sent) in places.iter().zip(sent) {
+            after.all[*at].replace(sent);
+        }
+        let divided = self.divide(trips, &after.all, places);
+        after.left.extend(divided);
+        true
     }
 
     /// Sends trips on a connection of the pool, if there is time.
@@ -123,16 +175,17 @@ impl<S: Source> PooledBackend<S> {
     }
 
     /// Returns in which parts those of these trips go again that are undecided.
-    fn divide(&self, trips: &[Trip<'_>], all: &[Sent], mut part: Vec<usize>) -> Vec<Vec<usize>> {
+    fn divide(&self, trips: &[Trip<'_>], all: &[Sent], mut part: Vec<usize>) -> Vec<Part> {
         part.retain(|at| all[*at].undecided.is_some());
-        if part.iter().any(|at| self.learns_slots(&all[*at])) {
-            return self.by_slot(trips, part);
-        }
-        if part.len() <= FEW {
-            return part.into_iter().map(|at| vec![at]).collect();
-        }
-        let half = part.split_off(part.len() / 2);
-        vec![half, part]
+        let parts = if part.iter().any(|at| self.learns_slots(&all[*at])) {
+            self.by_slot(trips, part)
+        } else if part.len() <= FEW {
+            part.into_iter().map(|at| vec![at]).collect()
+        } else {
+            let half = part.split_off(part.len() / 2);
+            vec![half, part]
+        };
+        parts.into_iter().map(|places| Part { places, is_new: false }).collect()
     }
 
     /// Divides places of trips by their slots.
@@ -202,7 +255,7 @@ impl<S: Source> PooledBackend<S> {
         };
         self.learns_slots(&shared);
         let rest = shared.again(trip);
-        shared.replace(self.send_in_parts(slice::from_ref(&rest), limits).remove(0));
+        shared.replace(self.send_part(slice::from_ref(&rest), limits).remove(0));
         shared
     }
 

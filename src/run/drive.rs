@@ -1,11 +1,12 @@
 //! Runs tasks until they end. The commands of several go together: what stands alone in one trip, and transactions as one. What is left then,
 //! because something went wrong, each does by itself.
 
+use std::collections::HashMap;
 use std::mem;
 
 use super::Engine;
 use super::session::{self, Session};
-use crate::net::{NoConnection, Trip};
+use crate::net::{NoConnection, Place, Trip};
 use crate::rules::task::{Plan, Task};
 use crate::rules::{Command, GiveUp, Reply, Request, Step};
 use crate::values::clock::{self, Now, Uptime};
@@ -106,14 +107,15 @@ impl Engine {
         self.finish_each(jobs);
     }
 
-    /// Does what is left of each by itself. Once the server has taken long not to answer one, the others have less time; it may be one of
+    /// Does what is left of each by itself. Once a server has taken long not to answer one, its others have less time; it may be one of
     /// several servers behind a proxy. When that has passed, nothing is sent for the rest.
     fn finish_each<T>(&self, jobs: Vec<&mut Job<'_, T>>) {
         let command_timeout = self.backend.command_timeout();
-        let mut unreachable: Option<(NoConnection, Uptime)> = None;
+        let mut hung: HashMap<Place, (NoConnection, Uptime)> = HashMap::new();
         for job in jobs.into_iter().filter(|job| job.request().is_some()) {
             let began = clock::now();
-            match &unreachable {
+            let place = self.backend.place(job.key);
+            match hung.get(&place) {
                 Some((cause, until)) if began.uptime >= *until => {
                     job.session.fail(cause.clone());
                     job.abandon(began);
@@ -128,8 +130,8 @@ impl Engine {
             job.run(began);
             let ended = clock::uptime();
             let is_slow = ended.since(began.uptime) >= command_timeout / 2;
-            if unreachable.is_none() && is_slow {
-                unreachable = job.session.unreachable().map(|cause| (cause, ended.after(command_timeout)));
+            if is_slow && let Some(cause) = job.session.unreachable() {
+                hung.entry(place).or_insert((cause, ended.after(command_timeout)));
             }
         }
     }

@@ -1,5 +1,5 @@
-//! The keeper: a timer's thread works for locks that are held. It extends their leases, looks whether they are still held, and notes that a
-//! lease has passed. What is due for many locks at a time goes together.
+//! The keeper: a timer's threads work for locks that are held. They extend leases, look whether locks are still held, and note that a
+//! lease has passed. What is due for many locks at a time goes together, for the locks of each node of a cluster on a thread of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -78,7 +78,8 @@ impl Engine {
 
     fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, due: Uptime) {
         let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold) };
-        let added = self.keeper.add(id, due, keeping::slack(&hold.options), kept);
+        let place = self.backend.place(&hold.key);
+        let added = self.keeper.add(id, place, due, keeping::slack(&hold.options), kept);
         hold.note_kept(added.map_err(|(error, _)| error));
     }
 

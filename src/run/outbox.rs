@@ -1,7 +1,8 @@
 //! What is to be reported once nothing is locked: an observer may do anything, such as using or dropping the guard of a hold whose commands
 //! are on their way.
 
-use std::cell::RefCell;
+use std::mem;
+use std::sync::{Mutex, PoisonError};
 
 use crate::net::{Incident, TransportError};
 use crate::report::event::EventSink;
@@ -27,16 +28,17 @@ impl From<Incident<'_>> for LateReport {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Outbox(RefCell<Vec<LateReport>>);
+pub(super) struct Outbox(Mutex<Vec<LateReport>>);
 
 impl Outbox {
     pub(super) fn push(&self, report: LateReport) {
-        self.0.borrow_mut().push(report);
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(report);
     }
 
     /// Reports everything. Nothing may be locked.
     pub(super) fn flush(&self, observer: &EventSink) {
-        for report in self.0.take() {
+        let reports = mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        for report in reports {
             match report {
                 LateReport::ReplyLost(key, command, error) => observer.reply_lost(&key, command, &error),
                 LateReport::CarriedOutLate(key, command) => {

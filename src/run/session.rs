@@ -188,7 +188,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn report(&self) -> impl Fn(Incident<'_>) + use<'a> {
+    fn report(&self) -> impl Fn(Incident<'_>) + Sync + use<'a> {
         let (engine, outbox) = (self.engine, self.outbox);
         move |incident| match outbox {
             Some(outbox) => outbox.push(incident.into()),

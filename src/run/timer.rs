@@ -1,11 +1,16 @@
-//! A timer: a thread that does work when it is due. What the work is, it does not know.
+//! A timer: threads that do work when it is due. What the work is, it does not know. Work of one place is done by one thread at a time, and that
+//! of several places at the same time: one that hangs holds up no other.
+//!
+//! A thread that works has no eye on what is due next. So while there is work of another place, another thread sleeps until that is due; there
+//! is one such sleeper at most, and the last thread.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
-use std::{fmt, io, mem, process};
+use std::{fmt, io, process};
 
+use crate::net::Place;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::contained::contained;
 
@@ -23,21 +28,21 @@ const SET_BY: Duration = Duration::from_millis(100);
 /// Does what is due, and adds what is due later.
 pub(crate) type Work<T> = fn(Vec<(u64, T)>);
 
-/// A thread for what is due later. It starts when there is something, and ends when there has been nothing for a while, or when this is
+/// Threads for what is due later. The first starts when there is something. They end when there has been nothing for a while, or when this is
 /// dropped.
 pub(crate) struct Timer<T> {
-    shared: Arc<Schedule<T>>,
-    /// The name of its thread.
-    name: &'static str,
-    work: Work<T>,
+    schedule: Arc<Schedule<T>>,
     process: u32,
-    #[cfg(test)]
-    refuses_threads: std::sync::atomic::AtomicBool,
 }
 
 struct Schedule<T> {
     state: Mutex<DueWork<T>>,
     changed: Condvar,
+    /// The name of its threads.
+    name: &'static str,
+    work: Work<T>,
+    #[cfg(test)]
+    refuses_threads: std::sync::atomic::AtomicBool,
 }
 
 struct DueWork<T> {
@@ -49,15 +54,18 @@ struct DueWork<T> {
     added: Uptime,
     /// The clocks when they were last compared.
     compared: Option<Now>,
-    /// True if there is a thread.
-    running: bool,
-    /// Until when it sleeps at most, if it does: what is due later need not wake it.
+    /// How many threads there are.
+    threads: usize,
+    /// The places that are worked on, each by a thread.
+    busy: HashSet<Place>,
+    /// Until when a thread sleeps at most, if one does: what is due later need not wake it.
     sleeps_until: Option<Uptime>,
     closed: bool,
 }
 
 struct DueItem<T> {
     work: T,
+    place: Place,
     /// How much earlier it may be done, together with others.
     slack: Duration,
 }
@@ -70,29 +78,31 @@ impl<T: Send + 'static> Timer<T> {
             last_id: 0,
             added: Uptime::default(),
             compared: None,
-            running: false,
+            threads: 0,
+            busy: HashSet::new(),
             sleeps_until: None,
             closed: false,
         };
-        Self {
-            shared: Arc::new(Schedule { state: Mutex::new(state), changed: Condvar::new() }),
+        let schedule = Schedule {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
             name,
             work,
-            process: process::id(),
             #[cfg(test)]
             refuses_threads: std::sync::atomic::AtomicBool::default(),
-        }
+        };
+        Self { schedule: Arc::new(schedule), process: process::id() }
     }
 
     /// Has each start of a thread fail, or none, as the system may.
     #[cfg(test)]
     pub(crate) fn refuse_threads(&self, refuse: bool) {
-        self.refuses_threads.store(refuse, std::sync::atomic::Ordering::Relaxed);
+        self.schedule.refuses_threads.store(refuse, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Returns a number for what is to be added, which is never 0.
     pub(crate) fn new_id(&self) -> u64 {
-        let mut state = self.shared.lock();
+        let mut state = self.schedule.lock();
         state.last_id += 1;
         state.last_id
     }
@@ -102,94 +112,121 @@ impl<T: Send + 'static> Timer<T> {
     /// # Errors
     ///
     /// Why no thread could be started, if there is none, with the work.
-    pub(crate) fn add(&self, id: u64, due: Uptime, slack: Duration, work: T) -> Result<(), (io::Error, T)> {
-        let mut state = self.shared.lock();
+    pub(crate) fn add(
+        &self,
+        id: u64,
+        place: Place,
+        due: Uptime,
+        slack: Duration,
+        work: T,
+    ) -> Result<(), (io::Error, T)> {
+        let mut state = self.schedule.lock();
         // A thread that is still there does what is left.
-        if state.closed && !state.running {
+        if state.closed && state.threads == 0 {
             return Err((io::Error::other("its locker was shut down"), work));
         }
         let replaced = state.remove(id);
         state.at.insert(id, due);
-        state.due.insert((due, id), DueItem { work, slack });
+        state.due.insert((due, id), DueItem { work, place, slack });
         let now = clock::now();
         state.added = now.uptime;
         // The thread may begin late, and a clock that is set before is to be noticed as well.
         state.compared.get_or_insert(now);
         let wakes = state.sleeps_until.is_some_and(|until| due < until);
-        let started = if state.running { Ok(()) } else { self.start() };
-        let refused = started.err().and_then(|error| Some((error, state.remove(id)?.work)));
-        state.running = state.running || refused.is_none();
+        let started = self.schedule.start_if_needed(&mut state);
+        let refused = started.err().filter(|_| state.threads == 0);
+        let refused = refused.and_then(|error| Some((error, state.remove(id)?.work)));
         drop(state);
         // What the program may have put in is dropped without the mutex.
         drop(replaced);
         if wakes {
-            self.shared.changed.notify_one();
+            self.schedule.changed.notify_one();
         }
         refused.map_or(Ok(()), Err)
     }
 
     /// Takes out what has this number.
     pub(crate) fn remove(&self, id: u64) {
-        let removed = self.shared.lock().remove(id);
+        let removed = self.schedule.lock().remove(id);
         drop(removed);
-    }
-
-    fn start(&self) -> Result<(), io::Error> {
-        #[cfg(test)]
-        if self.refuses_threads.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(io::Error::other("refused on purpose"));
-        }
-        let (shared, work) = (Arc::clone(&self.shared), self.work);
-        let body = move || {
-            while let Some(batch) = shared.next() {
-                // Whatever it does, the others' work goes on.
-                contained(|| work(batch));
-            }
-        };
-        thread::Builder::new().name(self.name.to_owned()).spawn(body).map(drop)
     }
 }
 
 impl<T> Timer<T> {
-    /// Ends the thread, once it has done what is left, whenever that is due.
+    /// Ends the threads, once they have done what is left, whenever that is due.
     pub(crate) fn close(&self) {
-        self.shared.lock().closed = true;
-        self.shared.changed.notify_one();
+        self.schedule.lock().closed = true;
+        self.schedule.changed.notify_one();
+    }
+}
+
+impl<T: Send + 'static> Schedule<T> {
+    /// Starts a thread if none will come to what may be worked on.
+    fn start_if_needed(self: &Arc<Self>, state: &mut DueWork<T>) -> Result<(), io::Error> {
+        // One that has just been started is no sleeper yet; it works on no place either.
+        if state.threads > state.busy.len() || state.first().is_none() {
+            return Ok(());
+        }
+        #[cfg(test)]
+        if self.refuses_threads.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(io::Error::other("refused on purpose"));
+        }
+        let this = Arc::clone(self);
+        let body = move || {
+            let mut done = None;
+            while let Some((place, batch)) = this.next(done) {
+                // Whatever it does, the others' work goes on.
+                contained(|| (this.work)(batch));
+                done = Some(place);
+            }
+        };
+        thread::Builder::new().name(self.name.to_owned()).spawn(body)?;
+        state.threads += 1;
+        Ok(())
+    }
+
+    /// Waits until something is due, and returns it, together with what may be done with it, and its place; `None` if the thread is to end.
+    /// `done`: the place that this thread has worked on.
+    fn next(self: &Arc<Self>, done: Option<Place>) -> Option<(Place, Vec<(u64, T)>)> {
+        let mut state = self.lock();
+        if let Some(done) = done {
+            state.busy.remove(&done);
+        }
+        loop {
+            let both = clock::now();
+            let now = both.uptime;
+            if state.clock_was_set(both) || state.closed {
+                state.make_due(now);
+            }
+            let until = match state.first() {
+                Some((due, place)) if due <= now => {
+                    let taken = state.take_due(now, place);
+                    state.busy.insert(place);
+                    // If none can be started, the others wait for this one.
+                    let _ = self.start_if_needed(&mut state);
+                    return Some((place, taken));
+                }
+                Some((due, _)) => due.min(now.after(CLOCKS_COMPARED_EVERY)),
+                None if now.since(state.added) >= LINGER || state.closed => return state.ends(),
+                None => state.added.after(LINGER),
+            };
+            if let Some(sleeps_until) = state.sleeps_until {
+                if until < sleeps_until {
+                    self.changed.notify_one();
+                }
+                return state.ends();
+            }
+            state.sleeps_until = Some(until);
+            let time = until.since(now);
+            state = self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
+            state.sleeps_until = None;
+        }
     }
 }
 
 impl<T> Schedule<T> {
     fn lock(&self) -> MutexGuard<'_, DueWork<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits until something is due, and returns it, together with what may be done with it; `None` if the thread is to end.
-    fn next(&self) -> Option<Vec<(u64, T)>> {
-        let mut state = self.lock();
-        loop {
-            state.sleeps_until = None;
-            if state.closed {
-                state.running = !state.due.is_empty();
-                return state.running.then(|| state.take_all());
-            }
-            let both = clock::now();
-            let now = both.uptime;
-            if state.clock_was_set(both) && !state.due.is_empty() {
-                return Some(state.take_all());
-            }
-            let until = match state.due.first_key_value() {
-                Some(((due, _), _)) if *due <= now => return Some(state.take_due(now)),
-                Some(((due, _), _)) => (*due).min(now.after(CLOCKS_COMPARED_EVERY)),
-                None if now.since(state.added) >= LINGER => {
-                    state.running = false;
-                    return None;
-                }
-                None => state.added.after(LINGER),
-            };
-            state.sleeps_until = Some(until);
-            let time = until.since(now);
-            state = self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
-        }
     }
 }
 
@@ -199,6 +236,18 @@ impl<T> DueWork<T> {
         self.due.remove(&(due, id))
     }
 
+    /// Returns when something is due first of a place that is not worked on, and that place.
+    fn first(&self) -> Option<(Uptime, Place)> {
+        let mut waiting = self.due.iter().filter(|(_, item)| !self.busy.contains(&item.place));
+        waiting.next().map(|((due, _), item)| (*due, item.place))
+    }
+
+    /// Notes that a thread ends.
+    fn ends<R>(&mut self) -> Option<R> {
+        self.threads -= 1;
+        None
+    }
+
     /// Returns true if the wall clock differs from the monotonic one by more or less than before.
     fn clock_was_set(&mut self, now: Now) -> bool {
         let Some(last) = self.compared.replace(now) else { return false };
@@ -206,22 +255,21 @@ impl<T> DueWork<T> {
         wall.abs_diff(uptime) > SET_BY
     }
 
-    fn take_all(&mut self) -> Vec<(u64, T)> {
-        self.at.clear();
-        mem::take(&mut self.due).into_iter().map(|((_, id), item)| (id, item.work)).collect()
+    /// Makes everything due now at the latest.
+    fn make_due(&mut self, now: Uptime) {
+        let later = self.due.split_off(&(now, u64::MAX));
+        for ((_, id), item) in later {
+            self.at.insert(id, now);
+            self.due.insert((now, id), item);
+        }
     }
 
-    fn take_due(&mut self, now: Uptime) -> Vec<(u64, T)> {
-        let mut taken = Vec::new();
-        while taken.len() < MOST
-            && let Some(entry) = self.due.first_entry()
-            && entry.key().0 <= now.after(entry.get().slack)
-        {
-            let ((_, id), item) = entry.remove_entry();
-            self.at.remove(&id);
-            taken.push((id, item.work));
-        }
-        taken
+    fn take_due(&mut self, now: Uptime, place: Place) -> Vec<(u64, T)> {
+        let of_place = self.due.iter().filter(|(_, item)| item.place == place);
+        let due = of_place.take_while(|((due, _), item)| *due <= now.after(item.slack));
+        let taken: Vec<(Uptime, u64)> = due.map(|(at, _)| *at).take(MOST).collect();
+        let take = |(_, id): (Uptime, u64)| Some((id, self.remove(id)?.work));
+        taken.into_iter().filter_map(take).collect()
     }
 }
 
@@ -236,10 +284,10 @@ impl<T> Drop for Timer<T> {
 
 impl<T> fmt::Debug for Timer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.shared.lock();
+        let state = self.schedule.lock();
         f.debug_struct("Timer")
             .field("kept", &state.due.len())
-            .field("running", &state.running)
+            .field("threads", &state.threads)
             .finish_non_exhaustive()
     }
 }
@@ -256,15 +304,16 @@ mod tests {
     }
 
     const LONG: Duration = Duration::from_secs(30);
+    const HERE: Place = Place::ONLY;
 
     #[test]
     fn what_is_due_is_done_and_what_is_nearly_due_with_it() {
         let (timer, (sender, done)) = (Timer::new("timer", send), channel());
         let now = clock::uptime();
         let ids: Vec<u64> = (0..3).map(|_| timer.new_id()).collect();
-        timer.add(ids[2], now.after(LONG), Duration::ZERO, sender.clone()).unwrap();
-        timer.add(ids[1], now.after(LONG), LONG, sender.clone()).unwrap();
-        timer.add(ids[0], now, Duration::ZERO, sender).unwrap();
+        timer.add(ids[2], HERE, now.after(LONG), Duration::ZERO, sender.clone()).unwrap();
+        timer.add(ids[1], HERE, now.after(LONG), LONG, sender.clone()).unwrap();
+        timer.add(ids[0], HERE, now, Duration::ZERO, sender).unwrap();
         assert_eq!(done.recv_timeout(LONG).unwrap(), ids[..2]);
     }
 
@@ -273,19 +322,19 @@ mod tests {
         let (timer, (sender, done)) = (Timer::new("timer", send), channel());
         let (one, other) = (timer.new_id(), timer.new_id());
         let soon = clock::uptime().after(Duration::from_millis(20));
-        timer.add(one, soon.after(LONG), Duration::ZERO, sender.clone()).unwrap();
-        timer.add(one, soon, Duration::ZERO, sender.clone()).unwrap();
-        timer.add(other, soon, Duration::ZERO, sender).unwrap();
+        timer.add(one, HERE, soon.after(LONG), Duration::ZERO, sender.clone()).unwrap();
+        timer.add(one, HERE, soon, Duration::ZERO, sender.clone()).unwrap();
+        timer.add(other, HERE, soon, Duration::ZERO, sender).unwrap();
         timer.remove(other);
         assert_eq!(done.recv_timeout(LONG).unwrap(), [one]);
         assert!(done.recv().is_err(), "nothing is left, and the sender is dropped");
-        assert!(timer.shared.lock().at.is_empty());
+        assert!(timer.schedule.lock().at.is_empty());
     }
 
     #[test]
     fn everything_is_looked_at_when_the_wall_clock_was_set() {
         let timer = Timer::new("timer", send);
-        let mut state = timer.shared.lock();
+        let mut state = timer.schedule.lock();
         let now = clock::now();
         let later = |wall, uptime| Now {
             wall: now.wall.after(Duration::from_millis(wall)),
@@ -297,8 +346,11 @@ mod tests {
         assert!(!state.clock_was_set(later(1000, 4000)));
         let (sender, _done) = channel();
         state.at.insert(1, now.uptime.after(LONG));
-        state.due.insert((now.uptime.after(LONG), 1), DueItem { work: sender, slack: Duration::ZERO });
-        assert_eq!(state.take_all().len(), 1);
+        let item = DueItem { work: sender, place: HERE, slack: Duration::ZERO };
+        state.due.insert((now.uptime.after(LONG), 1), item);
+        assert!(state.take_due(now.uptime, HERE).is_empty());
+        state.make_due(now.uptime);
+        assert_eq!(state.take_due(now.uptime, HERE).len(), 1);
         assert!(state.due.is_empty() && state.at.is_empty());
     }
 
@@ -314,9 +366,9 @@ mod tests {
         let now = clock::uptime();
         for _ in 0..2 {
             let due = now.after(Duration::from_millis(1));
-            timer.add(timer.new_id(), due, Duration::ZERO, sender.clone()).unwrap();
+            timer.add(timer.new_id(), HERE, due, Duration::ZERO, sender.clone()).unwrap();
             // The two are not worked on together.
-            while !timer.shared.lock().due.is_empty() {
+            while !timer.schedule.lock().due.is_empty() {
                 thread::sleep(Duration::from_millis(1));
             }
         }
@@ -324,12 +376,44 @@ mod tests {
     }
 
     #[test]
+    fn work_of_one_place_holds_up_that_of_no_other() {
+        type Asked = (u64, Sender<u64>, Option<Arc<Mutex<()>>>);
+        fn wait_and_send(batch: Vec<(u64, Asked)>) {
+            for (_, (n, sender, waits_for)) in batch {
+                drop(waits_for.as_ref().map(|waits_for| waits_for.lock().unwrap()));
+                sender.send(n).unwrap();
+            }
+        }
+        let (timer, (sender, done)) = (Timer::new("timer", wait_and_send), channel());
+        let [hangs, other] = [1, 2].map(Place::numbered);
+        let hung = Arc::new(Mutex::new(()));
+        let hangs_until = hung.lock().unwrap();
+        let add = |place, n, waits_for| {
+            let asked = (n, sender.clone(), waits_for);
+            timer.add(timer.new_id(), place, clock::uptime(), Duration::ZERO, asked).unwrap();
+        };
+        add(hangs, 0, Some(Arc::clone(&hung)));
+        for n in 1..=3 {
+            add(other, n, None);
+            assert_eq!(done.recv_timeout(LONG).unwrap(), n);
+        }
+        add(hangs, 4, None);
+        add(other, 5, None);
+        assert_eq!(done.recv_timeout(LONG).unwrap(), 5);
+        let threads = timer.schedule.lock().threads;
+        assert!(threads <= 2, "one works and another sleeps: {threads}");
+        drop(hangs_until);
+        let rest = [done.recv_timeout(LONG).unwrap(), done.recv_timeout(LONG).unwrap()];
+        assert_eq!(rest, [0, 4], "of one place one after the other");
+    }
+
+    #[test]
     fn the_thread_ends_with_the_timer() {
         let (timer, (sender, _done)) = (Timer::new("timer", send), channel());
-        timer.add(timer.new_id(), clock::uptime().after(LONG), Duration::ZERO, sender).unwrap();
-        let shared = Arc::downgrade(&timer.shared);
+        timer.add(timer.new_id(), HERE, clock::uptime().after(LONG), Duration::ZERO, sender).unwrap();
+        let schedule = Arc::downgrade(&timer.schedule);
         drop(timer);
-        while shared.strong_count() > 0 {
+        while schedule.strong_count() > 0 {
             thread::sleep(Duration::from_millis(1));
         }
     }

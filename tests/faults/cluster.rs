@@ -1,21 +1,26 @@
 //! A cluster: keys on their nodes, slots that move, nodes that fail.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use setnx_lock::redis::RedisResult;
 use setnx_lock::{
-    Error, Key, Lock, LockOptions, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock, Semaphore,
+    Error, Key, Lock, LockGuard, LockOptions, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock,
+    Semaphore,
 };
 use testkit::cluster::Cluster;
 
 use crate::support::notified::{NOTIFIED, Waiter, until};
 use crate::support::scenario::closed_port;
-use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Test, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("failover", tests![a_cluster_has_each_key_on_its_node_and_follows_it])
+    let in_a_cluster: &[(&str, Test)] =
+        tests![a_cluster_has_each_key_on_its_node_and_follows_it, nodes_do_not_wait_for_each_other];
+    crate::support::trials("failover", in_a_cluster)
         .into_iter()
         .chain(crate::support::trials("cluster", tests![what_is_no_cluster_is_refused]))
         .collect()
@@ -167,6 +172,46 @@ fn a_node_that_is_killed_is_followed_by_its_replica(cluster: &mut Cluster) -> Ou
         Lock::new(&self::locker(cluster)?, key, options)?.lock()?.release()?;
     }
     Ok(())
+}
+
+/// Behind a network that takes its time. Nodes are stopped, and not replaced.
+fn nodes_do_not_wait_for_each_other() -> Outcome {
+    let cluster = Cluster::start(Duration::from_secs(60))?;
+    let relays = cluster.delayed(millis(1))?;
+    let addresses = relays.iter().map(|relay| relay.address().to_string());
+    let locker = Locker::cluster(addresses.clone())?;
+    // The slots of one node follow one another, and have a transaction each.
+    let held = kept(&locker, 0..1000, Duration::from_secs(9))?;
+    thread::sleep(Duration::from_secs(7));
+    held.iter().try_for_each(LockGuard::ensure_held)?;
+    drop(held);
+
+    let held = kept(&locker, 0..120, Duration::from_secs(6))?;
+    let is_on_first = |held: &LockGuard| Ok(cluster.owner(cluster.slot(&held.key().to_string())?)? == 0);
+    let on_first: Vec<bool> = held.iter().map(is_on_first).collect::<RedisResult<_>>()?;
+    cluster.nodes[0].freeze();
+    thread::sleep(Duration::from_secs(9));
+    for (held, is_on_first) in held.iter().zip(&on_first) {
+        assert!(*is_on_first || held.ensure_held().is_ok(), "{}: its node answers", held.key());
+    }
+    cluster.nodes[0].thaw();
+    drop(held);
+
+    // None answers any more. The limits of a call count for what it asks of the cluster as well.
+    cluster.nodes.iter().for_each(RedisServer::freeze);
+    let builder = Locker::cluster_builder(addresses)?.connect_timeout(LONG).retry_for(Duration::ZERO);
+    let locker = builder.command_timeout(millis(500)).build()?;
+    let began = Instant::now();
+    let error = Lock::new(&locker, "own:0", expiring())?.try_lock().expect_err("no node answers");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
+    cluster.nodes.iter().for_each(RedisServer::thaw);
+    Ok(())
+}
+
+fn kept(locker: &Locker, keys: Range<usize>, lease: Duration) -> Result<Vec<LockGuard>, Error> {
+    let options = LockOptions::expiring_after(lease).protocol(Protocol::Ttl).auto_extend(10 * LONG);
+    keys.map(|n| Lock::new(locker, format!("own:{n}"), options)?.lock()).collect()
 }
 
 fn what_is_no_cluster_is_refused() -> Outcome {

@@ -227,7 +227,7 @@ pub(crate) fn address_of(client: &redis::Client) -> Option<Address> {
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> ConnectError {
+pub(in crate::net) fn panicked(panic: &(dyn Any + Send)) -> ConnectError {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     let words = text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ");
     ConnectError::Panicked(Cut(words.as_bytes()).to_string())

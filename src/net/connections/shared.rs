@@ -169,7 +169,7 @@ impl<M: r2d2::ManageConnection> fmt::Debug for SharedPool<M> {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
     use crate::net::connections::fake::FakeConnection;
@@ -181,10 +181,10 @@ mod tests {
         stuck.is_stuck = true;
         let builder = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
         let pool = SharedPool::new(builder.build(stuck).unwrap());
-        let reported = Cell::new(0);
+        let reported = AtomicUsize::new(0);
         let report = |incident: Incident<'_>| {
             assert!(matches!(incident, Incident::ConnectionStuck));
-            reported.set(reported.get() + 1);
+            reported.fetch_add(1, Ordering::Relaxed);
         };
         let now = clock::now();
         let command_timeout = Duration::from_millis(100);
@@ -194,6 +194,6 @@ mod tests {
         let (lent, _) = pool.checkout(&limits).unwrap();
         lent.invalidate();
         assert!(matches!(pool.checkout(&limits), Err(Failure::NoConnection { .. })));
-        assert_eq!(reported.get(), 1, "it has no connection left");
+        assert_eq!(reported.load(Ordering::Relaxed), 1, "it has no connection left");
     }
 }

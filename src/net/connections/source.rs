@@ -27,6 +27,11 @@ pub(crate) trait Source: Send + Sync + fmt::Debug {
     /// Returns true if its connections are used by this library alone, each for the time of a command.
     fn is_own(&self) -> bool;
 
+    /// Returns how many threads may have a connection at the same time, as far as that is known.
+    fn most_threads(&self) -> usize {
+        1
+    }
+
     /// Returns true if the server has connections of it open.
     fn is_connected(&self) -> bool;
 

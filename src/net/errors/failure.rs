@@ -30,6 +30,15 @@ impl Failure {
             error => Failure::NoConnection { cause: NoConnection::Connect(error), waited },
         }
     }
+
+    /// Returns how the server was found unreachable, if it was.
+    pub(in crate::net) fn unanswered(&self) -> Option<NoConnection> {
+        match self {
+            Failure::Lost(error) => Some(NoConnection::Connect(ConnectError::Failed(error.clone()))),
+            Failure::NoConnection { cause, .. } => Some(cause.clone()),
+            _ => None,
+        }
+    }
 }
 
 impl From<TransportError> for Failure {

@@ -25,7 +25,7 @@ pub(crate) struct OwnSource {
     pub(super) opener: Arc<Opener>,
     pub(super) dialing: Arc<Dialing>,
     /// How many there may be.
-    size: usize,
+    pub(super) size: usize,
 }
 
 impl OwnSource {

@@ -207,7 +207,7 @@ impl<'a> Wait<'a> {
         if self.engine.knows_meaning_of(self.options) {
             return Ok(self.began);
         }
-        let stop = || self.is_over();
+        let stop = self.stop();
         let mut session = self.session(0, &stop);
         session.connect(self.began).map_err(|failure| {
             self.attempts.set(1);
@@ -222,7 +222,7 @@ impl<'a> Wait<'a> {
         if self.options.timeout == Some(Duration::ZERO) {
             return self.unqueued(now);
         }
-        let stop = || self.is_over();
+        let stop = self.stop();
         let notifies = self.notifies();
         let mode = WaitMode::of(self.options, notifies);
         let mut ticket = Some(self.engine.queue.join(self.queue_key(), mode));
@@ -240,7 +240,7 @@ impl<'a> Wait<'a> {
 
     /// Tries without being queued.
     fn unqueued(&self, now: Now) -> Result<Granted, Error> {
-        let stop = || self.is_over();
+        let stop = self.stop();
         let mut session = self.session(0, &stop);
         let cue = Self::start(&mut session, self.first.take());
         self.attempt(Beginning { session, slot: 0, cue, looked: now.uptime }, now, &stop, &mut None)
@@ -249,7 +249,7 @@ impl<'a> Wait<'a> {
     fn queued(
         &self,
         ticket: &mut Option<Ticket<Delivery>>,
-        stop: &dyn Fn() -> bool,
+        stop: &(dyn Fn() -> bool + Sync),
         now: Now,
     ) -> Result<Granted, Error> {
         let Some(waiting) = ticket else { unreachable!("it has just been queued") };
@@ -335,7 +335,7 @@ impl<'a> Wait<'a> {
 
     /// Returns the commands of the wait for one of the locks, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
     /// unreachable.
-    fn session<'b>(&'b self, slot: usize, stop: &'b dyn Fn() -> bool) -> Session<'b> {
+    fn session<'b>(&'b self, slot: usize, stop: &'b (dyn Fn() -> bool + Sync)) -> Session<'b> {
         let session = Session::new(self.engine, self.lock_key(slot), self.options.protocol, self.deadline);
         session.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
     }
@@ -371,7 +371,13 @@ impl<'a> Wait<'a> {
     }
 
     fn is_over(&self) -> bool {
-        self.is_cancelled() || self.engine.queue.is_closed()
+        self.stop()()
+    }
+
+    /// What ends its waits for a connection.
+    fn stop(&self) -> impl Fn() -> bool + Sync + use<'a> {
+        let (token, queue) = (self.cancel_token, &self.engine.queue);
+        move || token.is_some_and(CancelToken::is_cancelled) || queue.is_closed()
     }
 
     fn is_cancelled(&self) -> bool {

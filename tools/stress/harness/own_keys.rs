@@ -1,6 +1,8 @@
 //! Threads with keys of their own: nobody else holds one, so that no hold may be reported lost. What the threads share is disturbed: the
 //! server refuses, other clients write other threads' keys, the keys have several slots of a cluster.
 
+mod kept;
+
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -29,6 +31,8 @@ pub(crate) enum Situation {
     TextCounter,
     Pool,
     Kept,
+    KeptInCluster,
+    HungNode,
 }
 
 /// How much is done.
@@ -50,13 +54,12 @@ pub(crate) struct Tally {
     pub(crate) refused: usize,
     pub(crate) failed: Vec<String>,
     pub(crate) took: Duration,
+    /// The least time that any kept lock had left.
+    pub(crate) least_left: Option<Duration>,
 }
 
 /// Keys that another client writes all the time.
 const WRITTEN: usize = 8;
-/// How many locks are kept by one keeper, and their lease.
-const KEPT: usize = 512;
-const KEPT_LEASE: Duration = Duration::from_secs(3);
 
 impl Tally {
     /// Returns true if there were holds, and none was reported lost or failed otherwise than by a refusal.
@@ -67,10 +70,14 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { holds, lost, refused, failed, took } = self;
+        let Self { holds, lost, refused, failed, took, least_left } = self;
         let rate = u128::try_from(*holds).unwrap_or(0) * 1000 / took.as_millis().max(1);
         let (lost, failed) = (lost.len(), failed.len());
-        write!(f, "{holds} holds, {rate} a second; {lost} reported lost, {refused} refused, {failed} failed")
+        write!(
+            f,
+            "{holds} holds, {rate} a second; {lost} reported lost, {refused} refused, {failed} failed"
+        )?;
+        least_left.map_or(Ok(()), |left| write!(f, "; at least {left:.2?} left"))
     }
 }
 
@@ -91,7 +98,7 @@ impl FromStr for Situation {
 }
 
 impl Situation {
-    pub(crate) const ALL: [(&'static str, Self); 10] = [
+    pub(crate) const ALL: [(&'static str, Self); 12] = [
         ("cluster", Self::Cluster),
         ("one-node-cluster", Self::OneNode),
         ("one-node-cluster-as-server", Self::OneNodeAsServer),
@@ -102,6 +109,8 @@ impl Situation {
         ("text-in-counters", Self::TextCounter),
         ("users-pool", Self::Pool),
         ("kept-locks", Self::Kept),
+        ("kept-locks-in-cluster", Self::KeptInCluster),
+        ("hung-node", Self::HungNode),
     ];
 
     /// Has the threads hold their locks until there are enough holds.
@@ -109,14 +118,8 @@ impl Situation {
         let work = Work { plan: *plan, tally: Mutex::default(), done: AtomicUsize::new(0) };
         match self {
             Self::Cluster => {
-                let cluster = Cluster::start(Duration::from_secs(5))?;
-                let relays = if plan.delay.is_zero() { Vec::new() } else { cluster.delayed(plan.delay)? };
-                let addresses = if relays.is_empty() {
-                    cluster.addresses()
-                } else {
-                    relays.iter().map(|relay| relay.address().to_string()).collect()
-                };
-                work.hold_and_release(&Locker::cluster(addresses)?, plan.threads)
+                let (_cluster, _relays, locker) = work.cluster(Duration::from_secs(5))?;
+                work.hold_and_release(&locker, plan.threads)
             }
             Self::OneNode | Self::OneNodeAsServer => {
                 let server = RedisServer::start_with("cluster-enabled yes\ncluster-config-file nodes.conf")?;
@@ -138,6 +141,8 @@ impl Situation {
             Self::TextCounter => work.counted(),
             Self::Pool => work.on_a_pool(),
             Self::Kept => work.kept(),
+            Self::KeptInCluster => work.kept_in_a_cluster(),
+            Self::HungNode => work.kept_beside_a_node_that_hangs(),
         }?;
         Ok(work.tally.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
@@ -194,6 +199,18 @@ impl Work {
             (0..threads).map(|n| self.lock(locker, &format!("own:{n}"))).collect::<Result<_, _>>()?;
         self.on_threads(threads, |n, _| locks[n].lock()?.release());
         Ok(())
+    }
+
+    /// A cluster, ways to its masters that may be slow, and a locker on it.
+    fn cluster(&self, down_after: Duration) -> Result<(Cluster, Vec<Relay>, Locker), Failure> {
+        let cluster = Cluster::start(down_after)?;
+        let relays = if self.plan.delay.is_zero() { Vec::new() } else { cluster.delayed(self.plan.delay)? };
+        let addresses = if relays.is_empty() {
+            cluster.addresses()
+        } else {
+            relays.iter().map(|relay| relay.address().to_string()).collect()
+        };
+        Ok((cluster, relays, Locker::cluster(addresses)?))
     }
 
     /// A server, a way to it that may be slow, and a locker on it.
@@ -295,30 +312,6 @@ impl Work {
         let pool =
             r2d2::Pool::builder().max_size(8).test_on_check_out(false).build(Client::open(server.url())?)?;
         self.hold_and_release(&Locker::with_pool(pool).build()?, self.plan.threads)
-    }
-
-    /// One keeper extends many locks, of which another client writes one all the time.
-    fn kept(&self) -> Result<(), Failure> {
-        let (server, _relay, locker) = self.server()?;
-        let options = LockOptions::expiring_after(KEPT_LEASE)
-            .protocol(self.plan.protocol)
-            .auto_extend(Duration::from_secs(600));
-        let key = |n: usize| if n == 0 { "written:0".to_owned() } else { format!("own:{n}") };
-        let began = Instant::now();
-        let held: Vec<LockGuard> =
-            (0..KEPT).map(|n| Lock::new(&locker, key(n), options)?.lock()).collect::<Result<_, Error>>()?;
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            let writer = scope.spawn(|| write(&server, 1, &TOUCH, &over));
-            thread::sleep(5 * KEPT_LEASE);
-            over.store(true, Ordering::Relaxed);
-            writer.join().expect("the writer ended")
-        })?;
-        for held in held.into_iter().skip(1) {
-            self.note(held.ensure_held().and_then(|()| held.release()));
-        }
-        self.tally.lock().unwrap_or_else(PoisonError::into_inner).took += began.elapsed();
-        Ok(())
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) struct Beginning<'a> {
 struct Commands<'a> {
     session: Session<'a>,
     slot: usize,
-    stop: &'a dyn Fn() -> bool,
+    stop: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// What the thread knows beside its rules.
@@ -91,7 +91,7 @@ impl Wait<'_> {
         &'b self,
         beginning: Beginning<'b>,
         now: Now,
-        stop: &'b dyn Fn() -> bool,
+        stop: &'b (dyn Fn() -> bool + Sync),
         ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
         let Beginning { session, slot, cue, looked } = beginning;

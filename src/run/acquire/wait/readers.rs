@@ -104,7 +104,7 @@ impl Wait<'_> {
     pub(in crate::run) fn agree_on_readers(&self) -> Result<(), Error> {
         let compared = &self.engine.compared_readers;
         let Some(count) = self.readers.filter(|count| !compared.has(count)) else { return Ok(()) };
-        let stop = || self.is_over();
+        let stop = self.stop();
         let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
         let session = session.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
         match count.differs(session) {

@@ -1,0 +1,171 @@
+//! The nodes of a cluster, as far as they are known, and which has which slot.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use std::{fmt, thread};
+
+use super::LOOK;
+use super::slot_map::{self, Range, SlotMap};
+use crate::net::Place;
+use crate::net::connections::{Address, Opener, ask_in_turn, panicked};
+use crate::net::errors::{ConnectError, Failure, NoConnection, TransportError};
+use crate::net::limits::Limits;
+use crate::net::own::OwnSource;
+use crate::net::pooled::PooledBackend;
+use crate::values::clock::{self, Uptime};
+
+/// A node, with connections of its own.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) backend: PooledBackend<OwnSource>,
+    pub(super) place: Place,
+}
+
+pub(super) type Map = SlotMap<Arc<Node>>;
+
+pub(super) struct Nodes {
+    /// Opens the connections to a node, each at its address.
+    pub(super) opener: Opener,
+    /// These are asked if no other node answers.
+    seeds: Vec<Address>,
+    pool_size: u32,
+    pub(super) retry_for: Duration,
+    map: Mutex<Arc<Map>>,
+    asked: Mutex<Asked>,
+    /// Wakes the threads that wait for an answer.
+    answered: Condvar,
+    /// Counts on, so that another node is asked each time.
+    turns: AtomicUsize,
+    /// How many nodes there have been.
+    numbers: AtomicU32,
+}
+
+/// Whether the nodes are asked for the map, and what came of it last, and when.
+#[derive(Default)]
+struct Asked {
+    in_progress: bool,
+    last: Option<(Uptime, Result<(), ConnectError>)>,
+}
+
+impl Nodes {
+    pub(super) fn new(opener: Opener, seeds: Vec<Address>, pool_size: u32, retry_for: Duration) -> Self {
+        Self {
+            opener,
+            seeds,
+            pool_size,
+            retry_for,
+            map: Mutex::default(),
+            asked: Mutex::default(),
+            answered: Condvar::new(),
+            turns: AtomicUsize::default(),
+            numbers: AtomicU32::default(),
+        }
+    }
+
+    pub(super) fn map(&self) -> Arc<Map> {
+        Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn node_at(&self, address: &Address) -> Arc<Node> {
+        self.map().node(address).unwrap_or_else(|| self.new_node(address))
+    }
+
+    fn new_node(&self, address: &Address) -> Arc<Node> {
+        let backend = PooledBackend::own(self.opener.at(address), self.pool_size, self.retry_for);
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+        Arc::new(Node { backend: backend.in_cluster(), place: Place::numbered(number) })
+    }
+
+    /// Notes that a slot is another node's.
+    pub(super) fn moved(self: &Arc<Self>, slot: u16, address: &Address, limits: &Limits<'_>) {
+        let seen = self.map();
+        if seen.address_of(slot) == Some(address) {
+            return;
+        }
+        // If no node answers, the next look finds out.
+        let _ = self.refresh(&seen, Some(address), limits);
+        let node = self.node_at(address);
+        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::make_mut(&mut map).set_owner(slot, address, node);
+    }
+
+    /// Has the nodes asked, this one first, which has which slot, unless they were since `seen` was read, or just now. They are asked on a thread
+    /// of its own: a caller waits for the answer within its own limits.
+    pub(super) fn refresh(
+        self: &Arc<Self>,
+        seen: &Arc<Map>,
+        first: Option<&Address>,
+        limits: &Limits<'_>,
+    ) -> Result<(), Failure> {
+        let began = clock::uptime();
+        let is_recent = |at: Uptime| at >= began || (first.is_none() && began < at.after(LOOK));
+        let mut asked = self.asked();
+        while Arc::ptr_eq(&self.map(), seen) {
+            let waited = clock::uptime().since(limits.waits_since);
+            if let Some((_, outcome)) = asked.last.as_ref().filter(|(at, _)| is_recent(*at)) {
+                return outcome.clone().map_err(|error| Failure::of_connecting(error, waited));
+            }
+            if !asked.in_progress {
+                self.start_asking(&mut asked, first.cloned());
+                continue;
+            }
+            let left = limits.connected_by.since(clock::uptime());
+            if left.is_zero() || limits.stop.0() {
+                let cause = NoConnection::Connecting { address: self.opener.address() };
+                return Err(Failure::NoConnection { cause, waited });
+            }
+            let woken = self.answered.wait_timeout(asked, left.min(LOOK));
+            asked = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+
+    fn start_asking(self: &Arc<Self>, asked: &mut Asked, first: Option<Address>) {
+        let this = Arc::clone(self);
+        let ask = move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| this.ask(first.as_ref())));
+            this.end_asking(&mut this.asked(), outcome.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))));
+        };
+        asked.in_progress = true;
+        if let Err(error) = thread::Builder::new().name("setnx-lock-cluster".into()).spawn(ask) {
+            let text = format!("no thread could be started to ask the nodes of the cluster: {error}");
+            let error = TransportError::new(error.kind(), &text);
+            self.end_asking(asked, Err(ConnectError::Failed(error)));
+        }
+    }
+
+    fn end_asking(&self, asked: &mut Asked, outcome: Result<(), ConnectError>) {
+        *asked = Asked { in_progress: false, last: Some((clock::uptime(), outcome)) };
+        self.answered.notify_all();
+    }
+
+    fn ask(&self, first: Option<&Address>) -> Result<(), ConnectError> {
+        let map = self.map();
+        let known = first.into_iter().chain(map.addresses()).chain(&self.seeds);
+        let clients: Vec<_> = known.map(|address| self.opener.client_at(address)).collect();
+        // One that is cut off from the others would say the same again.
+        let turn = if first.is_some() { 0 } else { self.turns.fetch_add(1, Ordering::Relaxed) };
+        let deadline = clock::uptime().after(self.opener.connect_timeout);
+        let all = ("the nodes of the cluster", clients.as_slice());
+        let (told, _): (Vec<Range>, _) = ask_in_turn(all, turn, deadline, &self.opener.looks, slot_map::ask)?;
+        let node = |address: &Address| map.node(address).unwrap_or_else(|| self.new_node(address));
+        let told = Arc::new(SlotMap::of(&told, node));
+        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = told;
+        Ok(())
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Nodes")
+            .field("opener", &self.opener)
+            .field("addresses", &self.map().addresses().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}
