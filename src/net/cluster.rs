@@ -6,6 +6,7 @@ mod redirection;
 mod slot_map;
 
 use std::collections::BTreeMap;
+use std::slice;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use crate::values::key::Key;
 use crate::values::version::Version;
 pub(super) use asking::Asking;
 use nodes::{Node, Nodes};
-use redirection::{Next, next_for};
+use redirection::{Next, is_redirected, next_for};
 
 /// How long an unreachable node is tried before the cluster is asked which node has the slot now.
 const LOOK: Duration = Duration::from_millis(50);
@@ -56,51 +57,73 @@ impl ClusterBackend {
         Self { nodes: Arc::new(Nodes::new(opener, seeds, pool_size, retry_for)) }
     }
 
-    /// Sends trips, each to the node that has the slot of its key. What a node refuses because it has not is sent to the other one.
-    fn carry(&self, mut trips: Vec<Trip<'_>>, slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
+    /// Sends trips, each to the node that has the slot of its key. While a slot moves its keys are on two nodes: then what goes behind a command
+    /// on another key goes by itself.
+    fn carry(&self, trips: &[Trip<'_>], slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
+        let mut sent = self.route(trips.to_vec(), slots, limits);
+        let is_left = |at: &usize| {
+            let Sent { reply, behind, .. } = &sent[*at];
+            let is_missing = behind.is_none() || is_redirected(behind.as_ref(), slots[*at]);
+            is_missing && trips[*at].behind.is_some() && matches!(reply, Some(Ok(_)))
+        };
+        let left: Vec<usize> = (0..trips.len()).filter(is_left).collect();
+        if left.is_empty() {
+            return sent;
+        }
+        let request = |at: &usize| trips[*at].behind.cloned().map(Request::at_any_time);
+        let requests: Vec<Request> = left.iter().filter_map(request).collect();
+        let by_itself =
+            |(at, request): (&usize, _)| Trip { watch: None, behind: None, request, ..trips[*at] };
+        let behind = left.iter().zip(&requests).map(by_itself).collect();
+        let slots: Vec<u16> = left.iter().map(|at| slots[*at]).collect();
+        for (at, outcome) in left.into_iter().zip(self.route(behind, &slots, limits)) {
+            sent[at].behind = outcome.reply;
+        }
+        sent
+    }
+
+    /// Sends trips, and what a node refuses because it has not the slot or the key to the other one.
+    fn route(&self, mut trips: Vec<Trip<'_>>, slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
         let mut limits = *limits;
         let mut sent: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
         let mut pending: Vec<Pending> =
             slots.iter().enumerate().map(|(at, slot)| Pending { at, slot: *slot, asks: None }).collect();
         let mut redirections = 0;
         loop {
-            let (mut again, mut at_once) = (Vec::new(), false);
-            let mut waits = false;
+            let (mut again, mut at_once, mut waits_until) = (Vec::new(), false, limits.reachable_by);
             let outcomes = self.send_once(&pending, &trips, &limits);
-            for (one, outcome) in pending.into_iter().zip(outcomes) {
-                let Pending { at, slot, .. } = one;
-                let next = next_for(&outcome, slot);
+            for (Pending { at, slot, .. }, outcome) in pending.into_iter().zip(outcomes) {
+                let next = next_for(&trips[at], &outcome, slot);
                 sent[at].replace(outcome);
                 trips[at] = sent[at].again(&trips[at]);
-                let asks = match next {
-                    None => continue,
-                    Some(Next::Wait) => {
-                        waits = true;
-                        None
+                let Some(next) = next else { continue };
+                let mut asks = None;
+                match next {
+                    Next::Wait => {
+                        // If no node answers, the next look finds out.
+                        let _ = self.nodes.refresh(&self.nodes.map(), None, &limits);
                     }
-                    Some(Next::Moved(address)) => {
+                    Next::Split => {
+                        sent[at] = Sent::failed(&trips[at], Failure::Refused(Refusal::of_moving(slot)));
+                        waits_until = limits.connected_by;
+                    }
+                    Next::Moved(address) => {
                         self.nodes.moved(slot, &address, &limits);
                         at_once = true;
-                        None
                     }
-                    Some(Next::Ask(address)) => {
+                    Next::Ask(address) => {
+                        trips[at].behind = None;
+                        asks = Some(self.nodes.node_at(&address));
                         at_once = true;
-                        Some(self.nodes.node_at(&address))
                     }
-                };
+                }
                 again.push(Pending { at, slot, asks });
             }
-            if again.is_empty() {
-                return sent;
-            }
-            if waits {
-                // If no node answers, the next look finds out.
-                let _ = self.nodes.refresh(&self.nodes.map(), None, &limits);
-            }
             redirections += 1;
-            let waits_until = limits.reachable_by;
-            let goes_on = (at_once && redirections <= REDIRECTIONS) || pause(&mut limits, waits_until);
-            if !goes_on {
+            let goes_on = |limits: &mut Limits<'_>| {
+                (at_once && redirections <= REDIRECTIONS) || pause(limits, waits_until)
+            };
+            if again.is_empty() || !goes_on(&mut limits) {
                 return sent;
             }
             pending = again;
@@ -215,7 +238,7 @@ impl Backend for ClusterBackend {
             ..*trip
         };
         let slot = slot_of(own.map_or(trip.key, |keys| &keys[0]));
-        let sent = self.carry(vec![one], &[slot], limits).pop();
+        let sent = self.carry(slice::from_ref(&one), &[slot], limits).pop();
         let mut sent = sent.unwrap_or_else(|| unreachable!("there is one for each trip"));
         if let Some(keys) = own.filter(|_| is_refused(sent.reply.as_ref())) {
             sent.reply = Some(self.read_each(keys, limits));
@@ -234,7 +257,7 @@ impl Backend for ClusterBackend {
         let trips = trips.iter().zip(&prefixes);
         let trips =
             trips.map(|(trip, prefix)| Trip { side_prefix: prefix.as_ref().unwrap_or(trip.key), ..*trip });
-        self.carry(trips.collect(), &slots, limits)
+        self.carry(&trips.collect::<Vec<_>>(), &slots, limits)
     }
 
     fn place(&self, key: &Key) -> Place {

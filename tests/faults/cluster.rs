@@ -1,6 +1,7 @@
 //! A cluster: keys on their nodes, slots that move, nodes that fail.
 
 use std::ops::Range;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,7 +42,8 @@ fn a_cluster_has_each_key_on_its_node_and_follows_it() -> Outcome {
     let mut cluster = Cluster::start(DOWN_AFTER)?;
     keys_beside_a_key_are_on_its_node(&cluster)?;
     several_keys_are_held_wherever_they_are(&cluster)?;
-    a_slot_moves_while_its_lock_is_taken(&cluster)?;
+    a_counter_is_where_it_is(&cluster)?;
+    a_slot_moves_while_its_locks_are_taken(&cluster)?;
     a_node_that_is_killed_is_followed_by_its_replica(&mut cluster)
 }
 
@@ -111,39 +113,94 @@ fn several_keys_are_held_wherever_they_are(cluster: &Cluster) -> Outcome {
     Ok(())
 }
 
-fn a_slot_moves_while_its_lock_is_taken(cluster: &Cluster) -> Outcome {
-    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
-        let key = format!("moves:{protocol:?}");
-        let slot = cluster.slot(&key)?;
+/// Threads contend for keys of one slot, and take a fencing token for each hold, while the slot moves to and fro.
+fn a_slot_moves_while_its_locks_are_taken(cluster: &Cluster) -> Outcome {
+    const THREADS: usize = 64;
+    const NAMES: usize = 6;
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
+        let tag = format!("{{moves:{protocol:?}}}");
+        let slot = cluster.slot(&tag)?;
         let first = cluster.owner(slot)?;
         let to = (first + 1) % 3;
-        let (is_over, rounds, inside) = (AtomicBool::new(false), AtomicU64::new(0), AtomicBool::new(false));
-        let options = expiring().protocol(protocol).poll_interval(millis(5));
+        let (is_over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+        let tokens: Vec<Mutex<u64>> = (0..NAMES).map(|_| Mutex::new(0)).collect();
+        let options = expiring().protocol(protocol).poll_interval(millis(5)).timeout(LONG);
+        let lockers = (0..3).map(|_| locker(cluster)).collect::<Result<Vec<_>, _>>()?;
         thread::scope(|scope| -> Outcome {
-            let work = || -> Result<(), Error> {
-                let lock = Lock::new(&locker(cluster)?, key.as_str(), options)?;
-                while !is_over.load(Ordering::Relaxed) {
-                    let held = lock.lock()?;
-                    assert!(!inside.swap(true, Ordering::SeqCst), "two have the lock");
-                    rounds.fetch_add(1, Ordering::Relaxed);
-                    thread::sleep(millis(1));
-                    inside.store(false, Ordering::SeqCst);
-                    held.release()?;
+            let (tag, lockers, tokens, is_over, rounds) = (&tag, &lockers, &tokens, &is_over, &rounds);
+            let work = |thread: usize| {
+                move || -> Result<(), Error> {
+                    let (locker, at) = (&lockers[thread % lockers.len()], thread % NAMES);
+                    let lock = Lock::new(locker, format!("{tag}:{at}"), options)?;
+                    while !is_over.load(Ordering::Relaxed) {
+                        let held = lock.lock()?;
+                        let mut last = tokens[at].try_lock().expect("one has the lock");
+                        match held.fencing_token() {
+                            Ok(token) => {
+                                assert!(token > *last, "{token} after {last}");
+                                *last = token;
+                            }
+                            Err(error) if is_not_ready(&error) => {}
+                            Err(error) => return Err(error),
+                        }
+                        drop(last);
+                        rounds.fetch_add(1, Ordering::Relaxed);
+                        held.release()?;
+                    }
+                    Ok(())
                 }
-                Ok(())
             };
-            let workers: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
-            let more = |than: u64| until("the lock is had", || rounds.load(Ordering::Relaxed) > than);
-            more(5);
+            let workers: Vec<_> = (0..THREADS).map(|thread| scope.spawn(work(thread))).collect();
+            let more = |than: u64| until("the locks are had", || rounds.load(Ordering::Relaxed) > than);
+            more(50);
             for path in [[first, to], [to, first], [first, to]] {
                 cluster.move_slot(slot, path, millis(100))?;
-                more(rounds.load(Ordering::Relaxed) + 5);
+                more(rounds.load(Ordering::Relaxed) + 50);
             }
             is_over.store(true, Ordering::Relaxed);
             workers.into_iter().try_for_each(|worker| worker.join().unwrap())?;
             Ok(())
         })?;
         assert_eq!(cluster.owner(slot)?, to);
+    }
+    Ok(())
+}
+
+fn is_not_ready(error: &Error) -> bool {
+    matches!(error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::NotReady)
+}
+
+/// While a slot moves, a lock's key and its counter are on two nodes. Neither is taken for what the other is.
+fn a_counter_is_where_it_is(cluster: &Cluster) -> Outcome {
+    let locker = locker(cluster)?;
+    for protocol in [Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
+        for moves_first in ["the counter", "the key"] {
+            let key = format!("{{counted:{protocol:?}}}");
+            let counter = format!("{key}:setnx-lock:fence");
+            let slot = cluster.slot(&key)?;
+            let first = cluster.owner(slot)?;
+            let path = [first, (first + 1) % 3];
+            let lock = Lock::new(&locker, key.as_str(), expiring().protocol(protocol))?;
+            let held = lock.lock()?;
+            let before = held.fencing_token()?;
+            held.release()?;
+            let held = lock.lock()?;
+            let token_is_refused = || -> Outcome {
+                let error = held.fencing_token().expect_err("the slot moves");
+                assert!(is_not_ready(&error), "{moves_first} first: {error:?}");
+                held.extend()?;
+                Ok(held.verify()?)
+            };
+            cluster.begin_to_move(slot, path)?;
+            let order = if moves_first == "the key" { [&key, &counter] } else { [&counter, &key] };
+            cluster.move_key(order[0], path)?;
+            token_is_refused()?;
+            cluster.move_key(order[1], path)?;
+            token_is_refused()?;
+            cluster.end_move(slot, path)?;
+            assert_eq!(held.fencing_token()?, before + 1, "{moves_first} first");
+            held.release()?;
+        }
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::redis::{Cmd, InfoDict, RedisResult, cmd};
+use setnx_lock::redis::{Cmd, FromRedisValue, InfoDict, RedisResult, cmd};
 
 use crate::failover::ask;
 use crate::redis_server::free_port;
@@ -113,26 +113,43 @@ impl Cluster {
     }
 
     /// Moves a slot from one master to another, with a pause between the steps.
-    pub fn move_slot(&self, slot: u16, [from, to]: [usize; 2], pause: Duration) -> RedisResult<()> {
-        let [source, target] = [from, to].map(|at| &self.nodes[at]);
-        let set = |state: &str, node: &RedisServer| -> RedisResult<Cmd> {
-            Ok(cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id(node)?).clone())
-        };
-        let () = ask(target, &set("IMPORTING", source)?)?;
-        let () = ask(source, &set("MIGRATING", target)?)?;
+    pub fn move_slot(&self, slot: u16, path: [usize; 2], pause: Duration) -> RedisResult<()> {
+        self.begin_to_move(slot, path)?;
         thread::sleep(pause);
         loop {
-            let keys: Vec<Vec<u8>> = ask(source, cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(10))?;
+            let source = &self.nodes[path[0]];
+            let keys: Vec<String> = ask(source, cmd("CLUSTER").arg("GETKEYSINSLOT").arg(slot).arg(10))?;
             let Some(key) = keys.first() else { break };
-            let address = ("127.0.0.1", target.port());
-            // Gone since, or moved.
-            let _: RedisResult<String> = ask(source, cmd("MIGRATE").arg(address).arg(key).arg(0).arg(5000));
+            self.move_key(key, path)?;
         }
         thread::sleep(pause);
-        for node in [target, source] {
-            let () = ask(node, &set("NODE", target)?)?;
+        self.end_move(slot, path)
+    }
+
+    /// Has a slot move from one master to another. No key does yet.
+    pub fn begin_to_move(&self, slot: u16, [from, to]: [usize; 2]) -> RedisResult<()> {
+        let [source, target] = [from, to].map(|at| &self.nodes[at]);
+        let () = ask(target, &set_slot(slot, "IMPORTING", source)?)?;
+        ask(source, &set_slot(slot, "MIGRATING", target)?)
+    }
+
+    /// Moves a key of a slot that moves, unless it is gone. Fails if the other node has one of this name.
+    pub fn move_key(&self, key: &str, [from, to]: [usize; 2]) -> RedisResult<()> {
+        let address = ("127.0.0.1", self.nodes[to].port());
+        ask::<String>(&self.nodes[from], cmd("MIGRATE").arg(address).arg(key).arg(0).arg(5000)).map(drop)
+    }
+
+    /// Makes the other master the one that has the slot.
+    pub fn end_move(&self, slot: u16, [from, to]: [usize; 2]) -> RedisResult<()> {
+        for node in [to, from] {
+            let () = ask(&self.nodes[node], &set_slot(slot, "NODE", &self.nodes[to])?)?;
         }
         Ok(())
+    }
+
+    /// Asks a node directly, without redirections.
+    pub fn ask<T: FromRedisValue>(&self, node: usize, command: &Cmd) -> RedisResult<T> {
+        ask(&self.nodes[node], command)
     }
 
     /// Waits until all other nodes name a replica of this one as the master of its slots. Returns which.
@@ -149,6 +166,10 @@ impl Cluster {
             thread::sleep(LOOK);
         }
     }
+}
+
+fn set_slot(slot: u16, state: &str, node: &RedisServer) -> RedisResult<Cmd> {
+    Ok(cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id(node)?).clone())
 }
 
 fn id(node: &RedisServer) -> RedisResult<String> {

@@ -1,8 +1,9 @@
 //! What a node's refusal says of where a command belongs.
 
-use crate::net::Sent;
 use crate::net::connections::Address;
 use crate::net::errors::{ConnectError, Failure, NoConnection, RefusalKind};
+use crate::net::{Sent, Trip};
+use crate::rules::Reply;
 
 /// What is to be done about a trip.
 #[derive(Debug, PartialEq, Eq)]
@@ -11,16 +12,24 @@ pub(super) enum Next {
     Moved(Address),
     /// The slot moves there, with this key already.
     Ask(Address),
+    /// The slot moves, and it is unknown which node has a key that the trip changes beside the one that it watches.
+    Split,
     /// The node is gone, or the cluster has no node for the slot.
     Wait,
 }
 
 /// Returns what is to be done about a trip that was not carried out, on keys of this slot.
-pub(super) fn next_for(sent: &Sent, slot: u16) -> Option<Next> {
+pub(super) fn next_for(trip: &Trip<'_>, sent: &Sent, slot: u16) -> Option<Next> {
     let outcomes = [sent.watched.as_ref(), sent.reply.as_ref()];
     match outcomes.into_iter().flatten().find_map(|outcome| outcome.as_ref().err())? {
         Failure::Refused(refusal) => match refusal.kind() {
-            RefusalKind::OtherNode => redirection(refusal.text(), slot),
+            RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
+                // A node that takes a slot over makes a second one of a key that the other has still.
+                Next::Ask(_) if trip.watch.is_some() && trip.request.command.is_on_side_key() => {
+                    Some(Next::Split)
+                }
+                next => Some(next),
+            },
             RefusalKind::NotReady => Some(Next::Wait),
             _ => None,
         },
@@ -32,6 +41,12 @@ pub(super) fn next_for(sent: &Sent, slot: u16) -> Option<Next> {
         } => Some(Next::Wait),
         _ => None,
     }
+}
+
+/// Returns true if a node refuses the command because it has not the key.
+pub(super) fn is_redirected(outcome: Option<&Result<Reply, Failure>>, slot: u16) -> bool {
+    matches!(outcome, Some(Err(Failure::Refused(refusal)))
+        if refusal.kind() == RefusalKind::OtherNode && redirection(refusal.text(), slot).is_some())
 }
 
 /// Reads `MOVED 3999 127.0.0.1:6381`, or the same with ASK. Another slot is that of a side key, whose name cannot have this one.
@@ -53,11 +68,18 @@ fn redirection(text: &str, slot: u16) -> Option<Next> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::Watch;
     use crate::net::errors::Refusal;
+    use crate::rules::{Change, Command, Request};
+    use crate::values::key::Key;
+
+    fn refused(text: &str) -> Result<Reply, Failure> {
+        Err(Failure::Refused(Refusal::new(text)))
+    }
 
     fn next(text: &str) -> Option<Next> {
-        let refused = Err(Failure::Refused(Refusal::new(text)));
-        next_for(&Sent { reply: Some(refused), ..Sent::default() }, 3999)
+        let sent = Sent { reply: Some(refused(text)), ..Sent::default() };
+        next_for(&Trip::new(&Key::from("k"), &Request::at_any_time(Command::Get)), &sent, 3999)
     }
 
     #[test]
@@ -69,6 +91,29 @@ mod tests {
         assert_eq!(next("MOVED 4000 127.0.0.1:6381"), None, "the slot of a side key");
         assert_eq!(next("CLUSTERDOWN The cluster is down"), Some(Next::Wait));
         assert_eq!(next("WRONGTYPE Operation against a key"), None);
-        assert_eq!(next_for(&Sent::default(), 0), None);
+        let behind = |text: &str| is_redirected(Some(&refused(text)), 3999);
+        assert!(behind("ASK 3999 ::1:6381") && behind("MOVED 3999 ::1:6381"));
+        assert!(!behind("MOVED 4000 ::1:6381") && !behind("WRONGTYPE Operation against a key"));
+        assert!(!is_redirected(Some(&Ok(Reply::Integer(1))), 3999) && !is_redirected(None, 3999));
+    }
+
+    #[test]
+    fn a_counter_is_changed_where_it_is_and_a_lock_s_key_follows_its_own_answer() {
+        let (key, get) = (Key::from("k"), Command::WatchGet);
+        let exec = |change| Request::at_any_time(Command::Exec(change));
+        let (count, delete) = (exec(Change::Count), exec(Change::Del));
+        let ask = || Some(refused("ASK 3999 a:1"));
+        let key_has_moved = || Sent { watched: ask(), ..Sent::default() };
+        let found = Some(Ok(Reply::Bulk(Some(b"1".to_vec()))));
+        let counter_has_moved = || Sent { watched: found.clone(), reply: ask(), ..Sent::default() };
+        let to = |request: &Request, sent: Sent| {
+            let watch = Some(Watch { command: &get, expected: b"1" });
+            next_for(&Trip { watch, ..Trip::new(&key, request) }, &sent, 3999)
+        };
+        assert_eq!(to(&count, key_has_moved()), Some(Next::Split));
+        assert_eq!(to(&count, counter_has_moved()), Some(Next::Split));
+        for sent in [key_has_moved(), counter_has_moved()] {
+            assert_eq!(to(&delete, sent), Some(Next::Ask(("a".to_owned(), 1))));
+        }
     }
 }

@@ -84,6 +84,15 @@ impl Refusal {
         )
     }
 
+    /// While a slot moves, two keys of it are on two nodes.
+    pub(crate) fn of_moving(slot: u16) -> Self {
+        let text = format!(
+            "slot {slot} moves to another node of the cluster, and the lock's key and its fencing counter do not move together; try again when \
+             the slot has moved"
+        );
+        Self::found(RefusalKind::NotReady, text)
+    }
+
     /// The key was written each time between WATCH and EXEC, and holds the holder's value still.
     pub(crate) fn of_rewritten(times: u32) -> Self {
         let text = format!(
