@@ -50,6 +50,12 @@ impl Place {
     }
 }
 
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// What one key sends in one round trip; two if it is changed by a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trip<'a> {
@@ -179,9 +185,14 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Subscribes to a channel, and gives `heard` what is published there, until that returns `false` or the connection fails. Called only
-    /// if it can listen.
-    fn listen(&self, _channel: &[u8], _heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+    /// Subscribes to a channel in this place, and gives `heard` what is published there, until that returns `false` or the connection fails.
+    /// Called only if it can listen.
+    fn listen(
+        &self,
+        _place: Place,
+        _channel: &[u8],
+        _heard: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure> {
         unreachable!("a lock on a backend that cannot listen has no notifications")
     }
 

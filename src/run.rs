@@ -43,7 +43,7 @@ use acquire::{Answer, ComparedReaders};
 pub(crate) use ending::{Ended, Leaving};
 use keeper::Kept;
 pub(crate) use maybe_held::MaybeHeld;
-use notifications::Notifications;
+use notifications::NotificationsByNode;
 pub(crate) use permits::Permits;
 use session::Session;
 pub(crate) use several::Several;
@@ -76,7 +76,7 @@ pub(crate) struct Engine {
     pub(crate) holder_name: Option<Arc<str>>,
     pub(crate) identity: Arc<Identity>,
     pub(crate) queue: Arc<WaitQueue<Delivery>>,
-    notifications: Arc<Notifications>,
+    notifications: Arc<NotificationsByNode>,
     keeper: Arc<Timer<Kept>>,
     /// Wakes the threads that wait for a loss.
     changes: Arc<Changes>,
@@ -98,7 +98,8 @@ impl Engine {
     pub(crate) fn new(backend: Arc<dyn Backend>, identity: Identity) -> Self {
         let queue = Arc::<WaitQueue<Delivery>>::default();
         let random = identity.next_nonce().seed();
-        let notifications = Arc::new(Notifications::new(Arc::clone(&backend), Arc::clone(&queue), random));
+        let notifications =
+            Arc::new(NotificationsByNode::new(Arc::clone(&backend), Arc::clone(&queue), random));
         Self {
             backend,
             observer: EventSink::default(),

@@ -41,14 +41,23 @@ struct Pending {
     /// Its place in the list.
     at: usize,
     slot: u16,
-    /// The node that takes the slot over, if it is to be asked.
-    asks: Option<Arc<Node>>,
+    /// Where it was redirected to.
+    to: Option<(Arc<Node>, Redirected)>,
+}
+
+/// How a command was redirected to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Redirected {
+    /// The node has the slot.
+    Moved,
+    /// The node takes the slot over, and has to be asked for it.
+    Ask,
 }
 
 /// What goes to one node together: the places of trips among those that are pending.
 struct Group {
     node: Arc<Node>,
-    asks: bool,
+    redirected: Redirected,
     members: Vec<usize>,
 }
 
@@ -87,7 +96,7 @@ impl ClusterBackend {
         let mut limits = *limits;
         let mut sent: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
         let mut pending: Vec<Pending> =
-            slots.iter().enumerate().map(|(at, slot)| Pending { at, slot: *slot, asks: None }).collect();
+            slots.iter().enumerate().map(|(at, slot)| Pending { at, slot: *slot, to: None }).collect();
         let mut redirections = 0;
         loop {
             let (mut again, mut at_once, mut waits_until) = (Vec::new(), false, limits.reachable_by);
@@ -97,7 +106,7 @@ impl ClusterBackend {
                 sent[at].replace(outcome);
                 trips[at] = sent[at].again(&trips[at]);
                 let Some(next) = next else { continue };
-                let mut asks = None;
+                let mut to = None;
                 match next {
                     Next::Wait => {
                         // If no node answers, the next look finds out.
@@ -108,16 +117,17 @@ impl ClusterBackend {
                         waits_until = limits.connected_by;
                     }
                     Next::Moved(address) => {
-                        self.nodes.moved(slot, &address, &limits);
+                        // What others are told meanwhile says nothing about this one.
+                        to = Some((self.nodes.moved(slot, &address, &limits), Redirected::Moved));
                         at_once = true;
                     }
                     Next::Ask(address) => {
                         trips[at].behind = None;
-                        asks = Some(self.nodes.node_at(&address));
+                        to = Some((self.nodes.node_at(&address), Redirected::Ask));
                         at_once = true;
                     }
                 }
-                again.push(Pending { at, slot, asks });
+                again.push(Pending { at, slot, to });
             }
             redirections += 1;
             let goes_on = |limits: &mut Limits<'_>| {
@@ -146,10 +156,10 @@ impl ClusterBackend {
         let (count, groups) = (groups.len(), Mutex::new(groups));
         on_threads(count, || {
             let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            while let Some(Group { node, asks, members }) = next() {
+            while let Some(Group { node, redirected, members }) = next() {
                 let batch: Vec<Trip<'_>> = members.iter().map(|at| trips[pending[*at].at]).collect();
                 let outcomes = match batch.as_slice() {
-                    batch if asks => node.backend.send_asking(batch, &limits),
+                    batch if redirected == Redirected::Ask => node.backend.send_asking(batch, &limits),
                     [one] => vec![node.backend.send(one, &limits)],
                     batch => node.backend.send_all(batch, &limits),
                 };
@@ -167,19 +177,19 @@ impl ClusterBackend {
         fails: impl Fn(usize, Failure),
     ) -> Vec<Group> {
         let (mut map, mut failure) = (self.nodes.map(), None);
-        if pending.iter().any(|one| one.asks.is_none() && map.owner(one.slot).is_none()) {
+        if pending.iter().any(|one| one.to.is_none() && map.owner(one.slot).is_none()) {
             failure = self.nodes.refresh(&map, None, limits).err();
             map = self.nodes.map();
         }
-        let mut groups: BTreeMap<(Place, bool), Group> = BTreeMap::new();
-        for (at, Pending { slot, asks, .. }) in pending.iter().enumerate() {
-            let Some(node) = asks.clone().or_else(|| map.owner(*slot)) else {
+        let mut groups: BTreeMap<(Place, Redirected), Group> = BTreeMap::new();
+        for (at, Pending { slot, to, .. }) in pending.iter().enumerate() {
+            let owner = || map.owner(*slot).map(|node| (node, Redirected::Moved));
+            let Some((node, redirected)) = to.clone().or_else(owner) else {
                 fails(at, failure.clone().unwrap_or_else(|| Failure::Refused(Refusal::of_no_node(*slot))));
                 continue;
             };
-            let (place, asks) = (node.place, asks.is_some());
-            let group = groups.entry((place, asks));
-            group.or_insert_with(|| Group { node, asks, members: Vec::new() }).members.push(at);
+            let group = groups.entry((node.place, redirected));
+            group.or_insert_with(|| Group { node, redirected, members: Vec::new() }).members.push(at);
         }
         groups.into_values().collect()
     }
@@ -299,14 +309,15 @@ impl Backend for ClusterBackend {
         true
     }
 
-    /// On any node: each message is published on all.
-    fn listen(&self, channel: &[u8], heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
-        let nodes: Vec<_> = self.nodes.map().nodes().cloned().collect();
-        match nodes.first() {
-            Some(node) => node.backend.listen(channel, heard),
-            // A thread waits, so it has been asked before.
-            None => Err(Failure::TooLate),
-        }
+    fn listen(
+        &self,
+        place: Place,
+        channel: &[u8],
+        heard: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        let node = self.nodes.map().nodes().find(|node| node.place == place).cloned();
+        // A node that has left the cluster has no keys.
+        node.map_or(Err(Failure::TooLate), |node| node.backend.listen(place, channel, heard))
     }
 
     fn command_timeout(&self) -> Duration {

@@ -17,7 +17,7 @@ use super::slots::slot_of;
 use super::threads::on_threads;
 use super::transactions::Transactions;
 use super::trip::{TripState, Wire};
-use super::{Backend, Heard, Sent, Trip, Undecided};
+use super::{Backend, Heard, Place, Sent, Trip, Undecided};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
@@ -385,7 +385,12 @@ impl<S: Source> Backend for PooledBackend<S> {
         self.pool.opener().is_some()
     }
 
-    fn listen(&self, channel: &[u8], heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
+    fn listen(
+        &self,
+        _: Place,
+        channel: &[u8],
+        heard: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure> {
         let Some(opener) = self.pool.opener() else { unreachable!("a pool of the user's does not listen") };
         opener.listen(channel, heard)
     }

@@ -71,7 +71,7 @@ impl Engine {
         now: Now,
     ) -> Granted {
         if self.notifies(options) {
-            self.notifications.acquired(key);
+            self.notifications.of(key).acquired(key);
         }
         let holder = self.queue.hold(key, shared, &Observation::of(&lease, now));
         Granted { slot: 0, lease, protocol, holder, at: now }

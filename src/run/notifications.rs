@@ -1,7 +1,8 @@
-//! Release notifications between processes. Each key has a waiting list on the server, with the channels of the processes that wait for
+//! Release notifications between processes, on one server or node. Each key has a waiting list on the server, with the channels of the processes that wait for
 //! it. A release takes the first channel in the trip of its DEL, and publishes the key there; the process that listens wakes the head of
 //! its queue for the key. A failure here costs a waiter a poll interval and no more.
 
+mod by_node;
 mod listener;
 mod reports;
 
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Delivery, SHORT_CONNECT_WAIT};
-use crate::net::{Backend, Budget, Failure, Limits, Trip};
+use crate::net::{Backend, Budget, Failure, Limits, Place, Trip};
 use crate::report::event::EventSink;
 use crate::rules::waiting_list::{Entry, Owed, Waiting};
 use crate::rules::{Command, Reply, Request};
@@ -19,6 +20,7 @@ use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
 use crate::wait::{Hint, WaitQueue};
+pub(super) use by_node::NotificationsByNode;
 use reports::describe;
 
 /// How long a server is left alone that has refused, and how often it is reported at most.
@@ -34,10 +36,12 @@ const MANY: usize = 128;
 /// Before this version, a push removes a list that has a time to live.
 const PUSHES_KEEP_A_LIST: Version = Version::new(2, 2, 0);
 
-/// The notifications of a locker.
+/// The notifications of a server.
 pub(super) struct Notifications {
     backend: Arc<dyn Backend>,
     queue: Arc<WaitQueue<Delivery>>,
+    /// Which server, where there are several.
+    place: Place,
     /// What this process listens on.
     channel: Vec<u8>,
     state: Mutex<Lists>,
@@ -79,10 +83,12 @@ pub(super) enum Passed {
 }
 
 impl Notifications {
-    /// `random` names this locker's channel.
-    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, random: u64) -> Self {
-        let channel = format!("setnx-lock:wake-up:{random:x}").into_bytes();
-        Self { backend, queue, channel, state: Mutex::default() }
+    /// `random` names this locker's channels.
+    fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, random: u64, place: Place) -> Self {
+        // What is published on one node of a cluster is heard on all.
+        let of_node = if place == Place::ONLY { String::new() } else { format!(":{place}") };
+        let channel = format!("setnx-lock:wake-up:{random:x}{of_node}").into_bytes();
+        Self { backend, queue, place, channel, state: Mutex::default() }
     }
 
     /// Returns what goes with a look at a key that is waited for; `None` if the process is listed there, or cannot be notified.

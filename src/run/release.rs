@@ -169,7 +169,7 @@ impl Engine {
         // The threads that it was left to may have given up meanwhile.
         let is_left_here = released && !matches!(turn, Successor::Ends(_));
         if is_left_here && self.notifies(options) && !self.queue.is_waited_for(key) {
-            self.notifications.was_left_to_none(key);
+            self.notifications.of(key).was_left_to_none(key);
         }
         outcome
     }
@@ -192,12 +192,12 @@ impl Engine {
         now: Uptime,
     ) -> Ending {
         if let Successor::Ends(taking) = turn {
-            self.notifications.sent_next(key, taking, taken.as_ref());
+            self.notifications.of(key).sent_next(key, taking, taken.as_ref());
         }
         let passed = match taken {
             // Also if the key holds another's value: the process that is notified then looks, and enters the list again.
             Some(taken) if released || taken.is_ok() => {
-                self.notifications.pass_on(key, taken, self.budget(Some(now)), &self.observer)
+                self.notifications.of(key).pass_on(key, taken, self.budget(Some(now)), &self.observer)
             }
             _ => Passed::ToNone,
         };
@@ -206,7 +206,9 @@ impl Engine {
             Successor::Passes | Successor::Comes => Ending::Hint(Hint::Freed),
             Successor::Yields => Ending::NextSlice(Hint::Freed),
             Successor::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
-            Successor::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
+            Successor::Ends(_) if self.notifications.of(key).is_listed(key) => {
+                Ending::Notification(Hint::Freed)
+            }
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
             Successor::Ends(_) => Ending::NextSlice(Hint::Changed),
         }
@@ -223,7 +225,7 @@ impl Engine {
             if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
                 return Successor::Passes;
             }
-            if let Some(taking) = self.notifications.next(key, slice.is_some()) {
+            if let Some(taking) = self.notifications.of(key).next(key, slice.is_some()) {
                 return Successor::Ends(taking);
             }
         }

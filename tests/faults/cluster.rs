@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::redis::RedisResult;
+use setnx_lock::redis::{self, RedisResult};
 use setnx_lock::{
     Error, Key, Lock, LockGuard, LockOptions, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock,
     Semaphore,
@@ -37,11 +37,18 @@ fn locker(cluster: &Cluster) -> Result<Locker, Error> {
     builder.connect_timeout(millis(500)).command_timeout(Duration::from_secs(1)).build()
 }
 
+/// One that writes nothing but the locks, their counters and lists.
+fn unnamed(cluster: &Cluster) -> Result<Locker, Error> {
+    Locker::cluster_builder(cluster.addresses())?.retry_for(LONG).build()
+}
+
 /// One cluster for all, since it takes seconds to start.
 fn a_cluster_has_each_key_on_its_node_and_follows_it() -> Outcome {
     let mut cluster = Cluster::start(DOWN_AFTER)?;
     keys_beside_a_key_are_on_its_node(&cluster)?;
     several_keys_are_held_wherever_they_are(&cluster)?;
+    the_process_that_has_waited_longest_is_next(&cluster)?;
+    a_waiting_list_is_where_it_is(&cluster)?;
     a_counter_is_where_it_is(&cluster)?;
     a_slot_moves_while_its_locks_are_taken(&cluster)?;
     a_node_that_is_killed_is_followed_by_its_replica(&mut cluster)
@@ -170,9 +177,71 @@ fn is_not_ready(error: &Error) -> bool {
     matches!(error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::NotReady)
 }
 
+/// Processes are notified in the order in which they have come, whichever node has the key. One that is gone is found out.
+fn the_process_that_has_waited_longest_is_next(cluster: &Cluster) -> Outcome {
+    let lockers = (0..4).map(|_| locker(cluster)).collect::<Result<Vec<_>, _>>()?;
+    for n in 0..KEYS {
+        let key = format!("{{ordered:{n}}}");
+        let list = format!("{key}:setnx-lock:waiters");
+        let owner = cluster.owner(cluster.slot(&key)?)?;
+        let listed = |count: usize| {
+            let length = || cluster.ask::<usize>(owner, redis::cmd("LLEN").arg(&list));
+            until("the waiters are listed", || length().is_ok_and(|length| length == count));
+        };
+        let locks = lockers.iter().map(|locker| Lock::new(locker, key.as_str(), NOTIFIED));
+        let locks = locks.collect::<Result<Vec<_>, _>>()?;
+        let mut held = locks[0].lock()?;
+        let () = cluster.ask(owner, redis::cmd("RPUSH").arg(&list).arg("setnx-lock:wake-up:gone"))?;
+        let mut waiters = Vec::new();
+        for lock in &locks[1..] {
+            waiters.push(Waiter::of(lock));
+            listed(1 + waiters.len());
+        }
+        for next in 0..waiters.len() {
+            held.release()?;
+            held = waiters[next].came()?;
+            listed(waiters.len() - 1 - next);
+            assert!(waiters[next + 1..].iter().all(Waiter::still_waits), "{key}: not in their order");
+        }
+        held.release()?;
+    }
+    Ok(())
+}
+
+/// While a slot moves, the lock's key may have moved, and the list of its waiters not. Each is used where it is.
+fn a_waiting_list_is_where_it_is(cluster: &Cluster) -> Outcome {
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+        let key = format!("{{listed:{protocol:?}}}");
+        let list = format!("{key}:setnx-lock:waiters");
+        let slot = cluster.slot(&key)?;
+        let first = cluster.owner(slot)?;
+        let path = [first, (first + 1) % 3];
+        let lock = || Lock::new(&unnamed(cluster)?, key.as_str(), NOTIFIED.protocol(protocol));
+        let listed = |count: usize| {
+            let length = || cluster.ask::<usize>(first, redis::cmd("LLEN").arg(&list));
+            until("the waiters are listed", || length().is_ok_and(|length| length == count));
+        };
+        let held = lock()?.lock()?;
+        let before = Waiter::of(&lock()?);
+        listed(1);
+        cluster.begin_to_move(slot, path)?;
+        cluster.move_key(&key, path)?;
+        let meanwhile = Waiter::of(&lock()?);
+        listed(2);
+        held.release()?;
+        let held = before.came()?;
+        listed(1);
+        cluster.move_key(&list, path)?;
+        held.release()?;
+        meanwhile.came()?.release()?;
+        cluster.end_move(slot, path)?;
+    }
+    Ok(())
+}
+
 /// While a slot moves, a lock's key and its counter are on two nodes. Neither is taken for what the other is.
 fn a_counter_is_where_it_is(cluster: &Cluster) -> Outcome {
-    let locker = locker(cluster)?;
+    let locker = unnamed(cluster)?;
     for protocol in [Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
         for moves_first in ["the counter", "the key"] {
             let key = format!("{{counted:{protocol:?}}}");

@@ -78,17 +78,18 @@ impl Nodes {
         Arc::new(Node { backend: backend.in_cluster(), place: Place::numbered(number) })
     }
 
-    /// Notes that a slot is another node's.
-    pub(super) fn moved(self: &Arc<Self>, slot: u16, address: &Address, limits: &Limits<'_>) {
+    /// Notes that a slot is another node's, and returns that.
+    pub(super) fn moved(self: &Arc<Self>, slot: u16, address: &Address, limits: &Limits<'_>) -> Arc<Node> {
         let seen = self.map();
         if seen.address_of(slot) == Some(address) {
-            return;
+            return self.node_at(address);
         }
         // If no node answers, the next look finds out.
         let _ = self.refresh(&seen, Some(address), limits);
         let node = self.node_at(address);
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::make_mut(&mut map).set_owner(slot, address, node);
+        Arc::make_mut(&mut map).set_owner(slot, address, Arc::clone(&node));
+        node
     }
 
     /// Has the nodes asked, this one first, which has which slot, unless they were since `seen` was read, or just now. They are asked on a thread

@@ -232,6 +232,7 @@ impl<'a> Wait<'a> {
             if notifies {
                 self.engine
                     .notifications
+                    .of(self.key)
                     .left(self.key, hint == Some(Hint::Freed) || self.has_unused_release.get());
             }
         }

@@ -46,7 +46,7 @@ impl Notifications {
         let mut pause = RETRY[0];
         let mut swept_at = clock::uptime();
         loop {
-            let listened = self.backend.listen(&self.channel, &mut |heard| {
+            let listened = self.backend.listen(self.place, &self.channel, &mut |heard| {
                 match heard {
                     Heard::Subscribed => self.subscribed(),
                     Heard::Message(key) => self.notified(&Key::from(key)),
@@ -64,6 +64,10 @@ impl Notifications {
                 Err(failure) => failure,
             };
             self.lock().listening = false;
+            // Other nodes may have the keys by now.
+            if !self.sweep(clock::uptime()) {
+                return;
+            }
             if !mem::replace(&mut self.lock().listening_reported, true) {
                 let reason =
                     format!("cannot wait for them, so waiters of this process poll: {}", describe(&failure));
@@ -107,17 +111,26 @@ impl Notifications {
         self.pass_on_unused(key);
     }
 
-    /// Forgets the keys that no thread waits for any more. Returns whether some are left; if not, the thread ends.
+    /// Looks from time to time which keys are still waited for. Returns whether some are; if not, the thread ends.
     fn goes_on(&self, swept_at: &mut Uptime) -> bool {
         let now = clock::uptime();
         if now.since(*swept_at) < SWEPT_EVERY {
             return true;
         }
         *swept_at = now;
-        let mut left = Vec::new();
+        self.sweep(now)
+    }
+
+    /// Forgets the keys that no thread waits for any more, or that another node has. Returns whether some are left; if not, the thread ends.
+    fn sweep(&self, now: Uptime) -> bool {
+        let (mut left, mut moved) = (Vec::new(), Vec::new());
         let mut state = self.lock();
         state.keys.retain(|key, waited| {
-            let stays = now.since(waited.at) < LINGER || self.queue.is_waited_for(key);
+            let is_here = self.backend.place(key) == self.place;
+            if !is_here {
+                moved.push(key.clone());
+            }
+            let stays = is_here && (now.since(waited.at) < LINGER || self.queue.is_waited_for(key));
             if !stays && waited.entry.is_listed() {
                 left.push(key.clone());
             }
@@ -130,6 +143,10 @@ impl Notifications {
         drop(state);
         // If that fails, a release finds out that no client listens.
         let _ = left.iter().try_for_each(|key| self.leave(key));
+        for key in &moved {
+            // Its head enters the list as a listener of the other node.
+            self.queue.notify(key, Hint::Changed);
+        }
         !ends
     }
 

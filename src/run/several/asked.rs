@@ -102,7 +102,7 @@ impl<'a> Asked<'a> {
         let WaitAll { engine, wanted, .. } = self.all;
         let is_busy = |key: &Key| {
             let is_left =
-                || engine.notifies(wanted.options) && engine.notifications.head_start(key).is_some();
+                || engine.notifies(wanted.options) && engine.notifications.of(key).head_start(key).is_some();
             self.all.may_wait() && (!engine.queue.is_idle(key) || is_left())
         };
         let rest = wanted.keys.iter().zip(&self.answers).skip(index);

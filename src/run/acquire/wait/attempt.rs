@@ -289,7 +289,7 @@ impl Wait<'_> {
     ) -> Result<Granted, Error> {
         let (key, options, now) = (self.lock_key(slot), self.options, known.now);
         if self.notifies() {
-            self.engine.notifications.acquired(key);
+            self.engine.notifications.of(key).acquired(key);
         }
         let observation = Observation::of(&lease, now);
         let shared = self.slots.map_or(self.shared, |(_, queue)| Some(queue));

@@ -12,7 +12,7 @@ use crate::wait::Ticket;
 impl Wait<'_> {
     /// Until when this thread leaves the lock to a process that was just notified.
     pub(super) fn head_start(&self) -> Option<Uptime> {
-        if self.notifies() { self.engine.notifications.head_start(self.key) } else { None }
+        if self.notifies() { self.engine.notifications.of(self.key).head_start(self.key) } else { None }
     }
 
     /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
@@ -22,6 +22,7 @@ impl Wait<'_> {
             return None;
         }
         let Engine { notifications, queue, observer, .. } = self.engine;
+        let notifications = notifications.of(self.key);
         notifications.want(self.key, observer);
         if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
     }
@@ -54,6 +55,7 @@ impl Wait<'_> {
         let Engine { notifications, observer, .. } = self.engine;
         loop {
             let (reply, entered) = session.look(waiting.clone(), now);
+            let notifications = notifications.of(self.key);
             if !notifications.entered(self.key, &waiting, entered, observer) {
                 return reply;
             }
