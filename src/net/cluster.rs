@@ -106,6 +106,10 @@ impl ClusterBackend {
                 sent[at].replace(outcome);
                 trips[at] = sent[at].again(&trips[at]);
                 let Some(next) = next else { continue };
+                if next != Next::Wait {
+                    // The nodes answer, and agree in a moment.
+                    waits_until = limits.connected_by;
+                }
                 let mut to = None;
                 match next {
                     Next::Wait => {
@@ -114,19 +118,17 @@ impl ClusterBackend {
                     }
                     Next::Split => {
                         sent[at] = Sent::failed(&trips[at], Failure::Refused(Refusal::of_moving(slot)));
-                        waits_until = limits.connected_by;
                     }
+                    // What others are told meanwhile says nothing about this one.
                     Next::Moved(address) => {
-                        // What others are told meanwhile says nothing about this one.
                         to = Some((self.nodes.moved(slot, &address, &limits), Redirected::Moved));
-                        at_once = true;
                     }
                     Next::Ask(address) => {
                         trips[at].behind = None;
                         to = Some((self.nodes.node_at(&address), Redirected::Ask));
-                        at_once = true;
                     }
                 }
+                at_once |= to.is_some();
                 again.push(Pending { at, slot, to });
             }
             redirections += 1;

@@ -128,6 +128,11 @@ impl Cluster {
 
     /// Has a slot move from one master to another. No key does yet.
     pub fn begin_to_move(&self, slot: u16, [from, to]: [usize; 2]) -> RedisResult<()> {
+        // The new owner's claim counts by its epoch, which has to be the highest.
+        self.until(|all| {
+            let epoch = |node: &RedisServer| field(node, "cluster_current_epoch").unwrap_or_default();
+            all.nodes.iter().all(|node| epoch(node) == epoch(&all.nodes[to]))
+        });
         let [source, target] = [from, to].map(|at| &self.nodes[at]);
         let () = ask(target, &set_slot(slot, "IMPORTING", source)?)?;
         ask(source, &set_slot(slot, "MIGRATING", target)?)
