@@ -27,6 +27,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             connections_to_an_earlier_master_are_not_used,
             busy_connections_to_an_earlier_master_are_left,
             a_sentinel_that_has_not_heard_of_a_failover_is_passed_over,
+            sentinels_that_were_set_up_anew_are_a_majority,
+            a_sentinel_with_a_huge_epoch_is_outvoted,
             a_new_master_settles_while_locks_are_extended_and_released,
             a_waiter_listens_to_the_next_master,
             settling_needs_sentinels,
@@ -182,6 +184,9 @@ fn busy_connections_to_an_earlier_master_are_left() -> Outcome {
                     match lock.lock() {
                         Ok(held) => drop(held),
                         Err(error) if error.is_transient() => {}
+                        // The Sentinel is told of the next master in two steps.
+                        Err(Error::Refused { refusal, .. })
+                            if refusal.kind() == RefusalKind::NoSuchMaster => {}
                         Err(error) => return Err(error),
                     }
                     rounds.fetch_add(1, Ordering::Relaxed);
@@ -212,9 +217,7 @@ fn busy_connections_to_an_earlier_master_are_left() -> Outcome {
 /// It names the old master, which goes on as one.
 fn a_sentinel_that_has_not_heard_of_a_failover_is_passed_over() -> Outcome {
     let (server, next) = (RedisServer::start()?, RedisServer::start()?);
-    let epoch =
-        |epoch: u32| format!("sentinel config-epoch {MASTER} {epoch}\nsentinel current-epoch {epoch}");
-    let (old, new) = (sentinel_of(&server, &epoch(1))?, sentinel_of(&next, &epoch(2))?);
+    let (old, new) = (in_epoch(&server, 1)?, in_epoch(&next, 2)?);
     let locker = Locker::sentinel_builder([new.url(), old.url()], MASTER)?.retry_for(LONG).build()?;
     let lock = Lock::new(&locker, "epoch", expiring())?;
     lock.lock()?.release()?;
@@ -229,6 +232,57 @@ fn a_sentinel_that_has_not_heard_of_a_failover_is_passed_over() -> Outcome {
     new.thaw();
     let held = lock.lock()?;
     assert_eq!([server.say(&["EXISTS", "epoch"])?, next.say(&["EXISTS", "epoch"])?], [":0", ":1"]);
+    held.release()?;
+    Ok(())
+}
+
+/// A Sentinel that says that this server is the master, in this epoch.
+fn in_epoch(server: &RedisServer, epoch: u64) -> io::Result<RedisServer> {
+    let config = format!("sentinel config-epoch {MASTER} {epoch}\nsentinel current-epoch {epoch}");
+    sentinel_of(server, &config)
+}
+
+/// Two of three listed Sentinels count from the beginning, and the third is gone: the master is found again.
+fn sentinels_that_were_set_up_anew_are_a_majority() -> Outcome {
+    let (server, elsewhere) = (RedisServer::start()?, RedisServer::start()?);
+    let mut before = (0..3).map(|_| in_epoch(&server, 7)).collect::<io::Result<Vec<_>>>()?;
+    let addresses: Vec<String> = before.iter().map(RedisServer::url).collect();
+    let locker = Locker::sentinel_builder(addresses, MASTER)?.retry_for(LONG).build()?;
+    let lock = Lock::new(&locker, "anew", expiring())?;
+    lock.lock()?.release()?;
+    before[0].stop();
+    // One of them alone does not count, whoever else may say what.
+    for (sentinel, master) in [(1, &server), (2, &elsewhere)] {
+        before[sentinel].restart_with(&monitoring(master))?;
+    }
+    thread::sleep(Duration::from_millis(1100));
+    let error = lock.try_lock().expect_err("no majority agrees");
+    let text = chain(&error);
+    for (sentinel, master) in [(1, &server), (2, &elsewhere)] {
+        let view = format!("{} calls {} the master in epoch 0", before[sentinel].address(), master.address());
+        assert!(text.contains(&view) && text.contains("before epoch 7"), "{text}");
+    }
+    before[2].restart_with(&monitoring(&server))?;
+    lock.lock()?.release()?;
+    assert_eq!(elsewhere.say(&["DBSIZE"])?, ":0");
+    Ok(())
+}
+
+fn monitoring(server: &RedisServer) -> String {
+    format!("sentinel monitor {MASTER} 127.0.0.1 {} 1", server.port())
+}
+
+/// One Sentinel of three names a replica, in an epoch that none has ever reached.
+fn a_sentinel_with_a_huge_epoch_is_outvoted() -> Outcome {
+    let server = RedisServer::start()?;
+    // Of another master: a replica of this one would tell the other Sentinels of the epoch.
+    let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", closed_port()?))?;
+    let huge = in_epoch(&replica, 1 << 60)?;
+    let others = [in_epoch(&server, 3)?, in_epoch(&server, 3)?];
+    let addresses = [huge.url(), others[0].url(), others[1].url()];
+    let locker = Locker::sentinel_builder(addresses, MASTER)?.retry_for(LONG).build()?;
+    let held = Lock::new(&locker, "outvoted", expiring())?.lock()?;
+    assert_eq!(server.say(&["EXISTS", "outvoted"])?, ":1");
     held.release()?;
     Ok(())
 }

@@ -150,7 +150,7 @@ impl Nodes {
         let turn = if first.is_some() { 0 } else { self.turns.fetch_add(1, Ordering::Relaxed) };
         let deadline = clock::uptime().after(self.opener.connect_timeout);
         let all = ("the nodes of the cluster", clients.as_slice());
-        let (told, _): (Vec<Range>, _) = ask_in_turn(all, turn, deadline, &self.opener.looks, slot_map::ask)?;
+        let told: Vec<Range> = ask_in_turn(all, turn, deadline, &self.opener.looks, slot_map::ask)?;
         let node = |address: &Address| map.node(address).unwrap_or_else(|| self.new_node(address));
         let told = Arc::new(SlotMap::of(&told, node));
         *self.map.lock().unwrap_or_else(PoisonError::into_inner) = told;

@@ -81,7 +81,7 @@ impl<N: Clone> SlotMap<N> {
 }
 
 /// Asks a node which has which slot.
-pub(super) fn ask(client: &Client, mut node: Handshake<'_>) -> Result<Vec<Range>, ConnectError> {
+pub(super) fn ask(client: &Client, _: usize, mut node: Handshake<'_>) -> Result<Vec<Range>, ConnectError> {
     let told = node.send(cmd("CLUSTER").arg("SLOTS")).map_err(|error| match error {
         ConnectError::Refused(refusal)
             if matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::Other) =>

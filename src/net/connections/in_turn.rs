@@ -11,7 +11,7 @@ use crate::net::errors::{ConnectError, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
 
-/// Returns what one of these has answered, beginning at this place, counted on without end, and the place of the one that has. `all` names
+/// Returns what one of these has answered, beginning at this place, counted on without end. `ask` is told the place of each. `all` names
 /// them, for the error if none answers.
 ///
 /// # Errors
@@ -22,17 +22,18 @@ pub(in crate::net) fn ask_in_turn<T>(
     first: usize,
     deadline: Uptime,
     looks: &Arc<Looks>,
-    ask: impl Fn(&Client, Handshake<'_>) -> Result<T, ConnectError>,
-) -> Result<(T, usize), ConnectError> {
+    ask: impl Fn(&Client, usize, Handshake<'_>) -> Result<T, ConnectError>,
+) -> Result<T, ConnectError> {
     let (mut refusal, mut passes, mut failures) = (None, false, Vec::new());
     for (left, at) in (1..=clients.len()).rev().zip(first..) {
-        let client = &clients[at % clients.len()];
+        let at = at % clients.len();
+        let client = &clients[at];
         let address = client.get_connection_info().addr().to_string();
         // One that hangs leaves time for the others, and for what is done with the answer.
         let share = u32::try_from(left + 1).unwrap_or(u32::MAX);
         let limit = in_steps(deadline.since(clock::uptime()) / share);
-        match handshake::log_in(client, &address, limit, looks).and_then(|session| ask(client, session)) {
-            Ok(answer) => return Ok((answer, at)),
+        match handshake::log_in(client, &address, limit, looks).and_then(|session| ask(client, at, session)) {
+            Ok(answer) => return Ok(answer),
             Err(error) => {
                 failures.push(error.to_string());
                 match error {

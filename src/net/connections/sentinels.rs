@@ -1,9 +1,9 @@
 //! Sentinels: they know which server is the master, and since when.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -14,7 +14,10 @@ use super::in_turn::ask_in_turn;
 use super::opener::Address;
 use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
 use crate::net::patience::Looks;
-use crate::values::clock::Uptime;
+use crate::values::clock::{self, Uptime};
+
+/// How long after a failover a Sentinel may not have heard of it: they tell each other every two seconds.
+const HEARD_WITHIN: Duration = Duration::from_secs(4);
 
 /// The Sentinels of one master.
 pub(crate) struct Sentinels {
@@ -23,10 +26,31 @@ pub(crate) struct Sentinels {
     name: String,
     /// Which is asked first, counted on without end: the one that was right last.
     first: AtomicUsize,
-    /// The highest epoch of the configuration that one has told: those with a lower one have not heard of a failover.
-    epoch: AtomicU64,
+    state: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// The highest epoch of the configuration that one has told, and when: those with a lower one have not heard of a failover, or were set
+    /// up anew.
+    epoch: u64,
+    raised: Option<Uptime>,
     /// Where a master was found last.
-    found: Mutex<Option<Address>>,
+    found: Option<Address>,
+    /// Which Sentinel named a master that was none, and which.
+    wrong: Option<(usize, Address)>,
+}
+
+/// What a Sentinel says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct View {
+    /// Which Sentinel.
+    asked: usize,
+    master: Address,
+    /// For how long it has been the master, if the Sentinel knows.
+    since: Option<Duration>,
+    /// `None` before 2.8.
+    epoch: Option<u64>,
 }
 
 /// A server that a Sentinel calls the master.
@@ -38,40 +62,77 @@ pub(super) struct Master {
     asked: usize,
 }
 
+impl From<View> for Master {
+    fn from(View { asked, master: address, since, .. }: View) -> Self {
+        Self { address, since, asked }
+    }
+}
+
 impl Sentinels {
     pub(crate) fn new(clients: Vec<Client>, name: String) -> Self {
-        Self {
-            clients,
-            name,
-            first: AtomicUsize::default(),
-            epoch: AtomicU64::default(),
-            found: Mutex::default(),
-        }
+        Self { clients, name, first: AtomicUsize::default(), state: Mutex::default() }
     }
 
-    /// Asks where the master is, and for how long it has been there.
+    /// Asks where the master is, and for how long it has been there: the first Sentinel whose view is not older than any before; or the majority
+    /// of all, if those that answer have an older one.
     pub(super) fn master(&self, deadline: Uptime, looks: &Arc<Looks>) -> Result<Master, ConnectError> {
         let all = format!("the Sentinels of \"{}\"", self.name);
         let first = self.first.load(Ordering::Relaxed);
-        let outdated = Cell::new(0);
-        let ask = |client: &Client, session: Handshake<'_>| self.ask(client, session, &outdated);
+        let passed_over = RefCell::new(Vec::new());
+        let ask = |client: &Client, at, session: Handshake<'_>| {
+            let view = self.ask(client, at, session)?;
+            self.take(&view).map_err(|why| {
+                let address = client.get_connection_info().addr().to_string();
+                passed_over.borrow_mut().push(view.clone());
+                ConnectError::Failed(TransportError::at(&address, io::ErrorKind::NotConnected, &why))
+            })?;
+            Ok(view)
+        };
         let asked = ask_in_turn((&all, self.clients.as_slice()), first, deadline, looks, ask);
-        if outdated.get() == self.clients.len() {
-            // All have been told of the master anew, and count from the beginning.
-            self.epoch.store(0, Ordering::Relaxed);
+        let view = match asked {
+            Ok(view) => view,
+            Err(error) => self.outvoted(passed_over.into_inner()).ok_or(error)?,
+        };
+        self.first.store(view.asked, Ordering::Relaxed);
+        Ok(view.into())
+    }
+
+    /// Notes the epoch of a view. Returns why it is not taken, if so.
+    fn take(&self, view: &View) -> Result<(), String> {
+        let View { asked, master: (host, port), epoch, .. } = view;
+        let mut known = self.known();
+        if known.wrong.as_ref().is_some_and(|(from, master)| (from, master) == (asked, &view.master)) {
+            return Err(format!(" still calls {host}:{port} the master, which was none a moment ago"));
         }
-        let ((address, since), asked) = asked?;
-        self.first.store(asked, Ordering::Relaxed);
-        Ok(Master { address, since, asked })
+        let Some(epoch) = *epoch else { return Ok(()) };
+        if epoch < known.epoch {
+            let before = known.epoch;
+            return Err(format!(
+                " calls {host}:{port} the master in epoch {epoch}, before epoch {before} that another has told: it has not heard of the last \
+                 failover yet, or was set up anew, which counts once a majority of the Sentinels agrees"
+            ));
+        }
+        if epoch > known.epoch {
+            (known.epoch, known.raised) = (epoch, Some(clock::uptime()));
+        }
+        Ok(())
+    }
+
+    /// Returns the view of the majority if that counts from now on, of views that were not taken; else one that no newer view stands against.
+    fn outvoted(&self, views: Vec<View>) -> Option<View> {
+        let mut known = self.known();
+        let time = known.raised.map(|raised| clock::uptime().since(raised));
+        if let Some(view) = majority(&views, self.clients.len(), time) {
+            known.epoch = view.epoch?;
+            (known.raised, known.wrong) = (Some(clock::uptime()), None);
+            return Some(view.clone());
+        }
+        let is_new = |view: &View| view.epoch.is_none_or(|epoch| epoch >= known.epoch);
+        views.into_iter().find(is_new)
     }
 
     /// Returns what one Sentinel says.
-    fn ask(
-        &self,
-        client: &Client,
-        mut session: Handshake<'_>,
-        outdated: &Cell<usize>,
-    ) -> Result<(Address, Option<Duration>), ConnectError> {
+    fn ask(&self, client: &Client, asked: usize, mut session: Handshake<'_>) -> Result<View, ConnectError> {
         let address = || client.get_connection_info().addr().to_string();
         let failed =
             |error: &RedisError| ConnectError::Failed(TransportError::on(&address(), Duration::ZERO, error));
@@ -84,31 +145,23 @@ impl Sentinels {
         })?;
         let found = redis::from_redis_value::<Option<Address>>(reply);
         let ignorant = || ConnectError::Refused(Refusal::of_ignorant(&address(), &self.name));
-        let found = found.map_err(|error| failed(&error.into()))?.ok_or_else(ignorant)?;
+        let master = found.map_err(|error| failed(&error.into()))?.ok_or_else(ignorant)?;
         // In a failover it calls the new master so before it counts from there.
         let told = match session.send(cmd("SENTINEL").arg("MASTER").arg(&self.name)) {
             // Before 2.8 it tells less.
-            Err(ConnectError::Refused(_)) => return Ok((found, None)),
+            Err(ConnectError::Refused(_)) => return Ok(View { asked, master, since: None, epoch: None }),
             told => redis::from_redis_value::<HashMap<String, String>>(told?),
         };
         let told = told.map_err(|error| failed(&error.into()))?;
-        let epoch = told.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(u64::MAX);
-        if epoch < self.epoch.fetch_max(if epoch == u64::MAX { 0 } else { epoch }, Ordering::Relaxed) {
-            outdated.set(outdated.get() + 1);
-            let what = " has not heard of the last failover yet";
-            return Err(ConnectError::Failed(TransportError::at(
-                &address(),
-                io::ErrorKind::NotConnected,
-                what,
-            )));
-        }
-        let since = since_when(&told, &found);
-        Ok((found, since))
+        let epoch = told.get("config-epoch").and_then(|epoch| epoch.parse().ok());
+        let since = since_when(&told, &master);
+        Ok(View { asked, master, since, epoch })
     }
 
     /// Describes why the server is no master, or cannot be reached, and has another Sentinel asked next.
     pub(super) fn was_wrong(&self, master: &Master, error: ConnectError) -> ConnectError {
         self.first.store(master.asked + 1, Ordering::Relaxed);
+        self.known().wrong = Some((master.asked % self.clients.len(), master.address.clone()));
         match error {
             // A failover is under way, which passes.
             ConnectError::Replica { address, .. } => {
@@ -121,19 +174,33 @@ impl Sentinels {
 
     /// Notes where the master is. Returns true if another server was, before.
     pub(super) fn was_right(&self, master: &Master) -> bool {
-        let address = master.address.clone();
-        let before = self.found.lock().unwrap_or_else(PoisonError::into_inner).replace(address);
+        let mut known = self.known();
+        known.wrong = None;
+        let before = known.found.replace(master.address.clone());
         before.is_some_and(|before| before != master.address)
     }
 
     /// Returns where the master was found last, or its name.
     pub(super) fn address(&self) -> String {
-        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*found {
+        match &self.known().found {
             Some((host, port)) => ConnectionAddr::Tcp(host.clone(), *port).to_string(),
             None => format!("the master \"{}\"", self.name),
         }
     }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the view in which the majority of all listed Sentinels agree. Unless that are all, it counts only `time` after a higher epoch was
+/// told: before, they may not have heard of a failover.
+fn majority(views: &[View], listed: usize, time: Option<Duration>) -> Option<&View> {
+    let agrees = |one: &View, other: &View| (&one.master, one.epoch) == (&other.master, other.epoch);
+    let votes = |view: &&View| views.iter().filter(|other| agrees(view, other)).count();
+    let view = views.iter().filter(|view| view.epoch.is_some()).find(|view| 2 * votes(view) > listed)?;
+    let have_heard = time.is_none_or(|time| time >= HEARD_WITHIN);
+    (have_heard || votes(&view) == listed).then_some(view)
 }
 
 /// Returns for how long the server at this address has been the master, as a Sentinel describes it.
@@ -154,5 +221,32 @@ impl fmt::Debug for Sentinels {
             .field("addresses", &addresses.collect::<Vec<_>>())
             .field("found", &self.address())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(port: u16, epoch: u64) -> View {
+        View { asked: 0, master: ("a".to_owned(), port), since: None, epoch: Some(epoch) }
+    }
+
+    #[test]
+    fn a_majority_of_all_that_are_listed_counts_once_each_may_have_heard() {
+        let long = Some(HEARD_WITHIN);
+        let chosen = |views: &[View], time| majority(views, 3, time).map(|view| view.master.1);
+        assert_eq!(chosen(&[view(1, 0), view(1, 0)], long), Some(1));
+        assert_eq!(chosen(&[view(2, 9), view(1, 0), view(1, 0)], long), Some(1), "one is outvoted");
+        assert_eq!(chosen(&[view(1, 0), view(1, 0)], Some(HEARD_WITHIN / 2)), None);
+        assert_eq!(
+            chosen(&[view(1, 0), view(1, 0), view(1, 0)], Some(Duration::ZERO)),
+            Some(1),
+            "all say so"
+        );
+        for minority in [&[view(1, 0)][..], &[view(1, 0), view(2, 0)], &[view(1, 0), view(1, 1), view(2, 1)]]
+        {
+            assert_eq!(chosen(minority, long), None, "{minority:?}");
+        }
     }
 }
