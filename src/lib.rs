@@ -1,4 +1,5 @@
-//! Distributed locks for threaded programs on a single Redis server, 1.2 or newer. No Lua, `SET NX PX` or `TIME` needed.
+//! Distributed locks for threaded programs on Redis 1.2 or newer: one server, a master that Sentinels know, a cluster, or a quorum.
+//! No Lua, `SET NX PX` or `TIME` needed.
 //! Keys and values are those of the Ruby gem redis-objects, so Rust and Ruby programs exclude each other.
 //!
 //! ```no_run

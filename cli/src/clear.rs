@@ -22,7 +22,7 @@ pub(crate) fn clear(arguments: &Clear) -> Result<ExitCode, Failure> {
     }
     let target = Target::of(&arguments.server)?;
     match (&arguments.key, &arguments.expired) {
-        (Some(key), _) => clear_one(arguments, &mut target.connect()?, key),
+        (Some(key), _) => clear_one(arguments, &mut target.connect_for(key)?, key),
         (None, Some(pattern)) => sweep::sweep(arguments, &target, pattern.as_bytes()),
         (None, None) => Err(Failure::usage("which key?")),
     }

@@ -17,7 +17,7 @@ pub(crate) const USAGE: u8 = 64;
 const SYSTEM: u8 = 71;
 
 /// Why a command of the tool failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     code: Code,
     /// None where there is nothing to say.
@@ -201,7 +201,7 @@ impl From<Refusal> for Failure {
             ),
             RefusalKind::OtherNode => with_advice(
                 &refusal,
-                "the key is on another node of the cluster; pass that node's address with --url",
+                "the key is on another node of the cluster; name the cluster with --url redis+cluster://host:port",
             ),
             _ => refused_words(&refusal),
         };

@@ -8,7 +8,7 @@ use serde::Serialize;
 use setnx_lock::chrono::{DateTime, SecondsFormat, Utc};
 use setnx_lock::{Key, LockState};
 
-pub(crate) use read::{detail, details, locks, may_be_a_locks};
+pub(crate) use read::{detail, details, details_of_each, locks, may_be_a_locks};
 
 /// How much of a value is shown that is no lock's, in bytes.
 const SHOWN: usize = 60;

@@ -20,9 +20,9 @@ use crate::server::{Raw, Target};
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
-    let mut raw = Target::of(&arguments.server)?.connect_for_keys(arguments.keys)?;
+    let mut servers = Target::of(&arguments.server)?.connect_for_keys(arguments.keys)?;
     loop {
-        let reports = found(&mut raw, arguments.pattern.as_bytes(), arguments.keys)?;
+        let reports = found(&mut servers, arguments.pattern.as_bytes(), arguments.keys)?;
         let (now, mut out) = (keys::now(), anstream::stdout().lock());
         if arguments.json {
             for report in &reports {
@@ -42,19 +42,31 @@ pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
 }
 
 /// Finds the locks under a pattern, those that expire first at the top, and shows progress on a terminal.
-pub(crate) fn found(raw: &mut Raw, pattern: &[u8], keys_allowed: bool) -> Result<Vec<KeyReport>, Failure> {
-    if keys_allowed && !raw.is_since(2, 8) {
+pub(crate) fn found(
+    servers: &mut [Raw],
+    pattern: &[u8],
+    keys_allowed: bool,
+) -> Result<Vec<KeyReport>, Failure> {
+    if keys_allowed && servers.iter().any(|raw| !raw.is_since(2, 8)) {
         output::warning("KEYS blocks the server while it looks at every key");
     }
     // Drawn on a terminal only.
     let progress = ProgressBar::new_spinner();
-    let keys = keys::locks(raw, pattern, keys_allowed, |looked_at, found| {
-        progress.set_message(format!("{looked_at} keys scanned, {found} locks found"));
-        progress.tick();
-    });
+    let (mut before, mut reports) = ((0, 0), Vec::new());
+    for raw in servers {
+        let mut seen = (0, 0);
+        let keys = keys::locks(raw, pattern, keys_allowed, |looked_at, found| {
+            seen = (looked_at, found);
+            let (looked_at, found) = (before.0 + looked_at, before.1 + found);
+            progress.set_message(format!("{looked_at} keys scanned, {found} locks found"));
+            progress.tick();
+        });
+        before = (before.0 + seen.0, before.1 + seen.1);
+        for report in keys::details(raw, &keys?)? {
+            reports.push(report?);
+        }
+    }
     progress.finish_and_clear();
-    let reports = keys::details(raw, &keys?)?.into_iter().collect::<Result<Vec<_>, _>>();
-    let mut reports = reports?;
     let now = keys::now();
     reports.retain(|report| report.state(now) != State::Free);
     reports.sort_by(|a, b| {

@@ -14,6 +14,7 @@
 
 mod arguments;
 mod clear;
+mod cluster;
 mod doctor;
 mod failure;
 mod key;

@@ -88,7 +88,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
 fn contended(target: &Target, key: &Key, details: Contention) -> Failure {
     let Contention { waited, seen, .. } = details;
     // The key is read once more, for the name and the time to live.
-    let read = target.connect().and_then(|mut raw| keys::detail(&mut raw, key)).ok();
+    let read = target.connect_for(key).and_then(|mut raw| keys::detail(&mut raw, key)).ok();
     let is_free = read.as_ref().is_some_and(|report| report.found == Found::State(LockState::Absent));
     let report = read
         .filter(|_| !is_free)

@@ -10,9 +10,10 @@ use setnx_lock::redis::{
     self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
     RedisConnectionInfo, RedisError, Value, cmd,
 };
-use setnx_lock::{Locker, LockerBuilder, Refusal, RefusalKind, Version};
+use setnx_lock::{Key, Locker, LockerBuilder, Refusal, RefusalKind, Version};
 
 use crate::arguments::Server;
+use crate::cluster::{self, Masters};
 use crate::failure::Failure;
 use crate::output;
 
@@ -30,9 +31,12 @@ const REPLY: Duration = Duration::from_secs(5);
 /// How long KEYS may take, which looks at every key.
 const KEYS_REPLY: Duration = Duration::from_secs(300);
 
-/// A server, and how to log in there. Connects to nothing by itself.
+/// A server or a cluster, and how to log in there. Connects to nothing by itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Target(LockerBuilder);
+pub(crate) struct Target {
+    builder: LockerBuilder,
+    is_cluster: bool,
+}
 
 impl Target {
     /// Reads the password where there is one.
@@ -48,34 +52,87 @@ impl Target {
             None if builder.has_password() => None,
             None => env::var("REDISCLI_AUTH").ok().filter(|password| !password.is_empty()),
         };
-        Ok(Self(match password {
+        let is_cluster = server.url.contains("+cluster://");
+        let builder = match password {
             Some(password) => builder.password(&password),
             None => builder,
-        }))
+        };
+        Ok(Self { builder, is_cluster })
     }
 
     /// Returns a builder of a locker.
     pub(crate) fn locker(&self) -> LockerBuilder {
-        self.0.clone()
+        self.builder.clone()
     }
 
-    /// Connects for what a lock does not do. A replica will do, unless Sentinels know the master; of a cluster it is the first node.
+    pub(crate) fn is_cluster(&self) -> bool {
+        self.is_cluster
+    }
+
+    /// Connects for what a lock does not do. A replica will do, unless Sentinels know the master; of a cluster it is the first node that
+    /// replies.
     pub(crate) fn connect(&self) -> Result<Raw, Failure> {
-        self.connect_within(REPLY)
+        self.connect_within(REPLY).map(|(raw, _)| raw)
     }
 
-    /// The same to look at all keys; by KEYS, if that is allowed, which takes its time.
-    pub(crate) fn connect_for_keys(&self, keys_allowed: bool) -> Result<Raw, Failure> {
-        let raw = self.connect_within(if keys_allowed { KEYS_REPLY } else { REPLY })?;
-        if raw.is_in_a_cluster() {
-            output::warning("the server is a cluster node: only the keys on this node are listed");
+    /// The same to the server that has this key.
+    pub(crate) fn connect_for(&self, key: &Key) -> Result<Raw, Failure> {
+        let (mut raw, client) = self.connect_within(REPLY)?;
+        if !self.is_cluster {
+            return Ok(raw);
         }
-        Ok(raw)
+        let masters = Masters::ask(&mut raw, &client)?;
+        let place = masters.of(&mut raw, key)?;
+        self.connect_to(&masters.clients()[place], REPLY)
     }
 
-    fn connect_within(&self, reply: Duration) -> Result<Raw, Failure> {
-        let client = self.0.find_server().map_err(|error| Failure::not_found(&error))?;
-        Raw::connect(&client, reply)
+    /// The same for several keys.
+    pub(crate) fn connect_for_each(&self, keys: &[Key]) -> Result<Vec<Share>, Failure> {
+        let (mut raw, client) = self.connect_within(REPLY)?;
+        if !self.is_cluster {
+            return Ok(vec![Share { connected: Ok(raw), places: (0..keys.len()).collect() }]);
+        }
+        let masters = Masters::ask(&mut raw, &client)?;
+        let mut places: Vec<Vec<usize>> = masters.clients().iter().map(|_| Vec::new()).collect();
+        for (at, key) in keys.iter().enumerate() {
+            places[masters.of(&mut raw, key)?].push(at);
+        }
+        let each = masters.clients().iter().zip(places).filter(|(_, places)| !places.is_empty());
+        let share = |(client, places)| Share { connected: self.connect_to(client, REPLY), places };
+        Ok(each.map(share).collect())
+    }
+
+    /// The same to all servers, to look at all keys; by KEYS, if that is allowed, which takes its time.
+    pub(crate) fn connect_for_keys(&self, keys_allowed: bool) -> Result<Vec<Raw>, Failure> {
+        let reply = if keys_allowed { KEYS_REPLY } else { REPLY };
+        let (mut raw, client) = self.connect_within(reply)?;
+        if self.is_cluster {
+            let masters = Masters::ask(&mut raw, &client)?;
+            return masters.clients().iter().map(|client| self.connect_to(client, reply)).collect();
+        }
+        if raw.is_in_a_cluster() {
+            output::warning(
+                "the server is a cluster node: only the keys on this node are listed; name the cluster by redis+cluster://",
+            );
+        }
+        Ok(vec![raw])
+    }
+
+    fn connect_within(&self, reply: Duration) -> Result<(Raw, Client), Failure> {
+        let mut failed = None;
+        for client in self.builder.find_servers().map_err(|error| Failure::not_found(&error))? {
+            match self.connect_to(&client, reply) {
+                Ok(raw) => return Ok((raw, client)),
+                Err(failure) if failure.is_refusal() => return Err(failure),
+                Err(failure) => failed = Some(failure),
+            }
+        }
+        Err(failed.unwrap_or_else(|| Failure::usage("no server is named")))
+    }
+
+    fn connect_to(&self, client: &Client, reply: Duration) -> Result<Raw, Failure> {
+        let raw = Raw::connect(client, reply)?;
+        Ok(Raw { has_slots: self.is_cluster, ..raw })
     }
 }
 
@@ -93,6 +150,13 @@ fn first_line(file: &Path) -> Result<String, Failure> {
     }
 }
 
+/// Which of several keys one server has.
+pub(crate) struct Share {
+    pub(crate) connected: Result<Raw, Failure>,
+    /// The places of the keys.
+    pub(crate) places: Vec<usize>,
+}
+
 /// A connection for what a lock does not do: looking at many keys, and at what stands beside them.
 pub(crate) struct Raw {
     connection: Connection,
@@ -100,6 +164,8 @@ pub(crate) struct Raw {
     version: Version,
     /// Empty if the server does not answer INFO.
     info: InfoDict,
+    /// True if keys beside a lock's have its slot.
+    has_slots: bool,
 }
 
 impl Raw {
@@ -150,7 +216,7 @@ impl Raw {
         let connection = connection.map_err(|error| Failure::unconnected(info.addr(), &error))?;
         connection.set_read_timeout(Some(reply))?;
         connection.set_write_timeout(Some(reply))?;
-        let mut raw = Self { connection, version: OLDEST, info: InfoDict::new("") };
+        let mut raw = Self { connection, version: OLDEST, info: InfoDict::new(""), has_slots: false };
         let settings = info.redis_settings();
         if let Some(password) = settings.password() {
             let with_user = settings.username().map(|user| raw.ask(cmd("AUTH").arg(user).arg(password)));
@@ -205,6 +271,11 @@ impl Raw {
     /// Returns true if the server reports that it is a node of a cluster.
     fn is_in_a_cluster(&self) -> bool {
         self.info.get("cluster_enabled") == Some(1)
+    }
+
+    /// Returns what the names of the keys beside a lock's begin with.
+    pub(crate) fn beside(&self, key: &Key) -> Vec<u8> {
+        if self.has_slots { cluster::beside(key) } else { key.as_bytes().to_vec() }
     }
 
     /// Returns true if the server has what came with this version.

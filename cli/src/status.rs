@@ -10,7 +10,7 @@ use crate::output::{self, BOLD, GREEN, RED, YELLOW, json_line, styled};
 use crate::server::Target;
 
 pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
-    let reports = keys::details(&mut Target::of(&arguments.server)?.connect()?, &arguments.keys)?;
+    let reports = keys::details_of_each(&Target::of(&arguments.server)?, &arguments.keys)?;
     let mut out = anstream::stdout().lock();
     let mut failed = None;
     for report in reports {

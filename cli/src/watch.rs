@@ -31,7 +31,7 @@ struct Line {
 pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
     let key = &arguments.key;
     let target = Target::of(&arguments.server)?;
-    let mut connected = Some(target.connect()?);
+    let mut connected = Some(target.connect_for(key)?);
     output::note(&format!(
         "reading {key} every {}; changes between two reads appear as one",
         humantime::format_duration(arguments.interval)
@@ -55,8 +55,8 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
                     before = Some(look);
                 }
             }
-            // A server that is gone may come back; one that refuses will go on to do so.
-            Err(failure) if failure.is_refusal() => return Err(failure),
+            // A server that is gone may come back; one that refuses will go on to do so, unless the key is on another node now.
+            Err(failure) if failure.is_refusal() && !target.is_cluster() => return Err(failure),
             Err(failure) => {
                 connected = None;
                 if !std::mem::replace(&mut is_unreachable, true) {
@@ -71,7 +71,7 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
 fn read(connected: &mut Option<Raw>, target: &Target, key: &Key) -> Result<KeyReport, Failure> {
     let raw = match connected {
         Some(raw) => raw,
-        None => connected.insert(target.connect()?),
+        None => connected.insert(target.connect_for(key)?),
     };
     keys::detail(raw, key)
 }

@@ -113,7 +113,9 @@ fn a_lock_that_another_client_cleared_or_overwrote(protocol: Protocol) -> Outcom
 fn the_hand_over_is_refused(protocol: Protocol) -> Outcome {
     let scenario = Scenario::new(protocol)?;
     let cancel_token = CancelToken::new();
-    let lock = scenario.lock(QUEUED).cancelled_by(&cancel_token);
+    // It waits for memory, too.
+    let timeout = if protocol == Protocol::Classic { Duration::from_secs(5) } else { LONG };
+    let lock = scenario.lock(QUEUED.timeout(timeout)).cancelled_by(&cancel_token);
     let held = lock.lock()?;
     let next = successor(&lock);
     scenario.server.say(&["CONFIG", "SET", "maxmemory", "1"])?;

@@ -3,6 +3,7 @@
 //! | file | what it tests |
 //! |---|---|
 //! | `status`, `list`, `clear`, `watch`, `doctor` | a command |
+//! | `cluster` | all of them on a cluster |
 //! | `general` | help, errors of usage, outputs that are closed, colours; `key` |
 //! | `refused` | servers that refuse, and what is said of them |
 //! | `passwords` | where a password comes from, and that it is never printed |
@@ -11,6 +12,7 @@
 //! | `values` | writes keys as locks and other programs do |
 
 mod clear;
+mod cluster;
 mod doctor;
 mod general;
 mod list;
@@ -29,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("status", status::TESTS),
         ("list", list::TESTS),
         ("clear", clear::TESTS),
+        ("cluster", cluster::TESTS),
         ("watch", watch::TESTS),
         ("doctor", doctor::TESTS),
         ("general", general::TESTS),

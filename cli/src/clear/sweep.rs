@@ -24,8 +24,8 @@ const HELD: Duration = Duration::from_secs(5);
 /// Takes over and releases each expired lock under the pattern. That is safe on every server, since others may take it over at the same
 /// moment.
 pub(super) fn sweep(arguments: &Clear, target: &Target, pattern: &[u8]) -> Result<ExitCode, Failure> {
-    let mut raw = target.connect_for_keys(arguments.keys)?;
-    let reports = list::found(&mut raw, pattern, arguments.keys)?;
+    let mut servers = target.connect_for_keys(arguments.keys)?;
+    let reports = list::found(&mut servers, pattern, arguments.keys)?;
     let now = keys::now();
     let expired: Vec<_> = reports.into_iter().filter(|report| report.state(now) == State::Expired).collect();
     let mut out = anstream::stdout().lock();

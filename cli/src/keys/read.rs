@@ -1,6 +1,6 @@
 //! Reads what keys hold, and finds the locks among all keys.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use setnx_lock::chrono::TimeDelta;
@@ -9,7 +9,7 @@ use setnx_lock::{Key, LockState, Refusal};
 
 use super::{Found, KeyReport, now};
 use crate::failure::Failure;
-use crate::server::{Raw, accepted};
+use crate::server::{Raw, Share, Target, accepted};
 
 /// The names of the keys beside a lock's, as docs/internals.md has them.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
@@ -32,13 +32,34 @@ pub(crate) fn detail(raw: &mut Raw, key: &Key) -> Result<KeyReport, Failure> {
     reports.pop().unwrap_or_else(|| Err(Failure::system("cannot read the key", "no reply")))
 }
 
+/// Reads what these keys hold, each on the server that has it. One that is not reached costs its keys alone.
+pub(crate) fn details_of_each(
+    target: &Target,
+    keys: &[Key],
+) -> Result<Vec<Result<KeyReport, Failure>>, Failure> {
+    let mut reports = BTreeMap::new();
+    for Share { connected, places } in target.connect_for_each(keys)? {
+        let own: Vec<Key> = places.iter().map(|at| keys[*at].clone()).collect();
+        match connected.and_then(|mut raw| details(&mut raw, &own)) {
+            Ok(found) => reports.extend(places.into_iter().zip(found)),
+            Err(failure) if places.len() == keys.len() => return Err(failure),
+            Err(failure) => {
+                let each = places.into_iter().map(|at| (at, Err(failure.clone().about(&keys[at]))));
+                reports.extend(each);
+            }
+        }
+    }
+    Ok(reports.into_values().collect())
+}
+
 /// Reads what these keys hold, and what stands beside them. The server may refuse each by itself, as the node of a cluster does.
 pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyReport, Failure>>, Failure> {
     let mut reports = Vec::with_capacity(keys.len());
     for keys in keys.chunks(PER_TRIP) {
         let mut commands = Pipeline::new();
         for key in keys {
-            let beside = |suffix: &[u8]| [key.as_bytes(), suffix].concat();
+            let named = raw.beside(key);
+            let beside = |suffix: &[u8]| [named.as_slice(), suffix].concat();
             read_value(raw, &mut commands, key);
             let time_to_live = if raw.is_since(2, 6) { "PTTL" } else { "TTL" };
             commands.cmd("TYPE").arg(key.as_bytes());

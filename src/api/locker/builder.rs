@@ -242,10 +242,13 @@ impl LockerBuilder {
         self
     }
 
-    /// For the tool: returns a client of the server to which a connection would be opened now; of a cluster, the first node.
+    /// For the tool: returns a client of the server to which a connection would be opened now; of a cluster, those of the nodes that are named.
     #[doc(hidden)]
-    pub fn find_server(&self) -> io::Result<redis::Client> {
-        self.opener().find_server().map_err(|error| {
+    pub fn find_servers(&self) -> io::Result<Vec<redis::Client>> {
+        if let Connections::Several(Servers::Cluster(nodes)) = &self.connections {
+            return Ok(nodes.clone());
+        }
+        self.opener().find_server().map(|client| vec![client]).map_err(|error| {
             let kind = if matches!(error, ConnectError::Refused(_)) {
                 io::ErrorKind::PermissionDenied
             } else {
