@@ -104,19 +104,19 @@ impl<S: Source> PooledBackend<S> {
     /// Sends trips, those of a slot together. What comes of a transaction of several says nothing about one of them: those that it has not
     /// changed go again in halves, and in the end each alone.
     fn send_in_parts(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        let places: Vec<usize> = (0..trips.len()).collect();
+        let places = || (0..trips.len()).collect();
         let parts = if self.in_cluster.load(Ordering::Relaxed) {
             let part = |places| Part { places, is_new: true };
-            let left = self.by_slot(trips, places).into_iter().map(part).collect();
+            let left = self.by_slot(trips, places()).into_iter().map(part).collect();
             Parts { all: trips.iter().map(|_| Sent::default()).collect(), left, stuck: None }
         } else {
             let all = self.send_part(trips, limits);
-            let left = self.divide(trips, &all, places);
+            if all.iter().all(|sent| sent.undecided.is_none()) {
+                return all;
+            }
+            let left = self.divide(trips, &all, places());
             Parts { all, left, stuck: None }
         };
-        if parts.left.is_empty() {
-            return parts.all;
-        }
         // Transactions of several slots need a connection each.
         let count = if self.in_cluster.load(Ordering::Relaxed) { self.pool.most_threads() } else { 1 };
         let (count, parts) = (parts.left.len().min(count), Mutex::new(parts));

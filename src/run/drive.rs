@@ -1,7 +1,6 @@
 //! Runs tasks until they end. The commands of several go together: what stands alone in one trip, and transactions as one. What is left then,
 //! because something went wrong, each does by itself.
 
-use std::collections::HashMap;
 use std::mem;
 
 use super::Engine;
@@ -111,12 +110,12 @@ impl Engine {
     /// several servers behind a proxy. When that has passed, nothing is sent for the rest.
     fn finish_each<T>(&self, jobs: Vec<&mut Job<'_, T>>) {
         let command_timeout = self.backend.command_timeout();
-        let mut hung: HashMap<Place, (NoConnection, Uptime)> = HashMap::new();
+        let mut hung: Vec<(Place, NoConnection, Uptime)> = Vec::new();
         for job in jobs.into_iter().filter(|job| job.request().is_some()) {
             let began = clock::now();
             let place = self.backend.place(job.key);
-            match hung.get(&place) {
-                Some((cause, until)) if began.uptime >= *until => {
+            match hung.iter().find(|(at, ..)| *at == place) {
+                Some((_, cause, until)) if began.uptime >= *until => {
                     job.session.fail(cause.clone());
                     job.abandon(began);
                     continue;
@@ -131,7 +130,7 @@ impl Engine {
             let ended = clock::uptime();
             let is_slow = ended.since(began.uptime) >= command_timeout / 2;
             if is_slow && let Some(cause) = job.session.unreachable() {
-                hung.entry(place).or_insert((cause, ended.after(command_timeout)));
+                hung.push((place, cause, ended.after(command_timeout)));
             }
         }
     }

@@ -104,7 +104,8 @@ fn keys_on_another_node_do_not_hide_the_others() -> Outcome {
     };
     let shown =
         status(&[], &[1, 3]).exits(77).says(&["lock a: the server refused: MOVED 3999 127.0.0.1:6381"]);
-    let shown = shown.says(&["lock c: the server refused: MOVED", "name the cluster with --url redis+cluster"]);
+    let shown =
+        shown.says(&["lock c: the server refused: MOVED", "name the cluster with --url redis+cluster"]);
     assert!(shown.out.starts_with("b: held without") && shown.out.lines().count() == 1, "{shown}");
     assert_eq!(shown.err.lines().count(), 2, "{shown}");
     let keys = reports(&status(&["--json"], &[1]).exits(77).out);
