@@ -13,12 +13,12 @@ use std::time::Duration;
 use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
 use super::limits::Limits;
-use super::pooled::pause;
+use super::pooled::{PAUSE, pause};
 use super::slots::{side_prefix, slot_of};
 use super::threads::on_threads;
 use super::{Backend, Place, Sent, Trip, is_refused};
 use crate::rules::{Command, Reply, Request};
-use crate::values::clock;
+use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
 pub(super) use asking::Asking;
@@ -40,25 +40,16 @@ pub(crate) struct ClusterBackend {
 struct Pending {
     /// Its place in the list.
     at: usize,
-    slot: u16,
-    /// Where it was redirected to.
-    to: Option<(Arc<Node>, Redirected)>,
+    /// Where it was redirected to; `None`: it goes to the node that has its slot.
+    to: Option<Target>,
 }
 
-/// How a command was redirected to a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Redirected {
-    /// The node has the slot.
-    Moved,
-    /// The node takes the slot over, and has to be asked for it.
-    Ask,
-}
-
-/// What goes to one node together: the places of trips among those that are pending.
-struct Group {
+/// Where a trip goes.
+#[derive(Clone)]
+struct Target {
     node: Arc<Node>,
-    redirected: Redirected,
-    members: Vec<usize>,
+    /// True if the node takes the slot over, and has to be asked for it.
+    asks: bool,
 }
 
 impl ClusterBackend {
@@ -67,13 +58,14 @@ impl ClusterBackend {
     }
 
     /// Sends trips, each to the node that has the slot of its key. While a slot moves its keys are on two nodes: then what goes behind a command
-    /// on another key goes by itself.
+    /// on another key goes by itself. A grant does not wait for it.
     fn carry(&self, trips: &[Trip<'_>], slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
         let mut sent = self.route(trips.to_vec(), slots, limits);
         let is_left = |at: &usize| {
             let Sent { reply, behind, .. } = &sent[*at];
             let is_missing = behind.is_none() || is_redirected(behind.as_ref(), slots[*at]);
-            is_missing && trips[*at].behind.is_some() && matches!(reply, Some(Ok(_)))
+            let is_sent = trips[*at].behind.is_some_and(|behind| reads(behind).is_none());
+            is_missing && is_sent && matches!(reply, Some(Ok(_)))
         };
         let left: Vec<usize> = (0..trips.len()).filter(is_left).collect();
         if left.is_empty() {
@@ -85,7 +77,7 @@ impl ClusterBackend {
             |(at, request): (&usize, _)| Trip { watch: None, behind: None, request, ..trips[*at] };
         let behind = left.iter().zip(&requests).map(by_itself).collect();
         let slots: Vec<u16> = left.iter().map(|at| slots[*at]).collect();
-        for (at, outcome) in left.into_iter().zip(self.route(behind, &slots, limits)) {
+        for (at, outcome) in left.into_iter().zip(self.route(behind, &slots, &without_waiting(limits))) {
             sent[at].behind = outcome.reply;
         }
         sent
@@ -95,105 +87,117 @@ impl ClusterBackend {
     fn route(&self, mut trips: Vec<Trip<'_>>, slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
         let mut limits = *limits;
         let mut sent: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
-        let mut pending: Vec<Pending> =
-            slots.iter().enumerate().map(|(at, slot)| Pending { at, slot: *slot, to: None }).collect();
+        let mut pending: Vec<Pending> = (0..trips.len()).map(|at| Pending { at, to: None }).collect();
         let mut redirections = 0;
         loop {
-            let (mut again, mut at_once, mut waits_until) = (Vec::new(), false, limits.reachable_by);
-            let outcomes = self.send_once(&pending, &trips, &limits);
-            for (Pending { at, slot, .. }, outcome) in pending.into_iter().zip(outcomes) {
-                let next = next_for(&trips[at], &outcome, slot);
+            let (mut again, mut at_once) = (Vec::new(), false);
+            let outcomes = self.send_once(&pending, &trips, slots, &limits);
+            redirections += 1;
+            for (Pending { at, .. }, outcome) in pending.into_iter().zip(outcomes) {
+                let next = next_for(&trips[at], &outcome, slots[at]);
                 sent[at].replace(outcome);
                 trips[at] = sent[at].again(&trips[at]);
                 let Some(next) = next else { continue };
-                if next != Next::Wait {
-                    // The nodes answer, and agree in a moment.
-                    waits_until = limits.connected_by;
+                // Nodes that answer agree in a moment.
+                let waits_until = if next == Next::Wait { limits.reachable_by } else { limits.connected_by };
+                if next == Next::Split {
+                    sent[at] = Sent::failed(&trips[at], Failure::Refused(Refusal::of_moving(slots[at])));
                 }
-                let mut to = None;
-                match next {
-                    Next::Wait => {
-                        // If no node answers, the next look finds out.
-                        let _ = self.nodes.refresh(&self.nodes.map(), None, &limits);
-                    }
-                    Next::Split => {
-                        sent[at] = Sent::failed(&trips[at], Failure::Refused(Refusal::of_moving(slot)));
-                    }
-                    // What others are told meanwhile says nothing about this one.
-                    Next::Moved(address) => {
-                        to = Some((self.nodes.moved(slot, &address, &limits), Redirected::Moved));
-                    }
-                    Next::Ask(address) => {
-                        trips[at].behind = None;
-                        to = Some((self.nodes.node_at(&address), Redirected::Ask));
-                    }
+                let to = self.follow(next, &mut trips[at], slots[at], &limits);
+                let is_redirected = to.is_some() && redirections <= REDIRECTIONS;
+                at_once |= is_redirected;
+                if is_redirected || clock::uptime().after(PAUSE) < waits_until {
+                    again.push(Pending { at, to });
                 }
-                at_once |= to.is_some();
-                again.push(Pending { at, slot, to });
             }
-            redirections += 1;
-            let goes_on = |limits: &mut Limits<'_>| {
-                (at_once && redirections <= REDIRECTIONS) || pause(limits, waits_until)
-            };
-            if again.is_empty() || !goes_on(&mut limits) {
+            if again.is_empty() || !(at_once || pause(&mut limits, Uptime::MAX)) {
                 return sent;
             }
             pending = again;
         }
     }
 
-    /// Sends each trip to the node that has its slot, or to the one that takes it over: to all nodes at the same time.
-    fn send_once(&self, pending: &[Pending], trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+    /// Returns where a trip goes next, if a node has named another. What others are told meanwhile says nothing about this one.
+    fn follow(&self, next: Next, trip: &mut Trip<'_>, slot: u16, limits: &Limits<'_>) -> Option<Target> {
+        match next {
+            Next::Wait => {
+                // If no node answers, the next look finds out.
+                let _ = self.nodes.refresh(&self.nodes.map(), None, limits);
+                None
+            }
+            Next::Split => None,
+            Next::Moved(address) => {
+                Some(Target { node: self.nodes.moved(slot, &address, limits), asks: false })
+            }
+            Next::Ask(address) => {
+                trip.behind = None;
+                Some(Target { node: self.nodes.node_at(&address), asks: true })
+            }
+        }
+    }
+
+    /// Sends each trip to the node that has its slot, or to where it was redirected: to all nodes at the same time.
+    fn send_once(
+        &self,
+        pending: &[Pending],
+        trips: &[Trip<'_>],
+        slots: &[u16],
+        limits: &Limits<'_>,
+    ) -> Vec<Sent> {
         let now = clock::now();
         let reachable_by = limits.reachable_by.min(now.uptime.after(LOOK));
         let limits = Limits { reachable_by, decided_at: now, ..*limits };
-        let sent: Mutex<Vec<Sent>> = Mutex::new(pending.iter().map(|_| Sent::default()).collect());
-        let fill = |members: &[usize], outcomes: Vec<Sent>| {
-            let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
-            members.iter().zip(outcomes).for_each(|(at, outcome)| sent[*at] = outcome);
-        };
-        let groups = self.by_node(pending, &limits, |at, failure| {
-            fill(&[at], vec![Sent::failed(&trips[pending[at].at], failure)]);
-        });
-        let (count, groups) = (groups.len(), Mutex::new(groups));
+        let targets = self.targets(pending, slots, &limits);
+        if let ([Pending { at, .. }], [target]) = (pending, targets.as_slice()) {
+            return match target {
+                Ok(target) => target.send(&trips[*at..=*at], &limits),
+                Err(failure) => vec![Sent::failed(&trips[*at], failure.clone())],
+            };
+        }
+        let mut sent: Vec<Sent> = pending.iter().map(|_| Sent::default()).collect();
+        let mut groups: BTreeMap<(Place, bool), (Target, Vec<usize>)> = BTreeMap::new();
+        for (n, target) in targets.into_iter().enumerate() {
+            match target {
+                Ok(target) => {
+                    let group = groups.entry((target.node.place, target.asks));
+                    group.or_insert_with(|| (target, Vec::new())).1.push(n);
+                }
+                Err(failure) => sent[n] = Sent::failed(&trips[pending[n].at], failure),
+            }
+        }
+        let (count, groups) = (groups.len(), Mutex::new(groups.into_values()));
+        let sent = Mutex::new(sent);
         on_threads(count, || {
-            let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            while let Some(Group { node, redirected, members }) = next() {
-                let batch: Vec<Trip<'_>> = members.iter().map(|at| trips[pending[*at].at]).collect();
-                let outcomes = match batch.as_slice() {
-                    batch if redirected == Redirected::Ask => node.backend.send_asking(batch, &limits),
-                    [one] => vec![node.backend.send(one, &limits)],
-                    batch => node.backend.send_all(batch, &limits),
-                };
-                fill(&members, outcomes);
+            let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).next();
+            while let Some((target, members)) = next() {
+                let batch: Vec<Trip<'_>> = members.iter().map(|n| trips[pending[*n].at]).collect();
+                let outcomes = target.send(&batch, &limits);
+                let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
+                members.into_iter().zip(outcomes).for_each(|(n, outcome)| sent[n] = outcome);
             }
         });
         sent.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Divides what is pending by the nodes that it goes to. `fails` is told what has none, and why.
-    fn by_node(
+    /// Returns where each trip goes, or why nowhere.
+    fn targets(
         &self,
         pending: &[Pending],
+        slots: &[u16],
         limits: &Limits<'_>,
-        fails: impl Fn(usize, Failure),
-    ) -> Vec<Group> {
+    ) -> Vec<Result<Target, Failure>> {
         let (mut map, mut failure) = (self.nodes.map(), None);
-        if pending.iter().any(|one| one.to.is_none() && map.owner(one.slot).is_none()) {
+        if pending.iter().any(|Pending { at, to }| to.is_none() && map.owner(slots[*at]).is_none()) {
             failure = self.nodes.refresh(&map, None, limits).err();
             map = self.nodes.map();
         }
-        let mut groups: BTreeMap<(Place, Redirected), Group> = BTreeMap::new();
-        for (at, Pending { slot, to, .. }) in pending.iter().enumerate() {
-            let owner = || map.owner(*slot).map(|node| (node, Redirected::Moved));
-            let Some((node, redirected)) = to.clone().or_else(owner) else {
-                fails(at, failure.clone().unwrap_or_else(|| Failure::Refused(Refusal::of_no_node(*slot))));
-                continue;
-            };
-            let group = groups.entry((node.place, redirected));
-            group.or_insert_with(|| Group { node, redirected, members: Vec::new() }).members.push(at);
-        }
-        groups.into_values().collect()
+        let target = |Pending { at, to }: &Pending| {
+            let owner = || map.owner(slots[*at]).map(|node| Target { node, asks: false });
+            let no_node =
+                || failure.clone().unwrap_or_else(|| Failure::Refused(Refusal::of_no_node(slots[*at])));
+            to.clone().or_else(owner).ok_or_else(no_node)
+        };
+        pending.iter().map(target).collect()
     }
 
     /// Connects to one of the nodes: what one has holds for all.
@@ -212,8 +216,7 @@ impl ClusterBackend {
 
     /// Reads keys of several slots, one after the other. No node is waited for.
     fn read_each(&self, keys: &[Key], limits: &Limits<'_>) -> Result<Reply, Failure> {
-        let now = clock::uptime();
-        let limits = &Limits { grants: false, reachable_by: now, accepted_by: now, ..*limits };
+        let limits = &without_waiting(limits);
         let get = Request::at_any_time(Command::Get);
         let read = |key: &Key| match self.send(&Trip::new(key, &get), limits).own()? {
             Reply::Bulk(found) => Ok(found),
@@ -221,6 +224,26 @@ impl ClusterBackend {
         };
         keys.iter().map(read).collect::<Result<_, _>>().map(Reply::Bulks)
     }
+}
+
+impl Target {
+    fn send(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+        let backend = &self.node.backend;
+        match trips {
+            // A transaction of several keys would decide about each.
+            trips if self.asks => {
+                trips.iter().flat_map(|one| backend.send_asking(slice::from_ref(one), limits)).collect()
+            }
+            [one] => vec![backend.send(one, limits)],
+            trips => backend.send_all(trips, limits),
+        }
+    }
+}
+
+/// Returns the limits of what no lock depends on: no node is waited for.
+fn without_waiting<'a>(limits: &Limits<'a>) -> Limits<'a> {
+    let now = clock::uptime();
+    Limits { grants: false, reachable_by: now, accepted_by: now, ..*limits }
 }
 
 /// Returns the keys that a command reads, if there are several.
@@ -255,7 +278,7 @@ impl Backend for ClusterBackend {
         if let Some(keys) = own.filter(|_| is_refused(sent.reply.as_ref())) {
             sent.reply = Some(self.read_each(keys, limits));
         }
-        let is_missing = is_spread && matches!(sent.reply, Some(Ok(_)));
+        let is_missing = sent.behind.is_none() && matches!(sent.reply, Some(Ok(_)));
         if let Some(keys) = behind.filter(|_| is_missing || is_refused(sent.behind.as_ref())) {
             sent.behind = Some(self.read_each(keys, limits));
         }
@@ -281,7 +304,7 @@ impl Backend for ClusterBackend {
     }
 
     fn wake_waiting(&self) {
-        self.nodes.map().nodes().for_each(|node| node.backend.wake_waiting());
+        self.nodes.all().iter().for_each(|node| node.backend.wake_waiting());
     }
 
     fn connect(&self, limits: &Limits<'_>) -> Result<(), Failure> {
@@ -319,7 +342,12 @@ impl Backend for ClusterBackend {
     ) -> Result<(), Failure> {
         let node = self.nodes.map().nodes().find(|node| node.place == place).cloned();
         // A node that has left the cluster has no keys.
-        node.map_or(Err(Failure::TooLate), |node| node.backend.listen(place, channel, heard))
+        let listened = node.map_or(Err(Failure::TooLate), |node| node.backend.listen(place, channel, heard));
+        if listened.is_err() {
+            // Another node may have the keys by now.
+            self.nodes.look_again();
+        }
+        listened
     }
 
     fn command_timeout(&self) -> Duration {

@@ -68,11 +68,13 @@ impl Limits<'_> {
         }
     }
 
-    /// Returns the limits of a trip that begins now and has the time of one command for itself: what others took before it says nothing about it.
-    pub(in crate::net) fn for_its_own_trip(self, now: Now, command_timeout: Duration) -> Self {
-        let by = |time: Duration| now.uptime.after(time);
-        let connected_by = self.connected_by.max(by(Budget::until_sent(command_timeout)));
-        Self { decided_at: now, connected_by, answered_by: self.answered_by.max(by(command_timeout)), ..self }
+    /// Returns the limits of a trip that follows another of the same call, and has as much time for itself; all of them together have twice that.
+    pub(in crate::net) fn for_the_next(self, now: Now, command_timeout: Duration) -> Self {
+        let most = self.answered_by.after(command_timeout);
+        let time = self.answered_by.since(self.decided_at.uptime).min(command_timeout);
+        let by = |time: Duration| now.uptime.after(time).min(most);
+        let connected_by = self.connected_by.max(by(Budget::until_sent(time)));
+        Self { decided_at: now, connected_by, answered_by: self.answered_by.max(by(time)), ..self }
     }
 
     /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long as its lock is held.

@@ -23,7 +23,7 @@ use crate::values::key::Key;
 use crate::values::version::Version;
 
 /// How long a server that takes no more clients, or settles, is left alone.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// Of so many keys that a transaction has not changed, each goes alone; of more, half of them go together.
 const FEW: usize = 8;
@@ -105,9 +105,11 @@ impl<S: Source> PooledBackend<S> {
     /// changed go again in halves, and in the end each alone.
     fn send_in_parts(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let places = || (0..trips.len()).collect();
-        let parts = if self.in_cluster.load(Ordering::Relaxed) {
+        let in_cluster = self.in_cluster.load(Ordering::Relaxed);
+        let parts = if in_cluster {
             let part = |places| Part { places, is_new: true };
-            let left = self.by_slot(trips, places()).into_iter().map(part).collect();
+            // First what needs no transaction.
+            let left = self.by_slot(trips, places()).into_iter().rev().map(part).collect();
             Parts { all: trips.iter().map(|_| Sent::default()).collect(), left, stuck: None }
         } else {
             let all = self.send_part(trips, limits);
@@ -118,36 +120,39 @@ impl<S: Source> PooledBackend<S> {
             Parts { all, left, stuck: None }
         };
         // Transactions of several slots need a connection each.
-        let count = if self.in_cluster.load(Ordering::Relaxed) { self.pool.most_threads() } else { 1 };
-        let (count, parts) = (parts.left.len().min(count), Mutex::new(parts));
-        on_threads(count, || while self.send_next(&parts, trips, limits) {});
+        let count = if in_cluster { parts.left.len().min(self.pool.most_threads()) } else { 1 };
+        let parts = Mutex::new(parts);
+        on_threads(count, || {
+            let mut own = *limits;
+            while self.send_next(&parts, trips, &own) {
+                if in_cluster {
+                    // What others took before it says nothing about the next.
+                    own = limits.for_the_next(clock::now(), self.command_timeout);
+                }
+            }
+        });
         parts.into_inner().unwrap_or_else(PoisonError::into_inner).all
     }
 
     /// Sends the next of several parts. Returns false if there is none.
     fn send_next(&self, parts: &Mutex<Parts>, trips: &[Trip<'_>], limits: &Limits<'_>) -> bool {
         let parts = || parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = clock::now();
+        let began = clock::uptime();
         let mut before = parts();
         let Some(Part { places, is_new }) = before.left.pop() else { return false };
         let batch: Vec<Trip<'_>> = places.iter().map(|at| before.all[*at].again(&trips[*at])).collect();
         let stuck = before.stuck.clone();
         drop(before);
-        let limits = if self.in_cluster.load(Ordering::Relaxed) {
-            limits.for_its_own_trip(now, self.command_timeout)
-        } else {
-            *limits
-        };
         let sent = match (stuck, batch.as_slice()) {
             (Some(cause), batch) => {
-                let failure = Failure::NoConnection { cause, waited: now.uptime.since(limits.waits_since) };
+                let failure = Failure::NoConnection { cause, waited: began.since(limits.waits_since) };
                 batch.iter().map(|trip| Sent::failed(trip, failure.clone())).collect()
             }
-            (None, [one]) if is_new => vec![self.send_one(one, &limits)],
-            (None, batch) => self.send_part(batch, &limits),
+            (None, [one]) if is_new => vec![self.send_one(one, limits)],
+            (None, batch) => self.send_part(batch, limits),
         };
         let mut after = parts();
-        if clock::uptime().since(now.uptime) >= self.command_timeout / 2 {
+        if after.stuck.is_none() && clock::uptime().since(began) >= self.command_timeout / 2 {
             after.stuck = sent.iter().find_map(Sent::unanswered);
         }
         for (at, sent) in places.iter().zip(sent) {

@@ -8,9 +8,9 @@ use std::time::Duration;
 use super::Engine;
 use super::outbox::Outbox;
 use super::owner::Locked;
+use crate::net::Place;
 use crate::rules::keeping::{self, Due, Progress};
 use crate::run::hold::{Hold, Own};
-use crate::run::timer::MOST;
 use crate::values::clock::{self, Now, Uptime};
 
 /// When a lock is looked at again that another thread was working on.
@@ -21,6 +21,8 @@ const BUSY: Duration = Duration::from_millis(20);
 pub(crate) struct Kept {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
+    /// Where it was when that was scheduled.
+    place: Place,
 }
 
 /// Works on what is due, for each locker with its own settings.
@@ -77,23 +79,22 @@ impl Engine {
     }
 
     fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, due: Uptime) {
-        let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold) };
         let place = self.backend.place(&hold.key);
+        let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold), place };
         let added = self.keeper.add(id, place, due, keeping::slack(&hold.options), kept);
         hold.note_kept(added.map_err(|(error, _)| error));
     }
 
     /// Does what is due for these locks, together if that is possible.
     fn keep(self: &Arc<Self>, due: &[(u64, Kept)]) {
-        for due in due.chunks(MOST) {
-            self.keep_these(due);
-        }
-    }
-
-    fn keep_these(self: &Arc<Self>, due: &[(u64, Kept)]) {
         let outbox = Outbox::default();
         let (mut to_extend, mut to_verify) = (Vec::new(), Vec::new());
-        for (id, Kept { hold, .. }) in due {
+        for (id, Kept { hold, place, .. }) in due {
+            // What hangs in one place holds up no key that has left it.
+            if self.backend.place(&hold.key) != *place {
+                self.schedule_at(*id, hold, clock::uptime());
+                continue;
+            }
             match self.due(*id, hold) {
                 Some((locked, true)) => to_extend.push(locked),
                 // It is not locked while others are extended.

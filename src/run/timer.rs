@@ -1,10 +1,10 @@
 //! A timer: threads that do work when it is due. What the work is, it does not know. Work of one place is done by one thread at a time, and that
 //! of several places at the same time: one that hangs holds up no other.
 //!
-//! A thread that works has no eye on what is due next. So while there is work of another place, another thread sleeps until that is due; there
-//! is one such sleeper at most, and the last thread.
+//! At most one thread sleeps until something is due. A thread that takes work starts another to sleep, if there is work of other places. One that
+//! has done its work takes what is due next, sleeps, or ends if another sleeps already.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::values::contained::contained;
 const LINGER: Duration = Duration::from_secs(5);
 
 /// How many are worked on together at most.
-pub(crate) const MOST: usize = 512;
+const MOST: usize = 512;
 
 /// How often the thread looks whether the wall clock was set, or the machine was suspended, and how much counts. Then everything is looked at:
 /// a lease may have passed.
@@ -46,9 +46,9 @@ struct Schedule<T> {
 }
 
 struct DueWork<T> {
-    due: BTreeMap<(Uptime, u64), DueItem<T>>,
-    /// When each is due.
-    at: HashMap<u64, Uptime>,
+    places: HashMap<Place, PlaceWork<T>>,
+    /// Where each is, and when it is due.
+    at: HashMap<u64, (Place, Uptime)>,
     last_id: u64,
     /// When something was last added.
     added: Uptime,
@@ -56,16 +56,21 @@ struct DueWork<T> {
     compared: Option<Now>,
     /// How many threads there are.
     threads: usize,
-    /// The places that are worked on, each by a thread.
-    busy: HashSet<Place>,
+    /// How many of them work.
+    working: usize,
     /// Until when a thread sleeps at most, if one does: what is due later need not wake it.
     sleeps_until: Option<Uptime>,
     closed: bool,
 }
 
+struct PlaceWork<T> {
+    due: BTreeMap<(Uptime, u64), DueItem<T>>,
+    /// True while a thread works here.
+    is_busy: bool,
+}
+
 struct DueItem<T> {
     work: T,
-    place: Place,
     /// How much earlier it may be done, together with others.
     slack: Duration,
 }
@@ -73,13 +78,13 @@ struct DueItem<T> {
 impl<T: Send + 'static> Timer<T> {
     pub(crate) fn new(name: &'static str, work: Work<T>) -> Self {
         let state = DueWork {
-            due: BTreeMap::new(),
+            places: HashMap::new(),
             at: HashMap::new(),
             last_id: 0,
             added: Uptime::default(),
             compared: None,
             threads: 0,
-            busy: HashSet::new(),
+            working: 0,
             sleeps_until: None,
             closed: false,
         };
@@ -126,8 +131,7 @@ impl<T: Send + 'static> Timer<T> {
             return Err((io::Error::other("its locker was shut down"), work));
         }
         let replaced = state.remove(id);
-        state.at.insert(id, due);
-        state.due.insert((due, id), DueItem { work, place, slack });
+        state.insert(id, place, due, DueItem { work, slack });
         let now = clock::now();
         state.added = now.uptime;
         // The thread may begin late, and a clock that is set before is to be noticed as well.
@@ -164,7 +168,7 @@ impl<T: Send + 'static> Schedule<T> {
     /// Starts a thread if none will come to what may be worked on.
     fn start_if_needed(self: &Arc<Self>, state: &mut DueWork<T>) -> Result<(), io::Error> {
         // One that has just been started is no sleeper yet; it works on no place either.
-        if state.threads > state.busy.len() || state.first().is_none() {
+        if state.threads > state.working || state.first().is_none() {
             return Ok(());
         }
         #[cfg(test)]
@@ -190,7 +194,7 @@ impl<T: Send + 'static> Schedule<T> {
     fn next(self: &Arc<Self>, done: Option<Place>) -> Option<(Place, Vec<(u64, T)>)> {
         let mut state = self.lock();
         if let Some(done) = done {
-            state.busy.remove(&done);
+            state.ended_in(done);
         }
         loop {
             let both = clock::now();
@@ -201,20 +205,23 @@ impl<T: Send + 'static> Schedule<T> {
             let until = match state.first() {
                 Some((due, place)) if due <= now => {
                     let taken = state.take_due(now, place);
-                    state.busy.insert(place);
                     // If none can be started, the others wait for this one.
                     let _ = self.start_if_needed(&mut state);
                     return Some((place, taken));
                 }
                 Some((due, _)) => due.min(now.after(CLOCKS_COMPARED_EVERY)),
-                None if now.since(state.added) >= LINGER || state.closed => return state.ends(),
+                None if now.since(state.added) >= LINGER || state.closed => {
+                    state.threads -= 1;
+                    return None;
+                }
                 None => state.added.after(LINGER),
             };
             if let Some(sleeps_until) = state.sleeps_until {
                 if until < sleeps_until {
                     self.changed.notify_one();
                 }
-                return state.ends();
+                state.threads -= 1;
+                return None;
             }
             state.sleeps_until = Some(until);
             let time = until.since(now);
@@ -231,21 +238,30 @@ impl<T> Schedule<T> {
 }
 
 impl<T> DueWork<T> {
+    fn insert(&mut self, id: u64, place: Place, due: Uptime, item: DueItem<T>) {
+        self.at.insert(id, (place, due));
+        let nothing = || PlaceWork { due: BTreeMap::new(), is_busy: false };
+        self.places.entry(place).or_insert_with(nothing).due.insert((due, id), item);
+    }
+
     fn remove(&mut self, id: u64) -> Option<DueItem<T>> {
-        let due = self.at.remove(&id)?;
-        self.due.remove(&(due, id))
+        let (place, due) = self.at.remove(&id)?;
+        self.places.get_mut(&place)?.due.remove(&(due, id))
     }
 
-    /// Returns when something is due first of a place that is not worked on, and that place.
+    /// Returns when something is due first where no thread works, and where.
     fn first(&self) -> Option<(Uptime, Place)> {
-        let mut waiting = self.due.iter().filter(|(_, item)| !self.busy.contains(&item.place));
-        waiting.next().map(|((due, _), item)| (*due, item.place))
+        let idle = self.places.iter().filter(|(_, work)| !work.is_busy);
+        idle.filter_map(|(place, work)| Some((work.due.first_key_value()?.0.0, *place))).min()
     }
 
-    /// Notes that a thread ends.
-    fn ends<R>(&mut self) -> Option<R> {
-        self.threads -= 1;
-        None
+    /// Notes that a thread works here no longer.
+    fn ended_in(&mut self, place: Place) {
+        self.working -= 1;
+        if let Some(work) = self.places.get_mut(&place) {
+            work.is_busy = false;
+        }
+        self.places.retain(|_, work| work.is_busy || !work.due.is_empty());
     }
 
     /// Returns true if the wall clock differs from the monotonic one by more or less than before.
@@ -257,19 +273,33 @@ impl<T> DueWork<T> {
 
     /// Makes everything due now at the latest.
     fn make_due(&mut self, now: Uptime) {
-        let later = self.due.split_off(&(now, u64::MAX));
-        for ((_, id), item) in later {
-            self.at.insert(id, now);
-            self.due.insert((now, id), item);
+        for (place, work) in &mut self.places {
+            for ((_, id), item) in work.due.split_off(&(now, u64::MAX)) {
+                self.at.insert(id, (*place, now));
+                work.due.insert((now, id), item);
+            }
         }
     }
 
+    /// Takes what is due in a place, where the thread works from now on.
     fn take_due(&mut self, now: Uptime, place: Place) -> Vec<(u64, T)> {
-        let of_place = self.due.iter().filter(|(_, item)| item.place == place);
-        let due = of_place.take_while(|((due, _), item)| *due <= now.after(item.slack));
-        let taken: Vec<(Uptime, u64)> = due.map(|(at, _)| *at).take(MOST).collect();
-        let take = |(_, id): (Uptime, u64)| Some((id, self.remove(id)?.work));
-        taken.into_iter().filter_map(take).collect()
+        let mut taken = Vec::new();
+        self.working += 1;
+        let Some(work) = self.places.get_mut(&place) else { return taken };
+        work.is_busy = true;
+        while taken.len() < MOST
+            && let Some(entry) = work.due.first_entry()
+            && entry.key().0 <= now.after(entry.get().slack)
+        {
+            let ((_, id), item) = entry.remove_entry();
+            self.at.remove(&id);
+            taken.push((id, item.work));
+        }
+        taken
+    }
+
+    fn count(&self) -> usize {
+        self.places.values().map(|work| work.due.len()).sum()
     }
 }
 
@@ -286,7 +316,7 @@ impl<T> fmt::Debug for Timer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.schedule.lock();
         f.debug_struct("Timer")
-            .field("kept", &state.due.len())
+            .field("kept", &state.count())
             .field("threads", &state.threads)
             .finish_non_exhaustive()
     }
@@ -345,13 +375,12 @@ mod tests {
         assert!(state.clock_was_set(later(0, 3000)), "back");
         assert!(!state.clock_was_set(later(1000, 4000)));
         let (sender, _done) = channel();
-        state.at.insert(1, now.uptime.after(LONG));
-        let item = DueItem { work: sender, place: HERE, slack: Duration::ZERO };
-        state.due.insert((now.uptime.after(LONG), 1), item);
+        let item = DueItem { work: sender, slack: Duration::ZERO };
+        state.insert(1, HERE, now.uptime.after(LONG), item);
         assert!(state.take_due(now.uptime, HERE).is_empty());
         state.make_due(now.uptime);
         assert_eq!(state.take_due(now.uptime, HERE).len(), 1);
-        assert!(state.due.is_empty() && state.at.is_empty());
+        assert!(state.count() == 0 && state.at.is_empty());
     }
 
     #[test]
@@ -368,7 +397,7 @@ mod tests {
             let due = now.after(Duration::from_millis(1));
             timer.add(timer.new_id(), HERE, due, Duration::ZERO, sender.clone()).unwrap();
             // The two are not worked on together.
-            while !timer.schedule.lock().due.is_empty() {
+            while timer.schedule.lock().count() > 0 {
                 thread::sleep(Duration::from_millis(1));
             }
         }

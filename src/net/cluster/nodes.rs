@@ -1,10 +1,11 @@
 //! The nodes of a cluster, as far as they are known, and which has which slot.
 
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use std::{fmt, thread};
+use std::{fmt, mem, thread};
 
 use super::LOOK;
 use super::slot_map::{self, Range, SlotMap};
@@ -33,6 +34,8 @@ pub(super) struct Nodes {
     pool_size: u32,
     pub(super) retry_for: Duration,
     map: Mutex<Arc<Map>>,
+    /// All that there are, by their addresses: also those that have no slots yet.
+    known: Mutex<HashMap<Address, Arc<Node>>>,
     asked: Mutex<Asked>,
     /// Wakes the threads that wait for an answer.
     answered: Condvar,
@@ -57,6 +60,7 @@ impl Nodes {
             pool_size,
             retry_for,
             map: Mutex::default(),
+            known: Mutex::default(),
             asked: Mutex::default(),
             answered: Condvar::new(),
             turns: AtomicUsize::default(),
@@ -69,27 +73,43 @@ impl Nodes {
     }
 
     pub(super) fn node_at(&self, address: &Address) -> Arc<Node> {
-        self.map().node(address).unwrap_or_else(|| self.new_node(address))
+        let mut known = self.known();
+        let node = known.entry(address.clone()).or_insert_with(|| {
+            let backend = PooledBackend::own(self.opener.at(address), self.pool_size, self.retry_for);
+            let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
+            Arc::new(Node { backend: backend.in_cluster(), place: Place::numbered(number) })
+        });
+        Arc::clone(node)
     }
 
-    fn new_node(&self, address: &Address) -> Arc<Node> {
-        let backend = PooledBackend::own(self.opener.at(address), self.pool_size, self.retry_for);
-        let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
-        Arc::new(Node { backend: backend.in_cluster(), place: Place::numbered(number) })
+    /// Returns all nodes that are known.
+    pub(super) fn all(&self) -> Vec<Arc<Node>> {
+        self.known().values().cloned().collect()
     }
 
     /// Notes that a slot is another node's, and returns that.
     pub(super) fn moved(self: &Arc<Self>, slot: u16, address: &Address, limits: &Limits<'_>) -> Arc<Node> {
-        let seen = self.map();
+        let (seen, node) = (self.map(), self.node_at(address));
         if seen.address_of(slot) == Some(address) {
-            return self.node_at(address);
+            return node;
         }
         // If no node answers, the next look finds out.
         let _ = self.refresh(&seen, Some(address), limits);
-        let node = self.node_at(address);
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::make_mut(&mut map).set_owner(slot, address, Arc::clone(&node));
+        // Another answer is newer.
+        if Arc::ptr_eq(&map, &seen) {
+            drop(seen);
+            Arc::make_mut(&mut map).set_owner(slot, address, Arc::clone(&node));
+        }
         node
+    }
+
+    /// Has the nodes asked which has which slot, without waiting for it.
+    pub(super) fn look_again(self: &Arc<Self>) {
+        let mut asked = self.asked();
+        if !asked.in_progress {
+            self.start_asking(&mut asked, None);
+        }
     }
 
     /// Has the nodes asked, this one first, which has which slot, unless they were since `seen` was read, or just now. They are asked on a thread
@@ -151,10 +171,23 @@ impl Nodes {
         let deadline = clock::uptime().after(self.opener.connect_timeout);
         let all = ("the nodes of the cluster", clients.as_slice());
         let told: Vec<Range> = ask_in_turn(all, turn, deadline, &self.opener.looks, slot_map::ask)?;
-        let node = |address: &Address| map.node(address).unwrap_or_else(|| self.new_node(address));
-        let told = Arc::new(SlotMap::of(&told, node));
-        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = told;
+        let told = Arc::new(SlotMap::of(&told, |address| self.node_at(address)));
+        let before = mem::replace(&mut *self.map.lock().unwrap_or_else(PoisonError::into_inner), told);
+        drop((before, map));
+        // One that commands are under way to may be needed again.
+        let has_slots: Vec<Address> = self.map().addresses().cloned().collect();
+        let mut known = self.known();
+        let gone =
+            known.extract_if(|address, node| !has_slots.contains(address) && Arc::strong_count(node) == 1);
+        let gone: Vec<_> = gone.collect();
+        drop(known);
+        // Their connections are closed.
+        drop(gone);
         Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Address, Arc<Node>>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {

@@ -67,10 +67,6 @@ impl<N: Clone> SlotMap<N> {
         self.nodes.get(usize::from(place))
     }
 
-    pub(super) fn node(&self, address: &Address) -> Option<N> {
-        self.nodes.iter().find(|(known, _)| known == address).map(|(_, node)| node.clone())
-    }
-
     pub(super) fn nodes(&self) -> impl Iterator<Item = &N> {
         self.nodes.iter().map(|(_, node)| node)
     }
@@ -151,7 +147,6 @@ mod tests {
         assert_eq!(map.owner(99), Some(2), "the node that is known");
         map.set_owner(100, &address(3), 3);
         assert_eq!((map.owner(100), map.address_of(100)), (Some(3), Some(&address(3))));
-        assert_eq!((map.node(&address(2)), map.node(&address(4))), (Some(2), None));
         let mut empty = SlotMap::default();
         assert_eq!(empty.owner(0), None);
         empty.set_owner(0, &address(1), 1);

@@ -34,6 +34,7 @@ impl Failure {
     /// Returns how the server was found unreachable, if it was.
     pub(in crate::net) fn unanswered(&self) -> Option<NoConnection> {
         match self {
+            Failure::NoConnection { cause: NoConnection::PoolExhausted, .. } => None,
             Failure::Lost(error) => Some(NoConnection::Connect(ConnectError::Failed(error.clone()))),
             Failure::NoConnection { cause, .. } => Some(cause.clone()),
             _ => None,

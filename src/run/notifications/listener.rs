@@ -68,7 +68,9 @@ impl Notifications {
             if !self.sweep(clock::uptime()) {
                 return;
             }
-            if !mem::replace(&mut self.lock().listening_reported, true) {
+            // A node that has left the cluster is no reason to say so.
+            let is_gone = matches!(failure, Failure::TooLate);
+            if !is_gone && !mem::replace(&mut self.lock().listening_reported, true) {
                 let reason =
                     format!("cannot wait for them, so waiters of this process poll: {}", describe(&failure));
                 observer.no_notifications(&reason);
@@ -141,12 +143,12 @@ impl Notifications {
             (state.running, state.listening) = (false, false);
         }
         drop(state);
-        // If that fails, a release finds out that no client listens.
-        let _ = left.iter().try_for_each(|key| self.leave(key));
         for key in &moved {
             // Its head enters the list as a listener of the other node.
             self.queue.notify(key, Hint::Changed);
         }
+        // If that fails, a release finds out that no client listens.
+        let _ = left.iter().try_for_each(|key| self.leave(key));
         !ends
     }
 
