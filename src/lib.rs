@@ -1,4 +1,4 @@
-//! Distributed locks for threaded programs on Redis 1.2 or newer: one server, a master that Sentinels know, a cluster, or a quorum.
+//! Distributed locks for threaded programs on Redis 1.2 or newer: a single server, Sentinel, Cluster, or a quorum of servers.
 //! No Lua, `SET NX PX` or `TIME` needed.
 //! Keys and values are those of the Ruby gem redis-objects, so Rust and Ruby programs exclude each other.
 //!
@@ -81,6 +81,12 @@ pub use wait::CancelToken;
 #[cfg(feature = "macros")]
 #[doc(inline)]
 pub use setnx_lock_macros::locked;
+
+/// For the tool. No part of the interface: it may change in any release.
+#[doc(hidden)]
+pub mod __cluster {
+    pub use crate::net::{side_prefix, slot_of};
+}
 
 /// What the attribute expands to. No part of the interface: it may change in any release.
 #[cfg(feature = "macros")]

@@ -36,13 +36,14 @@ pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
 pub(crate) use pooled::PooledBackend;
+pub use slots::{side_prefix, slot_of};
 
 /// Which server has a key. What hangs in one place holds up nothing in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Place(u32);
 
 impl Place {
-    /// The place of all keys, if there is one server.
+    /// The place of all keys, if there is one server, and of a slot whose node is unknown.
     pub(crate) const ONLY: Self = Self(0);
 
     pub(crate) fn numbered(number: u32) -> Self {

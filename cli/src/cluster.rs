@@ -1,11 +1,12 @@
 //! A cluster: which node has which key, for what a lock does not do.
 
+use setnx_lock::__cluster::slot_of;
 use setnx_lock::Key;
 use setnx_lock::redis::{Client, ConnectionAddr, Value, cmd};
 
 use crate::arguments::Condition;
 use crate::failure::Failure;
-use crate::server::Raw;
+use crate::server::{Raw, accepted};
 
 /// The masters of a cluster, with the slots that each has.
 pub(crate) struct Masters {
@@ -17,7 +18,14 @@ pub(crate) struct Masters {
 impl Masters {
     /// Asks a node, to which `client` connects.
     pub(crate) fn ask(raw: &mut Raw, client: &Client) -> Result<Self, Failure> {
-        let told: Vec<Value> = raw.ask(cmd("CLUSTER").arg("SLOTS")).map_err(|failure| failure.at(client))?;
+        let told = match accepted(raw.carry(&cmd("CLUSTER").arg("SLOTS").get_packed_command())?) {
+            Ok(Value::Array(told)) => told,
+            Ok(_) => Vec::new(),
+            Err(_) => {
+                let text = "the server is no node of a cluster; use redis:// in --url";
+                return Err(Failure::of(Condition::Refused, text).at(client));
+            }
+        };
         let mut masters = Self { clients: Vec::new(), ranges: Vec::new() };
         for (first, last, host, port) in told.into_iter().filter_map(range) {
             let client = at(client, host, port)?;
@@ -41,8 +49,8 @@ impl Masters {
     }
 
     /// Returns the place of the master that has this key.
-    pub(crate) fn of(&self, raw: &mut Raw, key: &Key) -> Result<usize, Failure> {
-        let slot: u16 = raw.ask(cmd("CLUSTER").arg("KEYSLOT").arg(key.as_bytes()))?;
+    pub(crate) fn of(&self, key: &Key) -> Result<usize, Failure> {
+        let slot = slot_of(key);
         let range = self.ranges.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         let missing = || {
             let text = format!("no node of the cluster has slot {slot}; check its state with CLUSTER INFO");
@@ -77,26 +85,4 @@ fn at(client: &Client, host: Option<String>, port: u16) -> Result<Client, Failur
         other => other,
     };
     Ok(Client::open(info.clone().set_addr(address))?)
-}
-
-/// Returns what the names of the keys beside a lock's begin with: in a cluster they have its slot.
-pub(crate) fn beside(key: &Key) -> Vec<u8> {
-    let bytes = key.as_bytes();
-    let tag = bytes.iter().position(|byte| *byte == b'{').and_then(|open| {
-        let length = bytes[open + 1..].iter().position(|byte| *byte == b'}')?;
-        (length > 0).then_some(())
-    });
-    if tag.is_some() || bytes.contains(&b'}') { bytes.to_vec() } else { [b"{", bytes, b"}"].concat() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_without_a_tag_is_the_tag_of_those_beside_it() {
-        for (key, named) in [("k", "{k}"), ("{k}:1", "{k}:1"), ("a{", "{a{}"), ("a}", "a}"), ("{}a", "{}a")] {
-            assert_eq!(beside(&Key::from(key)), named.as_bytes(), "{key}");
-        }
-    }
 }

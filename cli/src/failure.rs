@@ -11,6 +11,9 @@ use setnx_lock::{Error, Key, Refusal, RefusalKind};
 use crate::arguments::{Condition, ExitCodes};
 use crate::output;
 
+/// How a refusal is worded of a key that is on another node.
+const ELSEWHERE: &str = "the key is on another node of the cluster; try again if its slot moves, or name the cluster with --url redis+cluster://host:port";
+
 /// Invalid arguments: `EX_USAGE`.
 pub(crate) const USAGE: u8 = 64;
 /// The system refused something: `EX_OSERR`.
@@ -123,6 +126,11 @@ impl Failure {
         matches!(self.code, Code::Of(Condition::Refused))
     }
 
+    /// Returns true if the key is on another node of the cluster, or will be in a moment.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.text().contains(ELSEWHERE)
+    }
+
     pub(crate) fn text(&self) -> &str {
         self.text.as_deref().unwrap_or_default()
     }
@@ -199,10 +207,7 @@ impl From<Refusal> for Failure {
                 &refusal,
                 "allow the command and the keys with ACL SETUSER, or use another user in --url",
             ),
-            RefusalKind::OtherNode => with_advice(
-                &refusal,
-                "the key is on another node of the cluster; name the cluster with --url redis+cluster://host:port",
-            ),
+            RefusalKind::OtherNode => with_advice(&refusal, ELSEWHERE),
             _ => refused_words(&refusal),
         };
         Self::of(refused(&refusal), words)

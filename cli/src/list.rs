@@ -20,7 +20,8 @@ use crate::server::{Raw, Target};
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
-    let mut servers = Target::of(&arguments.server)?.connect_for_keys(arguments.keys)?;
+    let target = Target::of(&arguments.server)?;
+    let mut servers = target.connect_for_keys(arguments.keys)?;
     loop {
         let reports = found(&mut servers, arguments.pattern.as_bytes(), arguments.keys)?;
         let (now, mut out) = (keys::now(), anstream::stdout().lock());
@@ -38,6 +39,10 @@ pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
         out.flush()?;
         drop(out);
         thread::sleep(interval);
+        if target.is_cluster() {
+            // The masters may be others.
+            servers = target.connect_for_keys(arguments.keys)?;
+        }
     }
 }
 
@@ -63,7 +68,10 @@ pub(crate) fn found(
         });
         before = (before.0 + seen.0, before.1 + seen.1);
         for report in keys::details(raw, &keys?)? {
-            reports.push(report?);
+            match report {
+                Err(failure) if raw.has_slots() && failure.is_elsewhere() => {}
+                report => reports.push(report?),
+            }
         }
     }
     progress.finish_and_clear();
@@ -73,6 +81,8 @@ pub(crate) fn found(
         let left = |report: &KeyReport| report.seconds_left(now).unwrap_or(f64::INFINITY);
         left(a).total_cmp(&left(b)).then_with(|| a.key.cmp(&b.key))
     });
+    // It may have moved meanwhile.
+    reports.dedup_by(|a, b| a.key == b.key);
     Ok(reports)
 }
 

@@ -6,6 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
+use setnx_lock::__cluster::side_prefix;
 use setnx_lock::redis::{
     self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
     RedisConnectionInfo, RedisError, Value, cmd,
@@ -13,7 +14,7 @@ use setnx_lock::redis::{
 use setnx_lock::{Key, Locker, LockerBuilder, Refusal, RefusalKind, Version};
 
 use crate::arguments::Server;
-use crate::cluster::{self, Masters};
+use crate::cluster::Masters;
 use crate::failure::Failure;
 use crate::output;
 
@@ -72,30 +73,27 @@ impl Target {
     /// Connects for what a lock does not do. A replica will do, unless Sentinels know the master; of a cluster it is the first node that
     /// replies.
     pub(crate) fn connect(&self) -> Result<Raw, Failure> {
-        self.connect_within(REPLY).map(|(raw, _)| raw)
+        self.with_first(REPLY, |raw, _| Ok(raw))
     }
 
     /// The same to the server that has this key.
     pub(crate) fn connect_for(&self, key: &Key) -> Result<Raw, Failure> {
-        let (mut raw, client) = self.connect_within(REPLY)?;
         if !self.is_cluster {
-            return Ok(raw);
+            return self.connect();
         }
-        let masters = Masters::ask(&mut raw, &client)?;
-        let place = masters.of(&mut raw, key)?;
-        self.connect_to(&masters.clients()[place], REPLY)
+        let masters = self.masters(REPLY)?;
+        self.connect_to(&masters.clients()[masters.of(key)?], REPLY)
     }
 
     /// The same for several keys.
     pub(crate) fn connect_for_each(&self, keys: &[Key]) -> Result<Vec<Share>, Failure> {
-        let (mut raw, client) = self.connect_within(REPLY)?;
         if !self.is_cluster {
-            return Ok(vec![Share { connected: Ok(raw), places: (0..keys.len()).collect() }]);
+            return Ok(vec![Share { connected: Ok(self.connect()?), places: (0..keys.len()).collect() }]);
         }
-        let masters = Masters::ask(&mut raw, &client)?;
+        let masters = self.masters(REPLY)?;
         let mut places: Vec<Vec<usize>> = masters.clients().iter().map(|_| Vec::new()).collect();
         for (at, key) in keys.iter().enumerate() {
-            places[masters.of(&mut raw, key)?].push(at);
+            places[masters.of(key)?].push(at);
         }
         let each = masters.clients().iter().zip(places).filter(|(_, places)| !places.is_empty());
         let share = |(client, places)| Share { connected: self.connect_to(client, REPLY), places };
@@ -105,11 +103,11 @@ impl Target {
     /// The same to all servers, to look at all keys; by KEYS, if that is allowed, which takes its time.
     pub(crate) fn connect_for_keys(&self, keys_allowed: bool) -> Result<Vec<Raw>, Failure> {
         let reply = if keys_allowed { KEYS_REPLY } else { REPLY };
-        let (mut raw, client) = self.connect_within(reply)?;
         if self.is_cluster {
-            let masters = Masters::ask(&mut raw, &client)?;
+            let masters = self.masters(reply)?;
             return masters.clients().iter().map(|client| self.connect_to(client, reply)).collect();
         }
+        let raw = self.with_first(reply, |raw, _| Ok(raw))?;
         if raw.is_in_a_cluster() {
             output::warning(
                 "the server is a cluster node: only the keys on this node are listed; name the cluster by redis+cluster://",
@@ -118,11 +116,20 @@ impl Target {
         Ok(vec![raw])
     }
 
-    fn connect_within(&self, reply: Duration) -> Result<(Raw, Client), Failure> {
+    fn masters(&self, reply: Duration) -> Result<Masters, Failure> {
+        self.with_first(reply, |mut raw, client| Masters::ask(&mut raw, client))
+    }
+
+    /// Returns what comes of the first server for which it does not fail.
+    fn with_first<T>(
+        &self,
+        reply: Duration,
+        then: impl Fn(Raw, &Client) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut failed = None;
         for client in self.builder.find_servers().map_err(|error| Failure::not_found(&error))? {
-            match self.connect_to(&client, reply) {
-                Ok(raw) => return Ok((raw, client)),
+            match self.connect_to(&client, reply).and_then(|raw| then(raw, &client)) {
+                Ok(done) => return Ok(done),
                 Err(failure) if failure.is_refusal() => return Err(failure),
                 Err(failure) => failed = Some(failure),
             }
@@ -273,9 +280,15 @@ impl Raw {
         self.info.get("cluster_enabled") == Some(1)
     }
 
+    /// Returns true if a key may be on another node, while its slot moves.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.has_slots
+    }
+
     /// Returns what the names of the keys beside a lock's begin with.
     pub(crate) fn beside(&self, key: &Key) -> Vec<u8> {
-        if self.has_slots { cluster::beside(key) } else { key.as_bytes().to_vec() }
+        let prefix = if self.has_slots { side_prefix(key) } else { None };
+        prefix.as_ref().unwrap_or(key).as_bytes().to_vec()
     }
 
     /// Returns true if the server has what came with this version.

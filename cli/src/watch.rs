@@ -55,8 +55,10 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
                     before = Some(look);
                 }
             }
-            // A server that is gone may come back; one that refuses will go on to do so, unless the key is on another node now.
-            Err(failure) if failure.is_refusal() && !target.is_cluster() => return Err(failure),
+            // A server that is gone may come back, and a key that has moved is found again; one that refuses will go on to do so.
+            Err(failure) if failure.is_refusal() && !(target.is_cluster() && failure.is_elsewhere()) => {
+                return Err(failure);
+            }
             Err(failure) => {
                 connected = None;
                 if !std::mem::replace(&mut is_unreachable, true) {

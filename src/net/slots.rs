@@ -6,13 +6,15 @@ use crate::values::key::Key;
 pub(in crate::net) const SLOTS: u16 = 16384;
 
 /// Returns the slot of a key: that of its tag if it has one.
-pub(in crate::net) fn slot_of(key: &Key) -> u16 {
+#[must_use]
+pub fn slot_of(key: &Key) -> u16 {
     crc16(tag(key.as_bytes()).unwrap_or(key.as_bytes())) % SLOTS
 }
 
 /// Returns what the names of a key's side keys begin with, so that they have its slot; `None` if that is the key itself. A key with a
 /// closing brace and no tag is left as it is: no name has the same slot.
-pub(in crate::net) fn side_prefix(key: &Key) -> Option<Key> {
+#[must_use]
+pub fn side_prefix(key: &Key) -> Option<Key> {
     let bytes = key.as_bytes();
     if tag(bytes).is_some() || bytes.contains(&b'}') {
         return None;

@@ -1,6 +1,6 @@
-//! Release notifications between processes, on one server or node. Each key has a waiting list on the server, with the channels of the processes that wait for
-//! it. A release takes the first channel in the trip of its DEL, and publishes the key there; the process that listens wakes the head of
-//! its queue for the key. A failure here costs a waiter a poll interval and no more.
+//! Release notifications between processes, on one server or node. Each key has a waiting list on the server, with the channels of the
+//! processes that wait for it. A release takes the first channel in the trip of its DEL, and publishes the key there; the process that
+//! listens wakes the head of its queue for the key. A failure here costs a waiter a poll interval and no more.
 
 mod by_node;
 mod listener;

@@ -353,7 +353,8 @@ fn keeps_all(protocol: Protocol, place: usize, fault: Fault) -> Result<bool, Box
 
 /// As a server of a cluster, which takes keys of one slot only.
 fn a_server_that_takes_no_transaction_on_several_keys() -> Outcome {
-    let server = RedisServer::start_with("cluster-enabled yes")?;
+    let port = testkit::redis_server::free_port()?;
+    let server = RedisServer::start_with(&format!("cluster-enabled yes\ncluster-port {port}"))?;
     let slots: Vec<String> = (0..16384).map(|slot| slot.to_string()).collect();
     server.say(
         &[&["CLUSTER", "ADDSLOTS"][..], &slots.iter().map(String::as_str).collect::<Vec<_>>()].concat(),

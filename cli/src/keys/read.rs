@@ -160,7 +160,11 @@ pub(crate) fn locks(
                 match reply {
                     Value::BulkString(value) if is_lock(&key, &value) => _ = found.insert(key),
                     Value::ServerError(error) if !is_of_another_type(&error) => {
-                        return Err(Refusal::from(error).into());
+                        let failure = Failure::from(Refusal::from(error));
+                        // The other node lists it, once it has moved.
+                        if !(raw.has_slots() && failure.is_elsewhere()) {
+                            return Err(failure);
+                        }
                     }
                     _ => {}
                 }

@@ -242,7 +242,7 @@ impl LockerBuilder {
         self
     }
 
-    /// For the tool: returns a client of the server to which a connection would be opened now; of a cluster, those of the nodes that are named.
+    /// For the tool: returns clients of the servers to try in turn; for a cluster, of the named nodes.
     #[doc(hidden)]
     pub fn find_servers(&self) -> io::Result<Vec<redis::Client>> {
         if let Connections::Several(Servers::Cluster(nodes)) = &self.connections {

@@ -1,7 +1,7 @@
 //! Sentinels: they know which server is the master, and since when.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Sentinels {
     clients: Vec<Client>,
     /// The master's, as the Sentinels know it.
     name: String,
-    /// Which is asked first, counted on without end: the one that was right last.
+    /// Which is asked first: the one that was right last, or the next after one that was wrong.
     first: AtomicUsize,
     state: Mutex<Known>,
 }
@@ -39,6 +39,8 @@ struct Known {
     found: Option<Address>,
     /// Which Sentinel named a master that was none, and which.
     wrong: Option<(usize, Address)>,
+    /// When a majority led back to a server that another was the master after.
+    moved_back: Option<Uptime>,
 }
 
 /// What a Sentinel says.
@@ -62,19 +64,15 @@ pub(super) struct Master {
     asked: usize,
 }
 
-impl From<View> for Master {
-    fn from(View { asked, master: address, since, .. }: View) -> Self {
-        Self { address, since, asked }
-    }
-}
-
 impl Sentinels {
-    pub(crate) fn new(clients: Vec<Client>, name: String) -> Self {
+    pub(crate) fn new(mut clients: Vec<Client>, name: String) -> Self {
+        // Each has one vote.
+        let mut addresses = HashSet::new();
+        clients.retain(|client| addresses.insert(client.get_connection_info().addr().to_string()));
         Self { clients, name, first: AtomicUsize::default(), state: Mutex::default() }
     }
 
-    /// Asks where the master is, and for how long it has been there: the first Sentinel whose view is not older than any before; or the majority
-    /// of all, if those that answer have an older one.
+    /// Returns the view of the first Sentinel with an epoch not lower than any before, else that of a majority.
     pub(super) fn master(&self, deadline: Uptime, looks: &Arc<Looks>) -> Result<Master, ConnectError> {
         let all = format!("the Sentinels of \"{}\"", self.name);
         let first = self.first.load(Ordering::Relaxed);
@@ -94,26 +92,31 @@ impl Sentinels {
             Err(error) => self.outvoted(passed_over.into_inner()).ok_or(error)?,
         };
         self.first.store(view.asked, Ordering::Relaxed);
-        Ok(view.into())
+        // It may have been the master for long, but not for this locker.
+        let moved_back = self.known().moved_back.map(|at| clock::uptime().since(at));
+        let since = view.since.map(|since| moved_back.map_or(since, |time| since.min(time)));
+        Ok(Master { address: view.master, since, asked: view.asked })
     }
 
     /// Notes the epoch of a view. Returns why it is not taken, if so.
     fn take(&self, view: &View) -> Result<(), String> {
         let View { asked, master: (host, port), epoch, .. } = view;
         let mut known = self.known();
+        if let Some(epoch) = *epoch {
+            if epoch < known.epoch {
+                let before = known.epoch;
+                return Err(format!(
+                    " calls {host}:{port} the master in epoch {epoch}, before epoch {before} that another has told: it has not heard of the \
+                     last failover yet, or was set up anew, which counts once a majority of the {} listed Sentinels agrees",
+                    self.clients.len()
+                ));
+            }
+            if epoch > known.epoch {
+                (known.epoch, known.raised, known.moved_back) = (epoch, Some(clock::uptime()), None);
+            }
+        }
         if known.wrong.as_ref().is_some_and(|(from, master)| (from, master) == (asked, &view.master)) {
             return Err(format!(" still calls {host}:{port} the master, which was none a moment ago"));
-        }
-        let Some(epoch) = *epoch else { return Ok(()) };
-        if epoch < known.epoch {
-            let before = known.epoch;
-            return Err(format!(
-                " calls {host}:{port} the master in epoch {epoch}, before epoch {before} that another has told: it has not heard of the last \
-                 failover yet, or was set up anew, which counts once a majority of the Sentinels agrees"
-            ));
-        }
-        if epoch > known.epoch {
-            (known.epoch, known.raised) = (epoch, Some(clock::uptime()));
         }
         Ok(())
     }
@@ -123,8 +126,11 @@ impl Sentinels {
         let mut known = self.known();
         let time = known.raised.map(|raised| clock::uptime().since(raised));
         if let Some(view) = majority(&views, self.clients.len(), time) {
-            known.epoch = view.epoch?;
-            (known.raised, known.wrong) = (Some(clock::uptime()), None);
+            let now = Some(clock::uptime());
+            (known.epoch, known.raised, known.wrong) = (view.epoch?, now, None);
+            if known.found.as_ref().is_some_and(|found| *found != view.master) {
+                known.moved_back = now;
+            }
             return Some(view.clone());
         }
         let is_new = |view: &View| view.epoch.is_none_or(|epoch| epoch >= known.epoch);
@@ -161,7 +167,10 @@ impl Sentinels {
     /// Describes why the server is no master, or cannot be reached, and has another Sentinel asked next.
     pub(super) fn was_wrong(&self, master: &Master, error: ConnectError) -> ConnectError {
         self.first.store(master.asked + 1, Ordering::Relaxed);
-        self.known().wrong = Some((master.asked % self.clients.len(), master.address.clone()));
+        // One that refuses is a master.
+        if !matches!(error, ConnectError::Refused(_)) {
+            self.known().wrong = Some((master.asked, master.address.clone()));
+        }
         match error {
             // A failover is under way, which passes.
             ConnectError::Replica { address, .. } => {
@@ -193,14 +202,14 @@ impl Sentinels {
     }
 }
 
-/// Returns the view in which the majority of all listed Sentinels agree. Unless that are all, it counts only `time` after a higher epoch was
-/// told: before, they may not have heard of a failover.
+/// Returns the view of a majority of the listed Sentinels. It counts only `time` after a higher epoch was told: before, they may not have heard of
+/// a failover.
 fn majority(views: &[View], listed: usize, time: Option<Duration>) -> Option<&View> {
     let agrees = |one: &View, other: &View| (&one.master, one.epoch) == (&other.master, other.epoch);
     let votes = |view: &&View| views.iter().filter(|other| agrees(view, other)).count();
-    let view = views.iter().filter(|view| view.epoch.is_some()).find(|view| 2 * votes(view) > listed)?;
     let have_heard = time.is_none_or(|time| time >= HEARD_WITHIN);
-    (have_heard || votes(&view) == listed).then_some(view)
+    let with_epoch = views.iter().filter(|view| view.epoch.is_some() && have_heard);
+    with_epoch.into_iter().find(|view| 2 * votes(view) > listed)
 }
 
 /// Returns for how long the server at this address has been the master, as a Sentinel describes it.
@@ -239,11 +248,6 @@ mod tests {
         assert_eq!(chosen(&[view(1, 0), view(1, 0)], long), Some(1));
         assert_eq!(chosen(&[view(2, 9), view(1, 0), view(1, 0)], long), Some(1), "one is outvoted");
         assert_eq!(chosen(&[view(1, 0), view(1, 0)], Some(HEARD_WITHIN / 2)), None);
-        assert_eq!(
-            chosen(&[view(1, 0), view(1, 0), view(1, 0)], Some(Duration::ZERO)),
-            Some(1),
-            "all say so"
-        );
         for minority in [&[view(1, 0)][..], &[view(1, 0), view(2, 0)], &[view(1, 0), view(1, 1), view(2, 1)]]
         {
             assert_eq!(chosen(minority, long), None, "{minority:?}");

@@ -5,7 +5,7 @@ use testkit::cluster::Cluster;
 
 use super::program::{Running, ran};
 use super::schema::{WATCH_LINE, read, reports, reports_by_key};
-use crate::support::{LONG, Outcome, PAST, Test, expiring, tests};
+use crate::support::{LONG, Outcome, PAST, RedisServer, Test, expiring, millis, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![commands_go_to_the_node_of_the_key_or_to_all];
 
@@ -50,6 +50,21 @@ fn commands_go_to_the_node_of_the_key_or_to_all() -> Outcome {
     let seen = read(WATCH_LINE, &watched.line());
     assert!(seen["until"].is_null(), "{seen}");
     drop(watched);
+
+    // While a slot moves, its keys are on either node.
+    let from = owner(&cluster, &keys[1])?;
+    let (slot, path) = (cluster.slot(&keys[1])?, [from, (from + 1) % 3]);
+    cluster.begin_to_move(slot, path)?;
+    cluster.move_key(&keys[1], path)?;
+    let listed = reports_by_key(&ran(&url, ["list", "--json"]).exits(0).out);
+    assert_eq!(listed.len(), KEYS - 2, "{listed:?}");
+    ran(&url, ["status", &keys[1]]).exits(77).says(&["try again if its slot moves"]);
+    cluster.move_slot(slot, path, millis(0))?;
+    ran(&url, ["status", &keys[1]]).exits(0).shows(&["holder: web:7"]);
+    let none = RedisServer::start()?;
+    ran(&format!("redis+cluster://{}", none.address()), ["list"])
+        .exits(77)
+        .says_only(&["the server is no node of a cluster"]);
 
     for key in &keys[1..4] {
         let () = cluster.ask(owner(&cluster, key)?, redis::cmd("SET").arg(key).arg(PAST))?;

@@ -14,6 +14,7 @@ use setnx_lock::redis::{Client, cmd};
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol, r2d2};
 use testkit::RedisServer;
 use testkit::cluster::Cluster;
+use testkit::redis_server::free_port;
 use testkit::relay::Relay;
 
 use super::Failure;
@@ -122,7 +123,8 @@ impl Situation {
                 work.hold_and_release(&locker, plan.threads)
             }
             Self::OneNode | Self::OneNodeAsServer => {
-                let server = RedisServer::start_with("cluster-enabled yes\ncluster-config-file nodes.conf")?;
+                let config = "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-port";
+                let server = RedisServer::start_with(&format!("{config} {}", free_port()?))?;
                 server.say(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])?;
                 let mut redis = Client::open(server.url())?.get_connection()?;
                 while !cmd("CLUSTER").arg("INFO").query::<String>(&mut redis)?.contains("cluster_state:ok") {
