@@ -13,7 +13,7 @@ use crate::support::notified::{
     NOTIFIED, POLLED, Reasons, Waiter, Worker, connection, elsewhere, keys, list_of, listeners, until,
     until_listening, until_waiting, waiting,
 };
-use crate::support::scenario::opened;
+use crate::support::scenario::{opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -44,9 +44,12 @@ fn a_listener_whose_connection_is_cut_reconnects_and_reports_it_once() -> Outcom
     let server = RedisServer::start()?;
     let mut connection = connection(&server);
     let reasons = Reasons::default();
-    let observed = reasons.of(&server.url(), "k", NOTIFIED)?;
+    let observed = patient(&server.url())?.observer(reasons.clone()).build()?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let waiter = Waiter::of(&observed);
+    let waiter = Waiter::of(&Lock::new(&observed, "k", NOTIFIED)?);
+    // It listens until the end, however long the rest takes.
+    let held_meanwhile = elsewhere(&server, "other", NOTIFIED)?.lock()?;
+    let waits_meanwhile = Waiter::of(&Lock::new(&observed, "other", NOTIFIED)?);
     for _ in 0..3 {
         until_listening(&server, 1);
         // The list is lost, too. It is made anew when the process listens again.
@@ -72,6 +75,8 @@ fn a_listener_whose_connection_is_cut_reconnects_and_reports_it_once() -> Outcom
     until("it is reported again", || reasons.reported().len() == 2);
     drop(other.came()?);
     drop(held);
+    drop(held_meanwhile);
+    drop(waits_meanwhile.came()?);
     Ok(())
 }
 
