@@ -1,0 +1,119 @@
+//! Several trips, of which not all can go together: those of each slot of a cluster, and what a shared transaction has not carried out.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+
+use super::PooledBackend;
+use crate::net::connections::Source;
+use crate::net::errors::{Failure, NoConnection};
+use crate::net::limits::Limits;
+use crate::net::threads::on_threads;
+use crate::net::{Sent, Trip};
+use crate::values::clock;
+
+/// Of so many keys that a transaction has not changed, each goes alone; of more, half of them go together.
+const FEW: usize = 8;
+
+/// What is to be sent of several trips still, and what came of the others.
+struct Parts {
+    all: Vec<Sent>,
+    left: Vec<Part>,
+    /// Set once the server has taken long not to answer: nothing more is sent.
+    stuck: Option<NoConnection>,
+}
+
+/// Trips that are sent together.
+struct Part {
+    /// Their places in the list.
+    places: Vec<usize>,
+    /// True if they were not sent before. One may then go with those of other threads.
+    is_new: bool,
+}
+
+impl<S: Source> PooledBackend<S> {
+    /// Sends trips, those of a slot together. What comes of a transaction of several says nothing about one of them: those that it has not
+    /// changed go again in halves, and in the end each alone.
+    pub(super) fn send_in_parts(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+        let places = || (0..trips.len()).collect();
+        let in_cluster = self.in_cluster.load(Ordering::Relaxed);
+        let parts = if in_cluster {
+            let part = |places| Part { places, is_new: true };
+            // First what needs no transaction.
+            let left = self.by_slot(trips, places()).into_iter().rev().map(part).collect();
+            Parts { all: trips.iter().map(|_| Sent::default()).collect(), left, stuck: None }
+        } else {
+            let all = self.send_part(trips, limits);
+            if all.iter().all(|sent| sent.undecided.is_none()) {
+                return all;
+            }
+            let left = self.divide(trips, &all, places());
+            Parts { all, left, stuck: None }
+        };
+        // Transactions of several slots need a connection each.
+        let count = if in_cluster { parts.left.len().min(self.pool.most_threads()) } else { 1 };
+        let parts = Mutex::new(parts);
+        on_threads(count, || {
+            let mut own = *limits;
+            while self.send_next(&parts, trips, &own) {
+                if in_cluster {
+                    // What others took before it says nothing about the next.
+                    own = limits.for_the_next(clock::now(), self.command_timeout);
+                }
+            }
+        });
+        parts.into_inner().unwrap_or_else(PoisonError::into_inner).all
+    }
+
+    /// Sends the next of several parts. Returns false if there is none.
+    fn send_next(&self, parts: &Mutex<Parts>, trips: &[Trip<'_>], limits: &Limits<'_>) -> bool {
+        let parts = || parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = clock::uptime();
+        let mut before = parts();
+        let Some(Part { places, is_new }) = before.left.pop() else { return false };
+        let batch: Vec<Trip<'_>> = places.iter().map(|at| before.all[*at].again(&trips[*at])).collect();
+        let stuck = before.stuck.clone();
+        drop(before);
+        let sent = match (stuck, batch.as_slice()) {
+            (Some(cause), batch) => {
+                let failure = Failure::NoConnection { cause, waited: began.since(limits.waits_since) };
+                batch.iter().map(|trip| Sent::failed(trip, failure.clone())).collect()
+            }
+            (None, [one]) if is_new => vec![self.send_one(one, limits)],
+            (None, batch) => self.send_part(batch, limits),
+        };
+        let mut after = parts();
+        if after.stuck.is_none() && clock::uptime().since(began) >= self.command_timeout / 2 {
+            after.stuck = sent.iter().find_map(Sent::unanswered);
+        }
+        for (at, sent) in places.iter().zip(sent) {
+            after.all[*at].replace(sent);
+        }
+        let divided = self.divide(trips, &after.all, places);
+        after.left.extend(divided);
+        true
+    }
+
+    /// Returns in which parts those of these trips go again that are undecided.
+    fn divide(&self, trips: &[Trip<'_>], all: &[Sent], mut part: Vec<usize>) -> Vec<Part> {
+        part.retain(|at| all[*at].undecided.is_some());
+        let parts = if part.iter().any(|at| self.learns_slots(&all[*at])) {
+            self.by_slot(trips, part)
+        } else if part.len() <= FEW {
+            part.into_iter().map(|at| vec![at]).collect()
+        } else {
+            let half = part.split_off(part.len() / 2);
+            vec![half, part]
+        };
+        parts.into_iter().map(|places| Part { places, is_new: false }).collect()
+    }
+
+    /// Divides places of trips by their slots.
+    fn by_slot(&self, trips: &[Trip<'_>], places: Vec<usize>) -> Vec<Vec<usize>> {
+        let mut slots: BTreeMap<Option<u16>, Vec<usize>> = BTreeMap::new();
+        for at in places {
+            slots.entry(self.slot(&trips[at])).or_default().push(at);
+        }
+        slots.into_values().collect()
+    }
+}
