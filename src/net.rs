@@ -38,12 +38,12 @@ pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
 pub(crate) use pooled::PooledBackend;
 pub use slots::{side_prefix, slot_of};
 
-/// Which server has a key. What hangs in one place holds up nothing in another.
+/// The number of a cluster's node. A node that hangs holds up the keys of no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Place(u32);
+pub(crate) struct NodeId(u32);
 
-impl Place {
-    /// The place of all keys, if there is one server, and of a slot whose node is unknown.
+impl NodeId {
+    /// The one server, if there is no cluster; also stands for the node of a slot that has none, as far as is known.
     pub(crate) const ONLY: Self = Self(0);
 
     pub(crate) fn numbered(number: u32) -> Self {
@@ -51,7 +51,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -155,9 +155,9 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// that is carried out.
     fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent>;
 
-    /// Returns which of its servers has a key, as far as is known.
-    fn place(&self, _key: &Key) -> Place {
-        Place::ONLY
+    /// Returns which node has a key, as far as is known.
+    fn node_of(&self, _key: &Key) -> NodeId {
+        NodeId::ONLY
     }
 
     /// Returns host and port of the server, if they are known.
@@ -186,11 +186,11 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Subscribes to a channel in this place, and gives `heard` what is published there, until that returns `false` or the connection fails.
+    /// Subscribes to a channel on this node, and gives `heard` what is published there, until that returns `false` or the connection fails.
     /// Called only if it can listen.
     fn listen(
         &self,
-        _place: Place,
+        _node: NodeId,
         _channel: &[u8],
         _heard: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {

@@ -1,12 +1,12 @@
 //! A cluster: which node has which key, for what a lock does not do.
 
 use setnx_lock::__cluster::slot_of;
-use setnx_lock::Key;
 use setnx_lock::redis::{Client, ConnectionAddr, Value, cmd};
+use setnx_lock::{Key, Refusal, RefusalKind};
 
 use crate::arguments::Condition;
 use crate::failure::Failure;
-use crate::server::{Raw, accepted};
+use crate::server::Raw;
 
 /// The masters of a cluster, with the slots that each has.
 pub(crate) struct Masters {
@@ -18,13 +18,20 @@ pub(crate) struct Masters {
 impl Masters {
     /// Asks a node, to which `client` connects.
     pub(crate) fn ask(raw: &mut Raw, client: &Client) -> Result<Self, Failure> {
-        let told = match accepted(raw.carry(&cmd("CLUSTER").arg("SLOTS").get_packed_command())?) {
-            Ok(Value::Array(told)) => told,
-            Ok(_) => Vec::new(),
-            Err(_) => {
-                let text = "the server is no node of a cluster; use redis:// in --url";
-                return Err(Failure::of(Condition::Refused, text).at(client));
+        let told = match raw.carry(&cmd("CLUSTER").arg("SLOTS").get_packed_command())? {
+            Value::Array(told) => told,
+            Value::ServerError(error) => {
+                let refusal = Refusal::from(error);
+                let failure = match refusal.kind() {
+                    RefusalKind::UnknownCommand | RefusalKind::Other => Failure::of(
+                        Condition::Refused,
+                        "the server is no node of a cluster; use redis:// in --url",
+                    ),
+                    _ => refusal.into(),
+                };
+                return Err(failure.at(client));
             }
+            _ => Vec::new(),
         };
         let mut masters = Self { clients: Vec::new(), ranges: Vec::new() };
         for (first, last, host, port) in told.into_iter().filter_map(range) {

@@ -7,7 +7,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::net::{Backend, Limits, Place, Trip, Watch};
+use crate::net::{Backend, Limits, NodeId, Trip, Watch};
 use crate::report::error::Error;
 use crate::rules::{Change, Command, NewValue, Reply, Request};
 use crate::run::Engine;
@@ -300,7 +300,7 @@ impl Locker {
     /// now.
     pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
         let added =
-            self.jobs.add(self.jobs.new_id(), Place::ONLY, clock::uptime(), Duration::ZERO, Box::new(job));
+            self.jobs.add(self.jobs.new_id(), NodeId::ONLY, clock::uptime(), Duration::ZERO, Box::new(job));
         if let Err((_, job)) = added {
             job();
         }
@@ -309,7 +309,7 @@ impl Locker {
     /// Lets that thread do this job after a delay. If there is no such thread, the job is not done.
     pub(crate) fn spawn_later(&self, delay: Duration, job: impl FnOnce() + Send + 'static) {
         let due = clock::uptime().after(delay);
-        let _ = self.jobs.add(self.jobs.new_id(), Place::ONLY, due, Duration::ZERO, Box::new(job));
+        let _ = self.jobs.add(self.jobs.new_id(), NodeId::ONLY, due, Duration::ZERO, Box::new(job));
     }
 
     #[cfg(test)]

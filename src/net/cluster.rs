@@ -12,21 +12,19 @@ use std::time::Duration;
 
 use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
-use super::limits::Limits;
+use super::limits::{Budget, Limits};
 use super::pooled::{PAUSE, pause};
 use super::slots::{side_prefix, slot_of};
 use super::threads::on_threads;
-use super::{Backend, Place, Sent, Trip, is_refused};
+use super::{Backend, NodeId, Sent, Trip, is_refused};
 use crate::rules::{Command, Reply, Request};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
 pub(super) use asking::Asking;
-use nodes::{Node, Nodes};
+use nodes::{LOOK, Node, Nodes};
 use redirection::{Next, is_redirected, next_for};
 
-/// How long an unreachable node is tried before the cluster is asked which node has the slot now.
-const LOOK: Duration = Duration::from_millis(50);
 /// How often a command is redirected without a pause.
 const REDIRECTIONS: usize = 5;
 
@@ -41,12 +39,12 @@ struct Pending {
     /// Its place in the list.
     at: usize,
     /// Where it was redirected to; `None`: it goes to the node that has its slot.
-    to: Option<Target>,
+    to: Option<Destination>,
 }
 
 /// Where a trip goes.
 #[derive(Clone)]
-struct Target {
+struct Destination {
     node: Arc<Node>,
     /// True if the node takes the slot over, and has to be asked for it.
     asks: bool,
@@ -77,7 +75,7 @@ impl ClusterBackend {
             |(at, request): (&usize, _)| Trip { watch: None, behind: None, request, ..trips[*at] };
         let behind = left.iter().zip(&requests).map(by_itself).collect();
         let slots: Vec<u16> = left.iter().map(|at| slots[*at]).collect();
-        for (at, outcome) in left.into_iter().zip(self.route(behind, &slots, &without_waiting(limits))) {
+        for (at, outcome) in left.into_iter().zip(self.route(behind, &slots, &self.without_waiting(limits))) {
             sent[at].behind = outcome.reply;
         }
         sent
@@ -118,7 +116,7 @@ impl ClusterBackend {
     }
 
     /// Returns where a trip goes next, if a node has named another. What others are told meanwhile says nothing about this one.
-    fn follow(&self, next: Next, trip: &mut Trip<'_>, slot: u16, limits: &Limits<'_>) -> Option<Target> {
+    fn follow(&self, next: Next, trip: &mut Trip<'_>, slot: u16, limits: &Limits<'_>) -> Option<Destination> {
         match next {
             Next::Wait => {
                 // If no node answers, the next look finds out.
@@ -127,11 +125,11 @@ impl ClusterBackend {
             }
             Next::Split => None,
             Next::Moved(address) => {
-                Some(Target { node: self.nodes.moved(slot, &address, limits), asks: false })
+                Some(Destination { node: self.nodes.moved(slot, &address, limits), asks: false })
             }
             Next::Ask(address) => {
                 trip.behind = None;
-                Some(Target { node: self.nodes.node_at(&address), asks: true })
+                Some(Destination { node: self.nodes.node_at(&address), asks: true })
             }
         }
     }
@@ -147,20 +145,20 @@ impl ClusterBackend {
         let now = clock::now();
         let reachable_by = limits.reachable_by.min(now.uptime.after(LOOK));
         let limits = Limits { reachable_by, decided_at: now, ..*limits };
-        let targets = self.targets(pending, slots, &limits);
-        if let ([Pending { at, .. }], [target]) = (pending, targets.as_slice()) {
-            return match target {
-                Ok(target) => target.send(&trips[*at..=*at], &limits),
+        let destinations = self.destinations(pending, slots, &limits);
+        if let ([Pending { at, .. }], [destination]) = (pending, destinations.as_slice()) {
+            return match destination {
+                Ok(destination) => destination.send(&trips[*at..=*at], &limits),
                 Err(failure) => vec![Sent::failed(&trips[*at], failure.clone())],
             };
         }
         let mut sent: Vec<Sent> = pending.iter().map(|_| Sent::default()).collect();
-        let mut groups: BTreeMap<(Place, bool), (Target, Vec<usize>)> = BTreeMap::new();
-        for (n, target) in targets.into_iter().enumerate() {
-            match target {
-                Ok(target) => {
-                    let group = groups.entry((target.node.place, target.asks));
-                    group.or_insert_with(|| (target, Vec::new())).1.push(n);
+        let mut groups: BTreeMap<(NodeId, bool), (Destination, Vec<usize>)> = BTreeMap::new();
+        for (n, destination) in destinations.into_iter().enumerate() {
+            match destination {
+                Ok(destination) => {
+                    let group = groups.entry((destination.node.id, destination.asks));
+                    group.or_insert_with(|| (destination, Vec::new())).1.push(n);
                 }
                 Err(failure) => sent[n] = Sent::failed(&trips[pending[n].at], failure),
             }
@@ -169,9 +167,9 @@ impl ClusterBackend {
         let sent = Mutex::new(sent);
         on_threads(count, || {
             let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).next();
-            while let Some((target, members)) = next() {
+            while let Some((destination, members)) = next() {
                 let batch: Vec<Trip<'_>> = members.iter().map(|n| trips[pending[*n].at]).collect();
-                let outcomes = target.send(&batch, &limits);
+                let outcomes = destination.send(&batch, &limits);
                 let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
                 members.into_iter().zip(outcomes).for_each(|(n, outcome)| sent[n] = outcome);
             }
@@ -180,24 +178,31 @@ impl ClusterBackend {
     }
 
     /// Returns where each trip goes, or why nowhere.
-    fn targets(
+    fn destinations(
         &self,
         pending: &[Pending],
         slots: &[u16],
         limits: &Limits<'_>,
-    ) -> Vec<Result<Target, Failure>> {
+    ) -> Vec<Result<Destination, Failure>> {
         let (mut map, mut failure) = (self.nodes.map(), None);
         if pending.iter().any(|Pending { at, to }| to.is_none() && map.owner(slots[*at]).is_none()) {
             failure = self.nodes.refresh(&map, None, limits).err();
             map = self.nodes.map();
         }
-        let target = |Pending { at, to }: &Pending| {
-            let owner = || map.owner(slots[*at]).map(|node| Target { node, asks: false });
+        let destination = |Pending { at, to }: &Pending| {
+            let owner = || map.owner(slots[*at]).map(|node| Destination { node, asks: false });
             let no_node =
                 || failure.clone().unwrap_or_else(|| Failure::Refused(Refusal::of_no_node(slots[*at])));
             to.clone().or_else(owner).ok_or_else(no_node)
         };
-        pending.iter().map(target).collect()
+        pending.iter().map(destination).collect()
+    }
+
+    /// Returns the limits of what no grant waits for: no node is waited for, and a connection for as long as for one command.
+    fn without_waiting<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
+        let now = clock::uptime();
+        let connected_by = now.after(Budget::until_sent(self.command_timeout())).min(limits.connected_by);
+        Limits { grants: false, reachable_by: now, accepted_by: now, connected_by, ..*limits }
     }
 
     /// Connects to one of the nodes: what one has holds for all.
@@ -216,7 +221,7 @@ impl ClusterBackend {
 
     /// Reads keys of several slots, one after the other. No node is waited for.
     fn read_each(&self, keys: &[Key], limits: &Limits<'_>) -> Result<Reply, Failure> {
-        let limits = &without_waiting(limits);
+        let limits = &self.without_waiting(limits);
         let get = Request::at_any_time(Command::Get);
         let read = |key: &Key| match self.send(&Trip::new(key, &get), limits).own()? {
             Reply::Bulk(found) => Ok(found),
@@ -226,7 +231,7 @@ impl ClusterBackend {
     }
 }
 
-impl Target {
+impl Destination {
     fn send(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let backend = &self.node.backend;
         match trips {
@@ -238,12 +243,6 @@ impl Target {
             trips => backend.send_all(trips, limits),
         }
     }
-}
-
-/// Returns the limits of what no lock depends on: no node is waited for.
-fn without_waiting<'a>(limits: &Limits<'a>) -> Limits<'a> {
-    let now = clock::uptime();
-    Limits { grants: false, reachable_by: now, accepted_by: now, ..*limits }
 }
 
 /// Returns the keys that a command reads, if there are several.
@@ -295,8 +294,8 @@ impl Backend for ClusterBackend {
         self.carry(&trips.collect::<Vec<_>>(), &slots, limits)
     }
 
-    fn place(&self, key: &Key) -> Place {
-        self.nodes.map().owner(slot_of(key)).map_or(Place::ONLY, |node| node.place)
+    fn node_of(&self, key: &Key) -> NodeId {
+        self.nodes.map().owner(slot_of(key)).map_or(NodeId::ONLY, |node| node.id)
     }
 
     fn address(&self) -> Option<String> {
@@ -336,13 +335,13 @@ impl Backend for ClusterBackend {
 
     fn listen(
         &self,
-        place: Place,
+        id: NodeId,
         channel: &[u8],
         heard: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
-        let node = self.nodes.map().nodes().find(|node| node.place == place).cloned();
+        let node = self.nodes.map().nodes().find(|node| node.id == id).cloned();
         // A node that has left the cluster has no keys.
-        let listened = node.map_or(Err(Failure::TooLate), |node| node.backend.listen(place, channel, heard));
+        let listened = node.map_or(Err(Failure::TooLate), |node| node.backend.listen(id, channel, heard));
         if listened.is_err() {
             // Another node may have the keys by now.
             self.nodes.look_again();

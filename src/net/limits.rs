@@ -206,6 +206,23 @@ mod tests {
     }
 
     #[test]
+    fn a_trip_that_follows_another_has_its_own_time_and_all_have_twice_that() {
+        let now = clock::now();
+        let limits = within(Some(now.uptime), now);
+        let next = |millis: u64| {
+            let began = Now { uptime: now.uptime.after(Duration::from_millis(millis)), ..now };
+            let next = limits.for_the_next(began, 2 * SECOND);
+            [next.connected_by, next.answered_by].map(|until| until.since(now.uptime))
+        };
+        let millis = Duration::from_millis;
+        assert_eq!(next(500), [millis(2000), millis(2500)]);
+        assert_eq!(next(1500), [millis(3000), millis(3500)]);
+        assert_eq!(next(3000), [4 * SECOND; 2], "twice the time of a command is over");
+        let endless = within(None, now).for_the_next(now, 2 * SECOND);
+        assert_eq!([endless.connected_by, endless.answered_by], [Uptime::MAX; 2]);
+    }
+
+    #[test]
     fn without_a_deadline_only_an_unreachable_server_is_given_up() {
         let now = clock::now();
         let limits = within(None, now);

@@ -16,7 +16,7 @@ use super::limits::Limits;
 use super::slots::slot_of;
 use super::transactions::Transactions;
 use super::trip::{TripState, Wire};
-use super::{Backend, Heard, Place, Sent, Trip, Undecided};
+use super::{Backend, Heard, NodeId, Sent, Trip, Undecided};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
@@ -287,7 +287,7 @@ impl<S: Source> Backend for PooledBackend<S> {
 
     fn listen(
         &self,
-        _: Place,
+        _: NodeId,
         channel: &[u8],
         heard: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {

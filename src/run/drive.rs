@@ -5,7 +5,7 @@ use std::mem;
 
 use super::Engine;
 use super::session::{self, Session};
-use crate::net::{NoConnection, Place, Trip};
+use crate::net::{NoConnection, NodeId, Trip};
 use crate::rules::task::{Plan, Task};
 use crate::rules::{Command, GiveUp, Reply, Request, Step};
 use crate::values::clock::{self, Now, Uptime};
@@ -110,11 +110,11 @@ impl Engine {
     /// several servers behind a proxy. When that has passed, nothing is sent for the rest.
     fn finish_each<T>(&self, jobs: Vec<&mut Job<'_, T>>) {
         let command_timeout = self.backend.command_timeout();
-        let mut hung: Vec<(Place, NoConnection, Uptime)> = Vec::new();
+        let mut hung: Vec<(NodeId, NoConnection, Uptime)> = Vec::new();
         for job in jobs.into_iter().filter(|job| job.request().is_some()) {
             let began = clock::now();
-            let place = self.backend.place(job.key);
-            match hung.iter().find(|(at, ..)| *at == place) {
+            let node = self.backend.node_of(job.key);
+            match hung.iter().find(|(at, ..)| *at == node) {
                 Some((_, cause, until)) if began.uptime >= *until => {
                     job.session.fail(cause.clone());
                     job.abandon(began);
@@ -130,7 +130,7 @@ impl Engine {
             let ended = clock::uptime();
             let is_slow = ended.since(began.uptime) >= command_timeout / 2;
             if is_slow && let Some(cause) = job.session.unreachable() {
-                hung.push((place, cause, ended.after(command_timeout)));
+                hung.push((node, cause, ended.after(command_timeout)));
             }
         }
     }

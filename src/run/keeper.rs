@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Engine;
 use super::outbox::Outbox;
 use super::owner::Locked;
-use crate::net::Place;
+use crate::net::NodeId;
 use crate::rules::keeping::{self, Due, Progress};
 use crate::run::hold::{Hold, Own};
 use crate::values::clock::{self, Now, Uptime};
@@ -21,8 +21,8 @@ const BUSY: Duration = Duration::from_millis(20);
 pub(crate) struct Kept {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
-    /// Where it was when that was scheduled.
-    place: Place,
+    /// Which node had the key when it was scheduled.
+    node: NodeId,
 }
 
 /// Works on what is due, for each locker with its own settings.
@@ -79,9 +79,9 @@ impl Engine {
     }
 
     fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, due: Uptime) {
-        let place = self.backend.place(&hold.key);
-        let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold), place };
-        let added = self.keeper.add(id, place, due, keeping::slack(&hold.options), kept);
+        let node = self.backend.node_of(&hold.key);
+        let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold), node };
+        let added = self.keeper.add(id, node, due, keeping::slack(&hold.options), kept);
         hold.note_kept(added.map_err(|(error, _)| error));
     }
 
@@ -89,9 +89,9 @@ impl Engine {
     fn keep(self: &Arc<Self>, due: &[(u64, Kept)]) {
         let outbox = Outbox::default();
         let (mut to_extend, mut to_verify) = (Vec::new(), Vec::new());
-        for (id, Kept { hold, place, .. }) in due {
-            // What hangs in one place holds up no key that has left it.
-            if self.backend.place(&hold.key) != *place {
+        for (id, Kept { hold, node, .. }) in due {
+            // A node that hangs holds up no key that it has no longer.
+            if self.backend.node_of(&hold.key) != *node {
                 self.schedule_at(*id, hold, clock::uptime());
                 continue;
             }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Delivery, SHORT_CONNECT_WAIT};
-use crate::net::{Backend, Budget, Failure, Limits, Place, Trip};
+use crate::net::{Backend, Budget, Failure, Limits, NodeId, Trip};
 use crate::report::event::EventSink;
 use crate::rules::waiting_list::{Entry, Owed, Waiting};
 use crate::rules::{Command, Reply, Request};
@@ -41,7 +41,7 @@ pub(super) struct Notifications {
     backend: Arc<dyn Backend>,
     queue: Arc<WaitQueue<Delivery>>,
     /// Which server, where there are several.
-    place: Place,
+    node: NodeId,
     /// What this process listens on.
     channel: Vec<u8>,
     state: Mutex<Lists>,
@@ -84,11 +84,11 @@ pub(super) enum Passed {
 
 impl Notifications {
     /// `random` names this locker's channels.
-    fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, random: u64, place: Place) -> Self {
+    fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, random: u64, node: NodeId) -> Self {
         // What is published on one node of a cluster is heard on all.
-        let of_node = if place == Place::ONLY { String::new() } else { format!(":{place}") };
+        let of_node = if node == NodeId::ONLY { String::new() } else { format!(":{node}") };
         let channel = format!("setnx-lock:wake-up:{random:x}{of_node}").into_bytes();
-        Self { backend, queue, place, channel, state: Mutex::default() }
+        Self { backend, queue, node, channel, state: Mutex::default() }
     }
 
     /// Returns what goes with a look at a key that is waited for; `None` if the process is listed there, or cannot be notified.

@@ -191,13 +191,14 @@ impl Engine {
         taken: Option<Result<Reply, Failure>>,
         now: Uptime,
     ) -> Ending {
+        let notifications = self.notifications.of(key);
         if let Successor::Ends(taking) = turn {
-            self.notifications.of(key).sent_next(key, taking, taken.as_ref());
+            notifications.sent_next(key, taking, taken.as_ref());
         }
         let passed = match taken {
             // Also if the key holds another's value: the process that is notified then looks, and enters the list again.
             Some(taken) if released || taken.is_ok() => {
-                self.notifications.of(key).pass_on(key, taken, self.budget(Some(now)), &self.observer)
+                notifications.pass_on(key, taken, self.budget(Some(now)), &self.observer)
             }
             _ => Passed::ToNone,
         };
@@ -206,9 +207,7 @@ impl Engine {
             Successor::Passes | Successor::Comes => Ending::Hint(Hint::Freed),
             Successor::Yields => Ending::NextSlice(Hint::Freed),
             Successor::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
-            Successor::Ends(_) if self.notifications.of(key).is_listed(key) => {
-                Ending::Notification(Hint::Freed)
-            }
+            Successor::Ends(_) if notifications.is_listed(key) => Ending::Notification(Hint::Freed),
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
             Successor::Ends(_) => Ending::NextSlice(Hint::Changed),
         }

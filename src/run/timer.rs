@@ -1,7 +1,7 @@
-//! A timer: threads that do work when it is due. What the work is, it does not know. Work of one place is done by one thread at a time, and that
-//! of several places at the same time: one that hangs holds up no other.
+//! A timer: threads that do work when it is due. What the work is, it does not know. Work for one node is done by one thread at a time, and that
+//! for several nodes at the same time: a node that hangs holds up no other.
 //!
-//! At most one thread sleeps until something is due. A thread that takes work starts another to sleep, if there is work of other places. One that
+//! At most one thread sleeps until something is due. A thread that takes work starts another to sleep, if there is work for other nodes. One that
 //! has done its work takes what is due next, sleeps, or ends if another sleeps already.
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 use std::{fmt, io, process};
 
-use crate::net::Place;
+use crate::net::NodeId;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::contained::contained;
 
@@ -46,9 +46,9 @@ struct Schedule<T> {
 }
 
 struct DueWork<T> {
-    places: HashMap<Place, PlaceWork<T>>,
-    /// Where each is, and when it is due.
-    at: HashMap<u64, (Place, Uptime)>,
+    nodes: HashMap<NodeId, NodeWork<T>>,
+    /// For which node each is, and when it is due.
+    at: HashMap<u64, (NodeId, Uptime)>,
     last_id: u64,
     /// When something was last added.
     added: Uptime,
@@ -63,9 +63,9 @@ struct DueWork<T> {
     closed: bool,
 }
 
-struct PlaceWork<T> {
+struct NodeWork<T> {
     due: BTreeMap<(Uptime, u64), DueItem<T>>,
-    /// True while a thread works here.
+    /// True while a thread works for the node.
     is_busy: bool,
 }
 
@@ -78,7 +78,7 @@ struct DueItem<T> {
 impl<T: Send + 'static> Timer<T> {
     pub(crate) fn new(name: &'static str, work: Work<T>) -> Self {
         let state = DueWork {
-            places: HashMap::new(),
+            nodes: HashMap::new(),
             at: HashMap::new(),
             last_id: 0,
             added: Uptime::default(),
@@ -120,7 +120,7 @@ impl<T: Send + 'static> Timer<T> {
     pub(crate) fn add(
         &self,
         id: u64,
-        place: Place,
+        node: NodeId,
         due: Uptime,
         slack: Duration,
         work: T,
@@ -131,7 +131,7 @@ impl<T: Send + 'static> Timer<T> {
             return Err((io::Error::other("its locker was shut down"), work));
         }
         let replaced = state.remove(id);
-        state.insert(id, place, due, DueItem { work, slack });
+        state.insert(id, node, due, DueItem { work, slack });
         let now = clock::now();
         state.added = now.uptime;
         // The thread may begin late, and a clock that is set before is to be noticed as well.
@@ -167,7 +167,7 @@ impl<T> Timer<T> {
 impl<T: Send + 'static> Schedule<T> {
     /// Starts a thread if none will come to what may be worked on.
     fn start_if_needed(self: &Arc<Self>, state: &mut DueWork<T>) -> Result<(), io::Error> {
-        // One that has just been started is no sleeper yet; it works on no place either.
+        // One that has just been started is no sleeper yet; it works for no node either.
         if state.threads > state.working || state.first().is_none() {
             return Ok(());
         }
@@ -178,10 +178,10 @@ impl<T: Send + 'static> Schedule<T> {
         let this = Arc::clone(self);
         let body = move || {
             let mut done = None;
-            while let Some((place, batch)) = this.next(done) {
+            while let Some((node, batch)) = this.next(done) {
                 // Whatever it does, the others' work goes on.
                 contained(|| (this.work)(batch));
-                done = Some(place);
+                done = Some(node);
             }
         };
         thread::Builder::new().name(self.name.to_owned()).spawn(body)?;
@@ -189,9 +189,9 @@ impl<T: Send + 'static> Schedule<T> {
         Ok(())
     }
 
-    /// Waits until something is due, and returns it, together with what may be done with it, and its place; `None` if the thread is to end.
-    /// `done`: the place that this thread has worked on.
-    fn next(self: &Arc<Self>, done: Option<Place>) -> Option<(Place, Vec<(u64, T)>)> {
+    /// Waits until something is due, and returns it, together with what may be done with it, and for which node; `None` if the thread is to end.
+    /// `done`: the node that this thread has worked for.
+    fn next(self: &Arc<Self>, done: Option<NodeId>) -> Option<(NodeId, Vec<(u64, T)>)> {
         let mut state = self.lock();
         if let Some(done) = done {
             state.ended_in(done);
@@ -203,11 +203,11 @@ impl<T: Send + 'static> Schedule<T> {
                 state.make_due(now);
             }
             let until = match state.first() {
-                Some((due, place)) if due <= now => {
-                    let taken = state.take_due(now, place);
+                Some((due, node)) if due <= now => {
+                    let taken = state.take_due(now, node);
                     // If none can be started, the others wait for this one.
                     let _ = self.start_if_needed(&mut state);
-                    return Some((place, taken));
+                    return Some((node, taken));
                 }
                 Some((due, _)) => due.min(now.after(CLOCKS_COMPARED_EVERY)),
                 None if now.since(state.added) >= LINGER || state.closed => {
@@ -238,30 +238,30 @@ impl<T> Schedule<T> {
 }
 
 impl<T> DueWork<T> {
-    fn insert(&mut self, id: u64, place: Place, due: Uptime, item: DueItem<T>) {
-        self.at.insert(id, (place, due));
-        let nothing = || PlaceWork { due: BTreeMap::new(), is_busy: false };
-        self.places.entry(place).or_insert_with(nothing).due.insert((due, id), item);
+    fn insert(&mut self, id: u64, node: NodeId, due: Uptime, item: DueItem<T>) {
+        self.at.insert(id, (node, due));
+        let nothing = || NodeWork { due: BTreeMap::new(), is_busy: false };
+        self.nodes.entry(node).or_insert_with(nothing).due.insert((due, id), item);
     }
 
     fn remove(&mut self, id: u64) -> Option<DueItem<T>> {
-        let (place, due) = self.at.remove(&id)?;
-        self.places.get_mut(&place)?.due.remove(&(due, id))
+        let (node, due) = self.at.remove(&id)?;
+        self.nodes.get_mut(&node)?.due.remove(&(due, id))
     }
 
-    /// Returns when something is due first where no thread works, and where.
-    fn first(&self) -> Option<(Uptime, Place)> {
-        let idle = self.places.iter().filter(|(_, work)| !work.is_busy);
-        idle.filter_map(|(place, work)| Some((work.due.first_key_value()?.0.0, *place))).min()
+    /// Returns when something is due first for a node that no thread works for, and the node.
+    fn first(&self) -> Option<(Uptime, NodeId)> {
+        let idle = self.nodes.iter().filter(|(_, work)| !work.is_busy);
+        idle.filter_map(|(node, work)| Some((work.due.first_key_value()?.0.0, *node))).min()
     }
 
-    /// Notes that a thread works here no longer.
-    fn ended_in(&mut self, place: Place) {
+    /// Notes that a thread works for a node no longer.
+    fn ended_in(&mut self, node: NodeId) {
         self.working -= 1;
-        if let Some(work) = self.places.get_mut(&place) {
+        if let Some(work) = self.nodes.get_mut(&node) {
             work.is_busy = false;
         }
-        self.places.retain(|_, work| work.is_busy || !work.due.is_empty());
+        self.nodes.retain(|_, work| work.is_busy || !work.due.is_empty());
     }
 
     /// Returns true if the wall clock differs from the monotonic one by more or less than before.
@@ -273,19 +273,19 @@ impl<T> DueWork<T> {
 
     /// Makes everything due now at the latest.
     fn make_due(&mut self, now: Uptime) {
-        for (place, work) in &mut self.places {
+        for (node, work) in &mut self.nodes {
             for ((_, id), item) in work.due.split_off(&(now, u64::MAX)) {
-                self.at.insert(id, (*place, now));
+                self.at.insert(id, (*node, now));
                 work.due.insert((now, id), item);
             }
         }
     }
 
-    /// Takes what is due in a place, where the thread works from now on.
-    fn take_due(&mut self, now: Uptime, place: Place) -> Vec<(u64, T)> {
+    /// Takes what is due for a node, which the thread works for from now on.
+    fn take_due(&mut self, now: Uptime, node: NodeId) -> Vec<(u64, T)> {
         let mut taken = Vec::new();
         self.working += 1;
-        let Some(work) = self.places.get_mut(&place) else { return taken };
+        let Some(work) = self.nodes.get_mut(&node) else { return taken };
         work.is_busy = true;
         while taken.len() < MOST
             && let Some(entry) = work.due.first_entry()
@@ -299,7 +299,7 @@ impl<T> DueWork<T> {
     }
 
     fn count(&self) -> usize {
-        self.places.values().map(|work| work.due.len()).sum()
+        self.nodes.values().map(|work| work.due.len()).sum()
     }
 }
 

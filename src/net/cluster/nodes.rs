@@ -7,9 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
-use super::LOOK;
 use super::slot_map::{self, Range, SlotMap};
-use crate::net::Place;
+use crate::net::NodeId;
 use crate::net::connections::{Address, Opener, ask_in_turn, panicked};
 use crate::net::errors::{ConnectError, Failure, NoConnection, TransportError};
 use crate::net::limits::Limits;
@@ -17,11 +16,14 @@ use crate::net::own::OwnSource;
 use crate::net::pooled::PooledBackend;
 use crate::values::clock::{self, Uptime};
 
+/// How long an unreachable node is tried before the cluster is asked which node has the slot now.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+
 /// A node, with connections of its own.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) backend: PooledBackend<OwnSource>,
-    pub(super) place: Place,
+    pub(super) id: NodeId,
 }
 
 pub(super) type Map = SlotMap<Arc<Node>>;
@@ -36,7 +38,7 @@ pub(super) struct Nodes {
     map: Mutex<Arc<Map>>,
     /// All that there are, by their addresses: also those that have no slots yet.
     known: Mutex<HashMap<Address, Arc<Node>>>,
-    asked: Mutex<Asked>,
+    asked: Mutex<MapRequest>,
     /// Wakes the threads that wait for an answer.
     answered: Condvar,
     /// Counts on, so that another node is asked each time.
@@ -47,7 +49,7 @@ pub(super) struct Nodes {
 
 /// Whether the nodes are asked for the map, and what came of it last, and when.
 #[derive(Default)]
-struct Asked {
+struct MapRequest {
     in_progress: bool,
     last: Option<(Uptime, Result<(), ConnectError>)>,
 }
@@ -77,7 +79,7 @@ impl Nodes {
         let node = known.entry(address.clone()).or_insert_with(|| {
             let backend = PooledBackend::own(self.opener.at(address), self.pool_size, self.retry_for);
             let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
-            Arc::new(Node { backend: backend.in_cluster(), place: Place::numbered(number) })
+            Arc::new(Node { backend: backend.in_cluster(), id: NodeId::numbered(number) })
         });
         Arc::clone(node)
     }
@@ -143,7 +145,7 @@ impl Nodes {
         Ok(())
     }
 
-    fn start_asking(self: &Arc<Self>, asked: &mut Asked, first: Option<Address>) {
+    fn start_asking(self: &Arc<Self>, asked: &mut MapRequest, first: Option<Address>) {
         let this = Arc::clone(self);
         let ask = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| this.ask(first.as_ref())));
@@ -157,8 +159,8 @@ impl Nodes {
         }
     }
 
-    fn end_asking(&self, asked: &mut Asked, outcome: Result<(), ConnectError>) {
-        *asked = Asked { in_progress: false, last: Some((clock::uptime(), outcome)) };
+    fn end_asking(&self, asked: &mut MapRequest, outcome: Result<(), ConnectError>) {
+        *asked = MapRequest { in_progress: false, last: Some((clock::uptime(), outcome)) };
         self.answered.notify_all();
     }
 
@@ -190,7 +192,7 @@ impl Nodes {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
+    fn asked(&self) -> MutexGuard<'_, MapRequest> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,7 +12,7 @@ pub(super) enum Next {
     Moved(Address),
     /// The slot moves there, with this key already.
     Ask(Address),
-    /// The slot moves, and it is unknown which node has a key that the trip changes beside the one that it watches.
+    /// The slot moves. The lock's key, which the trip watches, and the counter, which it changes, may be on two nodes.
     Split,
     /// The node is gone, or the cluster has no node for the slot.
     Wait,

@@ -26,11 +26,12 @@ pub(crate) struct Sentinels {
     name: String,
     /// Which is asked first: the one that was right last, or the next after one that was wrong.
     first: AtomicUsize,
-    state: Mutex<Known>,
+    state: Mutex<Followed>,
 }
 
+/// What the Sentinels have told so far, and which master was followed.
 #[derive(Default)]
-struct Known {
+struct Followed {
     /// The highest epoch of the configuration that one has told, and when: those with a lower one have not heard of a failover, or were set
     /// up anew.
     epoch: u64,
@@ -197,7 +198,7 @@ impl Sentinels {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, Followed> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

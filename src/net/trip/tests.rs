@@ -66,14 +66,7 @@ fn changed_on(
         ..Trip::new(&keys[at], &set)
     };
     let trips = [trip(0), trip(1)];
-    let jobs = trips.each_ref().map(|trip| {
-        let mut job = TripState::default();
-        job.set(trip, Protocol::Watched, false);
-        RefCell::new(job)
-    });
-    let (now, command_timeout) = (clock::now(), Duration::from_secs(1));
-    let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
-    let limits = Limits::within(budget, now);
+    let (jobs, now, limits) = begun(&trips);
     let left = wire.exchange(&mut connection, &jobs, now, &limits);
     let mut trips = trips.iter();
     let ended = jobs.map(|job| {
@@ -114,6 +107,18 @@ fn exec(exec: Value) -> Answer {
 const KEYS: [&str; 2] = ["k0", "k1"];
 const LOOKS: &str = "WATCH k0 GET k0 WATCH k1 GET k1 MULTI";
 const CHANGES: &str = "SET k0 y SET k1 y EXEC GET k0 GET k1";
+
+/// The states of two trips that begin now, and their limits.
+fn begun(trips: &[Trip<'_>; 2]) -> ([RefCell<TripState>; 2], Now, Limits<'static>) {
+    let jobs = trips.each_ref().map(|trip| {
+        let mut job = TripState::default();
+        job.set(trip, Protocol::Watched, false);
+        RefCell::new(job)
+    });
+    let (now, command_timeout) = (clock::now(), Duration::from_secs(1));
+    let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
+    (jobs, now, Limits::within(budget, now))
+}
 
 #[test]
 fn several_keys_are_changed_by_one_transaction() {
@@ -284,14 +289,8 @@ fn beside_a_plain_command(plain: &Command, answers: Vec<Answer>) -> [String; 2] 
     let requests = [plain.clone(), Command::Exec(Change::Set(entry))].map(Request::at_any_time);
     let watch = Some(Watch { command: &Command::WatchGet, expected: b"x" });
     let trips = [Trip::new(&keys[0], &requests[0]), Trip { watch, ..Trip::new(&keys[1], &requests[1]) }];
-    let jobs = trips.each_ref().map(|trip| {
-        let mut job = TripState::default();
-        job.set(trip, Protocol::Watched, false);
-        RefCell::new(job)
-    });
-    let (now, command_timeout) = (clock::now(), Duration::from_secs(1));
-    let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
-    Wire::default().exchange(&mut connection, &jobs, now, &Limits::within(budget, now));
+    let (jobs, now, limits) = begun(&trips);
+    Wire::default().exchange(&mut connection, &jobs, now, &limits);
     let mut trips = trips.iter();
     jobs.map(|job| {
         let Sent { reply, undecided, .. } = job.into_inner().end(trips.next().unwrap());

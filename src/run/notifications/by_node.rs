@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Notifications;
-use crate::net::{Backend, Place};
+use crate::net::{Backend, NodeId};
 use crate::run::Delivery;
 use crate::values::key::Key;
 use crate::wait::WaitQueue;
@@ -13,7 +13,7 @@ use crate::wait::WaitQueue;
 pub(in crate::run) struct NotificationsByNode {
     /// Those of all keys, if there is one server.
     of_one: Arc<Notifications>,
-    of_nodes: Mutex<HashMap<Place, Arc<Notifications>>>,
+    of_nodes: Mutex<HashMap<NodeId, Arc<Notifications>>>,
     /// Names the channels of this locker.
     random: u64,
 }
@@ -24,20 +24,20 @@ impl NotificationsByNode {
         queue: Arc<WaitQueue<Delivery>>,
         random: u64,
     ) -> Self {
-        let of_one = Arc::new(Notifications::new(backend, queue, random, Place::ONLY));
+        let of_one = Arc::new(Notifications::new(backend, queue, random, NodeId::ONLY));
         Self { of_one, of_nodes: Mutex::default(), random }
     }
 
     /// Returns those of the node that has this key.
     pub(in crate::run) fn of(&self, key: &Key) -> Cow<'_, Arc<Notifications>> {
         let Notifications { backend, queue, .. } = &*self.of_one;
-        let place = backend.place(key);
-        if place == Place::ONLY {
+        let node = backend.node_of(key);
+        if node == NodeId::ONLY {
             return Cow::Borrowed(&self.of_one);
         }
         let mut of_nodes = self.of_nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_node = of_nodes.entry(place).or_insert_with(|| {
-            Arc::new(Notifications::new(Arc::clone(backend), Arc::clone(queue), self.random, place))
+        let of_node = of_nodes.entry(node).or_insert_with(|| {
+            Arc::new(Notifications::new(Arc::clone(backend), Arc::clone(queue), self.random, node))
         });
         Cow::Owned(Arc::clone(of_node))
     }

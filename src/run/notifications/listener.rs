@@ -46,7 +46,7 @@ impl Notifications {
         let mut pause = RETRY[0];
         let mut swept_at = clock::uptime();
         loop {
-            let listened = self.backend.listen(self.place, &self.channel, &mut |heard| {
+            let listened = self.backend.listen(self.node, &self.channel, &mut |heard| {
                 match heard {
                     Heard::Subscribed => self.subscribed(),
                     Heard::Message(key) => self.notified(&Key::from(key)),
@@ -128,7 +128,7 @@ impl Notifications {
         let (mut left, mut moved) = (Vec::new(), Vec::new());
         let mut state = self.lock();
         state.keys.retain(|key, waited| {
-            let is_here = self.backend.place(key) == self.place;
+            let is_here = self.backend.node_of(key) == self.node;
             if !is_here {
                 moved.push(key.clone());
             }

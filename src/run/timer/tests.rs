@@ -8,7 +8,7 @@ fn send(batch: Vec<(u64, Sender<Vec<u64>>)>) {
 }
 
 const LONG: Duration = Duration::from_secs(30);
-const HERE: Place = Place::ONLY;
+const HERE: NodeId = NodeId::ONLY;
 
 #[test]
 fn what_is_due_is_done_and_what_is_nearly_due_with_it() {
@@ -79,7 +79,7 @@ fn work_that_panics_does_not_end_the_thread() {
 }
 
 #[test]
-fn work_of_one_place_holds_up_that_of_no_other() {
+fn a_node_that_hangs_holds_up_no_other() {
     type Asked = (u64, Sender<u64>, Option<Arc<Mutex<()>>>);
     fn wait_and_send(batch: Vec<(u64, Asked)>) {
         for (_, (n, sender, waits_for)) in batch {
@@ -88,12 +88,12 @@ fn work_of_one_place_holds_up_that_of_no_other() {
         }
     }
     let (timer, (sender, done)) = (Timer::new("timer", wait_and_send), channel());
-    let [hangs, other] = [1, 2].map(Place::numbered);
+    let [hangs, other] = [1, 2].map(NodeId::numbered);
     let hung = Arc::new(Mutex::new(()));
     let hangs_until = hung.lock().unwrap();
-    let add = |place, n, waits_for| {
+    let add = |node, n, waits_for| {
         let asked = (n, sender.clone(), waits_for);
-        timer.add(timer.new_id(), place, clock::uptime(), Duration::ZERO, asked).unwrap();
+        timer.add(timer.new_id(), node, clock::uptime(), Duration::ZERO, asked).unwrap();
     };
     add(hangs, 0, Some(Arc::clone(&hung)));
     for n in 1..=3 {
@@ -107,7 +107,7 @@ fn work_of_one_place_holds_up_that_of_no_other() {
     assert!(threads <= 2, "one works and another sleeps: {threads}");
     drop(hangs_until);
     let rest = [done.recv_timeout(LONG).unwrap(), done.recv_timeout(LONG).unwrap()];
-    assert_eq!(rest, [0, 4], "of one place one after the other");
+    assert_eq!(rest, [0, 4], "for one node one after the other");
 }
 
 #[test]

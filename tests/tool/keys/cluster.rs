@@ -61,6 +61,8 @@ fn commands_go_to_the_node_of_the_key_or_to_all() -> Outcome {
     ran(&url, ["status", &keys[1]]).exits(77).says(&["try again if its slot moves"]);
     cluster.move_slot(slot, path, millis(0))?;
     ran(&url, ["status", &keys[1]]).exits(0).shows(&["holder: web:7"]);
+    let none = RedisServer::start_with("user default on nopass ~* +@all -cluster")?;
+    ran(&format!("redis+cluster://{}", none.address()), ["list"]).exits(77).says_only(&["NOPERM"]);
     let none = RedisServer::start()?;
     ran(&format!("redis+cluster://{}", none.address()), ["list"])
         .exits(77)
