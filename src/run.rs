@@ -17,6 +17,7 @@ mod session;
 mod several;
 pub(crate) mod thread_holds;
 pub(crate) mod timer;
+mod unfinished;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -47,6 +48,7 @@ use notifications::NotificationsByNode;
 pub(crate) use permits::Permits;
 use session::Session;
 pub(crate) use several::Several;
+pub(crate) use unfinished::Unfinished;
 
 /// A lock that a holder hands over to a thread which waits for it.
 #[derive(Debug)]
@@ -78,6 +80,8 @@ pub(crate) struct Engine {
     pub(crate) queue: Arc<WaitQueue<Delivery>>,
     notifications: Arc<NotificationsByNode>,
     keeper: Arc<Timer<Kept>>,
+    /// Releases that are tried again.
+    pub(crate) unfinished: Arc<Timer<Unfinished>>,
     /// Wakes the threads that wait for a loss.
     changes: Arc<Changes>,
     compared_readers: Arc<ComparedReaders>,
@@ -108,6 +112,7 @@ impl Engine {
             queue,
             notifications,
             keeper: Arc::new(Timer::new("setnx-lock keeper", keeper::work)),
+            unfinished: Arc::new(Timer::new("setnx-lock release", unfinished::work)),
             changes: Arc::default(),
             compared_readers: Arc::default(),
             unreachable_since: Arc::default(),

@@ -11,6 +11,8 @@ mod supervisor;
 mod terminal;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
@@ -51,6 +53,13 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let waiting = signals::listen(&cancel, events.clone())?;
     let target = Target::of(&arguments.server)?;
     let builder = arguments.outages.apply(target.locker().pool_size(CONNECTIONS), &arguments.server.url)?;
+    let released_late = Arc::new(AtomicBool::new(false));
+    let note = Arc::clone(&released_late);
+    let builder = builder.observer(move |event: &setnx_lock::Event<'_>| {
+        if matches!(event, setnx_lock::Event::ReleasedLate { .. }) {
+            note.store(true, Ordering::Relaxed);
+        }
+    });
     let locker = match &arguments.name {
         Some(name) if !name.is_empty() => builder.holder_name(name),
         Some(_) => builder.holder_name(own_name()?),
@@ -81,7 +90,12 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     });
     let (status, lost) = Supervision { arguments, held: &held, group: &group }.wait(&received);
     guard.dismiss();
-    finished(arguments, held, status, lost)
+    // The release is tried once more.
+    let tries_again = || {
+        locker.shut_down();
+        released_late.load(Ordering::Relaxed)
+    };
+    finished(arguments, held, status, lost, tries_again)
 }
 
 /// That another holder has the lock, until when, and which; or that the key holds what never frees itself.
@@ -144,6 +158,7 @@ fn finished(
     held: LockGuard,
     status: Status,
     lost: Option<LossReason>,
+    tries_again: impl FnOnce() -> bool,
 ) -> Result<ExitCode, Failure> {
     let key = held.key().clone();
     let ends = held.expires_at();
@@ -155,6 +170,7 @@ fn finished(
     let lost = match (lost, released) {
         (Some(reason), _) => Some(reason.to_string()),
         (None, Err(Error::Lost { reason, .. })) => Some(reason.to_string()),
+        (None, Err(_)) if tries_again() => None,
         (None, Err(_)) => {
             // Why is in the log.
             let until = ends.map_or_else(String::new, |end| format!(" until {}", keys::date(end + MARGIN)));

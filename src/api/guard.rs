@@ -259,8 +259,12 @@ impl LockGuard {
     /// had ended and the server did not prove that no other client had the lock. **Another client may have worked
     /// at the same time.**
     ///
-    /// The other errors need no action if the lock has an expiration, because it frees itself; nothing is sent
-    /// again:
+    /// The other errors need no action if the lock has an expiration. A background thread tries the release again until
+    /// the lease ends, and reports [`Event::ReleasedLate`](crate::Event::ReleasedLate) when it succeeds; otherwise the lock
+    /// frees itself. Without an expiration it tries for at most
+    /// [`retry_for`](crate::LockerBuilder::retry_for). It stops when the locker is shut down or its last clone dropped. It
+    /// does not try again after a refusal that stays, nor after a lost reply in Classic or without an expiration, where
+    /// nothing shows whose lock it would delete.
     ///
     /// - [`Error::InDoubt`] if the reply to the deletion was lost.
     /// - [`Error::Unavailable`] if there was no connection, or no reply to the read before the deletion.

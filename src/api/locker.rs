@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::net::{Backend, Limits, NodeId, Trip, Watch};
 use crate::report::error::Error;
 use crate::rules::{Change, Command, NewValue, Reply, Request};
-use crate::run::Engine;
 use crate::run::timer::Timer;
+use crate::run::{Engine, Unfinished};
 use crate::values::clock;
 use crate::values::contained::contained;
 use crate::values::identity::Identity;
@@ -43,6 +43,28 @@ pub struct Locker {
     engine: Arc<Engine>,
     /// The thread that a quorum has for this server.
     jobs: Arc<Timer<QuorumJob>>,
+    end_of_use: Arc<EndOfUse>,
+}
+
+/// What ends with the last clone of a locker, and the locks on it.
+#[derive(Debug)]
+struct EndOfUse {
+    unfinished: Arc<Timer<Unfinished>>,
+    /// How long that is waited for.
+    at_most: Duration,
+}
+
+impl EndOfUse {
+    /// Has each release that has failed tried once more.
+    fn finish(&self) {
+        self.unfinished.finish(self.at_most);
+    }
+}
+
+impl Drop for EndOfUse {
+    fn drop(&mut self) {
+        self.finish();
+    }
 }
 
 /// A job for the thread that a quorum has for this server.
@@ -269,14 +291,16 @@ impl Locker {
     /// that has been sent is not interrupted; if it acquires the lock, the call succeeds. Locks that are held stay
     /// held, and can be released.
     ///
-    /// Returns without waiting. A thread that a [`Quorum`](crate::Quorum) uses for this server finishes its work
-    /// and ends.
+    /// Releases that have failed are tried once more, and this call waits for them, for at most one command timeout.
+    /// So does the drop of the last clone of a locker and of the locks on it. A thread that a
+    /// [`Quorum`](crate::Quorum) uses for this server finishes its work and ends.
     pub fn shut_down(&self) {
         // I10: a forked child has no threads that wait, and may find the queue in the middle of a change.
         if self.engine.identity.is_this_process() {
             self.engine.queue.close();
             self.engine.backend.wake_waiting();
             self.jobs.close();
+            self.end_of_use.finish();
         }
     }
 
@@ -289,7 +313,9 @@ impl Locker {
     pub(crate) fn over<B: Backend + 'static>(backend: Arc<B>) -> Self {
         let engine = Engine::new(backend, Identity::new());
         let jobs = Arc::new(Timer::new("setnx-lock quorum", run));
-        Self { engine: Arc::new(engine), jobs }
+        let unfinished = Arc::clone(&engine.unfinished);
+        let end_of_use = Arc::new(EndOfUse { unfinished, at_most: engine.backend.command_timeout() });
+        Self { engine: Arc::new(engine), jobs, end_of_use }
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -304,12 +330,6 @@ impl Locker {
         if let Err((_, job)) = added {
             job();
         }
-    }
-
-    /// Lets that thread do this job after a delay. If there is no such thread, the job is not done.
-    pub(crate) fn spawn_later(&self, delay: Duration, job: impl FnOnce() + Send + 'static) {
-        let due = clock::uptime().after(delay);
-        let _ = self.jobs.add(self.jobs.new_id(), NodeId::ONLY, due, Duration::ZERO, Box::new(job));
     }
 
     #[cfg(test)]

@@ -160,6 +160,16 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
+    /// A release that had failed was carried out by a later attempt: see [`LockGuard::release`](crate::LockGuard::release).
+    ///
+    /// [`ReleaseFailed`](Self::ReleaseFailed) was reported before.
+    #[non_exhaustive]
+    ReleasedLate {
+        /// The lock's key.
+        key: &'a Key,
+        /// How long ago the release had failed.
+        after: Duration,
+    },
     /// Something else went wrong or needs attention. The [kind](ProblemKind) says what.
     #[non_exhaustive]
     Problem {
@@ -273,6 +283,9 @@ fn log_event(event: &Event<'_>, more: &LeftOut) {
             log_at!(debug, key, "left to expire after {held:.1?}");
         }
         Event::Released { key, held, .. } => log_at!(debug, key, "released after {held:.1?}"),
+        Event::ReleasedLate { key, after } => {
+            log_at!(info, key, "released {after:.1?} after the release had failed");
+        }
         Event::ReleaseFailed { error, .. } => {
             log::warn!(target: TARGET, "not released: {}{more}", Chain(error));
         }

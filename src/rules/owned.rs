@@ -5,6 +5,7 @@
 //! key is read, and changed by a transaction that fails if any client has written it since: our own bytes there prove that no other client
 //! had the lock. A lease without an end has a value that names no holder, so that its key is never compared.
 
+mod again;
 mod hand_over;
 
 pub(crate) use hand_over::{HandedOver, end, hand_over};
@@ -31,6 +32,9 @@ pub(crate) struct Owned {
     pub(crate) protocol: Protocol,
     /// What the options say. Auto chooses by the server's version alone, so the rules of Classic will do where WATCH is refused.
     pub(crate) asked: Protocol,
+    /// True if a release that got no reply may have been carried out: then only our own bytes are changed. A time close to ours may be that of
+    /// a client that has acquired the lock since.
+    pub(crate) in_doubt: bool,
 }
 
 /// The outcome of a release.
@@ -102,8 +106,12 @@ pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
             Changed::Done { ours, .. } => {
                 return Ok(Release::Released { certified: ours && own.lease.proven });
             }
+            Changed::NotOurs(LossReason::Gone) if own.in_doubt => {
+                return own.deleted_if_absent(&Ok(None), io.now());
+            }
             Changed::NotOurs(reason) => return Ok(Release::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { holds, .. } => return own.deleted_if_absent(&holds, io.now()),
+            Changed::NoTransactions if own.in_doubt => return Err(GiveUp::Unknown),
             Changed::NoTransactions => {}
         }
     }
@@ -244,6 +252,9 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
         if found.as_ref() != Some(&expected) {
             is_ours = match Ownership::judge(&own.lease, Protocol::Watched, found.as_deref(), io.now()) {
                 Ownership::Ours => true,
+                Ownership::Unproven if own.in_doubt => {
+                    return Ok(Changed::NotOurs(LossReason::Taken(LockState::of_value(found.as_deref()))));
+                }
                 Ownership::Unproven => false,
                 Ownership::Lost(reason) => return Ok(Changed::NotOurs(reason)),
             };
@@ -287,6 +298,10 @@ async fn read(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
 }
 
 impl Owned {
+    pub(crate) fn new(lease: Lease, protocol: Protocol, asked: Protocol) -> Self {
+        Self { lease, protocol, asked, in_doubt: false }
+    }
+
     /// Returns the lease that an extension begins now.
     pub(crate) fn next_lease(&self, expiration: Duration, nonce: Nonce, now: Now) -> Lease {
         let new =

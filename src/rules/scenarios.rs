@@ -131,18 +131,7 @@ impl Interpreter {
                 self.clients.insert((*name).to_owned(), client);
                 Ok(None)
             }
-            ["key", "is", "absent"] => self.set_key(None),
-            ["key", "is", "touched"] => {
-                self.server.touch();
-                Ok(None)
-            }
-            ["key", "is", "until", offset] => {
-                let until = shifted(self.wall(0), signed(offset)?);
-                self.set_key(Some(format!("{}.{:06}", until.0 / 1_000_000, until.0 % 1_000_000).into_bytes()))
-            }
-            ["key", "is", "holding", text @ ..] => {
-                self.set_key(Some(text.join(" ").trim_matches('"').into()))
-            }
+            ["key", "is", what @ ..] => self.key_is(what),
             ["server", "is", version] => {
                 self.version = version.parse().ok();
                 Ok(None)
@@ -185,6 +174,7 @@ impl Interpreter {
             [name, "extends", "for", expiration] => self.extends(name, time(expiration)?).map(Some),
             [name, "verifies"] => self.verifies(name).map(Some),
             [name, "counts"] => self.counts(name).map(Some),
+            [name, "tries", "again"] => self.tries_again(name).map(Some),
             [name, "releases"] => self.releases(name).map(Some),
             [name, "is", "served"] => {
                 self.execute(name)?;
@@ -193,9 +183,9 @@ impl Interpreter {
             [name, "is", "executed"] => self.execute(name).map(|()| None),
             [name, "is", "answered"] => self.deliver_reply(name).map(Some),
             [name, "finds", "no", "lock"] => self.deliver(name, Reply::Refused(WhyRefused::NoLock)).map(Some),
-            [name, "is", "refused"] => self.deliver(name, Reply::Refused(WhyRefused::Command)).map(Some),
-            [name, "is", "refused", "for", "now"] => {
-                self.deliver(name, Reply::Refused(WhyRefused::ForNow)).map(Some)
+            [name, "is", "refused", how @ ..] => {
+                let why = if how.is_empty() { WhyRefused::Command } else { WhyRefused::ForNow };
+                self.deliver(name, Reply::Refused(why)).map(Some)
             }
             [name, "is", "told", "of", "a", "replica"] => {
                 self.deliver(name, Reply::Refused(WhyRefused::ReadOnly)).map(Some)
@@ -222,6 +212,22 @@ impl Interpreter {
                 self.client(owner(name)?)?.reply = None;
                 self.deliver(owner(name)?, Reply::Lost).map(Some)
             }
+            _ => Err("no such event".into()),
+        }
+    }
+
+    fn key_is(&mut self, what: &[&str]) -> ScriptResult<Option<String>> {
+        match what {
+            ["absent"] => self.set_key(None),
+            ["touched"] => {
+                self.server.touch();
+                Ok(None)
+            }
+            ["until", offset] => {
+                let until = shifted(self.wall(0), signed(offset)?);
+                self.set_key(Some(format!("{}.{:06}", until.0 / 1_000_000, until.0 % 1_000_000).into_bytes()))
+            }
+            ["holding", text @ ..] => self.set_key(Some(text.join(" ").trim_matches('"').into())),
             _ => Err("no such event".into()),
         }
     }
@@ -304,7 +310,7 @@ impl Interpreter {
         }
         if let Some(releasing) = &mut client.releasing {
             let step = releasing.resume(reply, now);
-            return Ok(client.shown_release(step));
+            return Ok(client.shown_release(step, now));
         }
         if let Some((task, _)) = &mut client.handing_over {
             let step = task.resume(reply, now);

@@ -1,6 +1,7 @@
 //! The end of holds: the locks are released, or left to expire.
 
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::drive::Job;
@@ -42,6 +43,7 @@ pub(crate) struct Ended {
 type Left = Option<Release>;
 
 /// What becomes of a hold's key.
+#[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
 enum Way<'a> {
     /// Nothing, with this outcome.
     Over(Left),
@@ -79,14 +81,14 @@ impl Engine {
     /// Ends holds that began together, given in reverse: releases the locks, or leaves them to expire. Waits for commands of theirs that are on
     /// their way.
     pub(crate) fn end<'a>(
-        &self,
+        self: &Arc<Self>,
         holds: impl Iterator<Item = (&'a Hold, HolderTicket<Delivery>)>,
         leaving: Leaving,
     ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
         let (outbox, mut taken, mut later) = (Outbox::default(), Vec::new(), Later::default());
         let begin = |(hold, holder): (&'a Hold, _)| {
             let Hold { key, options, protocol, .. } = hold;
-            let lock = HeldLock { key, options, protocol: *protocol, lease: self.over(hold), holder };
+            let lock = HeldLock::new(key, options, *protocol, self.over(hold), holder);
             let now = clock::now();
             let way = self.way(hold, lock, leaving, &mut taken, &outbox, now);
             EndingHold { hold, way, now, left: Ok(None) }
@@ -127,7 +129,7 @@ impl Engine {
         outbox: &'b Outbox,
         now: Now,
     ) -> Way<'b> {
-        let lease = &lock.lease;
+        let lease = &lock.own.lease;
         let kept = || Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)));
         let rest = match (hold.noticed_loss(), leaving) {
             // The server has shown that it is not ours: there is nothing to delete.

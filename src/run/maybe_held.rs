@@ -22,6 +22,12 @@ pub(crate) struct MaybeHeld {
     leases: Vec<Lease>,
 }
 
+impl MaybeHeld {
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
 impl Engine {
     /// Asks for the lock once, without waiting for its holder. If a reply was lost, returns the lock that may be held as well.
     /// The hold is noted for no thread.
@@ -39,8 +45,8 @@ impl Engine {
     }
 
     /// Releases the lock if its key holds the value of a command without a reply. Returns true if there is nothing left to do, since each
-    /// lease was released or has ended.
-    pub(crate) fn release_if_held(&self, maybe: &mut MaybeHeld) -> bool {
+    /// lease is released or has ended.
+    pub(super) fn release_if_held(self: &Arc<Self>, maybe: &mut MaybeHeld) -> bool {
         let MaybeHeld { key, options, protocol, leases } = maybe;
         let now = clock::now();
         leases.retain(|lease| !lease.has_passed(now));
@@ -52,14 +58,8 @@ impl Engine {
         if let Some(at) = leases.iter().position(|lease| lease.value == found) {
             let (lease, now) = (leases.swap_remove(at), clock::now());
             let holder = self.queue.hold(key, None, &Observation::of(&lease, now));
-            let own = lease.clone();
-            let protocol = own.protocol(*protocol);
-            let held = HeldLock { key, options, protocol, lease: own, holder };
-            let is_released = self.release_unwanted(held, now).is_empty();
-            // Classic does not compare, so that its DEL is not sent again.
-            if !is_released && protocol != Protocol::Classic {
-                leases.push(lease);
-            }
+            let protocol = lease.protocol(*protocol);
+            self.release_unwanted(HeldLock::new(key, options, protocol, lease, holder), now);
         }
         leases.is_empty()
     }

@@ -279,7 +279,7 @@ impl Engine {
 
 /// Returns the lock of a hold, as its rules know it.
 fn owned(hold: &Hold, lease: &Lease) -> Owned {
-    Owned { lease: lease.clone(), protocol: hold.protocol, asked: hold.options.protocol }
+    Owned::new(lease.clone(), hold.protocol, hold.options.protocol)
 }
 
 fn no_token(hold: &Hold, found: i64) -> Error {

@@ -5,17 +5,19 @@ use super::drive::Job;
 use super::notifications::Passed;
 use super::outbox::{LateReport, Outbox};
 use super::session::Session;
+use super::unfinished::Earlier;
 use super::{Delivery, Engine};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::net::Failure;
 use crate::report::error::Error;
 use crate::report::event::Event;
+use crate::rules::Reply;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, HandedOver, Owned, Release};
 use crate::rules::task::Task;
 use crate::rules::waiting_list::Waiting;
-use crate::rules::{GiveUp, Reply};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
@@ -29,10 +31,23 @@ const SLICE: Duration = Duration::from_millis(10);
 pub(super) struct HeldLock<'a> {
     pub(super) key: &'a Key,
     pub(super) options: &'a LockOptions,
-    /// The protocol that it was acquired by.
-    pub(super) protocol: Protocol,
-    pub(super) lease: Lease,
+    pub(super) own: Owned,
     pub(super) holder: HolderTicket<Delivery>,
+    /// What is known of earlier attempts to release it, if there were any.
+    pub(super) earlier: Option<Earlier>,
+}
+
+impl<'a> HeldLock<'a> {
+    /// The lock as its acquisition has made it, by this protocol.
+    pub(super) fn new(
+        key: &'a Key,
+        options: &'a LockOptions,
+        protocol: Protocol,
+        lease: Lease,
+        holder: HolderTicket<Delivery>,
+    ) -> Self {
+        Self { key, options, own: Owned::new(lease, protocol, options.protocol), holder, earlier: None }
+    }
 }
 
 /// What is done when all locks that end together have ended, so that each next thread has its lock first.
@@ -46,8 +61,8 @@ pub(super) struct Later<'a> {
 /// A release that has begun.
 pub(super) struct Releasing<'a> {
     options: &'a LockOptions,
-    protocol: Protocol,
-    expires: bool,
+    own: Owned,
+    earlier: Option<Earlier>,
     /// Until it has ended.
     holder: Option<HolderTicket<Delivery>>,
     turn: Successor,
@@ -58,12 +73,12 @@ pub(super) struct Releasing<'a> {
 
 impl Engine {
     /// Releases a lock that the thread has got and does not want any more. A failure is reported, and returned.
-    pub(super) fn release_unwanted(&self, lock: HeldLock<'_>, now: Now) -> Vec<Error> {
+    pub(super) fn release_unwanted(self: &Arc<Self>, lock: HeldLock<'_>, now: Now) -> Vec<Error> {
         self.release_all_unwanted(vec![lock], now)
     }
 
     /// The same for several. Returns the failures.
-    pub(super) fn release_all_unwanted(&self, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Error> {
+    pub(super) fn release_all_unwanted(self: &Arc<Self>, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Error> {
         let keys: Vec<&Key> = locks.iter().map(|lock| lock.key).collect();
         let released = self.release_all(locks, now);
         let failed = |(key, released): (&Key, Result<_, Error>)| {
@@ -77,7 +92,11 @@ impl Engine {
     /// Ends locks by the rules that each was acquired by, together, with a few commands and no sleep: each is handed over to the next thread of
     /// this process, or released, and the next process that waits is notified. All replies come within the time of one command; what cannot go
     /// together, or went wrong for one, is done for it alone.
-    pub(super) fn release_all(&self, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Result<Release, Error>> {
+    pub(super) fn release_all(
+        self: &Arc<Self>,
+        locks: Vec<HeldLock<'_>>,
+        now: Now,
+    ) -> Vec<Result<Release, Error>> {
         // The last key first: a writer waits for the first, and would go on before the readers, for which any will do, are told.
         let mut taken = Vec::new();
         let begin = |lock| self.begin_release(lock, &mut taken, now);
@@ -98,12 +117,15 @@ impl Engine {
         taken: &mut Vec<u64>,
         now: Now,
     ) -> Releasing<'a> {
-        let HeldLock { key, options, protocol, lease, holder } = lock;
+        let HeldLock { key, options, own, holder, earlier } = lock;
         let turn = self.turn(&holder, key, options, now);
-        let mut session =
-            Session::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
+        let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
+        // A later attempt does not keep others waiting for a connection.
+        if earlier.is_none() {
+            session = session.held_until(own.lease.end, now);
+        }
         let next = match &turn {
-            Successor::Passes if lease.end.is_some() => {
+            Successor::Passes if own.lease.end.is_some() => {
                 let is_like = |mode: &WaitMode| {
                     mode.options().protocol == options.protocol && mode.options().expiration.is_some()
                 };
@@ -117,26 +139,25 @@ impl Engine {
         };
         let next_lease = next.as_ref().map(|mode| {
             // As the lock was acquired: that is decided for Auto.
-            Lease::of(&mode.options().protocol(protocol), self.identity.next_nonce(), now)
+            Lease::of(&mode.options().protocol(own.protocol), self.identity.next_nonce(), now)
         });
-        let expires = lease.end.is_some();
-        let own = Owned { lease, protocol, asked: options.protocol };
+        let lock = own.clone();
         let task = match next_lease {
-            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, own, next).await),
-            None => Task::begin(now, async move |io| owned::end(io, own).await),
+            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, lock, next).await),
+            None => Task::begin(now, async move |io| owned::end(io, lock).await),
         };
         let (job, holder) = (Job::new(key, task, session), Some(holder));
-        Releasing { options, protocol, expires, holder, turn, next, job }
+        Releasing { options, own, earlier, holder, turn, next, job }
     }
 
     /// Has the next waiter get the lock, or learn of the release.
     pub(super) fn end_release<'a>(
-        &self,
+        self: &Arc<Self>,
         release: &mut Releasing<'a>,
         later: &mut Later<'a>,
         now: Uptime,
     ) -> Result<Release, Error> {
-        let Releasing { options, protocol, expires, holder, turn, next, job } = release;
+        let Releasing { options, own, earlier, holder, turn, next, job } = release;
         let Some(holder) = holder.take() else { unreachable!("it ends once") };
         let (key, outcome) = (job.key, job.outcome());
         let taken = job.session.taken.take().map(|taken| *taken);
@@ -149,16 +170,35 @@ impl Engine {
             }
             Err(reason) => (Err(reason), None, false),
         };
-        let outcome = outcome.map_err(|reason| not_released(&mut job.session, reason, *expires, in_doubt));
+        let (outcome, holder) = match outcome {
+            Ok(release) => (Ok(release), holder),
+            Err(reason) => {
+                let expires = own.lease.end.is_some();
+                let lock = HeldLock { key, options, own: own.clone(), holder, earlier: *earlier };
+                let again = if job.session.may_pass(reason) {
+                    self.release_again(lock, reason, lease.as_ref(), clock::now())
+                } else {
+                    Err(lock.holder)
+                };
+                let error = |session: &mut Session<'_>, goes_on| {
+                    let (if_unknown, if_refused) = if_not_released(expires, in_doubt, goes_on);
+                    session.take_release_error(reason, if_unknown, if_refused)
+                };
+                match again {
+                    Ok(()) => return Err(error(&mut job.session, true)),
+                    Err(holder) => (Err(error(&mut job.session, false)), holder),
+                }
+            }
+        };
         let released = matches!(outcome, Ok(Release::Released { .. }));
         let holder = match lease.zip(next.as_deref()) {
             Some((lease, mode)) => {
-                let (key, protocol) = (key.clone(), *protocol);
+                let (key, protocol) = (key.clone(), own.protocol);
                 match holder.deliver(mode, Delivery { key, lease, protocol, in_doubt }, now) {
                     Ok(()) => return outcome,
                     Err((holder, _)) if in_doubt => holder,
                     Err((holder, Delivery { lease, .. })) => {
-                        later.unwanted.push(HeldLock { key: job.key, options, protocol, lease, holder });
+                        later.unwanted.push(HeldLock::new(job.key, options, protocol, lease, holder));
                         return outcome;
                     }
                 }
@@ -175,7 +215,7 @@ impl Engine {
     }
 
     /// Does what is left when all locks have ended.
-    pub(super) fn after_release(&self, later: Later<'_>) {
+    pub(super) fn after_release(self: &Arc<Self>, later: Later<'_>) {
         if !later.unwanted.is_empty() {
             self.release_all_unwanted(later.unwanted, clock::now());
         }
@@ -244,8 +284,16 @@ enum Successor {
     Ends(Waiting),
 }
 
-fn not_released(session: &mut Session<'_>, reason: GiveUp, expires: bool, in_doubt: bool) -> Error {
-    let (if_unknown, if_refused) = if in_doubt {
+/// Returns what it means that a lock was not released: if the reply was lost, and if it was refused. `goes_on`: it is tried again.
+fn if_not_released(expires: bool, in_doubt: bool, goes_on: bool) -> (&'static str, &'static str) {
+    if goes_on && expires {
+        let again = "the release is tried again until the lease ends";
+        (again, again)
+    } else if goes_on {
+        let again = "the release is tried again while an unreachable server is waited for; it has no expiration, so look at the key then, and \
+                     clear it if it is still there";
+        (again, again)
+    } else if in_doubt {
         let may_be = "a waiting thread may have it now; otherwise it frees itself when its lease or that thread's has passed";
         (may_be, may_be)
     } else if expires {
@@ -258,6 +306,5 @@ fn not_released(session: &mut Session<'_>, reason: GiveUp, expires: bool, in_dou
             "it has no expiration, so look at the key, and clear it if it is still there",
             "it was not released and has no expiration, so clear it",
         )
-    };
-    session.take_release_error(reason, if_unknown, if_refused)
+    }
 }

@@ -4,6 +4,7 @@
 //! At most one thread sleeps until something is due. A thread that takes work starts another to sleep, if there is work for other nodes. One that
 //! has done its work takes what is due next, sleeps, or ends if another sleeps already.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -25,6 +26,11 @@ const MOST: usize = 512;
 const CLOCKS_COMPARED_EVERY: Duration = Duration::from_secs(1);
 const SET_BY: Duration = Duration::from_millis(100);
 
+thread_local! {
+    /// True in a timer's thread.
+    static IS_TIMERS: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Does what is due, and adds what is due later.
 pub(crate) type Work<T> = fn(Vec<(u64, T)>);
 
@@ -38,6 +44,8 @@ pub(crate) struct Timer<T> {
 struct Schedule<T> {
     state: Mutex<DueWork<T>>,
     changed: Condvar,
+    /// Everything is done.
+    done: Condvar,
     /// The name of its threads.
     name: &'static str,
     work: Work<T>,
@@ -91,6 +99,7 @@ impl<T: Send + 'static> Timer<T> {
         let schedule = Schedule {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            done: Condvar::new(),
             name,
             work,
             #[cfg(test)]
@@ -157,10 +166,35 @@ impl<T: Send + 'static> Timer<T> {
 }
 
 impl<T> Timer<T> {
+    pub(crate) fn is_closed(&self) -> bool {
+        self.schedule.lock().closed
+    }
+
     /// Ends the threads, once they have done what is left, whenever that is due.
     pub(crate) fn close(&self) {
         self.schedule.lock().closed = true;
         self.schedule.changed.notify_one();
+    }
+
+    /// Ends the threads, and waits until they have done what is left, for at most this time. In a forked child there are none (I10).
+    pub(crate) fn finish(&self, at_most: Duration) {
+        if self.process != process::id() {
+            return;
+        }
+        self.close();
+        // It would wait for itself, or for one that waits for it.
+        if IS_TIMERS.get() {
+            return;
+        }
+        let until = clock::uptime().after(at_most);
+        let mut state = self.schedule.lock();
+        while state.working > 0 || state.count() > 0 {
+            let left = until.since(clock::uptime());
+            if left.is_zero() {
+                return;
+            }
+            state = self.schedule.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 
@@ -177,6 +211,7 @@ impl<T: Send + 'static> Schedule<T> {
         }
         let this = Arc::clone(self);
         let body = move || {
+            IS_TIMERS.set(true);
             let mut done = None;
             while let Some((node, batch)) = this.next(done) {
                 // Whatever it does, the others' work goes on.
@@ -195,6 +230,9 @@ impl<T: Send + 'static> Schedule<T> {
         let mut state = self.lock();
         if let Some(done) = done {
             state.ended_in(done);
+            if state.closed && state.working == 0 {
+                self.done.notify_all();
+            }
         }
         loop {
             let both = clock::now();

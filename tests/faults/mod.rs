@@ -6,6 +6,7 @@
 //! | `boundaries` | a fault at every command of a lock |
 //! | `clocks` | clocks that differ, or are set while a lock is held |
 //! | `cluster` | a cluster whose slots move and whose nodes fail |
+//! | `failed_releases` | releases that fail, and are tried again |
 //! | `failover` | a master that Sentinels know, and that fails over to a replica |
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
 //! | `permit_faults` | a fault at every command on permits |
@@ -26,6 +27,7 @@
 pub(crate) mod boundaries;
 pub(crate) mod clocks;
 pub(crate) mod cluster;
+pub(crate) mod failed_releases;
 pub(crate) mod failover;
 pub(crate) mod keeping;
 pub(crate) mod permit_faults;
@@ -47,6 +49,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         boundaries::trials(),
         clocks::trials(),
         cluster::trials(),
+        failed_releases::trials(),
         failover::trials(),
         keeping::trials(),
         permit_faults::trials(),

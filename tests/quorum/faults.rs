@@ -254,7 +254,8 @@ fn a_lock_whose_reply_was_lost_is_given_back_later() -> Outcome {
 fn what_another_client_has_meanwhile_is_left() -> Outcome {
     let servers = Servers::start(3)?;
     let (lock, proxies) = without_replies(&servers, Protocol::Watched)?;
-    let waiting = thread::spawn(move || lock.try_lock().map(|held| held.is_some()));
+    let asking = lock.clone();
+    let waiting = thread::spawn(move || asking.try_lock().map(|held| held.is_some()));
     servers.until_holding(3);
     servers.set(0, FOREIGN);
     servers.set(1, FOREIGN);

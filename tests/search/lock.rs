@@ -24,6 +24,7 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     waits: false,
     gems: false,
     touches: false,
+    outages: false,
 };
 
 /// What happened in all runs of a search.
@@ -34,6 +35,7 @@ struct Totals {
     certified: u64,
     tokens: usize,
     handed_over: u64,
+    again: u64,
 }
 
 /// Searches `runs` runs. Returns how much happened, or an error with the fewest steps to an overlap.
@@ -42,8 +44,9 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
     let config =
         Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     // Mostly no time between two steps, sometimes a little, sometimes as long as a lease.
-    let pause = prop_oneof![6 => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
-    let steps = prop::collection::vec((0..3_usize, any::<u8>(), pause), 1..200);
+    let (at_once, most) = if conditions.outages { (60, 400) } else { (6, 200) };
+    let pause = prop_oneof![at_once => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
+    let steps = prop::collection::vec((0..3_usize, any::<u8>(), pause), 1..most);
     TestRunner::new(config)
         .run(&steps, |steps| {
             let (run, broken) = Run::perform(conditions, &steps);
@@ -53,13 +56,14 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
                 broken.unwrap_or_default(),
                 Run::log(conditions, &steps)
             );
-            let Totals { grants, extensions, certified, tokens, handed_over } = totals.get();
+            let Totals { grants, extensions, certified, tokens, handed_over, again } = totals.get();
             totals.set(Totals {
                 grants: grants + run.grants,
                 extensions: extensions + run.extensions,
                 certified: certified + run.certified,
                 tokens: tokens + run.tokens.len(),
                 handed_over: handed_over + run.handed_over,
+                again: again + run.again,
             });
             Ok(())
         })
@@ -141,6 +145,16 @@ fn a_lock_that_is_handed_over_has_one_holder() {
     }
 }
 
+/// Releases often get no reply, and are tried again, while a gem and other clients acquire the lock.
+fn a_release_that_is_tried_again_ends_no_other_holders_lock() {
+    for protocols in [[Protocol::Watched; 3], [Protocol::Ttl; 3]] {
+        let conditions = Conditions { protocols, outages: true, ..WITHIN_THE_GUARD };
+        let totals =
+            search(conditions, crate::runs(6000)).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+        assert!(totals.again > 200 && totals.grants > 3_000, "little happened: {totals:?}");
+    }
+}
+
 /// One that holds by Ttl crashes, or is late, and two gems from 1.4.3 on wait: their clocks are ahead, or the server is late.
 fn beside_newer_gems_ttl_lets_in_one_at_a_time() {
     for (skew, delay, waits) in [(5000, 300, false), (300, 4000, false), (4500, 300, true), (0, 2500, true)] {
@@ -200,6 +214,10 @@ fn a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks() {
 
 pub(crate) const SEARCHES: &Searches = &[
     ("a_touched_key_is_not_lost", a_touched_key_is_not_lost),
+    (
+        "a_release_that_is_tried_again_ends_no_other_holders_lock",
+        a_release_that_is_tried_again_ends_no_other_holders_lock,
+    ),
     ("there_is_no_overlap_within_the_guard", there_is_no_overlap_within_the_guard),
     (
         "watched_needs_neither_equal_expirations_nor_quick_commands",

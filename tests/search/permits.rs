@@ -134,7 +134,7 @@ impl Search {
     fn release(&mut self, protocol: Protocol, n: usize, slot: usize, lease: &Lease, mut choice: u8) {
         let now = self.now(n);
         self.clients[n].held = None;
-        let own = Owned { lease: lease.clone(), protocol, asked: protocol };
+        let own = Owned::new(lease.clone(), protocol, protocol);
         let sleeps = |other: &usize| {
             let asleep =
                 matches!(&self.clients[*other].action, Some(Action::Sleep(pause)) if !pause.in_doubt);

@@ -11,17 +11,14 @@ use crate::api::locker::Locker;
 use crate::net::Backend;
 use crate::report::error::Error;
 use crate::rules::quorum::{QuorumTerms, Verdict};
+use crate::run::Engine;
 use crate::run::thread_holds::{self, HoldKind};
-use crate::run::{Engine, MaybeHeld};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 
 /// How much longer than the command timeout an answer is waited for.
 const ANSWER_GRACE: Duration = Duration::from_millis(50);
-/// The pause before the key is read after a lost reply; it doubles each time, up to the longest pause.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where servers' answers come, each with the number of the server.
 pub(super) type Inbox<G> = Receiver<(usize, Result<G, Error>)>;
@@ -122,7 +119,7 @@ impl Servers {
                     // If the call has ended, the answer is dropped, and the guard in it releases.
                     drop(sender.send((index, answer)));
                     if let Some(maybe) = maybe {
-                        give_back(asked, maybe, FIRST_LOOK);
+                        asked.locker().engine().release_later(maybe);
                     }
                 }
             });
@@ -262,15 +259,4 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
 /// Waits until each server has answered, and at most until then.
 pub(super) fn complete(inbox: &Inbox<()>, by: Uptime) {
     while inbox.recv_timeout(by.since(clock::uptime())).is_ok() {}
-}
-
-/// Releases a lock that may be held, once the server shows it; looks at the key until the lease has ended.
-fn give_back(lock: Lock, mut maybe: MaybeHeld, delay: Duration) {
-    let locker = lock.locker().clone();
-    locker.spawn_later(delay, move || {
-        let engine = lock.locker().engine();
-        if !engine.release_if_held(&mut maybe) && !engine.queue.is_closed() {
-            give_back(lock, maybe, (delay * 2).min(LONGEST_PAUSE));
-        }
-    });
 }

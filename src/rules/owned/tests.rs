@@ -22,7 +22,7 @@ fn own() -> Owned {
         Protocol::Watched,
         Identity::new().next_nonce(),
     );
-    Owned { lease, protocol: Protocol::Watched, asked: Protocol::Watched }
+    Owned::new(lease, Protocol::Watched, Protocol::Watched)
 }
 
 /// What a gem writes that loses the takeover, a millisecond before.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{ScriptResult, time};
 use crate::rules::acquire::{Held, Note, Observation};
 use crate::rules::lease::{End, Lease};
-use crate::rules::owned::{Counted, Extension, HandedOver, Owned, Release, Verification};
+use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::simulated::Watching;
 use crate::rules::task::Task;
@@ -27,6 +27,9 @@ pub(super) struct Client {
     pub(super) lease: Option<Lease>,
     /// The release of the lease, if it has begun.
     pub(super) releasing: Option<Task<Release>>,
+    /// What it releases, and what another attempt to release it may be for.
+    pub(super) ended: Option<Owned>,
+    pub(super) again: Option<Owned>,
     /// What hands the lock over, and to whom.
     pub(super) handing_over: Option<(Task<HandedOver>, String)>,
     /// The extension of the lease, if it has begun.
@@ -60,6 +63,8 @@ impl Client {
             observation: None,
             lease: None,
             releasing: None,
+            ended: None,
+            again: None,
             handing_over: None,
             extending: None,
             verifying: None,
@@ -100,7 +105,7 @@ impl Client {
     /// The lock that it holds.
     pub(super) fn owned(&self) -> ScriptResult<Owned> {
         let lease = self.lease.clone().ok_or("it holds nothing")?;
-        Ok(Owned { lease, protocol: self.protocol(), asked: self.options.protocol })
+        Ok(Owned::new(lease, self.protocol(), self.options.protocol))
     }
 
     pub(super) fn shown(&mut self, step: Step<Held>) -> String {
@@ -155,13 +160,28 @@ impl Client {
         }
     }
 
-    pub(super) fn shown_release(&mut self, step: Step<Release>) -> String {
+    pub(super) fn release(&mut self, own: Owned, now: Now) -> String {
+        self.ended = Some(own.clone());
+        let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
+        self.releasing = Some(task);
+        self.shown_release(step, now)
+    }
+
+    pub(super) fn shown_release(&mut self, step: Step<Release>, now: Now) -> String {
         let outcome = match step.outcome() {
             Err(request) => return self.sends(request),
             Ok(outcome) => outcome,
         };
         self.releasing = None;
+        if let Err(reason) = outcome {
+            self.gave_up(reason, None, now);
+        }
         shown_release(&outcome)
+    }
+
+    /// Keeps what another attempt to release the lock may be for.
+    pub(super) fn gave_up(&mut self, reason: GiveUp, next: Option<&Lease>, now: Now) {
+        self.again = self.ended.take().and_then(|own| own.again(reason, next, now));
     }
 
     pub(super) fn shown_extension(&mut self, step: Step<Extension>, now: Now) -> String {

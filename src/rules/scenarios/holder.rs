@@ -17,9 +17,16 @@ impl Interpreter {
         let client = self.client(name)?;
         let own = client.owned()?;
         client.lease = None;
-        let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
-        client.releasing = Some(task);
-        Ok(client.shown_release(step))
+        Ok(client.release(own, now))
+    }
+
+    pub(super) fn tries_again(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        match client.again.take() {
+            Some(own) if !own.lease.has_passed(now) => Ok(client.release(own, now)),
+            _ => Ok("does not".into()),
+        }
     }
 
     pub(super) fn extends(&mut self, name: &str, expiration: Duration) -> ScriptResult<String> {
@@ -62,6 +69,7 @@ impl Interpreter {
         let own = client.owned()?;
         let next = Lease::beginning(now, Some(expiration), own.protocol, nonce);
         client.lease = None;
+        client.ended = Some(own.clone());
         let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
         client.handing_over = Some((task, other.to_owned()));
         self.shows_hand_over(name, step)
@@ -73,7 +81,10 @@ impl Interpreter {
             Err(request) => return Ok(self.client(name)?.sends(request)),
             Ok(Ok(handed)) => handed,
             Ok(Err(reason)) => {
-                self.client(name)?.handing_over = None;
+                let now = self.now(name)?;
+                let client = self.client(name)?;
+                client.handing_over = None;
+                client.gave_up(reason, None, now);
                 return Ok(format!("gives up: {reason:?}"));
             }
         };
@@ -93,6 +104,10 @@ impl Interpreter {
             return Ok(format!("{shown}; {other} {}", next.shown(step)));
         }
         if handed.in_doubt {
+            if let Err(reason) = handed.release {
+                let now = self.now(name)?;
+                self.client(name)?.gave_up(reason, Some(&lease), now);
+            }
             return Ok(shown);
         }
         let client = self.client(name)?;

@@ -42,7 +42,7 @@ pub(in crate::run) struct Granted {
 
 /// One wait for one lock, or for one of several.
 pub(in crate::run) struct Wait<'a> {
-    engine: &'a Engine,
+    engine: &'a Arc<Engine>,
     key: &'a Key,
     /// The locks of which one is wanted, and their queue. The key is a name then, and no lock.
     slots: Option<(&'a Arc<[Key]>, &'a Key)>,
@@ -87,7 +87,7 @@ impl Engine {
 
 impl<'a> Wait<'a> {
     pub(in crate::run) fn new(
-        engine: &'a Engine,
+        engine: &'a Arc<Engine>,
         key: &'a Key,
         options: &'a LockOptions,
         cancel_token: Option<&'a CancelToken>,

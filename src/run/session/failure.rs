@@ -50,6 +50,11 @@ impl Session<'_> {
         }
     }
 
+    /// Returns true unless the server has refused for a reason that stays.
+    pub(in crate::run) fn may_pass(&self, gave_up: GiveUp) -> bool {
+        gave_up != GiveUp::Refused || self.refusal().is_some_and(|refusal| refusal.is_transient())
+    }
+
     /// Notes that nothing is sent, since another call has found the server unreachable.
     pub(in crate::run) fn fail(&mut self, cause: NoConnection) {
         self.last_failure = Some(Box::new(LastFailure::NoConnection { cause, waited: Duration::ZERO }));

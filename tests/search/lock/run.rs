@@ -3,6 +3,7 @@
 mod gem;
 mod holding;
 mod serving;
+mod visitor;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use crate::rules::acquire::{self, Cue, Observation, Params};
 use crate::rules::lease::{End, Lease};
-use crate::rules::owned::Release;
+use crate::rules::owned::{Owned, Release};
 use crate::rules::task::Task;
 use crate::rules::{Command, Reply, Request, Step};
 use crate::simulated::{Server, Watching};
@@ -19,6 +20,7 @@ use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
 use crate::values::version::Version;
 use holding::{Held, Power};
+use visitor::Visitor;
 
 const START: u64 = 1_795_000_000_000_000;
 const MILLI: u64 = 1000;
@@ -41,6 +43,8 @@ pub(super) struct Conditions {
     pub(super) gems: bool,
     /// True if another client often writes the key and leaves its value.
     pub(super) touches: bool,
+    /// True if releases often get no reply, and a gem up to 1.4.1 acquires the key at times once it is absent.
+    pub(super) outages: bool,
 }
 
 /// Which client, which of its possible steps, and after how many milliseconds.
@@ -95,6 +99,9 @@ struct Client {
     found_another: bool,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
+    /// The lock that it releases, and one that it has failed to.
+    ended: Option<Owned>,
+    again: Option<Owned>,
 }
 
 #[derive(Debug)]
@@ -122,6 +129,9 @@ pub(super) struct Run {
     falsely_certified: bool,
     /// How often a holder has handed the lock over.
     pub(super) handed_over: u64,
+    /// How often a release was tried again.
+    pub(super) again: u64,
+    visitor: Option<Visitor>,
     /// All that was ever written into the key.
     written: BTreeSet<Vec<u8>>,
     /// True if a holder was told that its lock is lost, and the key held its value all the time.
@@ -153,6 +163,8 @@ impl Run {
             ends: None,
             found_another: false,
             observation: None,
+            ended: None,
+            again: None,
         });
         Self {
             conditions,
@@ -169,6 +181,8 @@ impl Run {
             tokens: BTreeMap::new(),
             falsely_certified: false,
             handed_over: 0,
+            again: 0,
+            visitor: None,
             written: BTreeSet::new(),
             falsely_granted: false,
             falsely_lost: false,
@@ -208,10 +222,14 @@ impl Run {
         if self.conditions.touches && one_in(3, choice) {
             self.server.touch();
         }
+        self.visit(choice);
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
             Doing::Nothing if self.is_gem(n) => self.start_gem(n, now),
-            Doing::Nothing => self.start(n, choice, now),
+            Doing::Nothing => match self.clients[n].again.take_if(|_| !one_in(3, choice)) {
+                Some(own) => self.try_again(n, own, now),
+                None => self.start(n, choice, now),
+            },
             Doing::Waiting(Request { before, .. }) if before.is_some_and(|end| end.has_passed(now)) => {
                 self.reply(n, Reply::TooLate);
             }
@@ -232,7 +250,9 @@ impl Run {
                 let reply = self.carry_out(n, &command);
                 self.clients[n].doing = Doing::Replied(reply);
             }
-            Doing::Replied(_) if one_in(8, choice) => self.reply(n, Reply::Lost),
+            Doing::Replied(reply) if one_in(self.losses(matches!(reply, Reply::Executed(_))), choice) => {
+                self.reply(n, Reply::Lost);
+            }
             Doing::Replied(reply) => self.reply(n, reply),
             // Another thread holds the lock mostly for longer than a sleep.
             asleep @ Doing::Asleep { .. } if one_in(3, choice) => self.clients[n].doing = asleep,
@@ -249,6 +269,9 @@ impl Run {
         }
         if self.falsely_granted {
             return Some("a client was told that it has the lock, and it had not");
+        }
+        if self.visitor_was_driven_out() {
+            return Some("a gem has lost the lock within its lease");
         }
         if self.conditions.clears {
             return None;

@@ -313,7 +313,7 @@ impl Run {
             };
         };
         let protocol = self.clients[n].protocol;
-        let own = Owned { lease: lease.clone(), protocol, asked: protocol };
+        let own = Owned::new(lease.clone(), protocol, protocol);
         let (releasing, step) = Task::begin(now, async move |io| owned::release(io, own).await);
         // Whatever comes of it, nothing more is known of the key.
         self.clients[n].known.remove(&*lease.value);

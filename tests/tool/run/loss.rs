@@ -19,6 +19,7 @@ pub(super) fn trials() -> Vec<Trial> {
             the_command_runs_on_if_wanted,
             a_lock_that_another_holder_overwrote,
             a_loss_that_is_found_at_the_release,
+            a_release_that_the_server_hangs_on_is_finished_before_it_exits,
         ],
     )
 }
@@ -140,5 +141,20 @@ fn a_loss_that_is_found_at_the_release() -> Outcome {
     ended.says(&["error: lock k: lost while the command ran", "the command exited with 0"]);
     lost(&["--on-loss", "warn"])?.with_code(0).says(&["warning: lock k: "]);
     lost(&["-q", "--on-loss", "warn"])?.with_code(0).says_nothing();
+    Ok(())
+}
+
+fn a_release_that_the_server_hangs_on_is_finished_before_it_exits() -> Outcome {
+    let server = RedisServer::start()?;
+    let command = shell("echo started; read go; exit 3");
+    let options = ["-e", "600s", "--protocol", "watched", "k", "--"];
+    let mut running = Running::started(run(&server.url()).args(options).args(command))?;
+    server.freeze();
+    running.say("go")?;
+    running.error_with("the release is tried again");
+    server.thaw();
+    let ended = running.ends()?.with_code(3);
+    assert!(!ended.errors.contains("others wait"), "{}", ended.errors);
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
     Ok(())
 }

@@ -275,7 +275,7 @@ impl Wait<'_> {
             let (key, options) = (self.lock_key(slot), self.options);
             let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(&lease, now));
             let protocol = lease.protocol(protocol);
-            HeldLock { key, options, protocol, lease, holder }
+            HeldLock::new(key, options, protocol, lease, holder)
         });
         self.engine.release_all_unwanted(locks.collect(), now);
     }
@@ -300,7 +300,7 @@ impl Wait<'_> {
         };
         // A command of its own would not have been sent.
         if let (true, Err(ended)) = (known.handed_over, self.check()) {
-            self.engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
+            self.engine.release_unwanted(HeldLock::new(key, options, protocol, lease, holder), now);
             return Err(ended);
         }
         Ok(Granted { slot, lease, protocol, holder, at: now })

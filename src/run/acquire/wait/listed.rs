@@ -21,7 +21,7 @@ impl Wait<'_> {
         if !self.notifies() || ticket.is_none() {
             return None;
         }
-        let Engine { notifications, queue, observer, .. } = self.engine;
+        let Engine { notifications, queue, observer, .. } = &**self.engine;
         let notifications = notifications.of(self.key);
         notifications.want(self.key, observer);
         if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
@@ -52,7 +52,7 @@ impl Wait<'_> {
 
     /// Enters this process in the waiting list, and looks at the key.
     fn look_behind(&self, session: &mut Session<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
-        let Engine { notifications, observer, .. } = self.engine;
+        let Engine { notifications, observer, .. } = &**self.engine;
         loop {
             let (reply, entered) = session.look(waiting.clone(), now);
             let notifications = notifications.of(self.key);

@@ -8,7 +8,7 @@ use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
-use crate::rules::{Reply, Step};
+use crate::rules::{GiveUp, Reply, Step};
 use crate::values::clock::Now;
 
 /// A lock that a client holds.
@@ -38,12 +38,13 @@ impl Run {
             unreachable!("it holds the lock")
         };
         let Client { holds_by, protocol, .. } = self.clients[n];
-        let own = Owned { lease: lease.clone(), protocol: holds_by, asked: protocol };
+        let own = Owned::new(lease.clone(), holds_by, protocol);
         self.begins(n, &own);
         // Two of the clients mostly begin with a token.
         let choice = if n != 1 && choice >= 80 && !self.tokens.contains_key(&number) { 5 } else { choice };
         let expirations = self.conditions.expirations.map(Duration::from_millis);
         let next = expirations.into_iter().find(|time| self.next(n, *time).is_some());
+        let choice = if self.conditions.outages && choice % 8 < 5 { 7 } else { choice };
         match choice % 8 {
             // It crashes, and starts again as another holder.
             0 | 1 => self.clients[n].held = None,
@@ -80,6 +81,7 @@ impl Run {
                 self.clients[n].held = None;
                 let Some(expiration) = next else { return self.release(n, own, now) };
                 let next = Lease::beginning(now, Some(expiration), holds_by, self.fresh_nonce());
+                self.clients[n].ended = Some(own.clone());
                 let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
                 self.clients[n].power = Some(Power::HandingOver(task, number, expiration));
                 self.act_on_hand_over(n, step);
@@ -99,6 +101,7 @@ impl Run {
 
     fn release(&mut self, n: usize, own: Owned, now: Now) {
         self.begins(n, &own);
+        self.clients[n].ended = Some(own.clone());
         let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
         self.clients[n].releasing = Some(task);
         self.act_on_release(n, step);
@@ -114,8 +117,25 @@ impl Run {
                 self.is_told(n, &reason);
                 self.clients[n].releasing = None;
             }
-            Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
+            Step::GiveUp(reason) => {
+                self.clients[n].releasing = None;
+                self.gave_up(n, reason, None);
+            }
+            Step::Sleep(_) | Step::Done(_) => self.clients[n].releasing = None,
         }
+    }
+
+    /// A release has failed. It is tried again later, if it may be.
+    fn gave_up(&mut self, n: usize, reason: GiveUp, next: Option<&Lease>) {
+        let now = self.now(n);
+        let own = self.clients[n].ended.take();
+        self.clients[n].again = own.and_then(|own| own.again(reason, next, now));
+    }
+
+    /// Tries a release again.
+    pub(super) fn try_again(&mut self, n: usize, own: Owned, now: Now) {
+        self.again += 1;
+        self.release(n, own, now);
     }
 
     /// Returns a client that a holder can hand its lock over to: one that sleeps and follows the same rules.
@@ -132,11 +152,24 @@ impl Run {
         self.note(n, format_args!("{step:?}"));
         let handed = match step.outcome() {
             Err(request) => return self.clients[n].doing = self.sent(request),
-            Ok(handed) => handed.ok(),
+            Ok(handed) => handed,
         };
         let Some(Power::HandingOver(_, number, expiration)) = self.clients[n].power.take() else {
             unreachable!("it hands its lock over")
         };
+        // In doubt it is tried again, rather than given to one that may have it.
+        let (reason, next) = match &handed {
+            Err(reason) => (Some(*reason), None),
+            Ok(HandedOver { release: Err(reason), next, .. }) => (Some(*reason), next.as_ref()),
+            Ok(_) => (None, None),
+        };
+        if let Some(reason) = reason {
+            self.gave_up(n, reason, next);
+            if self.clients[n].again.is_some() {
+                return;
+            }
+        }
+        let handed = handed.ok();
         if let Some(HandedOver { release: Ok(Release::Lost(reason)), .. }) = &handed {
             self.is_told(n, reason);
         }
@@ -149,7 +182,7 @@ impl Run {
             if in_doubt {
                 return;
             }
-            return self.release(n, Owned { lease, protocol: holds_by, asked: protocol }, now);
+            return self.release(n, Owned::new(lease, holds_by, protocol), now);
         };
         let replaced = self.clients[n].replaced.take();
         let is_anothers = |n: usize| {

@@ -1,0 +1,151 @@
+//! Releases that have failed, and locks that may be held without a holder: the server is asked again until the key is free, or the lease ends.
+//! Threads that wait in this process learn of the release, or get the lock, when an attempt succeeds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::release::HeldLock;
+use super::{Delivery, Engine, MaybeHeld};
+use crate::report::event::Event;
+use crate::rules::GiveUp;
+use crate::rules::lease::Lease;
+use crate::rules::owned::{Owned, Release};
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
+use crate::values::options::LockOptions;
+use crate::wait::HolderTicket;
+
+/// The pause before the next attempt; it doubles each time, up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How much earlier an attempt may be made, together with others.
+const SLACK: Duration = Duration::from_millis(20);
+
+/// What is to be tried again.
+#[derive(Debug)]
+pub(crate) struct Unfinished {
+    engine: Arc<Engine>,
+    pause: Duration,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    /// Threads of this process wait for the holder meanwhile.
+    Release(Box<FailedRelease>, HolderTicket<Delivery>),
+    MaybeHeld(Box<MaybeHeld>),
+}
+
+/// A release that has failed.
+#[derive(Debug)]
+struct FailedRelease {
+    key: Key,
+    options: LockOptions,
+    own: Owned,
+    /// When it first failed.
+    since: Uptime,
+}
+
+/// What is known of earlier attempts to release a lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Earlier {
+    /// When the first failed.
+    since: Uptime,
+    /// The pause after the last.
+    pause: Duration,
+}
+
+/// Tries again what is due, for each locker with its own settings.
+pub(super) fn work(due: Vec<(u64, Unfinished)>) {
+    let mut due: Vec<Unfinished> = due.into_iter().map(|(_, unfinished)| unfinished).collect();
+    while let Some(Unfinished { engine, .. }) = due.last() {
+        let engine = Arc::clone(engine);
+        let (own, others) = due.into_iter().partition(|other| Arc::ptr_eq(&other.engine, &engine));
+        due = others;
+        engine.try_again(own);
+    }
+}
+
+impl Engine {
+    /// Releases a lock that may be held once its key shows it. Without a thread for that it expires.
+    pub(crate) fn release_later(self: &Arc<Self>, maybe: MaybeHeld) {
+        let _ = self.add_unfinished(FIRST_PAUSE, What::MaybeHeld(Box::new(maybe)));
+    }
+
+    /// Has a release that gave up for this reason tried again, if it may be. `next`: the lease that the key may hold instead of its own.
+    ///
+    /// # Errors
+    ///
+    /// The holder, if the release is not tried again.
+    pub(super) fn release_again(
+        self: &Arc<Self>,
+        failed: HeldLock<'_>,
+        gave_up: GiveUp,
+        next: Option<&Lease>,
+        now: Now,
+    ) -> Result<(), HolderTicket<Delivery>> {
+        let HeldLock { key, options, own, holder, earlier } = failed;
+        let Some(own) = own.again(gave_up, next, now) else { return Err(holder) };
+        let pause = earlier.map_or(FIRST_PAUSE, |earlier| (earlier.pause * 2).min(LONGEST_PAUSE));
+        let since = earlier.map_or(now.uptime, |earlier| earlier.since);
+        let left = match own.lease.end {
+            Some(end) => end.remaining(now),
+            None => since.after(self.backend.retry_for()).since(now.uptime),
+        };
+        if left < pause {
+            return Err(holder);
+        }
+        let release = FailedRelease { key: key.clone(), options: *options, own, since };
+        match self.add_unfinished(pause, What::Release(Box::new(release), holder)) {
+            Err(What::Release(_, holder)) => Err(holder),
+            Err(What::MaybeHeld(_)) | Ok(()) => Ok(()),
+        }
+    }
+
+    fn add_unfinished(self: &Arc<Self>, pause: Duration, what: What) -> Result<(), What> {
+        // What has been tried once more since the locker was dropped or shut down is left.
+        if self.unfinished.is_closed() {
+            return Err(what);
+        }
+        let key = match &what {
+            What::Release(release, _) => &release.key,
+            What::MaybeHeld(maybe) => maybe.key(),
+        };
+        let (id, node, due) =
+            (self.unfinished.new_id(), self.backend.node_of(key), clock::uptime().after(pause));
+        let unfinished = Unfinished { engine: Arc::clone(self), pause, what };
+        self.unfinished.add(id, node, due, SLACK, unfinished).map_err(|(_, unfinished)| unfinished.what)
+    }
+
+    fn try_again(self: &Arc<Self>, due: Vec<Unfinished>) {
+        let now = clock::now();
+        let (mut failed, mut holders) = (Vec::new(), Vec::new());
+        for Unfinished { pause, what, .. } in due {
+            match what {
+                What::Release(release, holder) => {
+                    failed.push(release);
+                    holders.push((holder, pause));
+                }
+                What::MaybeHeld(mut maybe) => {
+                    if !self.release_if_held(&mut maybe) {
+                        let _ = self.add_unfinished((pause * 2).min(LONGEST_PAUSE), What::MaybeHeld(maybe));
+                    }
+                }
+            }
+        }
+        let locks = failed.iter().zip(holders).map(|(release, (holder, pause))| {
+            let FailedRelease { key, options, own, since } = &**release;
+            let earlier = Some(Earlier { since: *since, pause });
+            HeldLock { key, options, own: own.clone(), holder, earlier }
+        });
+        // A failure is tried again.
+        let released = self.release_all(locks.collect(), now);
+        for (release, released) in failed.iter().zip(released) {
+            if let Ok(Release::Released { .. }) = released {
+                let after = clock::uptime().since(release.since);
+                self.observer.notify(&Event::ReleasedLate { key: &release.key, after });
+            }
+        }
+    }
+}

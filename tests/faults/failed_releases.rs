@@ -1,0 +1,316 @@
+//! Releases that fail: they are tried again until the lease ends, and end as a release does.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Event, Lock, LockOptions, Locker, LockerBuilder, MultiLock, Protocol};
+
+use crate::servers::Fault;
+use crate::support::notified::{Waiter, elsewhere, until, until_waiting, within};
+use crate::support::scenario::{FOREIGN, Scenario};
+use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, assert_says, millis, tests};
+use crate::wire::transactions::BOTH;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "failed_releases",
+        tests![
+            a_server_that_stops_for_a_while_lets_the_next_process_in,
+            many_releases_that_fail_are_all_finished,
+            a_fault_at_each_command_keeps_no_key_held,
+            the_next_thread_gets_the_lock,
+            another_clients_value_is_left_alone,
+            classic_sends_no_second_deletion_after_a_lost_reply,
+            a_refusal_that_passes_is_waited_out,
+            a_refusal_that_stays_is_final,
+            it_is_tried_once_more_when_the_locker_ends,
+        ],
+    )
+}
+
+/// A lease that does not end before the test.
+const LEASE: Duration = Duration::from_secs(1800);
+/// Shorter than an outage, and longer than a reply takes.
+const TIMEOUT: Duration = Duration::from_millis(500);
+
+const AGAIN: &str = "the release is tried again until the lease ends";
+
+/// Counts the releases that a later attempt has carried out.
+#[derive(Clone, Default)]
+struct Late(Arc<AtomicUsize>);
+
+impl Late {
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn observes(&self, builder: LockerBuilder) -> LockerBuilder {
+        let count = Arc::clone(&self.0);
+        builder.observer(move |event: &Event<'_>| {
+            if matches!(event, Event::ReleasedLate { .. }) {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        })
+    }
+}
+
+fn holding_by(protocol: Protocol) -> LockOptions {
+    LockOptions::expiring_after(LEASE).protocol(protocol).timeout(LEASE)
+}
+
+/// A locker through a proxy whose commands fail soon.
+fn through_a_proxy(late: &Late) -> Result<(Scenario, Locker), Box<dyn std::error::Error>> {
+    let scenario = Scenario::set()?;
+    let builder = Locker::builder(&scenario.proxy.url())?.connect_timeout(LONG).command_timeout(TIMEOUT);
+    let locker = late.observes(builder.pool_size(2)).build()?;
+    Ok((scenario, locker))
+}
+
+fn a_server_that_stops_for_a_while_lets_the_next_process_in() -> Outcome {
+    for (protocol, notifies) in [(Protocol::Watched, false), (Protocol::Ttl, true), (Protocol::Auto, true)] {
+        let (server, late) = (Arc::new(RedisServer::start()?), Late::default());
+        let key = Target::of(&server).key("outage");
+        let name = String::from_utf8_lossy(key.key.as_bytes()).into_owned();
+        let options = holding_by(protocol).notify_waiters(notifies);
+        let locker = late.observes(Locker::builder(&server.url())?.command_timeout(TIMEOUT)).build()?;
+        let held = Lock::new(&locker, &key.key, options)?.lock()?;
+        let next = Waiter::of(&elsewhere(&server, &name, options)?);
+        if notifies {
+            until_waiting(&server, &name, 1);
+        }
+        server.freeze();
+        let error = held.release().expect_err("the server does not answer");
+        assert_says(&error, &key, &[AGAIN]);
+        assert!(error.is_transient(), "{error:?}");
+        server.thaw();
+        next.came()?.release()?;
+        until("one event", || late.count() == 1);
+    }
+    Ok(())
+}
+
+fn many_releases_that_fail_are_all_finished() -> Outcome {
+    const THREADS: usize = 32;
+    const KEYS: usize = 16;
+    let (server, late) = (Arc::new(RedisServer::start()?), Late::default());
+    let locker = late.observes(Locker::builder(&server.url())?.command_timeout(TIMEOUT)).build()?;
+    let keys = Target::of(&server).keys("many", THREADS * KEYS);
+    let options = holding_by(Protocol::Auto);
+    let failed = AtomicUsize::new(0);
+    let all_hold = Barrier::new(THREADS + 1);
+    thread::scope(|scope| {
+        for some in keys.chunks(KEYS) {
+            let (locker, failed, all_hold) = (&locker, &failed, &all_hold);
+            scope.spawn(move || {
+                let locks = MultiLock::new(locker, some.iter().map(|key| &key.key), options).unwrap();
+                let held = locks.lock().unwrap();
+                all_hold.wait();
+                all_hold.wait();
+                let count = match held.release() {
+                    Err(Error::Several { others, .. }) => others.len() + 1,
+                    outcome => usize::from(outcome.is_err()),
+                };
+                failed.fetch_add(count, Ordering::Relaxed);
+            });
+        }
+        all_hold.wait();
+        server.freeze();
+        all_hold.wait();
+    });
+    assert_eq!(failed.into_inner(), keys.len());
+    server.thaw();
+    until("all are released", || keys.iter().all(|key| key.value().is_none()));
+    until("an event for each", || late.count() == keys.len());
+    Ok(())
+}
+
+fn a_fault_at_each_command_keeps_no_key_held() -> Outcome {
+    let faults = [
+        Fault::CutBefore,
+        Fault::CutAfter,
+        Fault::CutWithin,
+        Fault::SwallowRequest,
+        Fault::SwallowAnswer,
+        Fault::HalfOpen,
+        Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"),
+    ];
+    let cases = BOTH.into_iter().flat_map(|protocol| faults.iter().map(move |fault| (protocol, fault)));
+    thread::scope(|scope| {
+        let threads: Vec<_> = cases
+            .map(|(protocol, fault)| {
+                scope.spawn(move || {
+                    release_despite(protocol, fault)
+                        .map_err(|error| error.message().unwrap_or_default().to_owned())
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })?;
+    Ok(())
+}
+
+/// Releases a lock while this happens to each command in turn.
+fn release_despite(protocol: Protocol, fault: &Fault) -> Outcome {
+    // The second command of a name as well: the rules look, and settle a lost reply, by themselves.
+    for names in [&["WATCH"][..], &["EXEC"], &["WATCH", "WATCH"], &["EXEC", "GET"], &["MULTI"], &["DEL"]] {
+        let late = Late::default();
+        let (scenario, locker) = through_a_proxy(&late)?;
+        let key = scenario.target.key("fault");
+        let held = Lock::new(&locker, &key.key, holding_by(protocol))?.lock()?;
+        for name in names {
+            // There is one behind WATCH.
+            let nth = if *name == "GET" { 2 } else { 1 };
+            scenario.proxy.nth(name, nth, fault.clone());
+        }
+        let released = held.release();
+        let what = || format!("{protocol:?}, {names:?}, {fault:?}: {released:?}");
+        assert!(within(LONG, || key.value().is_none()), "{}", what());
+        let events = usize::from(released.is_err());
+        assert!(within(LONG, || late.count() == events), "{}", what());
+    }
+    Ok(())
+}
+
+fn the_next_thread_gets_the_lock() -> Outcome {
+    for protocol in BOTH {
+        for (names, fault) in [
+            (["WATCH", "WATCH"], Fault::CutAfter),
+            (["EXEC", "GET"], Fault::CutBefore),
+            (["EXEC", "GET"], Fault::CutAfter),
+        ] {
+            let late = Late::default();
+            let (scenario, locker) = through_a_proxy(&late)?;
+            let key = scenario.target.key("next");
+            let lock = Lock::new(&locker, &key.key, holding_by(protocol).poll_interval(LONG))?;
+            let held = lock.lock()?;
+            let next = Waiter::of(&lock);
+            // For the thread to queue. If it comes later, it acquires the lock by itself.
+            thread::sleep(millis(50));
+            scenario.proxy.forget();
+            for name in names {
+                scenario.proxy.nth(name, if name == "GET" { 2 } else { 1 }, fault.clone());
+            }
+            let released = held.release();
+            next.came()?.release()?;
+            until("the key is free", || key.value().is_none());
+            assert!(late.count() <= usize::from(released.is_err()), "{released:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The deletion was carried out, and its reply was lost.
+fn another_clients_value_is_left_alone() -> Outcome {
+    for protocol in BOTH {
+        let late = Late::default();
+        let (scenario, locker) = through_a_proxy(&late)?;
+        let key = scenario.target.key("another");
+        let held = Lock::new(&locker, &key.key, holding_by(protocol))?.lock()?;
+        // Close to our own time: a gem of the same expiration that acquires the lock at once.
+        let value = key.value().expect("it is held");
+        let anothers = if protocol == Protocol::Ttl { FOREIGN } else { &value[..17] };
+        scenario.proxy.next("EXEC", Fault::CutAfter);
+        let looking = scenario.proxy.hold("GET", 2);
+        thread::scope(|scope| {
+            let release = scope.spawn(|| held.release());
+            looking.reached();
+            assert_eq!(key.value(), None, "it was carried out");
+            key.set(anothers);
+            scenario.proxy.forget();
+            looking.go_on();
+            assert!(release.join().unwrap().is_err());
+        });
+        until("it has looked again", || scenario.proxy.names().iter().any(|name| name == "WATCH"));
+        thread::sleep(millis(500));
+        assert_eq!(key.value().as_deref(), Some(anothers));
+        assert!(scenario.proxy.names().iter().all(|name| name != "DEL"), "{:?}", scenario.proxy.names());
+        assert_eq!(late.count(), 0);
+    }
+    Ok(())
+}
+
+fn classic_sends_no_second_deletion_after_a_lost_reply() -> Outcome {
+    for options in [holding_by(Protocol::Classic), LockOptions::without_expiration()] {
+        for fault in [Fault::CutBefore, Fault::SwallowRequest] {
+            let late = Late::default();
+            let (scenario, locker) = through_a_proxy(&late)?;
+            let key = scenario.target.key("classic");
+            let held = Lock::new(&locker, &key.key, options)?.lock()?;
+            scenario.proxy.next("DEL", fault);
+            let error = held.release().expect_err("the reply was lost");
+            assert!(matches!(error, Error::InDoubt { command: "DEL", .. }), "{error:?}");
+            assert!(!error.to_string().contains("tried again"), "{error}");
+            thread::sleep(millis(700));
+            assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "DEL").count(), 1);
+            assert!(key.value().is_some() && late.count() == 0);
+        }
+    }
+    Ok(())
+}
+
+fn a_refusal_that_passes_is_waited_out() -> Outcome {
+    let again = ["the release is tried again"];
+    for options in [holding_by(Protocol::Classic), LockOptions::without_expiration()] {
+        let late = Late::default();
+        let (scenario, locker) = through_a_proxy(&late)?;
+        let key = scenario.target.key("loading");
+        let held = Lock::new(&locker, &key.key, options)?.lock()?;
+        for n in 1..=3 {
+            scenario.proxy.nth("DEL", n, Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
+        }
+        let error = held.release().expect_err("the server loads");
+        assert_says(&error, &key, &again);
+        until("it is released", || key.value().is_none());
+        until("one event", || late.count() == 1);
+        assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "DEL").count(), 4);
+    }
+    Ok(())
+}
+
+fn a_refusal_that_stays_is_final() -> Outcome {
+    let late = Late::default();
+    let (scenario, locker) = through_a_proxy(&late)?;
+    let key = scenario.target.key("refused");
+    let held = Lock::new(&locker, &key.key, holding_by(Protocol::Classic))?.lock()?;
+    scenario
+        .proxy
+        .next("DEL", Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"));
+    let error = held.release().expect_err("it is refused");
+    assert_says(&error, &key, &["it was not released, and frees itself when its lease has passed"]);
+    thread::sleep(millis(500));
+    assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "DEL").count(), 1);
+    Ok(())
+}
+
+fn it_is_tried_once_more_when_the_locker_ends() -> Outcome {
+    type End = fn(Locker);
+    let ends: [End; 2] = [drop, |locker| locker.shut_down()];
+    for end in ends {
+        for comes_back in [true, false] {
+            let late = Late::default();
+            let (scenario, locker) = through_a_proxy(&late)?;
+            let key: TestKey = scenario.target.key("end");
+            let held = Lock::new(&locker, &key.key, holding_by(Protocol::Watched))?.lock()?;
+            let refusal = Fault::Say("-LOADING Redis is loading the dataset in memory\r\n");
+            // The fourth attempt is 0.7 s after the first.
+            let attempts = if comes_back { 1 } else { 20 };
+            for n in 1..=attempts {
+                scenario.proxy.nth("WATCH", n, refusal.clone());
+            }
+            held.release().expect_err("the server loads");
+            end(locker);
+            if comes_back {
+                assert_eq!((key.value(), late.count()), (None, 1));
+            } else {
+                let sent = scenario.proxy.names().len();
+                thread::sleep(millis(1500));
+                assert_eq!(scenario.proxy.names().len(), sent, "it has ended");
+                assert!(key.value().is_some());
+            }
+        }
+    }
+    Ok(())
+}
