@@ -99,20 +99,22 @@ pub(super) enum Read {
     Reply(Value, usize),
     /// A part of one.
     Part,
+    /// A part of one, with a text that is longer than is kept: where its head and the text begin, and how long it is.
+    Long { head: usize, text: usize, length: usize },
     /// Something that the redis crate's parser knows, or that is no reply.
     Other,
 }
 
-/// Reads the reply that the bytes begin with.
-pub(super) fn read(bytes: &[u8]) -> Read {
+/// Reads the reply that the bytes begin with, whose texts are kept up to a length.
+pub(super) fn read(bytes: &[u8], kept: usize) -> Read {
     let mut at = 0;
-    match value(bytes, &mut at, DEPTH) {
+    match value(bytes, &mut at, DEPTH, kept) {
         Ok(value) => Read::Reply(value, at),
         Err(other) => other,
     }
 }
 
-fn value(bytes: &[u8], at: &mut usize, depth: u8) -> Result<Value, Read> {
+fn value(bytes: &[u8], at: &mut usize, depth: u8, kept: usize) -> Result<Value, Read> {
     let began = *at;
     let line = line(bytes, at)?;
     let (kind, text) = line.split_first().ok_or(Read::Other)?;
@@ -126,7 +128,10 @@ fn value(bytes: &[u8], at: &mut usize, depth: u8) -> Result<Value, Read> {
             length => {
                 let length = usize::try_from(length).map_err(|_| Read::Other)?;
                 let end = at.checked_add(length).and_then(|end| end.checked_add(2)).ok_or(Read::Other)?;
-                let body = bytes.get(*at..end).ok_or(Read::Part)?;
+                let part = || {
+                    if length > kept { Read::Long { head: began, text: *at, length } } else { Read::Part }
+                };
+                let body = bytes.get(*at..end).ok_or_else(part)?;
                 *at = end;
                 Value::BulkString(body[..length].to_vec())
             }
@@ -138,7 +143,7 @@ fn value(bytes: &[u8], at: &mut usize, depth: u8) -> Result<Value, Read> {
                 // A server that is none may promise any number.
                 let mut values = Vec::with_capacity(count.min(1024));
                 for _ in 0..count {
-                    values.push(value(bytes, at, depth - 1)?);
+                    values.push(value(bytes, at, depth - 1, kept)?);
                 }
                 Value::Array(values)
             }
@@ -217,9 +222,9 @@ mod tests {
         ] {
             let more = format!("{reply}:5\r\n");
             let expected = redis::parse_redis_value(reply.as_bytes()).unwrap();
-            assert_eq!(read(more.as_bytes()), Read::Reply(expected, reply.len()), "{reply:?}");
+            assert_eq!(read(more.as_bytes(), 9), Read::Reply(expected, reply.len()), "{reply:?}");
             for end in 0..reply.len() {
-                assert_eq!(read(&reply.as_bytes()[..end]), Read::Part, "{:?}", &reply[..end]);
+                assert_eq!(read(&reply.as_bytes()[..end], 9), Read::Part, "{:?}", &reply[..end]);
             }
         }
     }
@@ -236,7 +241,7 @@ mod tests {
             "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
             ":1\rx",
         ] {
-            assert_eq!(read(other.as_bytes()), Read::Other, "{other:?}");
+            assert_eq!(read(other.as_bytes(), 9), Read::Other, "{other:?}");
         }
     }
 }

@@ -45,8 +45,13 @@ pub enum LockState {
     /// An empty value: redis-objects 1.4.2 or later holds the lock, and the server frees it.
     Empty,
     /// Bytes that no lock writes, for example a time in milliseconds. The lock counts as held.
+    ///
+    /// Of a longer value a lock keeps the first 4096 bytes, and it polls such a key once a second at most.
     Unreadable(Arc<[u8]>),
 }
+
+/// How many bytes of a value are kept: those of a longer one are no lock's.
+pub(crate) const LONGEST_KEPT: usize = 4096;
 
 /// The point in time that a lock's value names, by the wall clock, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,6 +124,11 @@ impl LockState {
         }
     }
 
+    /// Returns true if not all of the value may have been kept.
+    pub(crate) fn is_long(&self) -> bool {
+        matches!(self, LockState::Unreadable(bytes) if bytes.len() >= LONGEST_KEPT)
+    }
+
     /// Returns in words what a value that no lock writes looks like, if it begins with a number as large as a time, for example "a time in
     /// milliseconds".
     #[must_use]
@@ -152,6 +162,9 @@ impl fmt::Display for LockState {
             }
             LockState::Unreadable(bytes) => {
                 write!(f, "held with a value that no lock writes: \"{}\"", Cut(bytes))?;
+                if self.is_long() {
+                    f.write_str(" or more")?;
+                }
                 self.looks_like().map_or(Ok(()), |form| write!(f, ", which looks like {form}"))
             }
         }

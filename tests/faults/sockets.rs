@@ -2,16 +2,20 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
-use std::time::Duration;
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use libtest_mimic::Trial;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
-use setnx_lock::{Error, Lock, LockOptions, Locker};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
+use crate::servers::Asked;
+use crate::support::notified::until;
 use crate::support::processes::{TaskOutcome, worker};
-use crate::support::scenario::opened;
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::scenario::{Scenario, opened, patient};
+use crate::support::{LONG, Outcome, RedisServer, TestKey, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -19,6 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             a_reply_that_trickles_in_takes_no_longer_than_a_command_may,
             a_process_that_is_stopped_and_continued_gets_its_reply,
+            a_long_value_harms_no_other_thread,
+            a_unix_socket_whose_process_hangs,
         ],
     )
 }
@@ -86,5 +92,67 @@ fn a_process_that_is_stopped_and_continued_gets_its_reply() -> Outcome {
     }
     drop(input);
     assert!(worker.wait()?.success());
+    Ok(())
+}
+
+/// Threads that wait for a key with a value of many megabytes share connections with others, whose replies come behind it.
+fn a_long_value_harms_no_other_thread() -> Outcome {
+    const FOR: Duration = Duration::from_secs(3);
+    let scenario = Scenario::set()?;
+    let key = scenario.target.key("long");
+    key.set(&"x".repeat(5_000_000));
+    let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(2));
+    let own: Vec<TestKey> = (0..32).map(|n| scenario.target.key(&format!("own:{n}"))).collect();
+    let end = Instant::now() + FOR;
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let options = expiring().timeout(FOR).poll_interval(millis(20));
+            Lock::new(&locker, &key.key, options)?.lock()
+        });
+        for (n, own) in own.iter().enumerate() {
+            let protocol = [Protocol::Classic, Protocol::Watched, Protocol::Ttl][n % 3];
+            let lock = Lock::new(&locker, &own.key, expiring().protocol(protocol)).unwrap();
+            scope.spawn(move || {
+                while Instant::now() < end {
+                    lock.lock().unwrap().release().unwrap();
+                }
+            });
+        }
+        let error = waiting.join().unwrap().expect_err("it is no lock's value");
+        assert!(error.is_contention(), "{error:?}");
+    });
+    let name = key.key.to_string();
+    let is_read = |asked: &Asked| asked.name == "GET" && asked.arguments.contains(&name);
+    let reads = scenario.proxy.asked().iter().filter(|asked| is_read(asked)).count();
+    assert!((2..=8).contains(&reads), "once a second, not every 20 ms: {reads}");
+    Ok(())
+}
+
+/// It has no room for another connection. When a server has taken the path, the locker uses that.
+fn a_unix_socket_whose_process_hangs() -> Outcome {
+    let server = RedisServer::start()?;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("redis.sock");
+    let hung = UnixListener::bind(&path)?;
+    // Those that the system keeps for it.
+    let mut kept = Vec::new();
+    while kept.len() < 10_000 {
+        let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None)?;
+        match net::connect(&socket, &SocketAddrUnix::new(&path)?) {
+            Ok(()) => kept.push(socket),
+            Err(_) => break,
+        }
+    }
+    let builder = Locker::builder(&format!("unix://{}", path.display()))?.connect_timeout(millis(200));
+    let locker = builder.retry_for(millis(500)).pool_size(1).build()?;
+    let lock = Lock::new(&locker, "unix", expiring().timeout(LONG))?;
+    for _ in 0..3 {
+        let error = lock.lock().expect_err("it accepts nothing");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    }
+    std::fs::remove_file(&path)?;
+    std::os::unix::fs::symlink(server.socket(), &path)?;
+    until("the server is used", || lock.lock().is_ok());
+    drop((hung, kept));
     Ok(())
 }

@@ -12,7 +12,7 @@ use super::lock_connection::{LockConnection, collect};
 use super::opener::Opener;
 use super::server_info::Known;
 use super::socket::in_steps;
-use super::transport::{LONGEST_REPLY, Transport};
+use super::transport::{Longest, Transport};
 use crate::net::errors::{ConnectError, Refusal, TransportError};
 use crate::values::clock::{self, Uptime};
 
@@ -119,7 +119,7 @@ impl Connection {
         let limit = self.opener.command_timeout;
         let Some(open) = &mut self.open else { return Err(unusable().into()) };
         let missing = count.saturating_sub(replies.len());
-        let received = collect(missing, replies, || open.transport.receive(deadline, LONGEST_REPLY, spins));
+        let received = collect(missing, replies, || open.transport.receive(deadline, Longest::VALUE, spins));
         match received {
             Ok(()) => {
                 self.broken = false;

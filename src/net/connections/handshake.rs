@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, RedisError, Value, cmd};
 
 use super::server_info::{ServerInfo, Settling};
-use super::transport::{LONGEST_REPLY, Transport};
+use super::transport::{Longest, Transport};
 use crate::net::errors::{ConnectError, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
@@ -95,7 +95,7 @@ pub(in crate::net) struct Handshake<'a> {
 impl Handshake<'_> {
     pub(in crate::net) fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
         let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
-        let reply = sent.and_then(|()| self.transport.receive(self.deadline, LONGEST_REPLY, true));
+        let reply = sent.and_then(|()| self.transport.receive(self.deadline, Longest::WHOLE, true));
         reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))
     }
 

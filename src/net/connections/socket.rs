@@ -3,18 +3,22 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 #[cfg(unix)]
-use std::os::unix::net::UnixStream;
+use std::os::{fd::OwnedFd, unix::net::UnixStream};
+#[cfg(unix)]
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, mem};
+use std::{fmt, mem, thread};
 
-use redis::io::tcp::{TcpSettings, socket2::SockRef};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::{self, SockRef};
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 
 use crate::net::errors::TransportError;
 use crate::net::patience::Looks;
 use crate::net::resp;
 use crate::values::clock::{self, Uptime};
+use crate::values::value::LONGEST_KEPT;
 
 /// A socket that is connected.
 pub(super) struct Socket {
@@ -23,9 +27,31 @@ pub(super) struct Socket {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    /// How much more of a long text is received and dropped, before anything else is read.
+    dropped: usize,
     /// The redis crate's, from the first reply on that locks do not get.
     parser: Option<Parser>,
 }
+
+/// How much of what a server sends is kept.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Longest {
+    /// A reply of which more bytes are kept ends the connection.
+    pub(super) reply: usize,
+    /// Of a longer text only the beginning is kept.
+    pub(super) text: usize,
+}
+
+impl Longest {
+    /// A megabyte: Redis says as much as that in no INFO.
+    pub(super) const WHOLE: Self = Self { reply: 1 << 20, text: usize::MAX };
+    /// What lets a long value be told from a lock's, which has some tens of bytes.
+    pub(super) const VALUE: Self = Self { reply: 1 << 20, text: LONGEST_KEPT };
+}
+
+/// How often a process is asked for a connection that has no room for one.
+#[cfg(unix)]
+const ACCEPTED_EVERY: Duration = Duration::from_millis(10);
 
 /// How many bytes are received at a time, unless a reply is longer.
 const BUFFER: usize = 4096;
@@ -41,13 +67,13 @@ impl Socket {
         let kind = match address {
             ConnectionAddr::Tcp(host, port) => connect_tcp(host, *port, settings, deadline).map(Kind::Tcp),
             #[cfg(unix)]
-            ConnectionAddr::Unix(path) => UnixStream::connect(path).map(Kind::Unix),
+            ConnectionAddr::Unix(path) => connect_unix(path, deadline).map(Kind::Unix),
             _ => return None,
         };
         Some(kind.map(|kind| {
             let stream =
                 Stream { kind, looks: Arc::clone(looks), is_blocking: true, timeout: Duration::ZERO };
-            Self { stream, buffer: vec![0; BUFFER], start: 0, end: 0, parser: None }
+            Self { stream, buffer: vec![0; BUFFER], start: 0, end: 0, dropped: 0, parser: None }
         }))
     }
 
@@ -56,41 +82,72 @@ impl Socket {
         self.stream.write_all(bytes, now, deadline)
     }
 
-    /// Receives the next reply, or what the server pushes in between, for which at most so many bytes are read. `looks`: for a while before
-    /// the thread sleeps, where that pays.
+    /// Receives the next reply, or what the server pushes in between. `looks`: for a while before the thread sleeps, where that pays.
     pub(super) fn receive(
         &mut self,
         deadline: Uptime,
-        at_most: usize,
+        longest: Longest,
         mut looks: bool,
     ) -> RedisResult<Value> {
-        let at_most = at_most.max(1);
+        self.drop_text(deadline, &mut looks)?;
         while self.parser.is_none() {
-            match resp::read(&self.buffer[self.start..self.end]) {
+            match resp::read(&self.buffer[self.start..self.end], longest.text) {
                 resp::Read::Reply(value, length) => {
                     self.start += length;
                     return Ok(value);
                 }
-                resp::Read::Part if self.end - self.start >= at_most => return Err(too_long().into()),
-                resp::Read::Part => {
-                    self.make_room();
-                    let room = &mut self.buffer[self.end..];
-                    self.end += match self.stream.read(room, deadline, &mut looks)? {
-                        0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
-                        count => count,
-                    };
+                resp::Read::Long { head, text, length } if self.end - self.start >= text + longest.text => {
+                    self.shorten(head, text, length, longest.text);
+                    self.drop_text(deadline, &mut looks)?;
+                }
+                resp::Read::Part | resp::Read::Long { .. } if self.end - self.start >= longest.reply => {
+                    return Err(too_long().into());
+                }
+                resp::Read::Part | resp::Read::Long { .. } => {
+                    self.receive_more(deadline, &mut looks)?;
                 }
                 resp::Read::Other => self.parser = Some(Parser::new()),
             }
         }
-        let Self { stream, buffer, start, end, parser: Some(parser) } = self else {
+        let Self { stream, buffer, start, end, parser: Some(parser), .. } = self else {
             unreachable!("it was just made")
         };
         let received = &buffer[*start..*end];
-        let mut reader = Reader { received, stream, deadline, looks, left: at_most };
+        let mut reader = Reader { received, stream, deadline, looks, left: longest.reply };
         let value = parser.parse_value(&mut reader);
         *start = *end - reader.received.len();
         value
+    }
+
+    /// Receives what there is. Returns how many bytes.
+    fn receive_more(&mut self, deadline: Uptime, looks: &mut bool) -> io::Result<usize> {
+        self.make_room();
+        let count = self.stream.read(&mut self.buffer[self.end..], deadline, looks)?;
+        self.end += count;
+        if count > 0 { Ok(count) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+
+    /// Has a text of which only the beginning was received end there. The rest is dropped when it comes.
+    fn shorten(&mut self, head: usize, text: usize, length: usize, kept: usize) {
+        let [head, text] = [head, text].map(|place| self.start + place);
+        // As many digits as before.
+        let digits = text - head - 3;
+        self.buffer[head + 1..text - 2].copy_from_slice(format!("{kept:0digits$}").as_bytes());
+        self.dropped = length - kept;
+        let received = (self.end - text - kept).min(self.dropped);
+        self.buffer.copy_within(text + kept + received..self.end, text + kept);
+        (self.end, self.dropped) = (self.end - received, self.dropped - received);
+    }
+
+    /// Receives and drops the rest of a long text. What follows it stays.
+    fn drop_text(&mut self, deadline: Uptime, looks: &mut bool) -> io::Result<()> {
+        while self.dropped > 0 {
+            let count = self.receive_more(deadline, looks)?;
+            let (more, received) = (self.end - count, count.min(self.dropped));
+            self.buffer.copy_within(more + received..self.end, more);
+            (self.end, self.dropped) = (self.end - received, self.dropped - received);
+        }
+        Ok(())
     }
 
     /// Makes room for more behind what was received.
@@ -243,6 +300,29 @@ fn connect_tcp(host: &str, port: u16, settings: &TcpSettings, deadline: Uptime) 
         }
     }
     Err(last)
+}
+
+/// A process that accepts no connection makes a blocking call wait for ever, even when another process listens at the path.
+#[cfg(unix)]
+fn connect_unix(path: &Path, deadline: Uptime) -> io::Result<UnixStream> {
+    let address = socket2::SockAddr::unix(path)?;
+    loop {
+        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&address) {
+            Ok(()) => {
+                socket.set_nonblocking(false)?;
+                return Ok(OwnedFd::from(socket).into());
+            }
+            Err(error) if is_not_ready(&error) => {}
+            Err(error) => return Err(error),
+        }
+        let left = deadline.since(clock::uptime());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        thread::sleep(ACCEPTED_EVERY.min(left));
+    }
 }
 
 fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {

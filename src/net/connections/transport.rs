@@ -6,13 +6,10 @@ use std::time::Duration;
 
 use redis::{Client, ConnectionInfo, RedisConnectionInfo, RedisResult, Value};
 
+pub(super) use super::socket::Longest;
 use super::socket::{Socket, in_steps};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
-
-/// How many bytes a socket reads at most for a reply to a command of the library's own: a megabyte. Redis says as much as that in no INFO,
-/// and a lock's value has some tens of bytes.
-pub(super) const LONGEST_REPLY: usize = 1 << 20;
 
 /// An open way to the server. After an error it must not be used again (I8).
 pub(super) enum Transport {
@@ -53,12 +50,12 @@ impl Transport {
         matches!(self, Self::Socket(_))
     }
 
-    /// Receives the next reply, and skips what a server pushes in between. A socket reads at most so many bytes for it, and
-    /// looks for it for a while before the thread sleeps if `spins`.
-    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize, spins: bool) -> RedisResult<Value> {
+    /// Receives the next reply, and skips what a server pushes in between. A socket keeps no more of it than `longest`, and looks for it for a
+    /// while before the thread sleeps if `spins`.
+    pub(super) fn receive(&mut self, deadline: Uptime, longest: Longest, spins: bool) -> RedisResult<Value> {
         loop {
             let reply = match self {
-                Self::Socket(socket) => socket.receive(deadline, at_most, spins)?,
+                Self::Socket(socket) => socket.receive(deadline, longest, spins)?,
                 Self::Crate { connection, timeout } => {
                     limit(connection, timeout, deadline)?;
                     connection.recv_response()?

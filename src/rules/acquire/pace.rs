@@ -186,6 +186,12 @@ impl Pace {
         Break(self.wait(io))
     }
 
+    /// How often the key is read. A long value is no lock's, and costs the server and the network more.
+    fn poll_interval(&self) -> Duration {
+        let is_long = self.seen.as_ref().is_some_and(LockState::is_long);
+        if is_long { self.options.poll_interval.max(LONGEST_PAUSE) } else { self.options.poll_interval }
+    }
+
     /// `None` at the deadline, and after the last attempt.
     pub(in crate::rules) fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
         if self.has_used_its_attempts() {
@@ -194,7 +200,7 @@ impl Pace {
         let pause = match self.not_before {
             Some(until) => until.since(now.uptime),
             None if self.asks(now.uptime) => Duration::ZERO,
-            None => self.options.poll_interval.saturating_sub(now.uptime.since(looked)),
+            None => self.poll_interval().saturating_sub(now.uptime.since(looked)),
         };
         match self.deadline {
             Some(deadline) if now.uptime >= deadline => None,
