@@ -25,6 +25,9 @@ const LONGEST_PASSWORD: u64 = 64 << 10;
 const OLDEST: Version = Version::new(1, 2, 0);
 const HAS_SCAN: Version = Version::new(2, 8, 0);
 
+/// A key to read where nothing else is answered.
+const PROBE: &str = "setnx-lock:probe";
+
 /// How long connecting may take.
 const CONNECTING: Duration = Duration::from_secs(2);
 /// How long a command over [`Raw`] may take.
@@ -208,7 +211,10 @@ impl Raw {
         match raw.has_scan() {
             Ok(true) => raw.version = HAS_SCAN,
             Ok(false) => {}
-            Err(_) if !raw.connection.is_open() => raw = Self::log_in(client, reply)?,
+            Err(_) if !raw.connection.is_open() => {
+                raw = Self::log_in(client, reply)?;
+                raw.carry(&cmd("GET").arg(PROBE).get_packed_command())?;
+            }
             Err(failure) => return Err(failure.at(client)),
         }
         Ok(raw)

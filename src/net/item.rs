@@ -331,12 +331,9 @@ fn refusal(value: &Value) -> Option<Refusal> {
     }
 }
 
-/// The error of a command that another thread has sent without returning its outcome in time.
+/// The error of a command that another thread has sent, and whose reply it has not received in time.
 pub(super) fn lost_in_batch() -> TransportError {
-    TransportError::new(
-        io::ErrorKind::TimedOut,
-        "it was pipelined with another thread's command, and that thread returned no reply in time",
-    )
+    TransportError::new(io::ErrorKind::TimedOut, "the server gave no reply in time")
 }
 
 pub(super) fn hung_up() -> TransportError {

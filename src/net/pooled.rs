@@ -88,7 +88,11 @@ impl<S: Source> PooledBackend<S> {
             return self.send_alone(trips, limits, false);
         }
         let waited = limits.decided_at.uptime.since(limits.waits_since);
-        let late = Failure::NoConnection { cause: NoConnection::PoolExhausted, waited };
+        let cause = match self.pool.opener() {
+            Some(opener) => NoConnection::Unanswering { address: opener.address() },
+            None => NoConnection::PoolExhausted,
+        };
+        let late = Failure::NoConnection { cause, waited };
         trips.iter().map(|trip| Sent::failed(trip, late.clone())).collect()
     }
 

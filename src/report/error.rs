@@ -309,6 +309,10 @@ impl Error {
                 ),
                 TransportError::new(io::ErrorKind::WouldBlock, "all connections of the pool were in use"),
             ),
+            NoConnection::Unanswering { address } => (
+                format!("no reply from {address}{within}; check the server and the network"),
+                TransportError::at(&address, io::ErrorKind::TimedOut, " has not answered earlier commands"),
+            ),
             NoConnection::Pool(text) => (
                 format!(
                     "no connection{within}; check that the server is up and that the pool is large enough"

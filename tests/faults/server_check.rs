@@ -36,7 +36,7 @@ fn a_proxy_that_disconnects_on_info_is_used_without_it() -> Outcome {
     }
     let lock = scenario.lock(&key, expiring());
     assert!(lock.try_lock()?.is_some());
-    assert_eq!(scenario.proxy.names(), ["SETNX", "DEL"]);
+    assert_eq!(scenario.proxy.names(), ["GET", "SETNX", "DEL"]);
     // The next connection sends INFO again.
     let info = || scenario.proxy.everything().iter().filter(|asked| asked.name == "INFO").count();
     assert_eq!(info(), 2);
@@ -80,7 +80,10 @@ fn a_proxy_without_transactions_is_found_out_before_a_lock_is_acquired() -> Outc
         for protocol in [Protocol::Auto, Protocol::Classic] {
             let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
             assert_eq!(release(lock.lock()?)?, Release::Released { certified: false });
-            assert_eq!(scenario.proxy.names(), ["SETNX", "DEL"], "{protocol:?}");
+            let mut names = scenario.proxy.names();
+            // A new connection may be tried first.
+            names.retain(|name| name != "GET");
+            assert_eq!(names, ["SETNX", "DEL"], "{protocol:?}");
             scenario.proxy.forget();
         }
     }

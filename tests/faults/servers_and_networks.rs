@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, LockerBuilder};
+use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, LockerBuilder, Protocol};
 
 use crate::servers::Fault;
 use crate::support::load::{self, Load};
@@ -17,12 +17,15 @@ use crate::support::scenario::{
     Scenario, assert_nothing_sent_twice, brief, client_pool, impatient, until_answered, until_connected,
 };
 use crate::support::{
-    LONG, Outcome, RedisServer, Release, Target, assert_says, attempts, expiring, millis, release, tests,
+    LONG, Outcome, RedisServer, Release, Target, TestKey, assert_says, attempts, chain, expiring, millis,
+    release, tests,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, load::Test)] = tests![
         a_server_that_accepts_and_never_replies,
+        errors_blame_the_server_that_hangs,
+        a_port_that_speaks_tls,
         a_connection_that_is_given_up_sends_nothing_more,
         a_server_that_freezes_and_thaws,
         a_connection_reset_before_the_request_was_read,
@@ -69,6 +72,52 @@ fn a_server_that_accepts_and_never_replies(_: Load) -> Outcome {
     }
     let error = Lock::new(&locker, "report", LockOptions::without_expiration())?.lock().unwrap_err();
     assert!(error.to_string().contains("look at the key, and clear it"), "{error}");
+    Ok(())
+}
+
+/// Not the pool, nor another thread: at most a few connections are used, whatever its size.
+fn errors_blame_the_server_that_hangs(_: Load) -> Outcome {
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        let server = Arc::new(RedisServer::start()?);
+        let target = Target::of(&server);
+        let locker = quick(&server.url(), 10).build()?;
+        let keys = target.keys("hangs", 64);
+        let lock = |key: &TestKey| Lock::new(&locker, &key.key, expiring().protocol(protocol)).unwrap();
+        let held = keys.iter().map(|key| lock(key).lock()).collect::<Result<Vec<_>, _>>()?;
+        server.freeze();
+        let texts: Vec<String> = thread::scope(|scope| {
+            let threads: Vec<_> = held
+                .into_iter()
+                .map(|held| scope.spawn(|| chain(&held.release().expect_err("it hangs"))))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        server.thaw();
+        for text in texts {
+            assert!(!text.contains("pool") && !text.contains("thread"), "{text}");
+            assert!(
+                ["gave no reply", "no reply from 127.0.0.1", "has not answered"]
+                    .iter()
+                    .any(|words| text.contains(words)),
+                "{text}"
+            );
+        }
+    }
+    Ok(())
+}
+
+/// It closes each connection at the first bytes that begin no handshake. Nothing was carried out.
+fn a_port_that_speaks_tls(_: Load) -> Outcome {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("redis://{}/", listener.local_addr()?);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let _ = stream.and_then(|mut stream| stream.read(&mut [0; 5]));
+        }
+    });
+    let error = Lock::new(&quick(&url, 2).build()?, "tls", expiring())?.lock().expect_err("it is no Redis");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(chain(&error).contains("use rediss://"), "{}", chain(&error));
     Ok(())
 }
 

@@ -93,15 +93,23 @@ impl Dialing {
         let waited = now.since(limits.waits_since);
         // While there are connections, a failure to open one more says nothing about the server.
         if connected {
-            return over.then_some(Failure::NoConnection { cause: NoConnection::PoolExhausted, waited });
+            return over.then(|| {
+                let cause = NoConnection::Unanswering { address: address() };
+                Failure::NoConnection { cause, waited }
+            });
         }
         match self.failure_since(limits.waits_since, over) {
             Some(error) if over || now >= limits.waits_until(&error) => {
                 Some(Failure::of_connecting(error, waited))
             }
             None if over => {
-                let opening = self.is_in_progress().then(|| NoConnection::Connecting { address: address() });
-                Some(Failure::NoConnection { cause: opening.unwrap_or(NoConnection::PoolExhausted), waited })
+                let (opens, address) = (self.is_in_progress(), address());
+                let cause = if opens {
+                    NoConnection::Connecting { address }
+                } else {
+                    NoConnection::Unanswering { address }
+                };
+                Some(Failure::NoConnection { cause, waited })
             }
             _ => None,
         }

@@ -1,5 +1,6 @@
 //! Opening one connection: the socket with its timeouts, then AUTH, SELECT and INFO. Sends nothing that an old server does not know.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,8 @@ pub(super) struct Opened {
 pub(super) struct Checks {
     /// True if it is asked for INFO at all.
     pub(super) info: bool,
+    /// True if it has closed connections on INFO.
+    pub(super) hung_up: bool,
     /// How long after its restart it grants no locks.
     pub(super) settles: Duration,
 }
@@ -46,6 +49,8 @@ pub(super) fn open(
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
             handshake.send_optional(&cmd("PING"), |_| false)?;
+        } else if checks.hung_up {
+            handshake.expect_plaintext()?;
         }
         (None, None)
     };
@@ -110,6 +115,21 @@ impl Handshake<'_> {
                 Ok(None)
             }
             reply => reply.map(Some),
+        }
+    }
+
+    /// A proxy forwards GET. A port that speaks TLS closes the connection on any command, and would on one that acquires a lock.
+    fn expect_plaintext(&mut self) -> Result<(), ConnectError> {
+        match self.send_optional(cmd("GET").arg("setnx-lock:probe"), |_| false) {
+            Err(ConnectError::Failed(error)) if error.is_disconnect() => {
+                let what = " closes each connection at the first command; if it speaks TLS, use rediss:// in its URL";
+                Err(ConnectError::Failed(TransportError::at(
+                    self.address,
+                    io::ErrorKind::ConnectionReset,
+                    what,
+                )))
+            }
+            reply => reply.map(drop),
         }
     }
 

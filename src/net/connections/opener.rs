@@ -120,7 +120,7 @@ impl Opener {
     /// without INFO.
     fn open_to(&self, client: &redis::Client, limit: Duration) -> Result<Opened, ConnectError> {
         let open = |info| {
-            let checks = Checks { info, settles: self.settles };
+            let checks = Checks { info, hung_up: self.checks_server && !info, settles: self.settles };
             handshake::open(client, limit, checks, &self.looks)
         };
         for _ in 0..if self.checks_server { 2 } else { 0 } {

@@ -34,7 +34,10 @@ impl Failure {
     /// Returns how the server was found unreachable, if it was.
     pub(in crate::net) fn unanswered(&self) -> Option<NoConnection> {
         match self {
-            Failure::NoConnection { cause: NoConnection::PoolExhausted, .. } => None,
+            Failure::NoConnection {
+                cause: NoConnection::PoolExhausted | NoConnection::Unanswering { .. },
+                ..
+            } => None,
             Failure::Lost(error) => Some(NoConnection::Connect(ConnectError::Failed(error.clone()))),
             Failure::NoConnection { cause, .. } => Some(cause.clone()),
             _ => None,
@@ -52,9 +55,16 @@ impl From<TransportError> for Failure {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum NoConnection {
-    /// All connections of the pool were in use all the time.
+    /// All connections of a pool of the user's own were in use all the time.
     #[error("all connections of the pool were in use")]
     PoolExhausted,
+    /// All own connections carry commands that the server has not answered.
+    #[error("{address} has not answered earlier commands")]
+    #[non_exhaustive]
+    Unanswering {
+        /// The server's host and port.
+        address: String,
+    },
     /// The pool has no connection yet, and the server has not answered the attempt to open one.
     #[error("{address} has not answered the attempt to connect yet")]
     #[non_exhaustive]

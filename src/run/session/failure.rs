@@ -61,10 +61,13 @@ impl Session<'_> {
     }
 
     /// Returns true if the last command was not sent because all connections were in use.
-    pub(in crate::run) fn found_pool_exhausted(&self) -> bool {
+    pub(in crate::run) fn found_all_in_use(&self) -> bool {
         matches!(
             self.last_failure.as_deref(),
-            Some(LastFailure::NoConnection { cause: NoConnection::PoolExhausted, .. })
+            Some(LastFailure::NoConnection {
+                cause: NoConnection::PoolExhausted | NoConnection::Unanswering { .. },
+                ..
+            })
         )
     }
 

@@ -19,7 +19,7 @@ impl Wait<'_> {
         let before_deadline = self.deadline.is_none_or(|deadline| now < deadline);
         let unreachable = match reason {
             // That all connections are in use says nothing about the server.
-            GiveUp::Unsent => !session.found_pool_exhausted(),
+            GiveUp::Unsent => !session.found_all_in_use(),
             reason => reason == GiveUp::Io,
         };
         if before_deadline && unreachable {
