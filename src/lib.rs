@@ -72,6 +72,7 @@ pub use net::{Refusal, RefusalKind, TransportError};
 pub use report::error::{Contention, Error};
 pub use report::event::{Event, Observer, ProblemKind};
 pub use rules::ownership::LossReason;
+pub use values::credentials::Credentials;
 pub use values::key::Key;
 pub use values::options::{LockOptions, Protocol};
 pub use values::value::{Expiry, LockState};

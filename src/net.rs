@@ -31,7 +31,7 @@ use crate::values::version::Version;
 pub(crate) use cluster::ClusterBackend;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
-pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener, Sentinels, address_of};
+pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener, Sentinels, address_of, logging_in};
 pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};

@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod contained;
+pub(crate) mod credentials;
 pub(crate) mod identity;
 pub(crate) mod key;
 pub(crate) mod options;

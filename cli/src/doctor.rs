@@ -29,7 +29,7 @@ use report::ServerReport;
 pub(crate) fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
     let Doctor { address, json, server } = arguments;
     let url = address.as_ref().unwrap_or(&server.url).clone();
-    let server = Server { url, password_file: server.password_file.clone() };
+    let server = Server { url, ..server.clone() };
     let report = inspector::inspect(&Target::of(&server)?)?;
     let findings = report.findings();
     let gravest = findings.first().map_or(Severity::Note, |finding| finding.severity);

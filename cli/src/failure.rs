@@ -154,7 +154,7 @@ impl From<Error> for Failure {
                 problem.to_string()
             }
             // It may have a password in it.
-            Error::Invalid { key: None, .. } => "invalid Redis URL in --url or REDIS_URL; expected redis://[user@]host[:port][/database], unix:///path, redis+sentinel://[user@]host[:port],…/master or redis+cluster://[user@]host[:port],…".into(),
+            Error::Invalid { key: None, .. } => "invalid Redis URL in --url or REDIS_URL; expected redis://[user@]host[:port][/database], unix:///path, redis+sentinel://[user@]host[:port],…/master or redis+cluster://[user@]host[:port],…; percent-encode special characters in a user or password, such as @ as %40".into(),
             error => with_sources(error),
         });
         let code = match &error {

@@ -4,6 +4,7 @@ use std::env;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use setnx_lock::__cluster::side_prefix;
@@ -11,7 +12,7 @@ use setnx_lock::redis::{
     self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
     RedisConnectionInfo, RedisError, Value, cmd,
 };
-use setnx_lock::{Key, Locker, LockerBuilder, Refusal, RefusalKind, Version};
+use setnx_lock::{Credentials, Key, Locker, LockerBuilder, Refusal, RefusalKind, Version};
 
 use crate::arguments::Server;
 use crate::cluster::Masters;
@@ -51,14 +52,20 @@ impl Target {
             ));
         }
         let builder = Locker::builder(&server.url)?;
-        let password = match &server.password_file {
-            Some(file) => Some(first_line(file)?),
-            None if builder.has_password() => None,
-            None => env::var("REDISCLI_AUTH").ok().filter(|password| !password.is_empty()),
-        };
         let is_cluster = server.url.contains("+cluster://");
-        let builder = match password {
-            Some(password) => builder.password(&password),
+        let builder = match &server.password_file {
+            Some(file) => builder.credentials(by_file(file)?),
+            None if builder.has_password() => builder,
+            None => match env::var("REDISCLI_AUTH").ok().filter(|password| !password.is_empty()) {
+                Some(password) => builder.credentials(move || Credentials::password(&password)),
+                None => builder,
+            },
+        };
+        let builder = match &server.sentinel_password_file {
+            Some(_) if !server.url.contains("+sentinel://") => {
+                return Err(Failure::usage("--sentinel-password-file needs a redis+sentinel URL"));
+            }
+            Some(file) => builder.sentinel_credentials(by_file(file)?),
             None => builder,
         };
         Ok(Self { builder, is_cluster })
@@ -144,6 +151,19 @@ impl Target {
         let raw = Raw::connect(client, reply)?;
         Ok(Raw { has_slots: self.is_cluster, ..raw })
     }
+}
+
+/// Returns what reads the password again for each connection: it may change while a command runs. While the file cannot be read, the last
+/// password counts.
+fn by_file(file: &Path) -> Result<impl Fn() -> Credentials + Send + Sync + use<>, Failure> {
+    let (file, last) = (file.to_owned(), Mutex::new(first_line(file)?));
+    Ok(move || {
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(password) = first_line(&file) {
+            *last = password;
+        }
+        Credentials::password(last.as_str())
+    })
 }
 
 fn first_line(file: &Path) -> Result<String, Failure> {

@@ -7,7 +7,7 @@ mod killed;
 mod loss;
 mod others;
 mod output;
-mod running;
+pub(crate) mod running;
 mod signals;
 mod terminal;
 mod time;

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `commands` | the commands that a server executes |
 //! | `connections` | addresses, passwords, sockets, TLS, reuse |
+//! | `logins` | passwords that change, those of Sentinels, and that none is shown |
 //! | `pools` | pools of the user's own, too few connections |
 //! | `sentinels` | a master that Sentinels know |
 //! | `transactions` | what the protocols with WATCH do that Classic cannot |
@@ -12,6 +13,7 @@
 
 pub(crate) mod commands;
 pub(crate) mod connections;
+pub(crate) mod logins;
 pub(crate) mod pools;
 pub(crate) mod sentinels;
 pub(crate) mod transactions;
@@ -19,8 +21,15 @@ pub(crate) mod transactions;
 use libtest_mimic::Trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [commands::trials(), connections::trials(), pools::trials(), sentinels::trials(), transactions::trials()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        commands::trials(),
+        connections::trials(),
+        logins::trials(),
+        pools::trials(),
+        sentinels::trials(),
+        transactions::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }

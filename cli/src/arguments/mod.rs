@@ -54,7 +54,7 @@ pub(crate) enum Command {
 }
 
 /// Which server, and how to log in.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Server {
     /// The server: redis://[user@]host[:port][/database], unix:///path,
@@ -67,6 +67,9 @@ pub(crate) struct Server {
     /// A file whose first line is the password
     #[arg(long, value_name = "FILE")]
     pub(crate) password_file: Option<PathBuf>,
+    /// A file whose first line is the password of the Sentinels
+    #[arg(long, value_name = "FILE")]
+    pub(crate) sentinel_password_file: Option<PathBuf>,
 }
 
 #[cfg(test)]

@@ -1,27 +1,24 @@
 //! The settings of a locker: its connections, the timeouts, and the checks of the server.
 
+mod login;
+mod problem;
+
 use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locker;
 use super::url::Servers;
-use crate::net::{
-    ClusterBackend, ConnectError, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels, address_of,
-};
+use crate::net::{ClusterBackend, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels, address_of};
 use crate::report::error::Error;
 use crate::report::event::{EventSink, Observer};
+use crate::values::credentials::CredentialSource;
 
 /// The most connections that a pool opens unless set. A lock needs one only while a command is under way, so this
 /// serves thousands of threads.
 const DEFAULT_POOL_SIZE: u32 = 16;
 /// How long a call retries while the server is unreachable unless set.
 const DEFAULT_RETRY_FOR: Duration = Duration::from_secs(5);
-/// The most connections that one client address can have to a port.
-const MOST_CONNECTIONS: u32 = 65_535;
-/// The shortest length of a holder's name that is refused, in bytes.
-const MAX_NAME: usize = 257;
 
 /// The settings of a [`Locker`] that is to be built.
 ///
@@ -47,6 +44,8 @@ pub struct LockerBuilder {
     checks_server: bool,
     settles: Duration,
     settles_after_failover: Duration,
+    credentials: Option<CredentialSource>,
+    sentinel_credentials: Option<CredentialSource>,
     /// True if threads look for a reply before they sleep.
     looks: bool,
 }
@@ -106,6 +105,8 @@ impl LockerBuilder {
             checks_server: true,
             settles: Duration::ZERO,
             settles_after_failover: Duration::ZERO,
+            credentials: None,
+            sentinel_credentials: None,
             looks: true,
         }
     }
@@ -215,58 +216,6 @@ impl LockerBuilder {
         Self { observer: EventSink::new(observer), ..self }
     }
 
-    /// For the tool: returns true if the login has a password.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn has_password(&self) -> bool {
-        let settings = self.login().map(|client| client.get_connection_info().redis_settings());
-        settings.is_some_and(|settings| settings.password().is_some())
-    }
-
-    /// For the tool: logs in with this password; to the master, where there are Sentinels.
-    #[doc(hidden)]
-    pub fn password(mut self, password: &str) -> Self {
-        let with = |client: &mut redis::Client| {
-            let info = client.get_connection_info();
-            let settings = info.redis_settings().clone().set_password(password);
-            if let Ok(changed) = redis::Client::open(info.clone().set_redis_settings(settings)) {
-                *client = changed;
-            }
-        };
-        match &mut self.connections {
-            Connections::Own(client) => with(client),
-            Connections::Several(Servers::Sentinels(_, master)) => with(master),
-            Connections::Several(Servers::Cluster(nodes)) => nodes.iter_mut().for_each(with),
-            Connections::Shared(_) => {}
-        }
-        self
-    }
-
-    /// For the tool: returns clients of the servers to try in turn; for a cluster, of the named nodes.
-    #[doc(hidden)]
-    pub fn find_servers(&self) -> io::Result<Vec<redis::Client>> {
-        if let Connections::Several(Servers::Cluster(nodes)) = &self.connections {
-            return Ok(nodes.clone());
-        }
-        self.opener().find_server().map(|client| vec![client]).map_err(|error| {
-            let kind = if matches!(error, ConnectError::Refused(_)) {
-                io::ErrorKind::PermissionDenied
-            } else {
-                io::ErrorKind::NotConnected
-            };
-            io::Error::new(kind, error.to_string())
-        })
-    }
-
-    /// Returns the client that logs in to the server.
-    fn login(&self) -> Option<&redis::Client> {
-        match &self.connections {
-            Connections::Own(client) | Connections::Several(Servers::Sentinels(_, client)) => Some(client),
-            Connections::Several(Servers::Cluster(nodes)) => nodes.first(),
-            Connections::Shared(_) => None,
-        }
-    }
-
     /// Builds the locker. Contacts no server.
     ///
     /// # Errors
@@ -280,7 +229,8 @@ impl LockerBuilder {
     ///   [`skip_server_check`](Self::skip_server_check),
     /// - [`settle_after_failover`](Self::settle_after_failover) without Sentinels,
     /// - no Sentinel, no name of the master, or no node of a cluster,
-    /// - your own pool with a pool size or a connect timeout, which are set on that pool,
+    /// - your own pool with a pool size, a connect timeout or credentials, which are set on that pool,
+    /// - credentials of Sentinels without Sentinels,
     /// - your own pool if it tests connections on check-out.
     pub fn build(self) -> Result<Locker, Error> {
         if let Some(problem) = self.problem() {
@@ -311,12 +261,15 @@ impl LockerBuilder {
     fn opener(&self) -> Opener {
         let sentinels = match &self.connections {
             Connections::Several(Servers::Sentinels(clients, master)) => {
-                Some(Sentinels::new(clients.clone(), name_of(master)))
+                let mut sentinels = Sentinels::new(clients.clone(), name_of(master));
+                sentinels.credentials.clone_from(&self.sentinel_credentials);
+                Some(sentinels)
             }
             _ => None,
         };
         let Some(client) = self.login() else { unreachable!("a pool of the user's opens them") };
         let mut opener = Opener::new(client.clone(), sentinels);
+        opener.credentials.clone_from(&self.credentials);
         opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
         opener.command_timeout = self.command_timeout;
         opener.checks_server = self.checks_server;
@@ -326,71 +279,6 @@ impl LockerBuilder {
             opener.never_look();
         }
         opener
-    }
-
-    fn problem(&self) -> Option<&'static str> {
-        let asks = self.checks_server && !matches!(self.connections, Connections::Shared(_));
-        if !asks && !self.settles.is_zero() {
-            return Some(
-                "`settle_after_restart` needs the check of the server on each new connection; leave out `skip_server_check`, and give no pool of \
-                 your own",
-            );
-        }
-        match &self.connections {
-            Connections::Several(Servers::Cluster(nodes))
-                if nodes.iter().all(|node| address_of(node).is_none()) =>
-            {
-                return Some("no node of the cluster is given; give host and port of some");
-            }
-            Connections::Several(Servers::Sentinels(clients, _)) if clients.is_empty() => {
-                return Some("no Sentinel is given; give the addresses of all of them");
-            }
-            Connections::Several(Servers::Sentinels(_, master)) if name_of(master).is_empty() => {
-                return Some("the master has no name; give the name in the Sentinels' configuration");
-            }
-            Connections::Several(Servers::Sentinels(..)) => {}
-            _ if !self.settles_after_failover.is_zero() => {
-                return Some(
-                    "`settle_after_failover` needs Sentinels, which know since when a server has been the master; use `Locker::sentinel_builder`",
-                );
-            }
-            _ => {}
-        }
-        match self.holder_name.as_deref().map(str::len) {
-            Some(0) => {
-                return Some(
-                    "the holder's name is empty; give what tells people who it is, such as the host and the process id",
-                );
-            }
-            Some(MAX_NAME..) => {
-                return Some("the holder's name is longer than 256 bytes; give a shorter one");
-            }
-            _ => {}
-        }
-        if let Connections::Shared(pool) = &self.connections {
-            if self.pool_size.is_some() || self.connect_timeout.is_some() {
-                return Some(
-                    "a pool of your own has its size and its time for connecting already; set them there",
-                );
-            }
-            if pool.tests_on_check_out {
-                return Some(
-                    "the pool tests each connection on check-out, without a time limit, so a call could block forever; build the pool \
-                     with `.test_on_check_out(false)`",
-                );
-            }
-        }
-        match self.pool_size {
-            Some(0) => return Some("a pool of no connections can do nothing; give it at least one"),
-            Some(size) if size > MOST_CONNECTIONS => {
-                return Some(
-                    "a client can have 65,535 connections to a server at most; ten serve thousands of threads",
-                );
-            }
-            _ => {}
-        }
-        (self.command_timeout.is_zero() || self.connect_timeout == Some(Duration::ZERO))
-            .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
     }
 }
 

@@ -44,6 +44,10 @@ fn check_parameters(url: &str) -> Result<(), Error> {
     })
 }
 
+/// What a user or a password with special characters needs.
+const ENCODE: &str =
+    "; in a user or password write @ as %40, / as %2F, : as %3A, # as %23, ? as %3F and % as %25";
+
 /// Reads the URL of a server.
 pub(super) fn client(url: &str) -> Result<Client, Error> {
     check_parameters(url)?;
@@ -51,8 +55,9 @@ pub(super) fn client(url: &str) -> Result<Client, Error> {
         Error::invalid_locker(format!(
             "invalid Redis URL: {}; expected redis://[:password@]host[:port][/database], unix:///path, \
              redis+sentinel://[:password@]host[:port],…/master[/database], redis+cluster://[:password@]host[:port],…, or with this crate's feature tls-rustls or \
-             tls-native-tls rediss://…",
-            Cut(error.to_string().as_bytes())
+             tls-native-tls rediss://…{}",
+            Cut(error.to_string().as_bytes()),
+            if url.contains('@') { ENCODE } else { "" }
         ))
     })
 }

@@ -9,7 +9,7 @@ use std::{fmt, mem, thread};
 
 use super::slot_map::{self, Range, SlotMap};
 use crate::net::NodeId;
-use crate::net::connections::{Address, Opener, ask_in_turn, panicked};
+use crate::net::connections::{Address, Group, Opener, ask_in_turn, panicked};
 use crate::net::errors::{ConnectError, Failure, NoConnection, TransportError};
 use crate::net::limits::Limits;
 use crate::net::own::OwnSource;
@@ -171,7 +171,8 @@ impl Nodes {
         // One that is cut off from the others would say the same again.
         let turn = if first.is_some() { 0 } else { self.turns.fetch_add(1, Ordering::Relaxed) };
         let deadline = clock::uptime().after(self.opener.connect_timeout);
-        let all = ("the nodes of the cluster", clients.as_slice());
+        let credentials = self.opener.credentials.as_ref();
+        let all = Group { clients: &clients, credentials, name: "the nodes of the cluster", one: "" };
         let told: Vec<Range> = ask_in_turn(all, turn, deadline, &self.opener.looks, slot_map::ask)?;
         let told = Arc::new(SlotMap::of(&told, |address| self.node_at(address)));
         let before = mem::replace(&mut *self.map.lock().unwrap_or_else(PoisonError::into_inner), told);

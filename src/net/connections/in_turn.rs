@@ -6,19 +6,32 @@ use std::sync::Arc;
 use redis::Client;
 
 use super::handshake::{self, Handshake};
+use super::opener::logging_in;
 use super::socket::in_steps;
 use crate::net::errors::{ConnectError, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
+use crate::values::credentials::CredentialSource;
 
-/// Returns what one of these has answered, beginning at this place, counted on without end. `ask` is told the place of each. `all` names
-/// them, for the error if none answers.
+/// Servers that know the same.
+#[derive(Clone, Copy)]
+pub(in crate::net) struct Group<'a> {
+    pub(in crate::net) clients: &'a [Client],
+    /// Who logs in to them now, if that is not their clients' login.
+    pub(in crate::net) credentials: Option<&'a CredentialSource>,
+    /// Their name, for the error if none answers.
+    pub(in crate::net) name: &'a str,
+    /// What goes before the address of one, in its errors.
+    pub(in crate::net) one: &'a str,
+}
+
+/// Returns what one of these has answered, beginning at this place, counted on without end. `ask` is told the place of each.
 ///
 /// # Errors
 ///
 /// A refusal if all refuse, and that does not pass.
 pub(in crate::net) fn ask_in_turn<T>(
-    (all, clients): (&str, &[Client]),
+    Group { clients, credentials, name, one }: Group<'_>,
     first: usize,
     deadline: Uptime,
     looks: &Arc<Looks>,
@@ -27,8 +40,8 @@ pub(in crate::net) fn ask_in_turn<T>(
     let (mut refusal, mut passes, mut failures) = (None, false, Vec::new());
     for (left, at) in (1..=clients.len()).rev().zip(first..) {
         let at = at % clients.len();
-        let client = &clients[at];
-        let address = client.get_connection_info().addr().to_string();
+        let client = &logging_in(&clients[at], credentials);
+        let address = format!("{one}{}", client.get_connection_info().addr());
         // One that hangs leaves time for the others, and for what is done with the answer.
         let share = u32::try_from(left + 1).unwrap_or(u32::MAX);
         let limit = in_steps(deadline.since(clock::uptime()) / share);
@@ -46,7 +59,7 @@ pub(in crate::net) fn ask_in_turn<T>(
     Err(match refusal {
         Some(refusal) if !passes => ConnectError::Refused(refusal),
         _ => {
-            let text = format!("none of {all} answers: {}", failures.join("; "));
+            let text = format!("none of {name} answers: {}", failures.join("; "));
             ConnectError::Failed(TransportError::new(io::ErrorKind::NotConnected, &text))
         }
     })

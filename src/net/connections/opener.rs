@@ -1,6 +1,7 @@
 //! What opens the connections of a locker to its server.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use super::subscription::{self, Heard};
 use crate::net::errors::{ConnectError, Failure, Refusal};
 use crate::net::patience::Looks;
 use crate::values::clock;
+use crate::values::credentials::{CredentialSource, Credentials};
 use crate::values::key::Cut;
 
 /// Host and port of a server.
@@ -39,6 +41,8 @@ pub(crate) struct Opener {
     client: redis::Client,
     /// If they know where the server is: the client's address is no address then.
     sentinels: Option<Arc<Sentinels>>,
+    /// Who logs in to the server now, if that is not the client's login.
+    pub(crate) credentials: Option<CredentialSource>,
     /// Limits connecting, password and database number included.
     pub(crate) connect_timeout: Duration,
     /// Limits each reply of the server.
@@ -59,6 +63,7 @@ impl Opener {
         Self {
             client,
             sentinels: sentinels.map(Arc::new),
+            credentials: None,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
             checks_server: true,
@@ -119,9 +124,10 @@ impl Opener {
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
     /// without INFO.
     fn open_to(&self, client: &redis::Client, limit: Duration) -> Result<Opened, ConnectError> {
+        let client = logging_in(client, self.credentials.as_ref());
         let open = |info| {
             let checks = Checks { info, hung_up: self.checks_server && !info, settles: self.settles };
-            handshake::open(client, limit, checks, &self.looks)
+            handshake::open(&client, limit, checks, &self.looks)
         };
         for _ in 0..if self.checks_server { 2 } else { 0 } {
             match open(true) {
@@ -196,9 +202,14 @@ impl Opener {
 
     /// Returns a client of the server to which a connection would be opened now.
     pub(crate) fn find_server(&self) -> Result<redis::Client, ConnectError> {
-        let Some(sentinels) = &self.sentinels else { return Ok(self.client.clone()) };
-        let deadline = clock::uptime().after(self.connect_timeout);
-        Ok(self.client_at(&sentinels.master(deadline, &self.looks)?.address))
+        let client = match &self.sentinels {
+            Some(sentinels) => {
+                let deadline = clock::uptime().after(self.connect_timeout);
+                self.client_at(&sentinels.master(deadline, &self.looks)?.address)
+            }
+            None => self.client.clone(),
+        };
+        Ok(logging_in(&client, self.credentials.as_ref()).into_owned())
     }
 
     /// Returns what opens connections as this does, to the server at this address.
@@ -215,6 +226,24 @@ impl Opener {
     pub(in crate::net) fn finds_master(&self) -> bool {
         self.sentinels.is_some()
     }
+}
+
+/// Returns the client with the login of the moment.
+pub(crate) fn logging_in<'a>(
+    client: &'a redis::Client,
+    credentials: Option<&CredentialSource>,
+) -> Cow<'a, redis::Client> {
+    let Some(Credentials { user, password }) = credentials.map(CredentialSource::now) else {
+        return Cow::Borrowed(client);
+    };
+    let info = client.get_connection_info();
+    let settings = info.redis_settings().clone().set_password(password);
+    let settings = match user {
+        Some(user) => settings.set_username(user),
+        None => settings,
+    };
+    let changed = redis::Client::open(info.clone().set_redis_settings(settings));
+    Cow::Owned(changed.unwrap_or_else(|_| unreachable!("it differs in the login from one that was opened")))
 }
 
 /// Returns host and port that a client connects to; `None` of a socket on this machine.

@@ -10,18 +10,24 @@ use std::{fmt, io};
 use redis::{Client, ConnectionAddr, RedisError, cmd};
 
 use super::handshake::Handshake;
-use super::in_turn::ask_in_turn;
+use super::in_turn::{Group, ask_in_turn};
 use super::opener::Address;
 use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
+use crate::values::credentials::CredentialSource;
 
 /// How long after a failover a Sentinel may not have heard of it: they tell each other every two seconds.
 const HEARD_WITHIN: Duration = Duration::from_secs(4);
 
+/// What goes before the address of one in its errors: its login is not the master's.
+const SENTINEL: &str = "Sentinel ";
+
 /// The Sentinels of one master.
 pub(crate) struct Sentinels {
     clients: Vec<Client>,
+    /// Who logs in to them now, if that is not their clients' login.
+    pub(crate) credentials: Option<CredentialSource>,
     /// The master's, as the Sentinels know it.
     name: String,
     /// Which is asked first: the one that was right last, or the next after one that was wrong.
@@ -70,7 +76,7 @@ impl Sentinels {
         // Each has one vote.
         let mut addresses = HashSet::new();
         clients.retain(|client| addresses.insert(client.get_connection_info().addr().to_string()));
-        Self { clients, name, first: AtomicUsize::default(), state: Mutex::default() }
+        Self { clients, credentials: None, name, first: AtomicUsize::default(), state: Mutex::default() }
     }
 
     /// Returns the view of the first Sentinel with an epoch not lower than any before, else that of a majority.
@@ -87,7 +93,9 @@ impl Sentinels {
             })?;
             Ok(view)
         };
-        let asked = ask_in_turn((&all, self.clients.as_slice()), first, deadline, looks, ask);
+        let credentials = self.credentials.as_ref();
+        let group = Group { clients: &self.clients, credentials, name: &all, one: SENTINEL };
+        let asked = ask_in_turn(group, first, deadline, looks, ask);
         let view = match asked {
             Ok(view) => view,
             Err(error) => self.outvoted(passed_over.into_inner()).ok_or(error)?,

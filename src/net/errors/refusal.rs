@@ -281,6 +281,10 @@ impl From<ServerError> for Refusal {
     }
 }
 
+/// What to do if a Sentinel refuses a login.
+const OF_SENTINELS: &str =
+    "the Sentinels have a login of their own; give it as sentinel_user and sentinel_password in the URL";
+
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.is_said {
@@ -289,7 +293,12 @@ impl fmt::Display for Refusal {
         if let Some(address) = &self.address {
             write!(f, "{address}: ")?;
         }
-        write!(f, "the server refused: {}: {}", self.text.trim_end_matches('.'), self.kind.advice())
+        let is_login = matches!(self.kind, RefusalKind::NoPassword | RefusalKind::WrongPassword);
+        let advice = match &self.address {
+            Some(address) if is_login && address.starts_with("Sentinel ") => OF_SENTINELS,
+            _ => self.kind.advice(),
+        };
+        write!(f, "the server refused: {}: {advice}", self.text.trim_end_matches('.'))
     }
 }
 

@@ -4,11 +4,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use super::general::COMMANDS;
 use super::program::{Ran, ran, to_the_end};
 use crate::support::tool::tool;
 use crate::support::{Outcome, RedisServer, Test, tests};
+use crate::tool::run::running::Running;
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     a_password_comes_from_the_environment_a_file_or_the_address,
@@ -16,6 +19,8 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     a_file_that_has_no_password_exits_with_64,
     a_password_is_never_printed,
     sentinels_lead_to_the_master_whose_password_it_is,
+    sentinels_have_a_password_of_their_own,
+    a_password_that_changes_while_a_command_runs,
 ];
 
 const RIGHT: &str = "correct-horse";
@@ -186,5 +191,51 @@ fn sentinels_lead_to_the_master_whose_password_it_is() -> Outcome {
     ran(&["list"]).exits(0);
     let unknown = with_variable(&url("other"), RIGHT, &["status", "k"]).exits(77);
     unknown.says_only(&["knows no master named \"other\""]);
+    Ok(())
+}
+
+fn sentinels_have_a_password_of_their_own() -> Outcome {
+    let server = RedisServer::start()?;
+    let config = format!("requirepass {RIGHT}\nsentinel monitor main 127.0.0.1 {} 1", server.port());
+    let sentinel = RedisServer::start_sentinel(&config)?;
+    let url = format!("redis+sentinel://{}/main", sentinel.address());
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("password");
+    fs::write(&file, RIGHT)?;
+    let file = file.display().to_string();
+    for arguments in [&["status", "k"][..], &["run", "k", "--", "true"], &["list"], &["doctor"]] {
+        let by_file = [&arguments[..1], &["--sentinel-password-file", &file], &arguments[1..]].concat();
+        ran(&url, &by_file).exits(0);
+        ran(&url, arguments).exits(77).says_only(&["Sentinel 127.0.0.1", "sentinel_password"]);
+        let wrong = format!("{url}?sentinel_password={WRONG}");
+        let refused =
+            ran(&wrong, arguments).exits(77).says_only(&["Sentinel 127.0.0.1", "sentinel_password"]);
+        assert!(!refused.err.contains(WRONG), "{refused}");
+    }
+    let by_file = ["status", "--sentinel-password-file", &file, "k"];
+    ran(&server.url(), by_file).exits(64).says_only(&["needs a redis+sentinel URL"]);
+    Ok(())
+}
+
+/// The server gets another password and closes all connections. The file has the new one.
+fn a_password_that_changes_while_a_command_runs() -> Outcome {
+    let server = protected()?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("password");
+    fs::write(&file, RIGHT)?;
+    let mut command = tool(&server.url());
+    command.args(["run", "--expiration", "3s", "--password-file"]).arg(&file);
+    command.args(["k", "--", "sh", "-c", "echo started; read go; exit 5"]);
+    let mut running = Running::started(&mut command)?;
+    let mut connection = redis::Client::open(with_password(&server, RIGHT))?.get_connection()?;
+    let _: () = redis::cmd("CONFIG").arg("SET").arg("requirepass").arg(WRONG).query(&mut connection)?;
+    fs::write(&file, WRONG)?;
+    let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut connection)?;
+    // Longer than the lease.
+    thread::sleep(Duration::from_secs(5));
+    running.say("go")?;
+    running.ends()?.with_code(5);
+    let held: bool = redis::cmd("EXISTS").arg("k").query(&mut connection)?;
+    assert!(!held, "it was released");
     Ok(())
 }

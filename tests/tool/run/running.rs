@@ -37,7 +37,7 @@ pub(super) fn finished(command: &mut Command) -> io::Result<Ended> {
 
 /// A command that is running, in a process group of its own. Killed when dropped.
 #[derive(Debug)]
-pub(super) struct Running {
+pub(crate) struct Running {
     process: Child,
     input: Option<ChildStdin>,
     output: Stream,
@@ -59,7 +59,7 @@ impl Running {
     }
 
     /// The same, and waits until its command has printed `started`.
-    pub(super) fn started(command: &mut Command) -> io::Result<Self> {
+    pub(crate) fn started(command: &mut Command) -> io::Result<Self> {
         let running = Self::start(command)?;
         running.prints("started");
         Ok(running)
@@ -89,7 +89,7 @@ impl Running {
     }
 
     /// Writes a line to its input.
-    pub(super) fn say(&mut self, line: &str) -> io::Result<()> {
+    pub(crate) fn say(&mut self, line: &str) -> io::Result<()> {
         self.input.as_mut().map_or(Ok(()), |input| writeln!(input, "{line}"))
     }
 
@@ -127,7 +127,7 @@ impl Running {
 
     /// Waits for the end of the program, and for that of every process that has its output.
     #[track_caller]
-    pub(super) fn ends(mut self) -> io::Result<Ended> {
+    pub(crate) fn ends(mut self) -> io::Result<Ended> {
         until("the program ends", || self.has_ended());
         let status = self.process.wait()?;
         let (output, errors) = (self.output.rest(), self.errors.rest());
@@ -190,7 +190,7 @@ impl Stream {
 
 /// How a program ended, and what of its output had not been read.
 #[derive(Debug)]
-pub(super) struct Ended {
+pub(crate) struct Ended {
     code: Option<i32>,
     signal: Option<i32>,
     pub(super) output: Vec<u8>,
@@ -199,7 +199,7 @@ pub(super) struct Ended {
 
 impl Ended {
     #[track_caller]
-    pub(super) fn with_code(self, code: i32) -> Self {
+    pub(crate) fn with_code(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:?}");
         self
     }

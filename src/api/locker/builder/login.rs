@@ -1,0 +1,70 @@
+//! How the connections of a locker log in, and what the tool needs of that.
+
+use std::io;
+
+use super::{Connections, LockerBuilder};
+use crate::api::locker::url::Servers;
+use crate::net::{ConnectError, logging_in};
+use crate::values::credentials::{CredentialSource, Credentials};
+
+impl LockerBuilder {
+    /// Sets a function that returns the login, in place of the login in the address. It runs each time a connection is
+    /// opened, so that a password can change while the program runs.
+    ///
+    /// Connections that are open stay logged in. With Sentinels this is the login to the master. The function runs on a
+    /// thread of the library and should return soon: it uses up the time for connecting. Not for
+    /// [your own pool](crate::Locker::with_pool), whose manager connects.
+    ///
+    /// ```
+    /// use setnx_lock::{Credentials, Locker};
+    /// use std::fs;
+    ///
+    /// let builder = Locker::builder("redis://127.0.0.1/")?.credentials(|| {
+    ///     let password = fs::read_to_string("/run/secrets/redis").unwrap_or_default();
+    ///     Credentials::password(password.trim_end()).user("locks")
+    /// });
+    /// # Ok::<(), setnx_lock::Error>(())
+    /// ```
+    pub fn credentials(self, source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
+        Self { credentials: Some(CredentialSource::new(source)), ..self }
+    }
+
+    /// Sets a function that returns the login to the Sentinels, in the way of [`credentials`](Self::credentials).
+    pub fn sentinel_credentials(self, source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
+        Self { sentinel_credentials: Some(CredentialSource::new(source)), ..self }
+    }
+
+    /// For the tool: returns true if the login in the address has a password.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn has_password(&self) -> bool {
+        let settings = self.login().map(|client| client.get_connection_info().redis_settings());
+        settings.is_some_and(|settings| settings.password().is_some())
+    }
+
+    /// For the tool: returns clients of the servers to try in turn; for a cluster, of the named nodes.
+    #[doc(hidden)]
+    pub fn find_servers(&self) -> io::Result<Vec<redis::Client>> {
+        if let Connections::Several(Servers::Cluster(nodes)) = &self.connections {
+            let client = |node| logging_in(node, self.credentials.as_ref()).into_owned();
+            return Ok(nodes.iter().map(client).collect());
+        }
+        self.opener().find_server().map(|client| vec![client]).map_err(|error| {
+            let kind = if matches!(error, ConnectError::Refused(_)) {
+                io::ErrorKind::PermissionDenied
+            } else {
+                io::ErrorKind::NotConnected
+            };
+            io::Error::new(kind, error.to_string())
+        })
+    }
+
+    /// Returns the client that logs in to the server.
+    pub(super) fn login(&self) -> Option<&redis::Client> {
+        match &self.connections {
+            Connections::Own(client) | Connections::Several(Servers::Sentinels(_, client)) => Some(client),
+            Connections::Several(Servers::Cluster(nodes)) => nodes.first(),
+            Connections::Shared(_) => None,
+        }
+    }
+}

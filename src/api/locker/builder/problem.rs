@@ -1,0 +1,85 @@
+//! Which settings no locker can be built from.
+
+use std::time::Duration;
+
+use super::{Connections, LockerBuilder, name_of};
+use crate::api::locker::url::Servers;
+use crate::net::address_of;
+
+/// The most connections that one client address can have to a port.
+const MOST_CONNECTIONS: u32 = 65_535;
+/// The shortest length of a holder's name that is refused, in bytes.
+const MAX_NAME: usize = 257;
+
+impl LockerBuilder {
+    /// Returns why no locker can be built, in words for the user.
+    pub(super) fn problem(&self) -> Option<&'static str> {
+        let asks = self.checks_server && !matches!(self.connections, Connections::Shared(_));
+        if !asks && !self.settles.is_zero() {
+            return Some(
+                "`settle_after_restart` needs the check of the server on each new connection; leave out `skip_server_check`, and give no pool of \
+                 your own",
+            );
+        }
+        match &self.connections {
+            Connections::Several(Servers::Cluster(nodes))
+                if nodes.iter().all(|node| address_of(node).is_none()) =>
+            {
+                return Some("no node of the cluster is given; give host and port of some");
+            }
+            Connections::Several(Servers::Sentinels(clients, _)) if clients.is_empty() => {
+                return Some("no Sentinel is given; give the addresses of all of them");
+            }
+            Connections::Several(Servers::Sentinels(_, master)) if name_of(master).is_empty() => {
+                return Some("the master has no name; give the name in the Sentinels' configuration");
+            }
+            Connections::Several(Servers::Sentinels(..)) => {}
+            _ if self.sentinel_credentials.is_some() => {
+                return Some(
+                    "`sentinel_credentials` needs Sentinels; use `credentials` for the server's login",
+                );
+            }
+            _ if !self.settles_after_failover.is_zero() => {
+                return Some(
+                    "`settle_after_failover` needs Sentinels, which know since when a server has been the master; use `Locker::sentinel_builder`",
+                );
+            }
+            _ => {}
+        }
+        match self.holder_name.as_deref().map(str::len) {
+            Some(0) => {
+                return Some(
+                    "the holder's name is empty; give what tells people who it is, such as the host and the process id",
+                );
+            }
+            Some(MAX_NAME..) => {
+                return Some("the holder's name is longer than 256 bytes; give a shorter one");
+            }
+            _ => {}
+        }
+        if let Connections::Shared(pool) = &self.connections {
+            if self.pool_size.is_some() || self.connect_timeout.is_some() || self.credentials.is_some() {
+                return Some(
+                    "a pool of your own has its size, its time for connecting and its login already; set them there",
+                );
+            }
+            if pool.tests_on_check_out {
+                return Some(
+                    "the pool tests each connection on check-out, without a time limit, so a call could block forever; build the pool \
+                     with `.test_on_check_out(false)`",
+                );
+            }
+        }
+        match self.pool_size {
+            Some(0) => return Some("a pool of no connections can do nothing; give it at least one"),
+            Some(size) if size > MOST_CONNECTIONS => {
+                return Some(
+                    "a client can have 65,535 connections to a server at most; ten serve thousands of threads",
+                );
+            }
+            _ => {}
+        }
+        (self.command_timeout.is_zero() || self.connect_timeout == Some(Duration::ZERO))
+            .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
+    }
+}

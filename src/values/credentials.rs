@@ -1,0 +1,60 @@
+//! Logins that may change while a program runs.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A login: a password, and the user whose it is.
+///
+/// Its `Debug` shows no password.
+///
+/// ```
+/// use setnx_lock::Credentials;
+///
+/// let credentials = Credentials::password("secret").user("locks");
+/// assert!(!format!("{credentials:?}").contains("secret"));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub(crate) user: Option<String>,
+    pub(crate) password: String,
+}
+
+impl Credentials {
+    /// Returns a login with this password, for the user that the address names, or for the default user.
+    #[must_use]
+    pub fn password(password: impl Into<String>) -> Self {
+        Self { user: None, password: password.into() }
+    }
+
+    /// Sets the user (Redis 6 and newer).
+    #[must_use]
+    pub fn user(self, user: impl Into<String>) -> Self {
+        Self { user: Some(user.into()), ..self }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// Returns the login of the moment.
+#[derive(Clone)]
+pub(crate) struct CredentialSource(Arc<dyn Fn() -> Credentials + Send + Sync>);
+
+impl CredentialSource {
+    pub(crate) fn new(source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
+        Self(Arc::new(source))
+    }
+
+    pub(crate) fn now(&self) -> Credentials {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for CredentialSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CredentialSource").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,162 @@
+//! Logins: passwords that change while a program runs, those of Sentinels, and that no text shows a secret.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use libtest_mimic::Trial;
+use redis::Commands as _;
+use setnx_lock::{Credentials, Error, Lock, LockOptions, Locker, LockerBuilder, RefusalKind};
+
+use crate::support::notified::until;
+use crate::support::scenario::patient;
+use crate::support::{LONG, Outcome, RedisServer, chain, expiring, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "logins",
+        tests![
+            a_password_that_changes_loses_no_lock,
+            sentinels_have_a_login_of_their_own,
+            an_address_with_special_characters_is_explained,
+            no_text_shows_a_secret,
+            a_login_where_there_is_none_to_set,
+        ],
+    )
+}
+
+const SECRET: &str = "s3cr3t";
+
+fn protected() -> std::io::Result<RedisServer> {
+    RedisServer::start_with(&format!("requirepass {SECRET}"))
+}
+
+/// A login whose password can be changed.
+fn changing(password: &str) -> (Arc<Mutex<String>>, impl Fn() -> Credentials + Send + Sync + use<>) {
+    let password = Arc::new(Mutex::new(password.to_owned()));
+    let read = Arc::clone(&password);
+    (password, move || Credentials::password(read.lock().unwrap().as_str()))
+}
+
+/// Old connections are closed, as by a proxy or a restart, so that new ones log in.
+fn a_password_that_changes_loses_no_lock() -> Outcome {
+    let server = protected()?;
+    let (password, credentials) = changing(SECRET);
+    let locker = patient(&server.url())?.credentials(credentials).build()?;
+    let options = LockOptions::expiring_after(LONG).timeout(LONG);
+    let held = Lock::new(&locker, "kept", options)?.lock()?;
+    let url = format!("redis://:{SECRET}@{}/", server.address());
+    let mut other = redis::Client::open(url)?.get_connection()?;
+    for next in ["next", "after that"] {
+        let _: () = redis::cmd("CONFIG").arg("SET").arg("requirepass").arg(next).query(&mut other)?;
+        let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut other)?;
+        let error = held.extend().expect_err("the old password is wrong now");
+        let Error::Refused { refusal, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(refusal.kind(), RefusalKind::WrongPassword);
+        next.clone_into(&mut password.lock().unwrap());
+        until("it logs in again", || held.extend().is_ok());
+        drop(Lock::new(&locker, "another", expiring())?.lock()?);
+    }
+    held.release()?;
+    assert!(!other.exists::<_, bool>("kept")?);
+    Ok(())
+}
+
+fn sentinels_have_a_login_of_their_own() -> Outcome {
+    let server = protected()?;
+    let config = format!(
+        "requirepass watch\nsentinel monitor main 127.0.0.1 {} 1\nsentinel auth-pass main {SECRET}",
+        server.port()
+    );
+    let sentinel = RedisServer::start_sentinel(&config)?;
+    let builder =
+        |query: &str| patient(&format!("redis+sentinel://:{SECRET}@{}/main{query}", sentinel.address()));
+    let fails = |builder: LockerBuilder| -> Result<String, Error> {
+        let error = Lock::new(&builder.build()?, "k", expiring())?.try_lock().expect_err("no login");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        Ok(chain(&error))
+    };
+    let address = format!("Sentinel {}", sentinel.address());
+    for text in [fails(builder("")?)?, fails(builder("?sentinel_password=wrong")?)?] {
+        assert!(text.contains(&address) && text.contains("sentinel_password in the URL"), "{text}");
+        assert!(!text.contains("wrong:"), "{text}");
+    }
+    // The master's.
+    let text = fails(builder("?sentinel_password=watch")?.credentials(|| Credentials::password("wrong")))?;
+    assert!(!text.contains("Sentinel") && text.contains(&server.address().to_string()), "{text}");
+    for builder in [
+        builder("?sentinel_password=watch")?,
+        builder("")?.sentinel_credentials(|| Credentials::password("watch")),
+        builder("?sentinel_password=old")?
+            .sentinel_credentials(|| Credentials::password("watch").user("default")),
+    ] {
+        drop(Lock::new(&builder.build()?, "k", expiring())?.lock()?);
+    }
+    Ok(())
+}
+
+fn an_address_with_special_characters_is_explained() -> Outcome {
+    for url in
+        ["redis://:qx/ss@host/", "redis://u:qx#ss@host", "redis://u:qx?ss@host", "redis://u:1/2@host:6379/0"]
+    {
+        let error = Locker::open(url).expect_err(url).to_string();
+        assert!(error.contains("%3F") && !error.contains("qx"), "{url}: {error}");
+    }
+    assert!(Locker::open("redis://u:pa%2Fss%23%3F%40@host/").is_ok());
+    Ok(())
+}
+
+fn no_text_shows_a_secret() -> Outcome {
+    let server = protected()?;
+    let hides = |what: &str, value: &dyn Debug| {
+        let texts = [format!("{value:?}"), format!("{value:#?}")];
+        assert!(texts.iter().all(|text| !text.contains(SECRET)), "{what}: {texts:?}");
+    };
+    let hidden = || Credentials::password(SECRET).user("worker");
+    hides("credentials", &hidden());
+    let address = server.address();
+    let urls = [
+        format!("redis://:{SECRET}@{address}/"),
+        format!("redis://worker:{SECRET}@{address}/"),
+        format!("unix:///nowhere?pass={SECRET}"),
+        format!("redis+sentinel://:{SECRET}@{address}/main?sentinel_password={SECRET}"),
+        format!("redis+cluster://:{SECRET}@{address}"),
+    ];
+    for url in &urls {
+        let builder = Locker::builder(url)?.retry_for(std::time::Duration::ZERO);
+        hides("builder", &builder);
+        let builder = if url.contains("sentinel") { builder.sentinel_credentials(hidden) } else { builder };
+        let builder = builder.credentials(hidden);
+        hides("builder", &builder);
+        let locker = builder.build()?;
+        hides("locker", &locker);
+        let lock = Lock::new(&locker, "k", expiring())?;
+        hides("lock", &lock);
+        match lock.try_lock() {
+            Ok(held) => hides("guard", &held),
+            Err(error) => {
+                hides("error", &error);
+                assert!(!chain(&error).contains(SECRET), "{error}");
+            }
+        }
+        for broken in
+            [format!("{url}?"), url.replace("://", ":/"), url.replace('@', "@@["), url.replace(':', "::")]
+        {
+            if let Err(error) = Locker::open(&broken) {
+                hides("error", &error);
+                assert!(!chain(&error).contains(SECRET), "{broken}: {error}");
+            }
+        }
+    }
+    Ok(())
+}
+
+fn a_login_where_there_is_none_to_set() -> Outcome {
+    let pool = r2d2::Pool::builder().test_on_check_out(false).min_idle(Some(0));
+    let pool = pool.build_unchecked(redis::Client::open("redis://127.0.0.1:1/")?);
+    let error = Locker::with_pool(pool).credentials(|| Credentials::password("p")).build().unwrap_err();
+    assert!(error.to_string().contains("its login already"), "{error}");
+    let builder = Locker::builder("redis://127.0.0.1/")?;
+    let error = builder.sentinel_credentials(|| Credentials::password("p")).build().unwrap_err();
+    assert!(error.to_string().contains("needs Sentinels"), "{error}");
+    Ok(())
+}
