@@ -13,6 +13,7 @@ mod outbox;
 mod owner;
 mod permits;
 mod release;
+mod reports;
 mod session;
 mod several;
 pub(crate) mod thread_holds;
@@ -26,7 +27,7 @@ use std::time::Duration;
 
 use crate::net::{Backend, Budget};
 use crate::report::error::Error;
-use crate::report::event::EventSink;
+use crate::report::sink::{EventSink, Reporter};
 use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
 use crate::rules::{Command, GiveUp, Reply, Request};
@@ -46,6 +47,7 @@ use keeper::Kept;
 pub(crate) use maybe_held::MaybeHeld;
 use notifications::NotificationsByNode;
 pub(crate) use permits::Permits;
+pub(crate) use reports::Reports;
 use session::Session;
 pub(crate) use several::Several;
 pub(crate) use unfinished::Unfinished;
@@ -82,6 +84,7 @@ pub(crate) struct Engine {
     keeper: Arc<Timer<Kept>>,
     /// Releases that are tried again.
     pub(crate) unfinished: Arc<Timer<Unfinished>>,
+    pub(crate) reports: Arc<Reports>,
     /// Wakes the threads that wait for a loss.
     changes: Arc<Changes>,
     compared_readers: Arc<ComparedReaders>,
@@ -104,15 +107,17 @@ impl Engine {
         let random = identity.next_nonce().seed();
         let notifications =
             Arc::new(NotificationsByNode::new(Arc::clone(&backend), Arc::clone(&queue), random));
+        let reports = Arc::new(Reports::new());
         Self {
             backend,
-            observer: EventSink::default(),
+            observer: EventSink::default().reporting_by(Arc::clone(&reports) as Arc<dyn Reporter>),
             holder_name: None,
             identity: Arc::new(identity),
             queue,
             notifications,
             keeper: Arc::new(Timer::new("setnx-lock keeper", keeper::work)),
             unfinished: Arc::new(Timer::new("setnx-lock release", unfinished::work)),
+            reports,
             changes: Arc::default(),
             compared_readers: Arc::default(),
             unreachable_since: Arc::default(),
@@ -227,6 +232,11 @@ impl Engine {
         let found = Uptime::of(Duration::from_micros(self.unreachable_since.load(Ordering::Relaxed)));
         let just_now = began < found && clock::uptime().since(found) < full;
         if just_now { SHORT_CONNECT_WAIT.min(full) } else { full }
+    }
+
+    /// Has events go to this observer.
+    pub(crate) fn observe(&mut self, observer: EventSink) {
+        self.observer = observer.reporting_by(Arc::clone(&self.reports) as Arc<dyn Reporter>);
     }
 
     pub(crate) fn budget(&self, deadline: Option<Uptime>) -> Budget {

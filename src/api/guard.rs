@@ -202,8 +202,10 @@ impl LockGuard {
     /// Calls `act` when the lock is lost, or at once if it is lost already. After a timely release `act` never
     /// runs.
     ///
-    /// Runs on the thread that notices the loss, usually the keeper thread, so keep it quick. The keeper reads the
-    /// key as it does for a [signal](Self::loss_signal). A panic in `act` is caught and dropped.
+    /// If a call notices the loss, `act` runs on its thread, before the call returns. If the keeper notices it, which
+    /// reads the key as it does for a [signal](Self::loss_signal), `act` runs on a thread of its own, after what was
+    /// noticed before: a slow `act` delays the `act` of other locks, but no lease. A panic in `act` is caught and
+    /// dropped.
     pub fn on_loss(&self, act: impl FnOnce(LossReason) + Send + 'static) {
         self.engine.on_loss(&self.hold, Box::new(act));
     }

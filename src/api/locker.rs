@@ -11,7 +11,7 @@ use crate::net::{Backend, Limits, NodeId, Trip, Watch};
 use crate::report::error::Error;
 use crate::rules::{Change, Command, NewValue, Reply, Request};
 use crate::run::timer::Timer;
-use crate::run::{Engine, Unfinished};
+use crate::run::{Engine, Reports, Unfinished};
 use crate::values::clock;
 use crate::values::contained::contained;
 use crate::values::identity::Identity;
@@ -50,14 +50,17 @@ pub struct Locker {
 #[derive(Debug)]
 struct EndOfUse {
     unfinished: Arc<Timer<Unfinished>>,
-    /// How long that is waited for.
+    reports: Arc<Reports>,
+    /// How long both are waited for.
     at_most: Duration,
 }
 
 impl EndOfUse {
-    /// Has each release that has failed tried once more.
+    /// Has each release that has failed tried once more, and everything reported.
     fn finish(&self) {
+        let until = clock::uptime().after(self.at_most);
         self.unfinished.finish(self.at_most);
+        self.reports.finish(until.since(clock::uptime()));
     }
 }
 
@@ -291,8 +294,9 @@ impl Locker {
     /// that has been sent is not interrupted; if it acquires the lock, the call succeeds. Locks that are held stay
     /// held, and can be released.
     ///
-    /// Releases that have failed are tried once more, and this call waits for them, for at most one command timeout.
-    /// So does the drop of the last clone of a locker and of the locks on it. A thread that a
+    /// Releases that have failed are tried once more, and what the library's threads have noticed is reported. This call
+    /// waits for both, for at most one command timeout. So does the drop of the last clone of a locker and of the locks
+    /// on it. A thread that a
     /// [`Quorum`](crate::Quorum) uses for this server finishes its work and ends.
     pub fn shut_down(&self) {
         // I10: a forked child has no threads that wait, and may find the queue in the middle of a change.
@@ -314,7 +318,9 @@ impl Locker {
         let engine = Engine::new(backend, Identity::new());
         let jobs = Arc::new(Timer::new("setnx-lock quorum", run));
         let unfinished = Arc::clone(&engine.unfinished);
-        let end_of_use = Arc::new(EndOfUse { unfinished, at_most: engine.backend.command_timeout() });
+        let reports = Arc::clone(&engine.reports);
+        let end_of_use = EndOfUse { unfinished, reports, at_most: engine.backend.command_timeout() };
+        let end_of_use = Arc::new(end_of_use);
         Self { engine: Arc::new(engine), jobs, end_of_use }
     }
 
@@ -334,7 +340,7 @@ impl Locker {
 
     #[cfg(test)]
     pub(crate) fn observed_by(self, observer: impl crate::Observer) -> Self {
-        self.with_engine(|engine| engine.observer = crate::report::event::EventSink::new(observer))
+        self.with_engine(|engine| engine.observe(crate::report::sink::EventSink::new(observer)))
     }
 
     /// Makes each start of a quorum's thread fail.

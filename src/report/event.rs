@@ -5,12 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::net::{Incident, Refusal, TransportError};
+use crate::net::Refusal;
 use crate::report::error::Error;
-use crate::report::repeats::Repeats;
 use crate::rules::ownership::LossReason;
-use crate::values::clock;
-use crate::values::contained::{Contained, contained};
 use crate::values::key::{Cut, Key};
 use crate::values::value::LockState;
 
@@ -18,8 +15,10 @@ use crate::values::value::LockState;
 ///
 /// Implemented for closures, and for [`Arc`]s of observers. Events go to the log as well.
 ///
-/// An observer runs on the thread that uses the lock or notices its loss, or on a thread of the library, so keep it
-/// quick. A panic in an observer is caught and dropped.
+/// What a call notices is reported on its thread, before the call returns, so keep the observer quick. What the
+/// library's own threads notice, such as a loss or an extension, is reported on a thread of its own, in its order: a slow
+/// observer delays no lease. If 1,000 such events wait, further ones are [dropped](ProblemKind::EventsDropped), except
+/// losses. A panic in an observer is caught and dropped.
 ///
 /// ```
 /// use setnx_lock::{Event, Locker};
@@ -218,12 +217,16 @@ pub enum ProblemKind {
     KeeperUnavailable,
     /// The holder's name could not be written, so others cannot see who holds the lock.
     HolderNameNotWritten,
+    /// Events of the library's own threads were not reported, because the observer or the log takes too long. The text says how many.
+    ///
+    /// A [`Lost`](Event::Lost) is always reported.
+    EventsDropped,
 }
 
 const TARGET: &str = "setnx_lock";
 
 /// Returns the key and the kind of an event whose warnings may repeat.
-fn repeated<'a>(event: &Event<'a>) -> Option<(&'a Key, &'static str)> {
+pub(super) fn repeated<'a>(event: &Event<'a>) -> Option<(&'a Key, &'static str)> {
     Some(match event {
         Event::NeverExpires { key, .. } => (key, "never expires"),
         Event::RefusedForNow { key, .. } => (key, "refused for now"),
@@ -237,7 +240,7 @@ fn repeated<'a>(event: &Event<'a>) -> Option<(&'a Key, &'static str)> {
 }
 
 /// How many warnings were left out before one.
-struct LeftOut(u32);
+pub(super) struct LeftOut(pub(super) u32);
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -249,7 +252,7 @@ impl fmt::Display for LeftOut {
 }
 
 /// Writes an event to the log: a warning if it needs attention, otherwise mostly for debugging.
-fn log_event(event: &Event<'_>, more: &LeftOut) {
+pub(super) fn log_event(event: &Event<'_>, more: &LeftOut) {
     macro_rules! log_at {
         ($level:ident, $key:expr, $($text:tt)*) => {
             log::$level!(target: TARGET, "lock {}: {}", Cut($key.as_bytes()), format_args!($($text)*))
@@ -309,87 +312,5 @@ impl fmt::Display for Chain<'_> {
             source = error.source();
         }
         Ok(())
-    }
-}
-
-/// Where events go.
-#[derive(Clone, Default)]
-pub(crate) struct EventSink {
-    observer: Option<Contained<Arc<dyn Observer>>>,
-    repeats: Arc<Repeats>,
-}
-
-impl EventSink {
-    pub(crate) fn new(observer: impl Observer) -> Self {
-        Self { observer: Some(Contained::new(Arc::new(observer))), repeats: Arc::default() }
-    }
-
-    pub(crate) fn notify(&self, event: &Event<'_>) {
-        // I10: a logger or an observer that panics must not keep a lock from being released, nor each other from the event.
-        contained(|| {
-            let left_out = repeated(event)
-                .map_or(Some(0), |(key, kind)| self.repeats.is_due(key, kind, clock::uptime()));
-            if let Some(left_out) = left_out {
-                log_event(event, &LeftOut(left_out));
-            }
-        });
-        if let Some(observer) = self.observer.as_ref().and_then(Contained::get) {
-            contained(|| observer.event(event));
-        }
-    }
-}
-
-impl EventSink {
-    /// Reports a problem, in words for people.
-    pub(crate) fn problem(&self, key: Option<&Key>, kind: ProblemKind, details: &dyn fmt::Display) {
-        self.notify(&Event::Problem { key, kind, details: &details.to_string() });
-    }
-
-    pub(crate) fn reply_lost(&self, key: &Key, command: &str, error: &TransportError) {
-        let details = format_args!("the reply to {command} was lost: {error}");
-        self.problem(Some(key), ProblemKind::ReplyLost, &details);
-    }
-
-    pub(crate) fn value_overwritten(&self, key: &Key, winner: &LockState) {
-        let details = format_args!("lost a takeover, and overwrote the holder's value: {winner}");
-        self.problem(Some(key), ProblemKind::ValueOverwritten, &details);
-    }
-
-    pub(crate) fn late_grant(&self, key: &Key) {
-        let details = "granted after its lease had passed, and not used; the server is slow or the expiration too short";
-        self.problem(Some(key), ProblemKind::LateGrant, &details);
-    }
-
-    pub(crate) fn no_notifications(&self, reason: &dyn fmt::Display) {
-        let details = format_args!("no release notifications: {reason}");
-        self.problem(None, ProblemKind::NotificationsUnavailable, &details);
-    }
-
-    pub(crate) fn incident(&self, incident: &Incident<'_>) {
-        match *incident {
-            Incident::CarriedOutLate { key, command } => {
-                let effect = match command {
-                    "DEL" => "if the thread's lease had passed before, another holder's lock was deleted",
-                    _ => {
-                        "unless it has found that out by reading, the lock has no holder until it expires or is cleared"
-                    }
-                };
-                let details = format_args!(
-                    "{command} was carried out after its thread had given up waiting for the reply; {effect}"
-                );
-                self.problem(Some(key), ProblemKind::CarriedOutLate, &details);
-            }
-            Incident::ConnectionStuck => {
-                let details =
-                    "a broken connection could not be closed, and its pool has one less from now on";
-                self.problem(None, ProblemKind::ConnectionStuck, &details);
-            }
-        }
-    }
-}
-
-impl fmt::Debug for EventSink {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("EventSink").field(&self.observer.is_some()).finish()
     }
 }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use std::{fmt, io, mem};
 
-use crate::report::event::{Event, EventSink, ProblemKind};
+use crate::report::event::ProblemKind;
+use crate::report::sink::EventSink;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::LossReason;
 use crate::values::clock::{self, Now, Uptime};
@@ -224,13 +225,20 @@ impl Hold {
         let unreported = mem::take(&mut status.unreported);
         let on_loss = mem::take(&mut status.on_loss);
         drop(status);
+        let act = {
+            let reason = reason.clone();
+            move || {
+                for act in on_loss.into_iter().filter_map(Contained::take) {
+                    // A panic keeps neither the lock from being released nor the keeper from its work (I10).
+                    contained(|| act(reason.clone()));
+                }
+            }
+        };
         if unreported {
             let held = clock::uptime().since(self.acquired.uptime);
-            self.observer.notify(&Event::Lost { key: &self.key, reason: &reason, held });
-        }
-        for act in on_loss.into_iter().filter_map(Contained::take) {
-            // A panic keeps neither the lock from being released nor the keeper from its work (I10).
-            contained(|| act(reason.clone()));
+            self.observer.lost(&self.key, &reason, held, act);
+        } else {
+            act();
         }
     }
 

@@ -9,6 +9,7 @@ use super::Engine;
 use super::outbox::Outbox;
 use super::owner::Locked;
 use crate::net::NodeId;
+use crate::report::sink::noticing;
 use crate::rules::keeping::{self, Due, Progress};
 use crate::run::hold::{Hold, Own};
 use crate::values::clock::{self, Now, Uptime};
@@ -31,7 +32,7 @@ pub(super) fn work(mut due: Vec<(u64, Kept)>) {
         let engine = Arc::clone(engine);
         let (own, others) = due.into_iter().partition(|(_, kept)| Arc::ptr_eq(&kept.engine, &engine));
         due = others;
-        engine.keep(&own);
+        noticing(|| engine.keep(&own));
     }
 }
 

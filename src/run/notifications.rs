@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::{Delivery, SHORT_CONNECT_WAIT};
 use crate::net::{Backend, Budget, Failure, Limits, NodeId, Trip};
-use crate::report::event::EventSink;
+use crate::report::sink::EventSink;
 use crate::rules::waiting_list::{Entry, Owed, Waiting};
 use crate::rules::{Command, Reply, Request};
 use crate::values::clock::{self, Uptime};

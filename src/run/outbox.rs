@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::{Mutex, PoisonError};
 
 use crate::net::{Incident, TransportError};
-use crate::report::event::EventSink;
+use crate::report::sink::EventSink;
 use crate::values::key::Key;
 use crate::values::value::LockState;
 

@@ -87,7 +87,7 @@ mod tests {
     use std::thread;
 
     use crate::LockOptions;
-    use crate::report::event::EventSink;
+    use crate::report::sink::EventSink;
     use crate::rules::lease::Lease;
     use crate::values::clock;
     use crate::values::options::Protocol;

@@ -170,6 +170,11 @@ impl<T> Timer<T> {
         self.schedule.lock().closed
     }
 
+    /// Returns how much waits to be done.
+    pub(crate) fn count(&self) -> usize {
+        self.schedule.lock().count()
+    }
+
     /// Ends the threads, once they have done what is left, whenever that is due.
     pub(crate) fn close(&self) {
         self.schedule.lock().closed = true;

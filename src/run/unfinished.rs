@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::release::HeldLock;
 use super::{Delivery, Engine, MaybeHeld};
 use crate::report::event::Event;
+use crate::report::sink::noticing;
 use crate::rules::GiveUp;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{Owned, Release};
@@ -63,7 +64,7 @@ pub(super) fn work(due: Vec<(u64, Unfinished)>) {
         let engine = Arc::clone(engine);
         let (own, others) = due.into_iter().partition(|other| Arc::ptr_eq(&other.engine, &engine));
         due = others;
-        engine.try_again(own);
+        noticing(|| engine.try_again(own));
     }
 }
 

@@ -16,6 +16,7 @@
 //! | `servers_and_networks` | servers and networks that fail |
 //! | `several_faults` | a fault at every command on several keys |
 //! | `shared_connections` | many threads on a few connections that are killed, a server that stops, keys that are overwritten |
+//! | `slow_callbacks` | observers and `on_loss` that take their time |
 //! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
 //! | `stress` | no two leases are valid at once under kills and delays |
 //! | `transaction_faults` | faults of the protocols with WATCH |
@@ -37,6 +38,7 @@ pub(crate) mod server_check;
 pub(crate) mod servers_and_networks;
 pub(crate) mod several_faults;
 pub(crate) mod shared_connections;
+pub(crate) mod slow_callbacks;
 pub(crate) mod sockets;
 pub(crate) mod stress;
 pub(crate) mod transaction_faults;
@@ -59,6 +61,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         servers_and_networks::trials(),
         several_faults::trials(),
         shared_connections::trials(),
+        slow_callbacks::trials(),
         sockets::trials(),
         stress::trials(),
         transaction_faults::trials(),

@@ -11,7 +11,8 @@ use super::Locker;
 use super::url::Servers;
 use crate::net::{ClusterBackend, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels, address_of};
 use crate::report::error::Error;
-use crate::report::event::{EventSink, Observer};
+use crate::report::event::Observer;
+use crate::report::sink::EventSink;
 use crate::values::credentials::CredentialSource;
 
 /// The most connections that a pool opens unless set. A lock needs one only while a command is under way, so this
@@ -251,7 +252,7 @@ impl LockerBuilder {
             }
         };
         let locker = locker.with_engine(|engine| {
-            engine.observer = self.observer;
+            engine.observe(self.observer);
             engine.holder_name = self.holder_name.map(Arc::from);
         });
         Ok(locker)

@@ -4,7 +4,7 @@ use super::*;
 use std::error::Error as _;
 use std::io;
 
-use crate::net::TooOld;
+use crate::net::{ConnectError, NoConnection, TooOld};
 use crate::values::options::Protocol;
 use crate::values::value::LockState;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::reports::describe;
 use super::{Lists, Notifications, REFUSED};
 use crate::net::{Failure, Heard};
-use crate::report::event::EventSink;
+use crate::report::sink::{EventSink, noticing};
 use crate::rules::waiting_list::Entry;
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
@@ -29,7 +29,8 @@ impl Notifications {
     pub(super) fn start(self: &Arc<Self>, observer: &EventSink) {
         let (this, of_thread) = (Arc::clone(self), observer.clone());
         let body = move || {
-            if catch_unwind(AssertUnwindSafe(|| this.run(&of_thread))).is_err() {
+            let run = || noticing(|| this.run(&of_thread));
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
                 this.end(Some(REFUSED));
             }
         };

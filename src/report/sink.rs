@@ -1,0 +1,227 @@
+//! Where events go: to the log and to the observer. What a thread of the library notices is reported on a thread of its own, so that neither a
+//! slow observer nor a slow log delays a lease.
+
+use std::cell::Cell;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::Error;
+use super::event::{Event, LeftOut, Observer, ProblemKind, log_event, repeated};
+use super::repeats::Repeats;
+use crate::net::{Incident, TransportError};
+use crate::rules::ownership::LossReason;
+use crate::values::clock;
+use crate::values::contained::{Contained, contained};
+use crate::values::key::Key;
+use crate::values::value::LockState;
+
+thread_local! {
+    /// True while this thread works for the library, and not for a call.
+    static NOTICES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does the work of a thread of the library: what it notices is reported later.
+pub(crate) fn noticing(work: impl FnOnce()) {
+    NOTICES.set(true);
+    work();
+    NOTICES.set(false);
+}
+
+/// What is to be reported later. It is told how many reports were dropped before it.
+pub(crate) struct Report {
+    act: Box<dyn FnOnce(u64) + Send>,
+    /// False if it may be dropped.
+    pub(crate) is_kept: bool,
+}
+
+impl Report {
+    pub(crate) fn run(self, dropped: u64) {
+        (self.act)(dropped);
+    }
+}
+
+/// Reports on a thread of its own, in order.
+pub(crate) trait Reporter: Send + Sync {
+    /// # Errors
+    ///
+    /// The report, if there is no such thread.
+    fn later(&self, report: Report) -> Result<(), Report>;
+}
+
+/// An event that a thread of the library may notice.
+enum Noticed {
+    Extended { key: Key, certified: bool },
+    ExtendFailed { key: Key, error: Error },
+    ReleaseFailed { key: Key, error: Error },
+    ReleasedLate { key: Key, after: Duration },
+    Problem { key: Option<Key>, kind: ProblemKind, details: String },
+}
+
+impl Noticed {
+    fn of(event: &Event<'_>) -> Option<Self> {
+        Some(match *event {
+            Event::Extended { key, certified } => Self::Extended { key: key.clone(), certified },
+            Event::ExtendFailed { key, error } => {
+                Self::ExtendFailed { key: key.clone(), error: error.clone() }
+            }
+            Event::ReleaseFailed { key, error } => {
+                Self::ReleaseFailed { key: key.clone(), error: error.clone() }
+            }
+            Event::ReleasedLate { key, after } => Self::ReleasedLate { key: key.clone(), after },
+            Event::Problem { key, kind, details } => {
+                Self::Problem { key: key.cloned(), kind, details: details.to_owned() }
+            }
+            _ => return None,
+        })
+    }
+
+    fn event(&self) -> Event<'_> {
+        match self {
+            Self::Extended { key, certified } => Event::Extended { key, certified: *certified },
+            Self::ExtendFailed { key, error } => Event::ExtendFailed { key, error },
+            Self::ReleaseFailed { key, error } => Event::ReleaseFailed { key, error },
+            Self::ReleasedLate { key, after } => Event::ReleasedLate { key, after: *after },
+            Self::Problem { key, kind, details } => {
+                Event::Problem { key: key.as_ref(), kind: *kind, details }
+            }
+        }
+    }
+}
+
+/// Where events go.
+#[derive(Clone, Default)]
+pub(crate) struct EventSink {
+    observer: Option<Contained<Arc<dyn Observer>>>,
+    repeats: Arc<Repeats>,
+    reporter: Option<Arc<dyn Reporter>>,
+}
+
+impl EventSink {
+    pub(crate) fn new(observer: impl Observer) -> Self {
+        Self { observer: Some(Contained::new(Arc::new(observer))), ..Self::default() }
+    }
+
+    /// Returns the sink with what reports later.
+    pub(crate) fn reporting_by(self, reporter: Arc<dyn Reporter>) -> Self {
+        Self { reporter: Some(reporter), ..self }
+    }
+
+    pub(crate) fn notify(&self, event: &Event<'_>) {
+        if NOTICES.get()
+            && let Some(noticed) = Noticed::of(event)
+        {
+            return self.report_later(false, move |sink| sink.report(&noticed.event()));
+        }
+        self.report(event);
+    }
+
+    /// Reports a loss, and does what the program does then.
+    pub(crate) fn lost(
+        &self,
+        key: &Key,
+        reason: &LossReason,
+        held: Duration,
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        let (key, reason) = (key.clone(), reason.clone());
+        let report = move |sink: &Self| {
+            sink.report(&Event::Lost { key: &key, reason: &reason, held });
+            then();
+        };
+        if NOTICES.get() { self.report_later(true, report) } else { report(self) }
+    }
+
+    fn report_later(&self, is_kept: bool, report: impl FnOnce(&Self) + Send + 'static) {
+        let sink = self.clone();
+        let act = move |dropped| {
+            if dropped > 0 {
+                let details =
+                    format!("{dropped} events were not reported: the observer or the log takes too long");
+                sink.report(&Event::Problem {
+                    key: None,
+                    kind: ProblemKind::EventsDropped,
+                    details: &details,
+                });
+            }
+            report(&sink);
+        };
+        let report = Report { act: Box::new(act), is_kept };
+        let refused = match &self.reporter {
+            Some(reporter) => reporter.later(report).err(),
+            None => Some(report),
+        };
+        if let Some(report) = refused {
+            report.run(0);
+        }
+    }
+
+    fn report(&self, event: &Event<'_>) {
+        // I10: a logger or an observer that panics must not keep a lock from being released, nor each other from the event.
+        contained(|| {
+            let left_out = repeated(event)
+                .map_or(Some(0), |(key, kind)| self.repeats.is_due(key, kind, clock::uptime()));
+            if let Some(left_out) = left_out {
+                log_event(event, &LeftOut(left_out));
+            }
+        });
+        if let Some(observer) = self.observer.as_ref().and_then(Contained::get) {
+            contained(|| observer.event(event));
+        }
+    }
+}
+
+impl EventSink {
+    /// Reports a problem, in words for people.
+    pub(crate) fn problem(&self, key: Option<&Key>, kind: ProblemKind, details: &dyn fmt::Display) {
+        self.notify(&Event::Problem { key, kind, details: &details.to_string() });
+    }
+
+    pub(crate) fn reply_lost(&self, key: &Key, command: &str, error: &TransportError) {
+        let details = format_args!("the reply to {command} was lost: {error}");
+        self.problem(Some(key), ProblemKind::ReplyLost, &details);
+    }
+
+    pub(crate) fn value_overwritten(&self, key: &Key, winner: &LockState) {
+        let details = format_args!("lost a takeover, and overwrote the holder's value: {winner}");
+        self.problem(Some(key), ProblemKind::ValueOverwritten, &details);
+    }
+
+    pub(crate) fn late_grant(&self, key: &Key) {
+        let details = "granted after its lease had passed, and not used; the server is slow or the expiration too short";
+        self.problem(Some(key), ProblemKind::LateGrant, &details);
+    }
+
+    pub(crate) fn no_notifications(&self, reason: &dyn fmt::Display) {
+        let details = format_args!("no release notifications: {reason}");
+        self.problem(None, ProblemKind::NotificationsUnavailable, &details);
+    }
+
+    pub(crate) fn incident(&self, incident: &Incident<'_>) {
+        match *incident {
+            Incident::CarriedOutLate { key, command } => {
+                let effect = match command {
+                    "DEL" => "if the thread's lease had passed before, another holder's lock was deleted",
+                    _ => {
+                        "unless it has found that out by reading, the lock has no holder until it expires or is cleared"
+                    }
+                };
+                let details = format_args!(
+                    "{command} was carried out after its thread had given up waiting for the reply; {effect}"
+                );
+                self.problem(Some(key), ProblemKind::CarriedOutLate, &details);
+            }
+            Incident::ConnectionStuck => {
+                let details =
+                    "a broken connection could not be closed, and its pool has one less from now on";
+                self.problem(None, ProblemKind::ConnectionStuck, &details);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for EventSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("EventSink").field(&self.observer.is_some()).finish()
+    }
+}
