@@ -107,13 +107,15 @@ impl Failure {
         Self { text: self.text.map(|text| format!("lock {key}: {text}")), ..self }
     }
 
-    /// Says why, and returns the exit code. A condition whose code is to be 0 is no error, and goes to the log.
-    pub(crate) fn report(self, codes: &ExitCodes) -> ExitCode {
+    /// Says why, and returns the exit code. A condition whose code is to be 0 is no error, and goes to the log; so does contention if only
+    /// errors are wanted.
+    pub(crate) fn report(self, codes: &ExitCodes, is_quiet: bool) -> ExitCode {
         let code = match self.code {
             Code::Fixed(code) => code,
             Code::Of(condition) => codes.of(condition),
         };
         match &self.text {
+            Some(_) if is_quiet && matches!(self.code, Code::Of(Condition::Contended)) => {}
             Some(text) if code == 0 => log::info!("{text}"),
             Some(text) => output::error(text),
             None => {}
@@ -237,7 +239,7 @@ impl From<io::Error> for Failure {
 }
 
 /// The error and its causes, on one line.
-fn with_sources(error: &Error) -> String {
+pub(crate) fn with_sources(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -18,7 +18,7 @@ const SHOWN: usize = 60;
 pub(crate) struct KeyReport {
     pub(crate) key: Key,
     pub(crate) found: Found,
-    /// The name that the holder has written.
+    /// The name that the holder has written, as it is.
     pub(crate) holder: Option<String>,
     /// After which time the server deletes the key.
     pub(crate) time_to_live: Option<Duration>,

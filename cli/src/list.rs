@@ -117,7 +117,7 @@ fn write_table(out: &mut impl Write, reports: &[KeyReport], now: DateTime<Utc>) 
             report.key.to_string(),
             left,
             state.into(),
-            report.holder.clone().unwrap_or_default(),
+            report.holder.as_deref().map(keys::shown).unwrap_or_default(),
         ]);
     }
     for (n, line) in table.lines().enumerate() {

@@ -57,6 +57,9 @@ fn main() -> ExitCode {
     let mut codes = ExitCodes::default();
     if let Command::Run(run) = &arguments.command {
         codes = run.exit_codes();
+        if run.json {
+            output::in_json(run.key());
+        }
         output::write_on_a_thread();
         output::log_from(match (run.verbose, run.quiet) {
             (true, _) => LevelFilter::Debug,
@@ -64,7 +67,8 @@ fn main() -> ExitCode {
             _ => LevelFilter::Warn,
         });
     }
-    let code = perform(&arguments.command).unwrap_or_else(|failure| failure.report(&codes));
+    let is_quiet = matches!(&arguments.command, Command::Run(run) if run.quiet);
+    let code = perform(&arguments.command).unwrap_or_else(|failure| failure.report(&codes, is_quiet));
     output::flush(None);
     code
 }

@@ -11,6 +11,9 @@ use anstream::stderr;
 use clap::builder::styling::{AnsiColor, Style};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::Serialize;
+use setnx_lock::Key;
+
+use crate::keys::{KeyText, date, now};
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const RED: Style = AnsiColor::Red.on_default().bold();
@@ -30,23 +33,64 @@ pub(crate) fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Res
 }
 
 pub(crate) fn error(text: &str) {
-    say(&styled(RED, "error"), text);
+    say("error", Some(RED), text);
 }
 
 pub(crate) fn warning(text: &str) {
-    say(&styled(YELLOW, "warning"), text);
+    say("warning", Some(YELLOW), text);
 }
 
 pub(crate) fn note(text: &str) {
-    line(text);
+    say("note", None, text);
 }
 
-fn say(kind: &str, text: &str) {
-    line(&format!("{kind}: {text}"));
+fn say(kind: &str, style: Option<Style>, text: &str) {
+    if is_json() {
+        return event(&Said { event: kind, description: text });
+    }
+    line(match style {
+        Some(style) => format!("setnx-lock: {}: {text}", styled(style, kind)),
+        None => format!("setnx-lock: {text}"),
+    });
 }
 
-fn line(text: &str) {
-    let line = format!("setnx-lock: {text}");
+/// Of which key each line is, if they are JSON.
+static JSON_OF: OnceLock<KeyText> = OnceLock::new();
+
+/// Has all that is said from now on be lines of JSON about this key.
+pub(crate) fn in_json(key: &Key) {
+    let _ = JSON_OF.set(KeyText::of(key));
+}
+
+pub(crate) fn is_json() -> bool {
+    JSON_OF.get().is_some()
+}
+
+/// A line of JSON.
+#[derive(Serialize)]
+struct Line<'a, T> {
+    time: String,
+    #[serde(flatten)]
+    key: &'a KeyText,
+    #[serde(flatten)]
+    event: &'a T,
+}
+
+#[derive(Serialize)]
+struct Said<'a> {
+    event: &'a str,
+    description: &'a str,
+}
+
+/// Says in JSON what has happened, if that is wanted.
+pub(crate) fn event(event: &impl Serialize) {
+    let Some(key) = JSON_OF.get() else { return };
+    if let Ok(text) = serde_json::to_string(&Line { time: date(now()), key, event }) {
+        line(text);
+    }
+}
+
+fn line(line: String) {
     match WRITER.get() {
         // Its thread lives as long as the program.
         Some(writer) => _ = writer.send(Message::Line(line)),
@@ -103,6 +147,9 @@ pub(crate) fn log_from(level: LevelFilter) {
     log::set_max_level(level);
 }
 
+/// The target of the library's log.
+const LIBRARY: &str = "setnx_lock";
+
 struct StderrLog;
 
 /// Where in the code the last line came from. What is tried again and again is said once until something else happens.
@@ -117,7 +164,12 @@ impl Log for StderrLog {
     fn log(&self, record: &Record<'_>) {
         let place = Some((record.file_static(), record.line()));
         let last = LAST.lock().map(|mut last| std::mem::replace(&mut *last, place)).unwrap_or_default();
-        if self.enabled(record.metadata()) && (last != place || log::max_level() > LevelFilter::Warn) {
+        // In JSON the library's are events.
+        let is_event = is_json() && record.target() == LIBRARY;
+        if self.enabled(record.metadata())
+            && !is_event
+            && (last != place || log::max_level() > LevelFilter::Warn)
+        {
             let text = record.args().to_string();
             match record.level() {
                 Level::Error | Level::Warn => warning(&text),

@@ -2,6 +2,7 @@
 
 mod child;
 mod event;
+mod events;
 mod group;
 mod guardian;
 mod signals;
@@ -23,8 +24,10 @@ use setnx_lock::{CancelToken, Contention, Error, Key, Lock, LockGuard, LockOptio
 use crate::arguments::{Condition, OnLoss, Run};
 use crate::failure::Failure;
 use crate::keys::{self, Found, KeyReport};
+use crate::output;
 use crate::server::Target;
 use event::{Event, Status};
+use events::RunEvent;
 use group::Group;
 use guardian::Guard;
 pub(crate) use guardian::{GUARDIAN, guardian};
@@ -41,6 +44,8 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// How often the clocks are looked at while the command runs.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+/// How often a process group is looked at that outlives the command.
+const GROUP_LOOK: Duration = Duration::from_millis(100);
 /// A wait that is not mentioned.
 const SHORT: Duration = Duration::from_millis(50);
 /// A lock needs a connection only while a command is on its way; the keeper thread and the display need one as well.
@@ -59,6 +64,9 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         if matches!(event, setnx_lock::Event::ReleasedLate { .. }) {
             note.store(true, Ordering::Relaxed);
         }
+        if output::is_json() {
+            RunEvent::of(event).iter().for_each(output::event);
+        }
     });
     let locker = match &arguments.name {
         Some(name) if !name.is_empty() => builder.holder_name(name),
@@ -66,9 +74,9 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
         None => builder,
     };
     let locker = locker.build()?;
-    let lock = Lock::new(&locker, arguments.key.clone(), options(arguments)?)?.cancelled_by(&cancel);
+    let lock = Lock::new(&locker, arguments.key().clone(), options(arguments)?)?.cancelled_by(&cancel);
     let held = {
-        let _display = Spinner::start(&lock, arguments.quiet);
+        let _display = Spinner::start(&lock, arguments.quiet || arguments.json);
         lock.lock()
     };
     drop(waiting);
@@ -84,6 +92,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     };
     let guard = Guard::start(arguments);
     let group = child::spawn(arguments, &held, &guard, &events)?;
+    output::event(&RunEvent::started(group.id().as_raw(), &held));
     held.on_loss(move |reason| {
         // Once the command has ended there is nothing to be done about it.
         let _ = events.send(Event::Lost(reason));
@@ -109,7 +118,8 @@ fn contended(target: &Target, key: &Key, details: Contention) -> Failure {
         .unwrap_or_else(|| KeyReport::of(key.clone(), Found::State(seen.unwrap_or(LockState::Absent))));
     let is_stuck = !is_free && report.is_stuck();
     let within = if waited < SHORT { String::new() } else { format!(" in {}", keys::rounded(waited)) };
-    let by = report.holder.as_ref().map(|holder| format!(", by {holder}")).unwrap_or_default();
+    let by =
+        report.holder.as_deref().map(|holder| format!(", by {}", keys::shown(holder))).unwrap_or_default();
     Failure::of(
         if is_stuck { Condition::Stuck } else { Condition::Contended },
         format!("lock {key}: not acquired{within}: {}{by}", report.words(keys::now())),
@@ -215,11 +225,16 @@ impl Supervision<'_> {
     fn wait(&self, received: &Receiver<Event>) -> (Status, Option<LossReason>) {
         let mut supervisor = Supervisor::new(self.arguments.on_loss);
         let mut kill_at: Option<Instant> = None;
-        let mut lost = None;
+        let (mut lost, mut ended) = (None, None);
         loop {
+            if let Some(status) = ended
+                && !self.group.exists()
+            {
+                return (status, lost);
+            }
             let event = match kill_at.map(|at| at.saturating_duration_since(Instant::now())) {
                 Some(left) => received.recv_timeout(left).unwrap_or(Event::GraceOver),
-                None => match received.recv_timeout(self.until_next_look(lost.is_some())) {
+                None => match received.recv_timeout(self.until_next_look(lost.is_some(), ended.is_some())) {
                     Ok(event) => event,
                     // The keeper thread of the locker may be waiting for a server that hangs.
                     Err(_) => match self.held.loss_signal().reason() {
@@ -238,7 +253,12 @@ impl Supervision<'_> {
                     // What the command has left behind ends with it.
                     self.group.end_rest(kill_at);
                 }
-                return (status, lost);
+                output::event(&RunEvent::ended(status));
+                if !self.arguments.wait_group {
+                    return (status, lost);
+                }
+                ended = Some(status);
+                continue;
             }
             while let Some(was_stopped) = self.carry_out(&actions, &mut kill_at) {
                 // After a stop: the lease may have passed meanwhile.
@@ -254,7 +274,10 @@ impl Supervision<'_> {
     }
 
     /// How long no event is waited for: until the lease ends, and not long, since a clock may be set.
-    fn until_next_look(&self, is_lost: bool) -> Duration {
+    fn until_next_look(&self, is_lost: bool, has_ended: bool) -> Duration {
+        if has_ended {
+            return GROUP_LOOK;
+        }
         let left = self.held.remaining().filter(|_| !is_lost);
         left.map_or(LONGEST_LOOK, |left| left.clamp(SHORTEST_LOOK, LONGEST_LOOK))
     }
@@ -264,7 +287,7 @@ impl Supervision<'_> {
         let mut was_stopped = None;
         for action in actions {
             match action {
-                Action::Send(signal) => self.group.send(*signal),
+                Action::Send(signal) => _ = self.group.send(*signal),
                 Action::EndWithin => {
                     *kill_at = Some(Instant::now() + self.arguments.grace);
                     log::info!(
@@ -273,9 +296,15 @@ impl Supervision<'_> {
                     );
                 }
                 Action::Kill => {
-                    self.group.send(Signal::SIGKILL);
                     *kill_at = None;
-                    log::info!("sent SIGKILL to the command");
+                    if self.group.send(Signal::SIGKILL) {
+                        log::info!("sent SIGKILL to the command");
+                    } else {
+                        output::warning(&format!(
+                            "lock {}: the command goes on without the lock: it runs as another user, and has to be ended by hand",
+                            self.held.key()
+                        ));
+                    }
                 }
                 Action::GiveTerminal => terminal::give(self.group.id()),
                 Action::TakeTerminal => terminal::take_from(self.group.id()),

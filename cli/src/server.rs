@@ -51,7 +51,7 @@ impl Target {
                 "this binary was built without TLS; rebuild it with --features tls-native-tls",
             ));
         }
-        let builder = Locker::builder(&server.url)?;
+        let builder = with_certificates(Locker::builder(&server.url)?, server)?;
         let is_cluster = server.url.contains("+cluster://");
         let builder = match &server.password_file {
             Some(file) => builder.credentials(by_file(file)?),
@@ -151,6 +151,40 @@ impl Target {
         let raw = Raw::connect(client, reply)?;
         Ok(Raw { has_slots: self.is_cluster, ..raw })
     }
+}
+
+#[cfg(not(feature = "tls-native-tls"))]
+fn with_certificates(builder: LockerBuilder, server: &Server) -> Result<LockerBuilder, Failure> {
+    match (&server.ca, &server.cert) {
+        (None, None) => Ok(builder),
+        _ => Err(Failure::usage(
+            "--ca, --cert and --key need TLS, and this binary was built without it; rebuild it with --features tls-native-tls",
+        )),
+    }
+}
+
+#[cfg(feature = "tls-native-tls")]
+fn with_certificates(builder: LockerBuilder, server: &Server) -> Result<LockerBuilder, Failure> {
+    let Server { url, ca, cert, tls_key, .. } = server;
+    if ca.is_none() && cert.is_none() {
+        return Ok(builder);
+    }
+    if !url.starts_with("rediss") {
+        return Err(Failure::usage("--ca, --cert and --key need TLS; begin the URL with rediss"));
+    }
+    let read = |file: &std::path::PathBuf| {
+        let problem = |error| Failure::usage(format!("cannot read {}: {error}", file.display()));
+        std::fs::read(file).map_err(problem)
+    };
+    let client_tls = match cert.as_ref().zip(tls_key.as_ref()) {
+        Some((cert, key)) => {
+            Some(redis::ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? })
+        }
+        None => None,
+    };
+    let root_cert = ca.as_ref().map(read).transpose()?;
+    let certificates = redis::TlsCertificates { client_tls, root_cert };
+    builder.tls_certificates(&certificates).map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// Returns what reads the password again for each connection: it may change while a command runs. While the file cannot be read, the last

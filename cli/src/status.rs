@@ -43,7 +43,7 @@ pub(crate) fn write_report(out: &mut impl Write, report: &KeyReport) -> io::Resu
     };
     writeln!(out, "{}: {}", styled(BOLD, &report.key), styled(style, report.words(now)))?;
     if let Some(holder) = &report.holder {
-        writeln!(out, "  holder: {holder}")?;
+        writeln!(out, "  holder: {}", keys::shown(holder))?;
     }
     if report.until().is_some()
         && let Some(time) = report.time_to_live

@@ -92,7 +92,11 @@ fn write(arguments: &Watch, report: &KeyReport, event: Change) -> Result<(), Fai
         };
         json_line(&mut out, &line)?;
     } else {
-        let by = report.holder.as_ref().map(|holder| format!(", by {holder}")).unwrap_or_default();
+        let by = report
+            .holder
+            .as_deref()
+            .map(|holder| format!(", by {}", keys::shown(holder)))
+            .unwrap_or_default();
         writeln!(out, "{} {}: {}{by}", date(now), styled(BOLD, event.words()), report.words(now))?;
         out.flush()?;
     }

@@ -19,7 +19,7 @@ mod list;
 mod passwords;
 mod program;
 mod refused;
-mod schema;
+pub(crate) mod schema;
 mod status;
 mod values;
 mod watch;

@@ -11,6 +11,7 @@ pub(crate) mod running;
 mod signals;
 mod terminal;
 mod time;
+mod wishes;
 
 use libtest_mimic::Trial;
 
@@ -26,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         time::trials(),
         others::trials(),
         terminal::trials(),
+        wishes::trials(),
     ];
     parts.into_iter().flatten().collect()
 }

@@ -14,7 +14,7 @@ use crate::support::{LONG, Outcome, RedisServer, Release, Test, expiring, millis
 
 pub(crate) fn trials() -> Vec<Trial> {
     #[cfg(feature = "tls-rustls")]
-    let tls: &[(&str, Test)] = tests![tls_with_a_self_signed_certificate];
+    let tls: &[(&str, Test)] = tests![tls_with_a_self_signed_certificate, tls_with_client_certificates];
     #[cfg(not(feature = "tls-rustls"))]
     let tls: &[(&str, Test)] = tests![tls_without_the_feature_is_refused];
     let mut trials = crate::support::trials("connections", tls);
@@ -100,6 +100,17 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     drop(held);
     drop(waiter.came()?);
 
+    // By its address alone, with the certificates of the builder.
+    let trusted = redis::TlsCertificates { client_tls: None, root_cert: Some(cert.pem().into_bytes()) };
+    works(&patient(&url)?.tls_certificates(&trusted)?.build()?, &server, "", 0)?;
+    let error = patient("redis://localhost/")?.tls_certificates(&trusted).unwrap_err();
+    assert!(error.to_string().contains("rediss://"), "{error}");
+    let broken = redis::TlsCertificates { client_tls: None, root_cert: Some(b"no certificate".to_vec()) };
+    let refused = patient(&url)?.tls_certificates(&broken).and_then(|builder| {
+        Lock::new(&builder.retry_for(Duration::ZERO).build()?, "works", expiring())?.lock().map(drop)
+    });
+    assert!(refused.is_err());
+
     // Without it in the trusted roots, the certificate is refused.
     let once = patient(&url)?.retry_for(Duration::ZERO).build()?;
     let error = Lock::new(&once, "works", expiring().timeout(LONG))?.lock().unwrap_err();
@@ -107,6 +118,58 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     let text = crate::support::chain(&error);
     assert!(text.contains("certificate") && text.contains("localhost"), "{text}");
     Ok(())
+}
+
+/// A private CA signs the certificates of the server and the client, on one server, a master of Sentinels, and a cluster of one node.
+#[cfg(feature = "tls-rustls")]
+fn tls_with_client_certificates() -> Outcome {
+    let ca_key = rcgen::KeyPair::generate()?;
+    let mut ca = rcgen::CertificateParams::new(Vec::new())?;
+    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    // Not that of what it signs, which would count as signed by itself.
+    ca.distinguished_name.push(rcgen::DnType::CommonName, "a private CA");
+    let ca_cert = ca.self_signed(&ca_key)?;
+    let issuer = rcgen::Issuer::new(ca, ca_key);
+    let names = || vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let issue = || -> Result<(String, String), rcgen::Error> {
+        let key = rcgen::KeyPair::generate()?;
+        let cert = rcgen::CertificateParams::new(names())?.signed_by(&key, &issuer)?;
+        Ok((cert.pem(), key.serialize_pem()))
+    };
+    let ((cert, key), (client_cert, client_key)) = (issue()?, issue()?);
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str, text: &str| -> std::io::Result<String> {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.display().to_string())
+    };
+    let (ca, cert, key) = (file("ca.pem", &ca_cert.pem())?, file("cert.pem", &cert)?, file("key.pem", &key)?);
+    let port = crate::support::redis_server::free_port()?;
+    let config = format!("tls-port {port}\ntls-cert-file {cert}\ntls-key-file {key}\ntls-ca-cert-file {ca}");
+    let server = RedisServer::start_with(&config)?;
+    let certificates = redis::TlsCertificates {
+        client_tls: Some(redis::ClientTlsConfig {
+            client_cert: client_cert.into_bytes(),
+            client_key: client_key.into_bytes(),
+        }),
+        root_cert: Some(ca_cert.pem().into_bytes()),
+    };
+    let url = format!("rediss://localhost:{port}/");
+    works(&patient(&url)?.tls_certificates(&certificates)?.build()?, &server, "", 0)?;
+
+    // The server refuses a client without one.
+    let anonymous = redis::TlsCertificates { client_tls: None, ..certificates.clone() };
+    let locker = patient(&url)?.tls_certificates(&anonymous)?.retry_for(Duration::ZERO).build()?;
+    let error = Lock::new(&locker, "works", expiring())?.lock().expect_err("it has no certificate");
+    assert!(matches!(error, Error::Unavailable { .. }), "nothing was sent: {error:?}");
+
+    let watched = format!("{config}\ntls-replication yes\nsentinel monitor main 127.0.0.1 {port} 1");
+    let watched = watched.replacen(&format!("tls-port {port}"), "port 0\ntls-port SENTINEL", 1);
+    let sentinel_port = crate::support::redis_server::free_port()?;
+    let watched = watched.replacen("SENTINEL", &sentinel_port.to_string(), 1);
+    let _sentinel = RedisServer::start_sentinel(&watched)?;
+    let url = format!("rediss+sentinel://127.0.0.1:{sentinel_port}/main");
+    works(&patient(&url)?.tls_certificates(&certificates)?.build()?, &server, "", 0)
 }
 
 #[cfg(not(feature = "tls-rustls"))]

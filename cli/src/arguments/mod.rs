@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Run(Run),
+    Run(Box<Run>),
     Status(Status),
     List(List),
     Clear(Clear),
@@ -70,6 +70,15 @@ pub(crate) struct Server {
     /// A file whose first line is the password of the Sentinels
     #[arg(long, value_name = "FILE")]
     pub(crate) sentinel_password_file: Option<PathBuf>,
+    /// With rediss://: a PEM file with the certificates of the CA that signed the server's [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// With rediss://: a PEM file with this client's certificate
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) cert: Option<PathBuf>,
+    /// With rediss://: a PEM file with its private key, in PKCS #8
+    #[arg(long = "key", value_name = "FILE", requires = "cert")]
+    pub(crate) tls_key: Option<PathBuf>,
 }
 
 #[cfg(test)]

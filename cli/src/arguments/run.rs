@@ -50,8 +50,12 @@ Exit codes: the command's, or 128+N if signal N ended it; otherwise
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Run {
     /// The lock's key
-    #[arg(value_name = "KEY", value_parser = parse::key())]
-    pub(crate) key: Key,
+    #[arg(value_name = "KEY", value_parser = parse::key(), required_unless_present = "named_key")]
+    positional_key: Option<Key>,
+    /// The lock's key, if it begins with a hyphen
+    #[arg(long = "lock", value_name = "KEY", value_parser = parse::key(), require_equals = true)]
+    #[arg(conflicts_with = "positional_key")]
+    named_key: Option<Key>,
     /// The command and its arguments
     #[arg(value_name = "CMD", last = true, required = true)]
     pub(crate) command: Vec<OsString>,
@@ -101,6 +105,9 @@ pub(crate) struct Run {
     /// Time between SIGTERM and SIGKILL
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "10s")]
     pub(crate) grace: Duration,
+    /// Hold the lock until all processes of the command's process group have ended
+    #[arg(long)]
+    pub(crate) wait_group: bool,
     /// Pass the command to /bin/sh -c
     #[arg(long)]
     pub(crate) shell: bool,
@@ -110,9 +117,12 @@ pub(crate) struct Run {
     /// Report what happens to the lock
     #[arg(long, short, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
-    /// Report errors only
+    /// Report errors only; contention is none
     #[arg(long, short)]
     pub(crate) quiet: bool,
+    /// Report events, warnings and errors on the standard error as JSON, one object a line
+    #[arg(long, conflicts_with_all = ["quiet", "verbose"])]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) outages: Outages,
     #[command(flatten)]
@@ -148,6 +158,12 @@ impl Outages {
 }
 
 impl Run {
+    /// The lock's key.
+    pub(crate) fn key(&self) -> &Key {
+        let key = self.positional_key.as_ref().or(self.named_key.as_ref());
+        key.unwrap_or_else(|| unreachable!("one is required"))
+    }
+
     pub(crate) fn exit_codes(&self) -> ExitCodes {
         ExitCodes(self.exit_code.iter().copied().collect())
     }

@@ -135,7 +135,7 @@ fn report(
 fn holder_of(value: &[u8], written: &Value) -> Option<String> {
     let Value::BulkString(written) = written else { return None };
     let name = written.strip_prefix(value)?.strip_prefix(b" ")?;
-    Some(Key::from(name).to_string())
+    Some(String::from_utf8_lossy(name).into_owned())
 }
 
 /// Finds the locks whose keys match the pattern, and calls `progress` with how many keys have been looked at, and how many locks found.

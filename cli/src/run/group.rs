@@ -8,6 +8,8 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
+use crate::output;
+
 /// How often a group is looked at that is ending.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -24,10 +26,14 @@ impl Group {
         self.0
     }
 
-    pub(super) fn send(&self, signal: Signal) {
+    /// Returns true if it could be sent, or there is none to send it to. A failure is reported.
+    pub(super) fn send(&self, signal: Signal) -> bool {
         match killpg(self.0, signal) {
-            Ok(()) | Err(Errno::ESRCH) => {}
-            Err(error) => log::warn!("cannot send {signal} to the command: {error}"),
+            Ok(()) | Err(Errno::ESRCH) => true,
+            Err(error) => {
+                output::warning(&format!("cannot send {signal} to the command: {error}"));
+                false
+            }
         }
     }
 
@@ -43,7 +49,7 @@ impl Group {
 
     /// Returns true if a process of the group is still running. One that has ended and is not waited for, as under a process 1 that takes its
     /// time, counts only where the system does not tell the difference.
-    fn exists(&self) -> bool {
+    pub(super) fn exists(&self) -> bool {
         killpg(self.0, None) != Err(Errno::ESRCH) && self.has_running().unwrap_or(true)
     }
 

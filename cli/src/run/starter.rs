@@ -56,7 +56,7 @@ pub(crate) fn start(words: &[OsString]) -> Option<ExitCode> {
         return Some(ExitCode::FAILURE);
     }
     let error = Command::new(program).args(arguments).exec();
-    Some(not_run(program, &error).report(&ExitCodes::default()))
+    Some(not_run(program, &error).report(&ExitCodes::default(), false))
 }
 
 /// Has the kernel kill this process when its parent ends, or not any more.

@@ -229,6 +229,6 @@ fn the_holder_is_shown_in_colors_while_it_waits() -> Outcome {
     screen.line("NO_COLOR=1 setnx-lock run -q -w 1.5s k -- echo ran")?;
     let shown = screen.exit_code(75)?;
     assert!(!shown.contains("waiting") && !shown.contains("ran"), "{shown:?}");
-    assert!(!shown.contains('\x1b') && shown.contains("error: lock k: not acquired"), "{shown:?}");
+    assert!(!shown.contains('\x1b') && !shown.contains("error"), "{shown:?}");
     Ok(())
 }

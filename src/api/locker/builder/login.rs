@@ -5,6 +5,8 @@ use std::io;
 use super::{Connections, LockerBuilder};
 use crate::api::locker::url::Servers;
 use crate::net::{ConnectError, logging_in};
+#[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
+use crate::report::error::Error;
 use crate::values::credentials::{CredentialSource, Credentials};
 
 impl LockerBuilder {
@@ -32,6 +34,58 @@ impl LockerBuilder {
     /// Sets a function that returns the login to the Sentinels, in the way of [`credentials`](Self::credentials).
     pub fn sentinel_credentials(self, source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
         Self { sentinel_credentials: Some(CredentialSource::new(source)), ..self }
+    }
+
+    /// Sets the certificates of TLS: the private CA that signed the server's (`root_cert`), and the client's own
+    /// (`client_tls`), all in PEM. The client's key must be in PKCS #8 (`BEGIN PRIVATE KEY`) with `tls-native-tls`.
+    ///
+    /// They hold for all servers of the locker: the nodes of a cluster, the Sentinels and the master. Without `root_cert`
+    /// the system's certificates count.
+    ///
+    /// ```no_run
+    /// # #[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))] {
+    /// use setnx_lock::Locker;
+    /// use setnx_lock::redis::{ClientTlsConfig, TlsCertificates};
+    /// use std::fs;
+    ///
+    /// let certificates = TlsCertificates {
+    ///     root_cert: Some(fs::read("ca.pem")?),
+    ///     client_tls: Some(ClientTlsConfig {
+    ///         client_cert: fs::read("client.pem")?,
+    ///         client_key: fs::read("client.key")?,
+    ///     }),
+    /// };
+    /// let locker = Locker::builder("rediss://redis.example.com/")?.tls_certificates(&certificates)?.build()?;
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if an address does not begin with `rediss`, if a certificate or key cannot be read, and for
+    /// [your own pool](crate::Locker::with_pool).
+    #[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
+    pub fn tls_certificates(mut self, certificates: &redis::TlsCertificates) -> Result<Self, Error> {
+        let with = |client: &mut redis::Client| {
+            let info = client.get_connection_info().clone();
+            let changed = redis::Client::build_with_tls(info, certificates.clone());
+            *client = changed
+                .map_err(|error| Error::invalid_locker(format!("invalid TLS certificates: {error}")))?;
+            Ok(())
+        };
+        match &mut self.connections {
+            Connections::Own(client) => with(client)?,
+            Connections::Several(Servers::Cluster(nodes)) => nodes.iter_mut().try_for_each(with)?,
+            Connections::Several(Servers::Sentinels(sentinels, master)) => {
+                sentinels.iter_mut().chain([&mut **master]).try_for_each(with)?;
+            }
+            Connections::Shared(_) => {
+                return Err(Error::invalid_locker(
+                    "a pool of your own has its TLS certificates already; set them there",
+                ));
+            }
+        }
+        Ok(self)
     }
 
     /// For the tool: returns true if the login in the address has a password.

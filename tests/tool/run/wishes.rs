@@ -1,0 +1,162 @@
+//! Options that scripts ask for: JSON, a whole process group, silence, keys that begin with a hyphen; and a command that cannot be signalled.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::thread;
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+
+use super::running::{Running, finished, run, shell};
+use crate::support::notified::{connection, until};
+use crate::support::scenario::FOREIGN;
+use crate::support::tool::program;
+use crate::support::{Outcome, RedisServer, millis, tests};
+use crate::tool::keys::schema::{RUN_EVENT, read};
+
+pub(super) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "tool_run::wishes",
+        tests![
+            each_event_is_a_line_of_json,
+            a_process_group_that_outlives_its_command_keeps_the_lock,
+            a_group_that_outlives_its_command_ends_with_the_lock,
+            contention_is_no_error,
+            a_key_that_begins_with_a_hyphen,
+            a_command_that_cannot_be_ended_is_named_again,
+        ],
+    )
+}
+
+/// The names of the events, in their order.
+fn events(errors: &str) -> Vec<String> {
+    let name = |line: &str| read(RUN_EVENT, line)["event"].as_str().unwrap().to_owned();
+    errors.lines().map(name).collect()
+}
+
+fn each_event_is_a_line_of_json() -> Outcome {
+    let server = RedisServer::start()?;
+    let json = |arguments: &[&str]| finished(run(&server.url()).arg("--json").args(arguments));
+    let ended = json(&["k\"\n", "--", "sh", "-c", "exit 4"])?.with_code(4);
+    assert_eq!(events(&ended.errors), ["acquired", "started", "ended", "released"], "{}", ended.errors);
+    let last: Value = serde_json::from_str(ended.errors.lines().nth(2).unwrap())?;
+    assert_eq!(
+        (&last["exit_code"], &last["key"], &last["key_hex"]),
+        (&4.into(), &"k\"\\n".into(), &"6b220a".into())
+    );
+    server.say(&["SET", "held", FOREIGN])?;
+    let ended = json(&["-n", "held", "--", "true"])?.with_code(75);
+    assert_eq!(events(&ended.errors), ["error"]);
+    server.say(&["SET", "stuck", "x"])?;
+    let ended = json(&["-w", "0.3s", "stuck", "--", "true"])?.with_code(65);
+    assert_eq!(events(&ended.errors), ["warning", "error"], "{}", ended.errors);
+    let command =
+        [&["--json", "-e", "3s", "lost", "--"][..], &["sh", "-c", "echo started; read go"]].concat();
+    let running = Running::started(run(&server.url()).args(command))?;
+    running.error_with("\"event\":\"extended\"");
+    server.say(&["DEL", "lost"])?;
+    let ended = running.ends()?.with_code(70);
+    let names = events(&ended.errors);
+    assert!(names.contains(&"lost".into()) && names.last() == Some(&"error".into()), "{names:?}");
+    let both = run(&server.url()).args(["--json", "-q", "k", "--", "true"]).output()?;
+    assert_eq!(both.status.code(), Some(64));
+    Ok(())
+}
+
+fn a_process_group_that_outlives_its_command_keeps_the_lock() -> Outcome {
+    let server = RedisServer::start()?;
+    let folder = tempfile::tempdir()?;
+    let flag = folder.path().join("flag");
+    let script = format!("(while ! test -e {}; do sleep 0.05; done) & echo started; exit 6", flag.display());
+    let words = shell(&script);
+    let options = ["-e", "3s", "--wait-group", "k", "--"];
+    let mut running = Running::started(run(&server.url()).args(options).args(&words))?;
+    // Longer than the lease: it is extended.
+    thread::sleep(millis(4500));
+    assert!(!running.has_ended());
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":1");
+    fs::write(&flag, "")?;
+    running.ends()?.with_code(6).says_nothing();
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
+    // Without the option the lock goes with the command.
+    fs::remove_file(&flag)?;
+    let mut running = Running::started(run(&server.url()).args(["k", "--"]).args(&words))?;
+    until("it has ended", || running.has_ended());
+    fs::write(&flag, "")?;
+    running.ends()?.with_code(6);
+    Ok(())
+}
+
+fn a_group_that_outlives_its_command_ends_with_the_lock() -> Outcome {
+    let server = RedisServer::start()?;
+    let words = shell("sleep 1000 & echo started; exit 0");
+    let options = ["-e", "3s", "--grace", "200ms", "--wait-group", "k", "--"];
+    let running = Running::started(run(&server.url()).args(options).args(words))?;
+    thread::sleep(millis(300));
+    let mut connection = connection(&server);
+    let deleted: u64 = redis::cmd("DEL").arg("k").query(&mut connection)?;
+    assert_eq!(deleted, 1);
+    running.ends()?.with_code(70);
+    Ok(())
+}
+
+fn contention_is_no_error() -> Outcome {
+    let server = RedisServer::start()?;
+    server.say(&["SET", "k", FOREIGN])?;
+    for wait in [&["-n"][..], &["-w", "0.2s"]] {
+        let ended = finished(run(&server.url()).args(wait).args(["-q", "k", "--", "true"]))?;
+        ended.with_code(75).says_nothing();
+    }
+    let ended = finished(run("redis://127.0.0.1:1/").args(["-q", "-n", "k", "--", "true"]))?;
+    ended.with_code(69).says_one_line(&["no connection"]);
+    Ok(())
+}
+
+fn a_key_that_begins_with_a_hyphen() -> Outcome {
+    let server = RedisServer::start()?;
+    let script = format!("redis-cli -p {} EXISTS --hyphen", server.port());
+    let ended = finished(run(&server.url()).args(["--lock=--hyphen", "--"]).args(shell(&script)))?;
+    ended.with_code(0).prints("1\n").says_nothing();
+    for arguments in [&["--", "true"][..], &["--lock=-a", "b", "--", "true"]] {
+        finished(run(&server.url()).args(arguments))?.with_code(64);
+    }
+    Ok(())
+}
+
+/// As the commands of sudo are: it has another user than the tool. Only root can set that up.
+fn a_command_that_cannot_be_ended_is_named_again() -> Outcome {
+    let setpriv = Path::new("/usr/bin/setpriv");
+    if !rustix::process::geteuid().is_root() || !setpriv.exists() {
+        return Ok(());
+    }
+    let folder = tempfile::tempdir()?;
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
+    let raised = folder.path().join("raised");
+    fs::copy(setpriv, &raised)?;
+    fs::set_permissions(&raised, fs::Permissions::from_mode(0o4755))?;
+    let tool = folder.path().join("setnx-lock");
+    fs::copy(program(), &tool)?;
+    let server = RedisServer::start()?;
+    let mut command = std::process::Command::new(setpriv);
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&tool);
+    command.env("REDIS_URL", server.url()).args(["run", "-e", "3s", "--grace", "300ms", "k", "--"]);
+    command.arg(&raised).args([
+        "--reuid",
+        "0",
+        "--regid",
+        "0",
+        "--clear-groups",
+        "sh",
+        "-c",
+        "echo started; read go",
+    ]);
+    let mut running = Running::started(&mut command)?;
+    server.say(&["DEL", "k"])?;
+    running.error_with("cannot send SIGTERM to the command");
+    running.error_with("cannot send SIGKILL to the command");
+    running.error_with("the command goes on without the lock");
+    running.say("go")?;
+    running.ends()?.with_code(70);
+    Ok(())
+}
