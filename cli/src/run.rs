@@ -45,7 +45,7 @@ const MARGIN: Duration = Duration::from_secs(1);
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 /// How often a process group is looked at that outlives the command.
-const GROUP_LOOK: Duration = Duration::from_millis(100);
+const GROUP_LOOK: Duration = Duration::from_millis(500);
 /// A wait that is not mentioned.
 const SHORT: Duration = Duration::from_millis(50);
 /// A lock needs a connection only while a command is on its way; the keeper thread and the display need one as well.

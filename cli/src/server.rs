@@ -188,12 +188,14 @@ fn with_certificates(builder: LockerBuilder, server: &Server) -> Result<LockerBu
 }
 
 /// Returns what reads the password again for each connection: it may change while a command runs. While the file cannot be read, the last
-/// password counts.
+/// password counts; a pipe or a terminal is read once.
 fn by_file(file: &Path) -> Result<impl Fn() -> Credentials + Send + Sync + use<>, Failure> {
     let (file, last) = (file.to_owned(), Mutex::new(first_line(file)?));
     Ok(move || {
+        let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
+        let read = is_file.then(|| first_line(&file).ok()).flatten();
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(password) = first_line(&file) {
+        if let Some(password) = read {
             *last = password;
         }
         Credentials::password(last.as_str())

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::net::{Backend, Limits, NodeId, Trip, Watch};
 use crate::report::error::Error;
+use crate::report::sink::noticing;
 use crate::rules::{Change, Command, NewValue, Reply, Request};
 use crate::run::timer::Timer;
 use crate::run::{Engine, Reports, Unfinished};
@@ -46,6 +47,9 @@ pub struct Locker {
     end_of_use: Arc<EndOfUse>,
 }
 
+/// How long reports are waited for at least.
+const REPORTED_WITHIN: Duration = Duration::from_millis(100);
+
 /// What ends with the last clone of a locker, and the locks on it.
 #[derive(Debug)]
 struct EndOfUse {
@@ -60,7 +64,7 @@ impl EndOfUse {
     fn finish(&self) {
         let until = clock::uptime().after(self.at_most);
         self.unfinished.finish(self.at_most);
-        self.reports.finish(until.since(clock::uptime()));
+        self.reports.wait(until.since(clock::uptime()).max(REPORTED_WITHIN));
     }
 }
 
@@ -75,7 +79,7 @@ pub(crate) type QuorumJob = Box<dyn FnOnce() + Send>;
 
 fn run(jobs: Vec<(u64, QuorumJob)>) {
     for (_, job) in jobs {
-        contained(job);
+        contained(|| noticing(job));
     }
 }
 

@@ -122,6 +122,8 @@ fn value(bytes: &[u8], at: &mut usize, depth: u8, kept: usize) -> Result<Value, 
         b':' => Value::Int(number(text)?),
         b'+' if text == b"OK" => Value::Okay,
         b'+' => Value::SimpleString(str::from_utf8(text).map_err(|_| Read::Other)?.to_owned()),
+        // Of RESP3.
+        b'_' if text.is_empty() => Value::Nil,
         b'-' => redis::parse_redis_value(&bytes[began..*at]).map_err(|_| Read::Other)?,
         b'$' => match number(text)? {
             -1 => Value::Nil,
@@ -170,7 +172,7 @@ fn line<'a>(bytes: &'a [u8], at: &mut usize) -> Result<&'a [u8], Read> {
 /// What a server that is none sends may never have the end of a line.
 fn unfinished(rest: &[u8]) -> Read {
     match rest.first() {
-        None | Some(b':' | b'+' | b'-' | b'$' | b'*') => Read::Part,
+        None | Some(b':' | b'+' | b'-' | b'$' | b'*' | b'_') => Read::Part,
         Some(_) => Read::Other,
     }
 }
@@ -214,6 +216,7 @@ mod tests {
             "+QUEUED\r\n",
             "-ERR unknown command\r\n",
             "$-1\r\n",
+            "_\r\n",
             "$0\r\n\r\n",
             "$4\r\na\r\nb\r\n",
             "*-1\r\n",
@@ -233,7 +236,6 @@ mod tests {
     fn anything_else_is_left_to_the_redis_crate() {
         for other in [
             ">2\r\n+a\r\n+b\r\n",
-            "_\r\n",
             "HTTP/1.1 200 OK\r\n",
             ":x\r\n",
             ":1234567890123456789\r\n",

@@ -161,7 +161,7 @@ pub enum Event<'a> {
     },
     /// A release that had failed was carried out by a later attempt: see [`LockGuard::release`](crate::LockGuard::release).
     ///
-    /// [`ReleaseFailed`](Self::ReleaseFailed) was reported before.
+    /// [`ReleaseFailed`](Self::ReleaseFailed) is reported for the attempt that failed first.
     #[non_exhaustive]
     ReleasedLate {
         /// The lock's key.

@@ -8,6 +8,7 @@
 mod again;
 mod hand_over;
 
+use again::Tried;
 pub(crate) use hand_over::{HandedOver, end, hand_over};
 
 use std::time::Duration;
@@ -32,9 +33,8 @@ pub(crate) struct Owned {
     pub(crate) protocol: Protocol,
     /// What the options say. Auto chooses by the server's version alone, so the rules of Classic will do where WATCH is refused.
     pub(crate) asked: Protocol,
-    /// True if a release that got no reply may have been carried out: then only our own bytes are changed. A time close to ours may be that of
-    /// a client that has acquired the lock since.
-    pub(crate) in_doubt: bool,
+    /// What an earlier attempt to release it has come to, if there was one.
+    pub(crate) tried: Option<Tried>,
 }
 
 /// The outcome of a release.
@@ -106,17 +106,22 @@ pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
             Changed::Done { ours, .. } => {
                 return Ok(Release::Released { certified: ours && own.lease.proven });
             }
-            Changed::NotOurs(LossReason::Gone) if own.in_doubt => {
+            Changed::NotOurs(LossReason::Gone) if own.is_in_doubt() => {
                 return own.deleted_if_absent(&Ok(None), io.now());
             }
             Changed::NotOurs(reason) => return Ok(Release::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { holds, .. } => return own.deleted_if_absent(&holds, io.now()),
-            Changed::NoTransactions if own.in_doubt => return Err(GiveUp::Unknown),
+            Changed::NoTransactions if own.is_in_doubt() => return Err(GiveUp::Refused),
             Changed::NoTransactions => {}
         }
     }
     if own.lease.has_passed(io.now()) {
         return Ok(Release::Lost(LossReason::Expired)); // I5
+    }
+    if own.tried.is_some()
+        && let Some(reason) = own.lost_since(io).await?
+    {
+        return Ok(Release::Lost(reason));
     }
     match io.send(own.within_lease(Command::Del)).await {
         Reply::Integer(0) => Ok(Release::Lost(LossReason::Gone)),
@@ -252,7 +257,7 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
         if found.as_ref() != Some(&expected) {
             is_ours = match Ownership::judge(&own.lease, Protocol::Watched, found.as_deref(), io.now()) {
                 Ownership::Ours => true,
-                Ownership::Unproven if own.in_doubt => {
+                Ownership::Unproven if own.is_in_doubt() => {
                     return Ok(Changed::NotOurs(LossReason::Taken(LockState::of_value(found.as_deref()))));
                 }
                 Ownership::Unproven => false,
@@ -299,7 +304,7 @@ async fn read(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
 
 impl Owned {
     pub(crate) fn new(lease: Lease, protocol: Protocol, asked: Protocol) -> Self {
-        Self { lease, protocol, asked, in_doubt: false }
+        Self { lease, protocol, asked, tried: None }
     }
 
     /// Returns the lease that an extension begins now.

@@ -125,7 +125,7 @@ impl Engine {
             session = session.held_until(own.lease.end, now);
         }
         let next = match &turn {
-            Successor::Passes if own.lease.end.is_some() => {
+            Successor::Passes if own.can_be_handed_over() => {
                 let is_like = |mode: &WaitMode| {
                     mode.options().protocol == options.protocol && mode.options().expiration.is_some()
                 };
@@ -185,7 +185,12 @@ impl Engine {
                     session.take_release_error(reason, if_unknown, if_refused)
                 };
                 match again {
-                    Ok(()) => return Err(error(&mut job.session, true)),
+                    Ok(()) => {
+                        let error = error(&mut job.session, true);
+                        // A process that was taken from the list is notified, looks, and enters it again.
+                        let _ = self.ending(key, turn, false, taken, now);
+                        return Err(error);
+                    }
                     Err(holder) => (Err(error(&mut job.session, false)), holder),
                 }
             }
@@ -290,8 +295,8 @@ fn if_not_released(expires: bool, in_doubt: bool, goes_on: bool) -> (&'static st
         let again = "the release is tried again until the lease ends";
         (again, again)
     } else if goes_on {
-        let again = "the release is tried again while an unreachable server is waited for; it has no expiration, so look at the key then, and \
-                     clear it if it is still there";
+        let again = "the release is tried again for at most `retry_for`; the lock has no expiration, so look at the key afterwards, and clear it \
+                     if it is still there";
         (again, again)
     } else if in_doubt {
         let may_be = "a waiting thread may have it now; otherwise it frees itself when its lease or that thread's has passed";

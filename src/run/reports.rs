@@ -26,9 +26,9 @@ impl Reports {
         Self { timer: Timer::new("setnx-lock reports", run), dropped: AtomicU64::new(0) }
     }
 
-    /// Waits until everything was reported, for at most this time. What comes later is reported by the thread that notices it.
-    pub(crate) fn finish(&self, at_most: Duration) {
-        self.timer.finish(at_most);
+    /// Waits until everything was reported, for at most this time.
+    pub(crate) fn wait(&self, at_most: Duration) {
+        self.timer.wait(at_most);
     }
 }
 
@@ -41,7 +41,10 @@ impl Reporter for Reports {
         let due = (report, self.dropped.swap(0, Ordering::Relaxed));
         let id = self.timer.new_id();
         let added = self.timer.add(id, NodeId::ONLY, clock::uptime(), Duration::ZERO, due);
-        added.map_err(|(_, (report, _))| report)
+        added.map_err(|(_, (report, dropped))| {
+            self.dropped.fetch_add(dropped, Ordering::Relaxed);
+            report
+        })
     }
 }
 

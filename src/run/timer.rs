@@ -181,14 +181,18 @@ impl<T> Timer<T> {
         self.schedule.changed.notify_one();
     }
 
-    /// Ends the threads, and waits until they have done what is left, for at most this time. In a forked child there are none (I10).
+    /// Ends the threads, and waits until they have done what is left, for at most this time.
     pub(crate) fn finish(&self, at_most: Duration) {
-        if self.process != process::id() {
-            return;
+        if self.process == process::id() {
+            self.close();
+            self.wait(at_most);
         }
-        self.close();
-        // It would wait for itself, or for one that waits for it.
-        if IS_TIMERS.get() {
+    }
+
+    /// Waits until everything is done, for at most this time. In a forked child there are no threads (I10).
+    pub(crate) fn wait(&self, at_most: Duration) {
+        // A timer's thread would wait for itself, or for one that waits for it.
+        if self.process != process::id() || IS_TIMERS.get() {
             return;
         }
         let until = clock::uptime().after(at_most);
@@ -235,7 +239,7 @@ impl<T: Send + 'static> Schedule<T> {
         let mut state = self.lock();
         if let Some(done) = done {
             state.ended_in(done);
-            if state.closed && state.working == 0 {
+            if state.working == 0 {
                 self.done.notify_all();
             }
         }

@@ -121,18 +121,14 @@ impl Engine {
 
     fn try_again(self: &Arc<Self>, due: Vec<Unfinished>) {
         let now = clock::now();
-        let (mut failed, mut holders) = (Vec::new(), Vec::new());
+        let (mut failed, mut holders, mut maybe_held) = (Vec::new(), Vec::new(), Vec::new());
         for Unfinished { pause, what, .. } in due {
             match what {
                 What::Release(release, holder) => {
                     failed.push(release);
                     holders.push((holder, pause));
                 }
-                What::MaybeHeld(mut maybe) => {
-                    if !self.release_if_held(&mut maybe) {
-                        let _ = self.add_unfinished((pause * 2).min(LONGEST_PAUSE), What::MaybeHeld(maybe));
-                    }
-                }
+                What::MaybeHeld(maybe) => maybe_held.push((maybe, pause)),
             }
         }
         let locks = failed.iter().zip(holders).map(|(release, (holder, pause))| {
@@ -146,6 +142,11 @@ impl Engine {
             if let Ok(Release::Released { .. }) = released {
                 let after = clock::uptime().since(release.since);
                 self.observer.notify(&Event::ReleasedLate { key: &release.key, after });
+            }
+        }
+        for (mut maybe, pause) in maybe_held {
+            if !self.release_if_held(&mut maybe) {
+                let _ = self.add_unfinished((pause * 2).min(LONGEST_PAUSE), What::MaybeHeld(maybe));
             }
         }
     }

@@ -46,7 +46,8 @@ pub enum LockState {
     Empty,
     /// Bytes that no lock writes, for example a time in milliseconds. The lock counts as held.
     ///
-    /// Of a longer value a lock keeps the first 4096 bytes, and it polls such a key once a second at most.
+    /// Of a longer value a lock keeps the first 4096 bytes (all of it over TLS and on your own pool), and it polls such a
+    /// key once a second at most.
     Unreadable(Arc<[u8]>),
 }
 

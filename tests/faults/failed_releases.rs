@@ -25,6 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             another_clients_value_is_left_alone,
             classic_sends_no_second_deletion_after_a_lost_reply,
             a_refusal_that_passes_is_waited_out,
+            classic_looks_before_it_deletes_later,
+            a_full_server_loses_no_waiting_process,
             a_refusal_that_stays_is_final,
             it_is_tried_once_more_when_the_locker_ends,
         ],
@@ -267,6 +269,50 @@ fn a_refusal_that_passes_is_waited_out() -> Outcome {
         until("one event", || late.count() == 1);
         assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "DEL").count(), 4);
     }
+    Ok(())
+}
+
+/// The server lost the key while it was away, and another client has acquired the lock.
+fn classic_looks_before_it_deletes_later() -> Outcome {
+    for options in [holding_by(Protocol::Classic), LockOptions::without_expiration()] {
+        let late = Late::default();
+        let (scenario, locker) = through_a_proxy(&late)?;
+        let key = scenario.target.key("lost");
+        let held = Lock::new(&locker, &key.key, options)?.lock()?;
+        scenario.proxy.next("DEL", Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
+        let looking = scenario.proxy.hold("GET", 1);
+        held.release().expect_err("the server loads");
+        looking.reached();
+        key.set(FOREIGN);
+        looking.go_on();
+        thread::sleep(millis(700));
+        assert_eq!(key.value().as_deref(), Some(FOREIGN));
+        assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "DEL").count(), 1);
+        assert_eq!(late.count(), 0);
+    }
+    Ok(())
+}
+
+/// It refuses EXEC, and carries out the LPOP behind it.
+fn a_full_server_loses_no_waiting_process() -> Outcome {
+    let (server, late) = (Arc::new(RedisServer::start_with("maxmemory 100mb")?), Late::default());
+    let name = "full";
+    let options = holding_by(Protocol::Watched).notify_waiters(true);
+    let locker = late.observes(Locker::builder(&server.url())?).build()?;
+    let held = Lock::new(&locker, name, options)?.lock()?;
+    let locks = (0..3).map(|_| elsewhere(&server, name, options)).collect::<Result<Vec<_>, _>>()?;
+    let acquire = |lock: Lock| thread::spawn(move || lock.lock()?.release());
+    let waiting: Vec<_> = locks.into_iter().map(acquire).collect();
+    until_waiting(&server, name, 3);
+    server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
+    held.release().expect_err("it is full");
+    // Several attempts.
+    thread::sleep(millis(1500));
+    server.say(&["CONFIG", "SET", "maxmemory", "100mb"])?;
+    for waiting in waiting {
+        waiting.join().unwrap()?;
+    }
+    until("one event", || late.count() == 1);
     Ok(())
 }
 

@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             a_slow_on_loss_delays_no_other_lease,
             a_slow_observer_delays_no_lease,
+            a_guard_that_outlives_its_locker_is_kept_despite_a_slow_observer,
             what_waits_too_long_is_dropped_and_counted_but_no_loss,
             shut_down_and_the_last_drop_wait_for_what_is_to_be_reported,
             what_a_call_notices_is_reported_on_its_thread,
@@ -100,6 +101,21 @@ fn a_slow_observer_delays_no_lease() -> Outcome {
     assert_eq!(dropped.load(Ordering::Relaxed), 0);
     waits.store(false, Ordering::Relaxed);
     Ok(())
+}
+
+fn a_guard_that_outlives_its_locker_is_kept_despite_a_slow_observer() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let Observed { waits, locker, .. } = observed(&server)?;
+    let key = Target::of(&server).key("outlives");
+    let held = Lock::new(&locker, &key.key, KEPT)?.lock()?;
+    drop(locker);
+    let end = Instant::now() + SLOW;
+    while Instant::now() < end {
+        held.ensure_held()?;
+        thread::sleep(millis(20));
+    }
+    waits.store(false, Ordering::Relaxed);
+    Ok(held.release()?)
 }
 
 fn what_waits_too_long_is_dropped_and_counted_but_no_loss() -> Outcome {

@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             an_address_with_special_characters_is_explained,
             no_text_shows_a_secret,
             a_login_where_there_is_none_to_set,
+            a_function_that_panics_is_named,
         ],
     )
 }
@@ -158,5 +159,26 @@ fn a_login_where_there_is_none_to_set() -> Outcome {
     let builder = Locker::builder("redis://127.0.0.1/")?;
     let error = builder.sentinel_credentials(|| Credentials::password("p")).build().unwrap_err();
     assert!(error.to_string().contains("needs Sentinels"), "{error}");
+    Ok(())
+}
+
+/// It may work the next time.
+fn a_function_that_panics_is_named() -> Outcome {
+    let server = protected()?;
+    let count = Mutex::new(0);
+    let locker = patient(&server.url())?.retry_for(std::time::Duration::ZERO).credentials(move || {
+        let mut count = count.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        *count += 1;
+        assert!(*count > 1, "the vault is sealed");
+        Credentials::password(SECRET)
+    });
+    let lock = Lock::new(&locker.build()?, "k", expiring())?;
+    let error = lock.lock().expect_err("there is no login");
+    assert!(matches!(error, Error::Unavailable { .. }) && error.is_transient(), "{error:?}");
+    assert!(
+        chain(&error).contains("the function given for the login panicked: the vault is sealed"),
+        "{error:?}"
+    );
+    until("it logs in", || lock.lock().is_ok());
     Ok(())
 }

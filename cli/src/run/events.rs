@@ -38,6 +38,7 @@ pub(super) enum RunEvent {
     },
     Released {
         held_seconds: f64,
+        left_to_expire: bool,
     },
     ReleaseFailed {
         description: String,
@@ -59,7 +60,9 @@ impl RunEvent {
             Event::Extended { .. } => Self::Extended,
             Event::ExtendFailed { error, .. } => Self::ExtendFailed { description: failed(error) },
             Event::Lost { reason, .. } => Self::Lost { description: reason.to_string() },
-            Event::Released { held, .. } => Self::Released { held_seconds: held.as_secs_f64() },
+            Event::Released { held, left_to_expire, .. } => {
+                Self::Released { held_seconds: held.as_secs_f64(), left_to_expire: *left_to_expire }
+            }
             Event::ReleaseFailed { error, .. } => Self::ReleaseFailed { description: failed(error) },
             Event::ReleasedLate { after, .. } => Self::ReleasedLate { after_seconds: after.as_secs_f64() },
             Event::NeverExpires { state, .. } => {

@@ -40,7 +40,7 @@ pub(in crate::net) fn ask_in_turn<T>(
     let (mut refusal, mut passes, mut failures) = (None, false, Vec::new());
     for (left, at) in (1..=clients.len()).rev().zip(first..) {
         let at = at % clients.len();
-        let client = &logging_in(&clients[at], credentials);
+        let client = &logging_in(&clients[at], credentials)?;
         let address = format!("{one}{}", client.get_connection_info().addr());
         // One that hangs leaves time for the others, and for what is done with the answer.
         let share = u32::try_from(left + 1).unwrap_or(u32::MAX);

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::fmt;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::sentinels::Sentinels;
 use super::server_info::Settling;
 use super::socket::in_steps;
 use super::subscription::{self, Heard};
-use crate::net::errors::{ConnectError, Failure, Refusal};
+use crate::net::errors::{ConnectError, Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock;
 use crate::values::credentials::{CredentialSource, Credentials};
@@ -124,8 +125,10 @@ impl Opener {
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
     /// without INFO.
     fn open_to(&self, client: &redis::Client, limit: Duration) -> Result<Opened, ConnectError> {
-        let client = logging_in(client, self.credentials.as_ref());
+        let deadline = clock::uptime().after(limit);
+        let client = logging_in(client, self.credentials.as_ref())?;
         let open = |info| {
+            let limit = if self.credentials.is_some() { deadline.since(clock::uptime()) } else { limit };
             let checks = Checks { info, hung_up: self.checks_server && !info, settles: self.settles };
             handshake::open(&client, limit, checks, &self.looks)
         };
@@ -209,7 +212,7 @@ impl Opener {
             }
             None => self.client.clone(),
         };
-        Ok(logging_in(&client, self.credentials.as_ref()).into_owned())
+        Ok(logging_in(&client, self.credentials.as_ref())?.into_owned())
     }
 
     /// Returns what opens connections as this does, to the server at this address.
@@ -228,14 +231,17 @@ impl Opener {
     }
 }
 
-/// Returns the client with the login of the moment.
+/// Returns the client with the login of the moment. A panic of the program's function is a failure to connect.
 pub(crate) fn logging_in<'a>(
     client: &'a redis::Client,
     credentials: Option<&CredentialSource>,
-) -> Cow<'a, redis::Client> {
-    let Some(Credentials { user, password }) = credentials.map(CredentialSource::now) else {
-        return Cow::Borrowed(client);
-    };
+) -> Result<Cow<'a, redis::Client>, ConnectError> {
+    let Some(source) = credentials else { return Ok(Cow::Borrowed(client)) };
+    let asked = catch_unwind(AssertUnwindSafe(|| source.now()));
+    let Credentials { user, password } = asked.map_err(|panic| {
+        let what = format!("the function given for the login panicked: {}", words_of(panic.as_ref()));
+        ConnectError::Failed(TransportError::new(io::ErrorKind::Other, &what))
+    })?;
     let info = client.get_connection_info();
     let settings = info.redis_settings().clone().set_password(password);
     let settings = match user {
@@ -243,7 +249,9 @@ pub(crate) fn logging_in<'a>(
         None => settings,
     };
     let changed = redis::Client::open(info.clone().set_redis_settings(settings));
-    Cow::Owned(changed.unwrap_or_else(|_| unreachable!("it differs in the login from one that was opened")))
+    Ok(Cow::Owned(
+        changed.unwrap_or_else(|_| unreachable!("it differs in the login from one that was opened")),
+    ))
 }
 
 /// Returns host and port that a client connects to; `None` of a socket on this machine.
@@ -257,9 +265,13 @@ pub(crate) fn address_of(client: &redis::Client) -> Option<Address> {
 }
 
 pub(in crate::net) fn panicked(panic: &(dyn Any + Send)) -> ConnectError {
+    ConnectError::Panicked(words_of(panic))
+}
+
+fn words_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     let words = text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ");
-    ConnectError::Panicked(Cut(words.as_bytes()).to_string())
+    Cut(words.as_bytes()).to_string()
 }
 
 impl fmt::Debug for Opener {

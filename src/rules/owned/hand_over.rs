@@ -54,6 +54,9 @@ async fn by_transaction(io: &Io, own: &Owned, next: &Lease) -> Result<Option<Han
             HandedOver { next: None, ..own.passed_on(lease, ours) }
         }
         Ok(Changed::Done { ours, .. }) => own.passed_on(lease, ours),
+        Ok(Changed::NotOurs(LossReason::Gone)) if own.is_in_doubt() => {
+            return own.deleted_if_absent(&Ok(None), io.now()).map(|release| Some(to_nobody(release)));
+        }
         Ok(Changed::NotOurs(reason)) => to_nobody(Release::Lost(own.loss(reason, io.now()))),
         // A transaction writes it over our own value only, even if it comes late.
         Ok(Changed::Unanswered { ours, holds: Ok(Some(holds)) }) if holds == lease.value => {

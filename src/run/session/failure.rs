@@ -50,9 +50,14 @@ impl Session<'_> {
         }
     }
 
-    /// Returns true unless the server has refused for a reason that stays.
+    /// Returns true if a release that gave up for this reason may be tried again: not after a refusal that stays, nor after a command without
+    /// a reply that compares nothing.
     pub(in crate::run) fn may_pass(&self, gave_up: GiveUp) -> bool {
-        gave_up != GiveUp::Refused || self.refusal().is_some_and(|refusal| refusal.is_transient())
+        match gave_up {
+            GiveUp::Refused => self.refusal().is_some_and(|refusal| refusal.is_transient()),
+            GiveUp::Unknown => self.unanswered.as_ref().is_some_and(|lost| lost.0 == "EXEC"),
+            _ => true,
+        }
     }
 
     /// Notes that nothing is sent, since another call has found the server unreachable.

@@ -1,5 +1,6 @@
 //! How the connections of a locker log in, and what the tool needs of that.
 
+use std::borrow::Cow;
 use std::io;
 
 use super::{Connections, LockerBuilder};
@@ -14,8 +15,8 @@ impl LockerBuilder {
     /// opened, so that a password can change while the program runs.
     ///
     /// Connections that are open stay logged in. With Sentinels this is the login to the master. The function runs on a
-    /// thread of the library and should return soon: it uses up the time for connecting. Not for
-    /// [your own pool](crate::Locker::with_pool), whose manager connects.
+    /// thread of the library and must return soon: it uses up the time for connecting, and cannot be interrupted. A panic
+    /// counts as a failure to connect. Not for [your own pool](crate::Locker::with_pool), whose manager connects.
     ///
     /// ```
     /// use setnx_lock::{Credentials, Locker};
@@ -68,6 +69,11 @@ impl LockerBuilder {
     pub fn tls_certificates(mut self, certificates: &redis::TlsCertificates) -> Result<Self, Error> {
         let with = |client: &mut redis::Client| {
             let info = client.get_connection_info().clone();
+            if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+                return Err(Error::invalid_locker(
+                    "TLS certificates need an address that begins with rediss://",
+                ));
+            }
             let changed = redis::Client::build_with_tls(info, certificates.clone());
             *client = changed
                 .map_err(|error| Error::invalid_locker(format!("invalid TLS certificates: {error}")))?;
@@ -100,8 +106,11 @@ impl LockerBuilder {
     #[doc(hidden)]
     pub fn find_servers(&self) -> io::Result<Vec<redis::Client>> {
         if let Connections::Several(Servers::Cluster(nodes)) = &self.connections {
-            let client = |node| logging_in(node, self.credentials.as_ref()).into_owned();
-            return Ok(nodes.iter().map(client).collect());
+            let client = |node| {
+                let client = logging_in(node, self.credentials.as_ref());
+                client.map(Cow::into_owned).map_err(|error| io::Error::other(error.to_string()))
+            };
+            return nodes.iter().map(client).collect();
         }
         self.opener().find_server().map(|client| vec![client]).map_err(|error| {
             let kind = if matches!(error, ConnectError::Refused(_)) {
