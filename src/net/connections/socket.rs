@@ -89,7 +89,9 @@ impl Socket {
         longest: Longest,
         mut looks: bool,
     ) -> RedisResult<Value> {
-        self.drop_text(deadline, &mut looks)?;
+        if self.dropped > 0 {
+            self.drop_text(deadline, &mut looks)?;
+        }
         while self.parser.is_none() {
             match resp::read(&self.buffer[self.start..self.end], longest.text) {
                 resp::Read::Reply(value, length) => {
@@ -128,6 +130,7 @@ impl Socket {
     }
 
     /// Has a text of which only the beginning was received end there. The rest is dropped when it comes.
+    #[cold]
     fn shorten(&mut self, head: usize, text: usize, length: usize, kept: usize) {
         let [head, text] = [head, text].map(|place| self.start + place);
         // As many digits as before.
@@ -140,6 +143,7 @@ impl Socket {
     }
 
     /// Receives and drops the rest of a long text. What follows it stays.
+    #[cold]
     fn drop_text(&mut self, deadline: Uptime, looks: &mut bool) -> io::Result<()> {
         while self.dropped > 0 {
             let count = self.receive_more(deadline, looks)?;
