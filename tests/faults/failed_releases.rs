@@ -8,6 +8,8 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Event, Lock, LockOptions, Locker, LockerBuilder, MultiLock, Protocol};
 
+use testkit::failover::{Failover, MASTER, ask};
+
 use crate::servers::Fault;
 use crate::support::notified::{Waiter, elsewhere, until, until_waiting, within};
 use crate::support::scenario::{FOREIGN, Scenario};
@@ -20,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             a_server_that_stops_for_a_while_lets_the_next_process_in,
             many_releases_that_fail_are_all_finished,
+            releases_in_a_failover_are_carried_out_by_the_new_master,
             a_fault_at_each_command_keeps_no_key_held,
             the_next_thread_gets_the_lock,
             another_clients_value_is_left_alone,
@@ -126,6 +129,36 @@ fn many_releases_that_fail_are_all_finished() -> Outcome {
     server.thaw();
     until("all are released", || keys.iter().all(|key| key.value().is_none()));
     until("an event for each", || late.count() == keys.len());
+    Ok(())
+}
+
+/// The master is killed, and the new one takes no write until a replica follows it.
+fn releases_in_a_failover_are_carried_out_by_the_new_master() -> Outcome {
+    const THREADS: usize = 64;
+    let (mut failover, late) =
+        (Failover::start_with(Duration::from_secs(1), "min-replicas-to-write 1", "")?, Late::default());
+    let builder = Locker::sentinel_builder(failover.addresses(), MASTER)?.command_timeout(TIMEOUT);
+    let locker = late.observes(builder.connect_timeout(TIMEOUT)).build()?;
+    let keys: Vec<String> = (0..THREADS).map(|n| format!("failover:{n}")).collect();
+    let lock = |key: &String| Lock::new(&locker, key.as_str(), holding_by(Protocol::Auto))?.lock();
+    let held = keys.iter().map(lock).collect::<Result<Vec<_>, _>>()?;
+    let master = failover.master();
+    let count = |server: &RedisServer| -> redis::RedisResult<usize> {
+        let keys: Vec<String> = ask(server, redis::cmd("KEYS").arg("failover:*"))?;
+        Ok(keys.len())
+    };
+    for server in &failover.servers {
+        until("it is replicated", || count(server).is_ok_and(|count| count == THREADS));
+    }
+    failover.servers[master].stop();
+    let failed = thread::scope(|scope| {
+        let threads: Vec<_> = held.into_iter().map(|held| scope.spawn(|| held.release().is_err())).collect();
+        threads.into_iter().map(|thread| usize::from(thread.join().unwrap())).sum::<usize>()
+    });
+    assert!(failed > 0, "the master is gone");
+    let new = failover.until_other_than(master);
+    until("all are released", || count(&failover.servers[new]).is_ok_and(|count| count == 0));
+    until("an event for each", || late.count() == failed);
     Ok(())
 }
 
