@@ -9,7 +9,7 @@ use setnx_lock::{Lock, LockOptions, Protocol};
 
 use super::program::ran;
 use super::schema::{reports, reports_by_key};
-use super::values::{ending_in, get, send, set};
+use super::values::{ending_in, get, send, set, set_named};
 use crate::servers::{Emulated, Proxy};
 use crate::support::notified::{NOTIFIED, Waiter, connection, elsewhere, keys, until, until_waiting};
 use crate::support::scenario::patient;
@@ -17,6 +17,7 @@ use crate::support::{LONG, Outcome, PAST, RedisServer, Test, expiring, millis, t
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     a_held_lock_shows_its_lease_and_the_name_of_its_holder,
+    a_name_with_special_characters_is_escaped_once,
     each_state_is_told,
     a_time_to_live_is_told,
     a_key_that_holds_no_lock_is_named_as_that,
@@ -64,6 +65,16 @@ fn a_held_lock_shows_its_lease_and_the_name_of_its_holder() -> Outcome {
     set(&server, "k:setnx-lock:holder", format!("{PAST} web:7"));
     let found = report(&server, "k");
     assert!(found["state"] == "held" && found["holder"].is_null(), "{found}");
+    Ok(())
+}
+
+/// By JSON there, and for people in the text.
+fn a_name_with_special_characters_is_escaped_once() -> Outcome {
+    let server = RedisServer::start()?;
+    set_named(&server, "k", &ending_in(LONG), "web\n\"7\"\\");
+    assert_eq!(report(&server, "k")["holder"], "web\n\"7\"\\");
+    let shown = ran(&server.url(), ["status", "k"]).exits(0).out;
+    assert!(shown.contains(r#"  holder: web\n"7"\"#), "{shown:?}");
     Ok(())
 }
 
