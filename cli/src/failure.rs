@@ -219,8 +219,12 @@ impl From<Refusal> for Failure {
 /// That no reply came, or none that can be read.
 impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
-        // A port that speaks TLS does that, too.
-        let tls = if error.is_connection_dropped() { ", and use rediss:// for TLS" } else { "" };
+        // So does a port that speaks TLS, and one that wants a certificate.
+        let tls = if error.is_connection_dropped() {
+            ", use rediss:// for TLS, and --cert if the server demands a client certificate"
+        } else {
+            ""
+        };
         Self::of(
             Condition::Unreachable,
             format!("no reply from the server; check that it is up and the address is right{tls}: {error}"),

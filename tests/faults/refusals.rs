@@ -65,7 +65,7 @@ fn a_password_that_is_missing_or_wrong() -> Outcome {
     for url in [format!("redis://:wrong@{address}/"), format!("redis://stranger:secret@{address}/")] {
         let error = lock(url)?.lock().unwrap_err();
         assert_eq!(refused(&error), RefusalKind::WrongPassword, "{error}");
-        assert!(error.to_string().contains("check the address"), "{error}");
+        assert!(error.to_string().contains("check the login"), "{error}");
         assert!(!error.to_string().contains("secret"), "{error}");
     }
     drop(lock(format!("redis://:secret@{address}/"))?.lock()?);

@@ -57,8 +57,15 @@ fn a_password_that_changes_loses_no_lock() -> Outcome {
         until("it logs in again", || held.extend().is_ok());
         drop(Lock::new(&locker, "another", expiring())?.lock()?);
     }
-    held.release()?;
-    assert!(!other.exists::<_, bool>("kept")?);
+    // Between the two changes.
+    let _: () = redis::cmd("CONFIG").arg("SET").arg("requirepass").arg("the last").query(&mut other)?;
+    let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut other)?;
+    held.extend().expect_err("the old password is wrong now");
+    let error = held.release().expect_err("still");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    assert!(chain(&error).contains("the release is tried again"), "{error}");
+    "the last".clone_into(&mut password.lock().unwrap());
+    until("it is released", || !other.exists::<_, bool>("kept").unwrap());
     Ok(())
 }
 

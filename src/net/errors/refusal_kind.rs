@@ -113,7 +113,7 @@ impl RefusalKind {
             Self::NoPassword => {
                 "the server wants a password; put it into the address, redis://:password@host"
             }
-            Self::WrongPassword => "the server did not accept the password or the user; check the address",
+            Self::WrongPassword => "the server did not accept the password or the user; check the login",
             Self::NotPermitted => {
                 "the user needs SETNX, GET, GETSET and DEL on the lock's key; with Watched or Ttl also SET, WATCH, MULTI, \
                  EXEC and DISCARD, with Ttl also PTTL"

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Session;
-use crate::net::{ConnectError, NoConnection, Refusal, TooOld, TransportError};
+use crate::net::{ConnectError, NoConnection, Refusal, RefusalKind, TooOld, TransportError};
 use crate::report::error::Error;
 use crate::rules::GiveUp;
 use crate::rules::owned::LOOKS;
@@ -54,7 +54,11 @@ impl Session<'_> {
     /// a reply that compares nothing.
     pub(in crate::run) fn may_pass(&self, gave_up: GiveUp) -> bool {
         match gave_up {
-            GiveUp::Refused => self.refusal().is_some_and(|refusal| refusal.is_transient()),
+            // A password may be about to change on this side as well.
+            GiveUp::Refused => self.refusal().is_some_and(|refusal| {
+                let of_login = [RefusalKind::NoPassword, RefusalKind::WrongPassword];
+                refusal.is_transient() || of_login.contains(&refusal.kind())
+            }),
             GiveUp::Unknown => self.unanswered.as_ref().is_some_and(|lost| lost.0 == "EXEC"),
             _ => true,
         }

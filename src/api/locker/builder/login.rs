@@ -23,7 +23,7 @@ impl LockerBuilder {
     /// use std::fs;
     ///
     /// let builder = Locker::builder("redis://127.0.0.1/")?.credentials(|| {
-    ///     let password = fs::read_to_string("/run/secrets/redis").unwrap_or_default();
+    ///     let password = fs::read_to_string("/run/secrets/redis").expect("the password's file");
     ///     Credentials::password(password.trim_end()).user("locks")
     /// });
     /// # Ok::<(), setnx_lock::Error>(())
