@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use crate::net::{Backend, Budget};
 use crate::report::error::Error;
-use crate::report::sink::{EventSink, Reporter};
+use crate::report::sink::{EventSink, Reporter, noticing};
 use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
 use crate::rules::{Command, GiveUp, Reply, Request};
@@ -245,6 +245,16 @@ impl Engine {
             retry_for: self.backend.retry_for(),
             command_timeout: self.backend.command_timeout(),
         }
+    }
+}
+
+/// Does the work of a timer's thread, for each locker with its own settings. What it notices is reported later.
+fn for_each_engine<T>(mut due: Vec<T>, of: impl Fn(&T) -> &Arc<Engine>, work: impl Fn(&Arc<Engine>, Vec<T>)) {
+    while let Some(last) = due.last() {
+        let engine = Arc::clone(of(last));
+        let (own, others) = due.into_iter().partition(|other| Arc::ptr_eq(of(other), &engine));
+        due = others;
+        noticing(|| work(&engine, own));
     }
 }
 

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::error::Error;
@@ -28,18 +29,8 @@ pub(crate) fn noticing(work: impl FnOnce()) {
     NOTICES.set(false);
 }
 
-/// What is to be reported later. It is told how many reports were dropped before it.
-pub(crate) struct Report {
-    act: Box<dyn FnOnce(u64) + Send>,
-    /// False if it may be dropped.
-    pub(crate) is_kept: bool,
-}
-
-impl Report {
-    pub(crate) fn run(self, dropped: u64) {
-        (self.act)(dropped);
-    }
-}
+/// What is to be reported later.
+pub(crate) type Report = Box<dyn FnOnce() + Send>;
 
 /// Reports on a thread of its own, in order.
 pub(crate) trait Reporter: Send + Sync {
@@ -47,6 +38,12 @@ pub(crate) trait Reporter: Send + Sync {
     ///
     /// The report, if there is no such thread.
     fn later(&self, report: Report) -> Result<(), Report>;
+
+    /// Returns true if so many reports wait that further ones are dropped that may be.
+    fn is_full(&self) -> bool;
+
+    /// How many were dropped since that was last reported.
+    fn dropped(&self) -> &AtomicU64;
 }
 
 /// An event that a thread of the library may notice.
@@ -108,12 +105,14 @@ impl EventSink {
     }
 
     pub(crate) fn notify(&self, event: &Event<'_>) {
-        if NOTICES.get()
-            && let Some(noticed) = Noticed::of(event)
-        {
-            return self.report_later(false, move |sink| sink.report(&noticed.event()));
+        let noticed = if NOTICES.get() { Noticed::of(event) } else { None };
+        match noticed {
+            Some(noticed) if !self.is_dropped() => {
+                self.report_later(move |sink| sink.report(&noticed.event()));
+            }
+            Some(_) => {}
+            None => self.report(event),
         }
-        self.report(event);
     }
 
     /// Reports a loss, and does what the program does then.
@@ -129,30 +128,40 @@ impl EventSink {
             sink.report(&Event::Lost { key: &key, reason: &reason, held });
             then();
         };
-        if NOTICES.get() { self.report_later(true, report) } else { report(self) }
+        if NOTICES.get() { self.report_later(report) } else { report(self) }
     }
 
-    fn report_later(&self, is_kept: bool, report: impl FnOnce(&Self) + Send + 'static) {
-        let sink = self.clone();
-        let act = move |dropped| {
-            if dropped > 0 {
+    /// Returns true if there is no room for an event. How many there were is reported behind those that wait.
+    fn is_dropped(&self) -> bool {
+        let Some(reporter) = self.reporter.as_ref().filter(|reporter| reporter.is_full()) else {
+            return false;
+        };
+        if reporter.dropped().fetch_add(1, Ordering::Relaxed) == 0 {
+            self.report_later(|sink| {
+                let dropped =
+                    sink.reporter.as_ref().map(|reporter| reporter.dropped().swap(0, Ordering::Relaxed));
+                let count = dropped.unwrap_or_default();
                 let details =
-                    format!("{dropped} events were not reported: the observer or the log takes too long");
+                    format!("{count} events were not reported: the observer or the log takes too long");
                 sink.report(&Event::Problem {
                     key: None,
                     kind: ProblemKind::EventsDropped,
                     details: &details,
                 });
-            }
-            report(&sink);
-        };
-        let report = Report { act: Box::new(act), is_kept };
+            });
+        }
+        true
+    }
+
+    fn report_later(&self, report: impl FnOnce(&Self) + Send + 'static) {
+        let sink = self.clone();
+        let report: Report = Box::new(move || report(&sink));
         let refused = match &self.reporter {
             Some(reporter) => reporter.later(report).err(),
             None => Some(report),
         };
         if let Some(report) = refused {
-            report.run(0);
+            report();
         }
     }
 

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::Engine;
 use super::outbox::Outbox;
 use super::owner::Locked;
+use super::{Engine, for_each_engine};
 use crate::net::NodeId;
-use crate::report::sink::noticing;
 use crate::rules::keeping::{self, Due, Progress};
 use crate::run::hold::{Hold, Own};
 use crate::values::clock::{self, Now, Uptime};
@@ -26,14 +25,9 @@ pub(crate) struct Kept {
     node: NodeId,
 }
 
-/// Works on what is due, for each locker with its own settings.
-pub(super) fn work(mut due: Vec<(u64, Kept)>) {
-    while let Some((_, Kept { engine, .. })) = due.last() {
-        let engine = Arc::clone(engine);
-        let (own, others) = due.into_iter().partition(|(_, kept)| Arc::ptr_eq(&kept.engine, &engine));
-        due = others;
-        noticing(|| engine.keep(&own));
-    }
+/// Works on what is due.
+pub(super) fn work(due: Vec<(u64, Kept)>) {
+    for_each_engine(due, |(_, kept)| &kept.engine, |engine, own| engine.keep(&own));
 }
 
 impl Engine {

@@ -1,6 +1,6 @@
 //! Reports what the library's own threads notice, on a thread of its own.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use super::timer::Timer;
@@ -12,12 +12,9 @@ use crate::values::contained::contained;
 /// How many reports wait before further ones are dropped that may be.
 const MOST_WAITING: usize = 1000;
 
-/// A report, and how many were dropped before it.
-type Due = (Report, u64);
-
 #[derive(Debug)]
 pub(crate) struct Reports {
-    timer: Timer<Due>,
+    timer: Timer<Report>,
     dropped: AtomicU64,
 }
 
@@ -34,22 +31,21 @@ impl Reports {
 
 impl Reporter for Reports {
     fn later(&self, report: Report) -> Result<(), Report> {
-        if !report.is_kept && self.timer.count() >= MOST_WAITING {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
-        }
-        let due = (report, self.dropped.swap(0, Ordering::Relaxed));
-        let id = self.timer.new_id();
-        let added = self.timer.add(id, NodeId::ONLY, clock::uptime(), Duration::ZERO, due);
-        added.map_err(|(_, (report, dropped))| {
-            self.dropped.fetch_add(dropped, Ordering::Relaxed);
-            report
-        })
+        let (id, now) = (self.timer.new_id(), clock::uptime());
+        self.timer.add(id, NodeId::ONLY, now, Duration::ZERO, report).map_err(|(_, report)| report)
+    }
+
+    fn is_full(&self) -> bool {
+        self.timer.count() >= MOST_WAITING
+    }
+
+    fn dropped(&self) -> &AtomicU64 {
+        &self.dropped
     }
 }
 
-fn run(due: Vec<(u64, Due)>) {
-    for (_, (report, dropped)) in due {
-        contained(|| report.run(dropped));
+fn run(due: Vec<(u64, Report)>) {
+    for (_, report) in due {
+        contained(report);
     }
 }

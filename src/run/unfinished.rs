@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::release::HeldLock;
-use super::{Delivery, Engine, MaybeHeld};
+use super::{Delivery, Engine, MaybeHeld, for_each_engine};
 use crate::report::event::Event;
-use crate::report::sink::noticing;
 use crate::rules::GiveUp;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{Owned, Release};
@@ -57,15 +56,9 @@ pub(super) struct Earlier {
     pause: Duration,
 }
 
-/// Tries again what is due, for each locker with its own settings.
+/// Tries again what is due.
 pub(super) fn work(due: Vec<(u64, Unfinished)>) {
-    let mut due: Vec<Unfinished> = due.into_iter().map(|(_, unfinished)| unfinished).collect();
-    while let Some(Unfinished { engine, .. }) = due.last() {
-        let engine = Arc::clone(engine);
-        let (own, others) = due.into_iter().partition(|other| Arc::ptr_eq(&other.engine, &engine));
-        due = others;
-        noticing(|| engine.try_again(own));
-    }
+    for_each_engine(due, |(_, unfinished)| &unfinished.engine, Engine::try_again);
 }
 
 impl Engine {
@@ -119,10 +112,10 @@ impl Engine {
         self.unfinished.add(id, node, due, SLACK, unfinished).map_err(|(_, unfinished)| unfinished.what)
     }
 
-    fn try_again(self: &Arc<Self>, due: Vec<Unfinished>) {
+    fn try_again(self: &Arc<Self>, due: Vec<(u64, Unfinished)>) {
         let now = clock::now();
         let (mut failed, mut holders, mut maybe_held) = (Vec::new(), Vec::new(), Vec::new());
-        for Unfinished { pause, what, .. } in due {
+        for (_, Unfinished { pause, what, .. }) in due {
             match what {
                 What::Release(release, holder) => {
                     failed.push(release);

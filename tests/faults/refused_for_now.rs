@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_wait_goes_on_whatever_the_words,
             all_kinds_of_locks_are_waited_for,
             the_refusal_is_the_error_at_the_deadline,
+            with_notifications_the_pauses_grow_as_well,
             a_wait_is_ended_from_outside,
             an_address_that_leads_to_a_replica_is_retried_for_some_time,
             a_server_that_runs_a_script_is_waited_for,
@@ -38,20 +39,48 @@ fn kind(error: &Error) -> Option<RefusalKind> {
     if let Error::Refused { refusal, .. } = error { Some(refusal.kind()) } else { None }
 }
 
-/// Counts the waits that were refused, of which none may be an attempt.
-fn counting(url: &str) -> Result<(Locker, Arc<AtomicU32>), Error> {
-    let refused = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&refused);
+/// What a locker's calls came to.
+#[derive(Default)]
+struct Counts {
+    refused: AtomicU32,
+    /// The most attempts of a call that succeeded.
+    attempts: AtomicU32,
+}
+
+impl Counts {
+    /// Returns how many waits were refused, of which none may be an attempt. A lock that is handed over takes none.
+    fn refused(&self) -> u32 {
+        assert!(self.attempts.load(Ordering::SeqCst) <= 1, "a refusal counts no attempt");
+        self.refused.load(Ordering::SeqCst)
+    }
+}
+
+fn counting(url: &str) -> Result<(Locker, Arc<Counts>), Error> {
+    let counts = Arc::new(Counts::default());
+    let counted = Arc::clone(&counts);
     let observer = move |event: &Event<'_>| match event {
         Event::RefusedForNow { .. } => {
-            counted.fetch_add(1, Ordering::SeqCst);
+            counted.refused.fetch_add(1, Ordering::SeqCst);
         }
         Event::AcquireFinished { attempts, outcome: Ok(()), .. } => {
-            assert_eq!(*attempts, 1, "a refusal counts no attempt");
+            counted.attempts.fetch_max(*attempts, Ordering::SeqCst);
         }
         _ => {}
     };
-    Ok((patient(url)?.observer(observer).build()?, refused))
+    Ok((patient(url)?.observer(observer).build()?, counts))
+}
+
+/// The waiting list is refused too, and the key is absent all the time.
+fn with_notifications_the_pauses_grow_as_well() -> Outcome {
+    let server = RedisServer::start()?;
+    let (locker, counts) = counting(&server.url())?;
+    server.say(&NO_REPLICAS)?;
+    let options = expiring().protocol(Protocol::Auto).timeout(Duration::from_secs(3));
+    Lock::new(&locker, "full", options)?.lock().expect_err("it has no replica");
+    let refused = counts.refused();
+    // After 0.1, 0.3, 0.7 and 1.5 s, and then each second.
+    assert!((2..=8).contains(&refused), "{refused}");
+    Ok(())
 }
 
 fn a_wait_goes_on_whatever_the_words() -> Outcome {
@@ -78,9 +107,9 @@ fn a_wait_goes_on_whatever_the_words() -> Outcome {
             for _ in 0..3 {
                 scenario.proxy.next(command, Fault::Say(words));
             }
-            let before = refused.load(Ordering::SeqCst);
+            let before = refused.refused();
             let held = lock.lock()?;
-            assert_eq!(refused.load(Ordering::SeqCst) - before, 3, "{words}");
+            assert_eq!(refused.refused() - before, 3, "{words}");
             // Auto does not step down for it.
             assert_eq!(key.time_to_live() > 0, protocol == Protocol::Auto, "{words}");
             held.release()?;
@@ -155,7 +184,7 @@ fn a_wait_is_ended_from_outside() -> Outcome {
         let lock = Lock::new(&locker, "k", expiring().wait_forever())?.cancelled_by(&cancel);
         let error = thread::scope(|scope| {
             let waits = scope.spawn(|| lock.lock().map(drop));
-            while refused.load(Ordering::SeqCst) == 0 {
+            while refused.refused() == 0 {
                 thread::sleep(millis(1));
             }
             if shuts_down {

@@ -6,7 +6,6 @@ use setnx_lock::{Error, Event, LockGuard};
 use super::event::Status;
 use crate::failure::with_sources;
 use crate::keys::date;
-use crate::output;
 
 /// What has happened. Each has the fields that it needs.
 #[derive(Debug, Serialize)]
@@ -46,6 +45,9 @@ pub(super) enum RunEvent {
     ReleasedLate {
         after_seconds: f64,
     },
+    Warning {
+        description: String,
+    },
 }
 
 impl RunEvent {
@@ -65,18 +67,11 @@ impl RunEvent {
             }
             Event::ReleaseFailed { error, .. } => Self::ReleaseFailed { description: failed(error) },
             Event::ReleasedLate { after, .. } => Self::ReleasedLate { after_seconds: after.as_secs_f64() },
-            Event::NeverExpires { state, .. } => {
-                output::warning(&format!("waiting: {state}"));
-                return None;
-            }
+            Event::NeverExpires { state, .. } => Self::Warning { description: format!("waiting: {state}") },
             Event::RefusedForNow { refusal, .. } => {
-                output::warning(&format!("waiting: {refusal}"));
-                return None;
+                Self::Warning { description: format!("waiting: {refusal}") }
             }
-            Event::Problem { details, .. } => {
-                output::warning(details);
-                return None;
-            }
+            Event::Problem { details, .. } => Self::Warning { description: (*details).to_owned() },
             _ => return None,
         })
     }

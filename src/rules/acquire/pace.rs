@@ -174,7 +174,8 @@ impl Pace {
 
     /// Returns a pause of this time, with what others may know.
     pub(in crate::rules) fn pause(&self, time: Duration) -> Pause {
-        Pause { time, seen: self.seen.clone(), in_doubt: self.in_doubt, leaves: self.not_before.is_some() }
+        let leaves = self.not_before.is_some() || self.refused_for.is_some();
+        Pause { time, seen: self.seen.clone(), in_doubt: self.in_doubt, leaves }
     }
 
     /// Leaves the lock to other processes until then. At the deadline it goes on in any case.

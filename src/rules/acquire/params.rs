@@ -53,7 +53,7 @@ pub(crate) struct Pause {
     pub(crate) seen: Option<LockState>,
     /// True if a command whose reply was lost may have acquired the lock.
     pub(crate) in_doubt: bool,
-    /// True if the lock is left to other processes.
+    /// True if the lock is not asked for meanwhile, even if it is free: it is left to other processes, or the server refuses.
     pub(crate) leaves: bool,
 }
 
