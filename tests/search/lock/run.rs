@@ -1,5 +1,6 @@
 //! One run of the random search: three clients, their clocks, one key, and the commands and replies on their way.
 
+mod conditions;
 mod gem;
 mod holding;
 mod serving;
@@ -19,33 +20,12 @@ use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
 use crate::values::version::Version;
+pub(super) use conditions::Conditions;
 use holding::{Held, Power};
 use visitor::Visitor;
 
 const START: u64 = 1_795_000_000_000_000;
 const MILLI: u64 = 1000;
-
-/// The conditions of a run. Times are in milliseconds.
-#[derive(Clone, Copy, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
-pub(super) struct Conditions {
-    pub(super) protocols: [Protocol; 3],
-    pub(super) expirations: [u64; 3],
-    /// How far apart the clocks are at most.
-    pub(super) skew: u64,
-    /// True if the key is cleared at times. Then two clients may well hold the lock, and none may be told that no other had it.
-    pub(super) clears: bool,
-    /// How long a command may take from being sent to being carried out.
-    pub(super) delay: u64,
-    /// True if a command may wait for a connection before it is sent, for any time, unless its time is limited.
-    pub(super) waits: bool,
-    /// True if two of the clients are gems from 1.4.3 on.
-    pub(super) gems: bool,
-    /// True if another client often writes the key and leaves its value.
-    pub(super) touches: bool,
-    /// True if releases often get no reply, and a gem up to 1.4.1 acquires the key at times once it is absent.
-    pub(super) outages: bool,
-}
 
 /// Which client, which of its possible steps, and after how many milliseconds.
 pub(super) type Choice = (usize, u8, u64);

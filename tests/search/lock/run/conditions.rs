@@ -1,0 +1,25 @@
+//! The conditions of a random search.
+
+use crate::values::options::Protocol;
+
+/// The conditions of a run. Times are in milliseconds.
+#[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
+pub(in crate::lock) struct Conditions {
+    pub(in crate::lock) protocols: [Protocol; 3],
+    pub(in crate::lock) expirations: [u64; 3],
+    /// How far apart the clocks are at most.
+    pub(in crate::lock) skew: u64,
+    /// True if the key is cleared at times. Then two clients may well hold the lock, and none may be told that no other had it.
+    pub(in crate::lock) clears: bool,
+    /// How long a command may take from being sent to being carried out.
+    pub(in crate::lock) delay: u64,
+    /// True if a command may wait for a connection before it is sent, for any time, unless its time is limited.
+    pub(in crate::lock) waits: bool,
+    /// True if two of the clients are gems from 1.4.3 on.
+    pub(in crate::lock) gems: bool,
+    /// True if another client often writes the key and leaves its value.
+    pub(in crate::lock) touches: bool,
+    /// True if releases often get no reply, and a gem up to 1.4.1 acquires the key at times once it is absent.
+    pub(in crate::lock) outages: bool,
+}
