@@ -176,9 +176,9 @@ impl LockGuard {
     /// The lease can end while the reply is on its way, so call [`ensure_held`](Self::ensure_held) afterwards.
     /// Without an expiration the value in the key is `1`, which names no holder.
     ///
-    /// In Classic, a contender that loses a takeover can overwrite the holder's value, so a time close to the
-    /// holder's own counts as its own while the lease lasts. In Watched and Ttl this applies only to the value of a
-    /// Ruby client; a Classic value of another program counts as a loss.
+    /// A contender that loses a takeover, or asks just as the lock is released, can overwrite the holder's value
+    /// without having the lock. So the value of a Ruby client (gem 1.4.1 and older) counts as the holder's own for
+    /// 0.7 s after that was written, while the lease lasts. In Classic, so does any time in the future.
     ///
     /// # Errors
     ///

@@ -22,12 +22,10 @@ pub(in crate::rules) const TTL_SHOWN_LATER: Duration = Duration::from_secs(10);
 /// How long after its value was made a command may be sent that gives the key a time to live. It uses up a part of the same time.
 const TTL_SENT_WITHIN: Duration = Duration::from_secs(4);
 
-/// How far at most the time that a loser of the classic takeover writes over our value is from a second after our lease. Its expiration is
-/// equal to ours, and its GETSET follows its GET at once. That GET read the expired value, which was there until ours was: so the loser's time
-/// is earlier by as long as its GETSET was on its way, and later by no more than a reply takes. A later one is of a client that found no key,
-/// since the server lost ours.
-const LOSER_EARLIER: Duration = Duration::from_millis(400);
-const LOSER_LATER: Duration = Duration::from_millis(100);
+/// How soon after our value was made a gem's time in the key is a loser's, whatever it names. A gem whose GETSET has replaced our value was given
+/// a time in the future, and does not have the lock. Its own time is more than a second ahead: so until then no other takes the lock over from
+/// it. What is left of that second is for clocks that differ, and for a GETSET on its way.
+pub(super) const LOSER_WITHIN: Duration = Duration::from_millis(700);
 
 /// The bytes in the key, and until when the holder can rely on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +35,8 @@ pub(crate) struct Lease {
     pub(crate) ttl: Option<Duration>,
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
+    /// When its value was made.
+    pub(crate) began: Uptime,
     /// True if it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
     pub(crate) proven: bool,
     /// What extensions may have written whose outcome is unknown.
@@ -82,7 +82,7 @@ impl Lease {
     ) -> Self {
         // The value names no holder.
         let Some(expiration) = expiration else {
-            return Self { value: value::UNEXPIRING.into(), ..Self::none() };
+            return Self { value: value::UNEXPIRING.into(), began: now.uptime, ..Self::none() };
         };
         let end = Some(End::of(now, expiration));
         let (ttl, later) = match protocol {
@@ -90,7 +90,7 @@ impl Lease {
             Protocol::Auto | Protocol::Classic | Protocol::Watched => (None, GUARD),
         };
         let value = ValueBytes::until(now.wall.after(expiration).after(later), nonce);
-        Self { value, ttl, end, proven: true, ..Self::none() }
+        Self { value, ttl, end, began: now.uptime, proven: true, ..Self::none() }
     }
 
     /// Makes the lease of a lock with these options that begins now.
@@ -134,9 +134,9 @@ impl Lease {
         Duration::from_micros(self.early)
     }
 
-    /// Returns true if a time in the key is so close to a second after our lease that a loser of the classic takeover may have written it.
-    pub(super) fn may_be_a_losers(&self, until: Wall) -> bool {
-        self.end.is_some_and(|end| End { wall: end.wall.after(self.early()), ..end }.may_be_a_losers(until))
+    /// Returns true if a gem's time in the key is a loser's: it has replaced our value, unless the key was removed in between.
+    pub(super) fn may_be_overwritten(&self, now: Now) -> bool {
+        now.uptime.since(self.began) <= LOSER_WITHIN && !self.has_passed(now)
     }
 
     /// Returns true if the bytes are this holder's.
@@ -173,6 +173,7 @@ impl Lease {
             value: [].as_slice().into(),
             ttl: None,
             end: None,
+            began: Uptime::default(),
             proven: false,
             unresolved: Vec::new(),
             early: 0,
@@ -203,12 +204,6 @@ impl End {
     /// Returns the end of a time that is over as soon as one of the two is.
     pub(crate) fn min(self, other: Self) -> Self {
         End { wall: self.wall.min(other.wall), uptime: self.uptime.min(other.uptime) }
-    }
-
-    /// Returns true if a time in the key is so close to a second after this end that a loser of the classic takeover may have written it.
-    fn may_be_a_losers(self, until: Wall) -> bool {
-        let ours = self.wall.after(GUARD);
-        until.since(ours) <= LOSER_LATER && ours.since(until) <= LOSER_EARLIER
     }
 
     /// How long it can still be relied on: by the clock that allows less.
@@ -248,18 +243,21 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_a_loser_is_earlier_by_more_than_it_is_later() {
-        let end = End::of(at(2_000_000_000, 50), Duration::from_secs(10));
-        for (millis, may_be) in [
-            (11_000, true),
-            (10_600, true),
-            (10_599, false),
-            (11_100, true),
-            (11_101, false),
-            (11_200, false),
-        ] {
-            assert_eq!(end.may_be_a_losers(Wall((2_000_000_000_000 + millis) * 1000)), may_be, "{millis}");
-        }
+    fn it_may_be_overwritten_for_a_while_after_it_was_made_and_while_it_lasts() {
+        let now = at(2_000_000_000, 50);
+        let may_be = |expiration, wall, uptime| {
+            let expiration = Some(Duration::from_millis(expiration));
+            let lease = Lease::beginning(now, expiration, Protocol::Watched, Nonce::from_random(7));
+            let ms = Duration::from_millis;
+            lease.may_be_overwritten(Now {
+                wall: now.wall.after(ms(wall)),
+                uptime: now.uptime.after(ms(uptime)),
+            })
+        };
+        assert!(may_be(3000, 700, 700));
+        assert!(!may_be(3000, 0, 701), "by the monotonic clock");
+        assert!(may_be(3000, 2999, 700), "the wall clock was set");
+        assert!(!may_be(500, 500, 499), "its lease has passed");
     }
 
     #[test]

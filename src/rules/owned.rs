@@ -18,7 +18,7 @@ use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
 use super::{Change, Command, GiveUp, Reply, Request, WhyRefused};
-use crate::values::clock::{Now, Uptime};
+use crate::values::clock::Now;
 use crate::values::options::Protocol;
 use crate::values::value::{LockState, Nonce};
 
@@ -53,7 +53,7 @@ pub(crate) enum Release {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Extension {
     /// This lease is ours from now on. The caller checks whether it still lasts (I3).
-    Extended { lease: Lease, began: Uptime },
+    Extended(Lease),
     Lost {
         reason: LossReason,
         /// In Classic: the other client's value that was overwritten, as by a loser of the classic takeover.
@@ -138,14 +138,13 @@ pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
 /// Replaces our value by that of `new`, a lease of [`Owned::next_lease`]. If it gives up, the old lease stands. Until the outcome is known
 /// the lease counts that ends first, the old or the new one: another client may see either in the key.
 pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension, GiveUp> {
-    let began = io.now().uptime;
     if own.by_transaction() {
         match change_watched(io, &own, Change::Set(new.new_value())).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
-            Changed::Done { ours, .. } => return Ok(own.extended(new, began, ours)),
+            Changed::Done { ours, .. } => return Ok(own.extended(new, ours)),
             Changed::NotOurs(reason) => return Ok(own.not_extended(reason, io.now())),
             Changed::Unanswered { ours, holds } => {
-                return Ok(own.extended_if_found(new, began, ours, &holds, io.now()));
+                return Ok(own.extended_if_found(new, ours, &holds, io.now()));
             }
             Changed::NoTransactions => {}
         }
@@ -166,14 +165,14 @@ pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension,
         let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
         let soon = End::of(io.now(), time);
         match io.send(Request::before(soon, Command::GetSet(new.value))).await {
-            Reply::Bulk(replaced) => return Ok(own.swapped(new, began, replaced.as_deref(), io.now())),
+            Reply::Bulk(replaced) => return Ok(own.swapped(new, replaced.as_deref(), io.now())),
             // What was read may no longer be so.
             Reply::TooLate => {}
             Reply::Refused(_) => return Err(GiveUp::Refused),
             Reply::Unsent => return Err(GiveUp::Unsent),
             _ => {
                 let holds = read(io).await;
-                return Ok(own.extended_if_found(new, began, false, &holds, io.now()));
+                return Ok(own.extended_if_found(new, false, &holds, io.now()));
             }
         }
     }
@@ -350,9 +349,9 @@ impl Owned {
     }
 
     /// Returns true if our own bytes were `replaced` decides whether anything is proven from now on.
-    fn extended(&self, mut lease: Lease, began: Uptime, replaced: bool) -> Extension {
+    fn extended(&self, mut lease: Lease, replaced: bool) -> Extension {
         lease.proven = replaced && self.lease.proven;
-        Extension::Extended { lease, began }
+        Extension::Extended(lease)
     }
 
     fn not_extended(&self, reason: LossReason, now: Now) -> Extension {
@@ -360,15 +359,15 @@ impl Owned {
     }
 
     /// Judges what GETSET has replaced.
-    fn swapped(&self, new: Lease, began: Uptime, found: Option<&[u8]>, now: Now) -> Extension {
+    fn swapped(&self, new: Lease, found: Option<&[u8]>, now: Now) -> Extension {
         match self.judge(found, now) {
-            Ownership::Ours => self.extended(new, began, true),
+            Ownership::Ours => self.extended(new, true),
             // Another client may have had the lock since, and released it.
             Ownership::Lost(LossReason::Gone) if self.lease.has_passed(now) => {
                 self.not_extended(LossReason::Gone, now)
             }
             // Cleared in between, and not acquired by another client since: it is ours anew (I1).
-            Ownership::Unproven | Ownership::Lost(LossReason::Gone) => self.extended(new, began, false),
+            Ownership::Unproven | Ownership::Lost(LossReason::Gone) => self.extended(new, false),
             Ownership::Lost(reason) => {
                 Extension::Lost { reason, overwrote: Some(LockState::of_value(found)) }
             }
@@ -380,14 +379,13 @@ impl Owned {
     fn extended_if_found(
         &self,
         new: Lease,
-        began: Uptime,
         own: bool,
         holds: &Result<Option<Vec<u8>>, GiveUp>,
         now: Now,
     ) -> Extension {
         let is_new = matches!(holds, Ok(Some(holds)) if *holds == new.value);
         if is_new && (own || !self.lease.has_passed(now)) {
-            return self.extended(new, began, own);
+            return self.extended(new, own);
         }
         match holds.as_ref().map(|holds| self.judge(holds.as_deref(), now)) {
             Ok(Ownership::Lost(reason)) if !is_new => Extension::Lost { reason, overwrote: None },

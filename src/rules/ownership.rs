@@ -37,8 +37,8 @@ impl fmt::Display for LossReason {
 pub(crate) enum Ownership {
     /// Our own bytes, which name this holder and no other (I2): no other client has had the lock until they were read.
     Ours,
-    /// A time that a loser of the classic takeover may have written over ours, or our own bytes by a GETSET whose reply was lost, which may
-    /// have come late. By the clocks the lock is ours; nothing proves it.
+    /// The value of a loser: a client that saw no living holder just before our value was written, and whose GETSET has replaced it. Or our own
+    /// bytes by a GETSET whose reply was lost, which may have come late. By the clocks the lock is ours; nothing proves it.
     Unproven,
     Lost(LossReason),
 }
@@ -52,18 +52,17 @@ impl Ownership {
             return Ownership::Ours;
         }
         let state = LockState::of_value(Some(found));
-        let time = match protocol {
+        let may_be_a_losers = match protocol {
             // Of clients that use Classic, a gem's value is known by its form; those of this library are not ours, and say so.
-            Protocol::Watched | Protocol::Ttl => value::classic_time(found),
-            Protocol::Auto | Protocol::Classic => match &state {
-                LockState::Until(Expiry(until)) => Some(*until),
-                _ => None,
-            },
+            Protocol::Watched | Protocol::Ttl => value::classic_time(found).is_some(),
+            Protocol::Auto | Protocol::Classic => {
+                matches!(&state, LockState::Until(Expiry(until)) if *until >= now.wall)
+            }
         };
-        let may_be_a_losers = time.is_some_and(|time| lease.may_be_a_losers(time));
-        if (may_be_a_losers || wrote == Wrote::Unproven) && !lease.has_passed(now) {
-            return Ownership::Unproven;
-        }
-        Ownership::Lost(LossReason::Taken(state))
+        let is_unproven = match wrote {
+            Wrote::Unproven => !lease.has_passed(now),
+            _ => may_be_a_losers && lease.may_be_overwritten(now),
+        };
+        if is_unproven { Ownership::Unproven } else { Ownership::Lost(LossReason::Taken(state)) }
     }
 }

@@ -43,8 +43,6 @@ pub(crate) struct Hold {
 pub(crate) struct Own {
     pub(crate) lease: Lease,
     pub(crate) token: Option<u64>,
-    /// When the lease began.
-    pub(crate) began: Uptime,
     /// When the server last said that the lock is held.
     pub(crate) asked: Uptime,
     /// When it could last not be asked, if that has not worked since.
@@ -107,14 +105,7 @@ impl Hold {
             kept_as: AtomicU64::new(0),
             is_dropped: AtomicBool::new(false),
             observer,
-            own: Mutex::new(Own {
-                lease,
-                token: None,
-                began: acquired.uptime,
-                asked: acquired.uptime,
-                failed: None,
-                over: false,
-            }),
+            own: Mutex::new(Own { lease, token: None, asked: acquired.uptime, failed: None, over: false }),
             status: Mutex::new(status),
             changes,
         }

@@ -158,7 +158,7 @@ impl Engine {
 fn progress(hold: &Hold, own: &Own, now: Now) -> Progress {
     Progress {
         acquired: hold.acquired.uptime,
-        began: own.began,
+        began: own.lease.began,
         // By the clock that allows less.
         end: own.lease.end.map(|end| now.uptime.after(end.remaining(now))),
         asked: own.asked,

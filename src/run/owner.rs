@@ -153,9 +153,9 @@ impl Engine {
     ) -> Result<bool, Error> {
         let now = clock::now();
         let reason = match outcome {
-            Ok(Extension::Extended { lease, began }) => {
+            Ok(Extension::Extended(lease)) => {
                 own.lease = lease;
-                (own.began, own.asked, own.failed) = (began, now.uptime, None);
+                (own.asked, own.failed) = (now.uptime, None);
                 hold.rely_until(own.lease.end);
                 // I3: the reply may have come after the new lease.
                 let lost = hold.lost(now).map(|reason| Self::lost(hold, reason, now));

@@ -95,7 +95,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     cases.push(("lost GETSET", held.extend().unwrap_err(), "transient, may hold"));
     proxy.next("INCR", Fault::Say("-NOPERM this user has no permissions\r\n"));
     cases.push(("token not permitted", held.fencing_token().unwrap_err(), ""));
-    key.set("1895000000.5");
+    key.set("job 7");
     cases.push(("lock lost", held.extend().unwrap_err(), ""));
     let error = lock(expiring().max_attempts(1)).lock().unwrap_err();
     cases.push(("attempts used up", error, "contention, transient"));

@@ -10,7 +10,7 @@ use setnx_lock::{
 };
 
 use crate::support::asleep::Sleeper;
-use crate::support::scenario::{FOREIGN, QUEUED, patient};
+use crate::support::scenario::{ANOTHERS, FOREIGN, QUEUED, patient};
 use crate::support::{
     HANDED_OVER, LONG, Outcome, PAST, Release, Target, TestKey, assert_says, attempts, expiring, extend,
     millis, release, tests,
@@ -283,7 +283,7 @@ fn a_holder_of_a_permit_has_a_lock(target: &Target) -> Outcome {
     assert!(again.fencing_token()? > first);
     let mut both = both.into_iter();
     let (lost, kept) = (both.next().unwrap(), both.next().unwrap());
-    pool.slots[slot(&lost)].set(FOREIGN);
+    pool.slots[slot(&lost)].set(ANOTHERS);
     assert!(matches!(lost.extend(), Err(Error::Lost { .. })));
     assert!(lost.loss_signal().is_lost() && !kept.loss_signal().is_lost());
     assert_eq!(release(lost)?, Release::Lost);

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, LossReason, Protocol, Version};
 
-use crate::support::scenario::FOREIGN;
+use crate::support::scenario::{ANOTHERS, FOREIGN};
 use crate::support::{
     LONG, Outcome, PAST, Release, Target, assert_says, expiring, extend, leave_to_expire, millis, release,
     tests,
@@ -58,7 +58,11 @@ fn an_extension_replaces_the_value_of_a_holder_and_no_other(target: &Target) -> 
     let key = target.key("not-ours");
     let lock = target.lock(&key, expiring());
     for (value, reason, words) in [
-        (Some(FOREIGN), "Taken", "holds another client's value (held until 2030"),
+        (
+            Some(ANOTHERS),
+            "Taken",
+            "holds another client's value (held with a value that no lock writes: \"job 7\"",
+        ),
         (None, "Gone", "its key is missing"),
     ] {
         let held = lock.lock()?;
@@ -142,7 +146,7 @@ fn verification_says_what_the_key_shows(target: &Target) -> Outcome {
     assert!(!extend(&held)?);
     assert_eq!(release(held)?, Release::Released { certified: false });
     let held = target.lock(&key, expiring()).lock()?;
-    key.set(FOREIGN);
+    key.set(ANOTHERS);
     let Err(Error::Lost { reason, .. }) = held.verify() else { panic!("it holds another's value") };
     assert!(matches!(reason, LossReason::Taken(_)));
     assert_eq!(held.loss_signal().reason(), Some(reason));

@@ -9,7 +9,7 @@ use setnx_lock::{
     Protocol, Version,
 };
 
-use crate::support::scenario::FOREIGN;
+use crate::support::scenario::{ANOTHERS, FOREIGN};
 use crate::support::{
     LONG, Outcome, PAST, Release, Target, TestKey, attempts, expiring, millis, release, release_all, tests,
 };
@@ -200,7 +200,7 @@ fn calls_on_several_keys_join_the_enclosing_ones(target: &Target) -> Outcome {
         assert!(matches!(beyond.with(|_| ()), Err(Error::Nested { .. })), "not all its keys are held");
         assert!(matches!(plain.with(|_| ()), Err(Error::Nested { .. })), "both must have the option");
         assert_eq!(keys[2].value(), None);
-        keys[1].set(FOREIGN);
+        keys[1].set(ANOTHERS);
         assert!(held.verify().is_err_and(|error| error.is_lost()));
         assert!(matches!(locks.with(|_| ()), Err(Error::Lost { .. })));
         keys[1].delete();
@@ -257,7 +257,7 @@ fn all_leases_are_extended_together(target: &Target) -> Outcome {
 fn an_extension_reports_the_lock_that_is_lost(target: &Target) -> Outcome {
     let keys = target.keys("not-extended", 3);
     let locks = target.locks(&keys, expiring());
-    for value in [Some(FOREIGN), None] {
+    for value in [Some(ANOTHERS), None] {
         let held = locks.lock()?;
         let before = values(&keys);
         match value {
@@ -283,7 +283,7 @@ fn an_extension_reports_the_lock_that_is_lost(target: &Target) -> Outcome {
 fn verification_says_it_of_each_key(target: &Target) -> Outcome {
     let keys = target.keys("verified", 3);
     let held = target.locks(&keys, expiring()).lock()?;
-    keys[0].set(FOREIGN);
+    keys[0].set(ANOTHERS);
     keys[2].delete();
     let error = held.verify().expect_err("two are lost");
     assert!(matches!(error, Error::Lost { reason: LossReason::Taken(_), .. }), "{error:?}");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use setnx_lock::{CancelToken, Error, Event, LockGuard, LockOptions, LossReason, MultiLockGuard};
 
 use crate::support::asleep::asleep;
-use crate::support::scenario::{FOREIGN, patient};
+use crate::support::scenario::{ANOTHERS, FOREIGN, patient};
 use crate::support::{LONG, Outcome, Target, TestKey, expiring, millis, release_all, tests};
 
 pub(super) const TESTS: super::Tests = tests![
@@ -166,13 +166,13 @@ fn an_early_lock_that_is_lost_is_left_alone(target: &Target) -> Outcome {
             move || locks.lock().map(drop)
         });
         appears(&keys[0]);
-        keys[0].set(FOREIGN);
+        keys[0].set(ANOTHERS);
         let (key, reason) = losses.recv_timeout(LONG)?;
         token.cancel();
         let error = waiting.join().unwrap().expect_err("the wait was cancelled");
         assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
         assert_eq!((&key, error.key()), (&keys[0].key, Some(&keys[1].key)));
-        assert_eq!(keys[0].value().as_deref(), Some(FOREIGN), "it is another client's");
+        assert_eq!(keys[0].value().as_deref(), Some(ANOTHERS), "it is another client's");
         // On a busy machine the lease may have passed before the keeper looked; then nothing would be deleted anyway.
         if matches!(reason, LossReason::Taken(_)) {
             return Ok(());

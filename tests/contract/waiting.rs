@@ -7,7 +7,7 @@ use std::{panic, thread};
 
 use setnx_lock::{Error, Lock, LockOptions, LockState};
 
-use crate::support::scenario::{FOREIGN, patient};
+use crate::support::scenario::{ANOTHERS, FOREIGN, patient};
 use crate::support::{LONG, Outcome, Target, assert_says, expiring, millis, tests};
 
 pub(super) const TESTS: super::Tests = tests![
@@ -212,7 +212,7 @@ fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
         assert!(key.value().is_some());
         lock.with(|_| ())?;
         // A loss is that of all.
-        key.set(FOREIGN);
+        key.set(ANOTHERS);
         assert!(held.verify().is_err_and(|error| error.is_lost()));
         assert!(matches!(lock.with(|_| ()), Err(Error::Lost { .. })));
         key.delete();

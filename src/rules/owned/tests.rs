@@ -25,12 +25,12 @@ fn own() -> Owned {
     Owned::new(lease, Protocol::Watched, Protocol::Watched)
 }
 
-/// What a gem writes that loses the takeover, a millisecond before.
+/// What a gem writes that loses the takeover.
 const LOSERS: &[u8] = b"1795000010.999";
 
 #[test]
 fn a_change_that_was_sent_with_its_watch_is_not_judged_again() {
-    let (soon, late) = (at(Duration::from_secs(1)), at(EXPIRATION));
+    let (soon, late) = (at(Duration::from_millis(500)), at(EXPIRATION));
     let (own, found) = (own(), Reply::Bulk(Some(LOSERS.to_vec())));
     let end = own.lease.end;
     let (mut task, _) = Task::begin(at(Duration::ZERO), async move |io| release(io, own).await);

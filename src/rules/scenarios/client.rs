@@ -191,7 +191,7 @@ impl Client {
         };
         self.extending = None;
         match outcome {
-            Ok(Extension::Extended { lease, .. }) => {
+            Ok(Extension::Extended(lease)) => {
                 let certified = lease.proven;
                 self.lease = Some(lease);
                 if certified { "extended, certified".into() } else { "extended".into() }

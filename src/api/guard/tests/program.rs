@@ -66,7 +66,7 @@ fn locks(keys: &[&str]) -> (Arc<MultiLockGuard>, Arc<User>, Arc<Mutex<Server>>) 
     let (mode, values) = (Arc::clone(&server), Mutex::new(HashMap::new()));
     let backend = ScriptedBackend::replying_for(move |key, command| {
         let mut values = values.lock().unwrap();
-        let other = || Reply::Bulk(Some(b"1895000000.5".to_vec()));
+        let other = || Reply::Bulk(Some(b"1".to_vec()));
         match (*mode.lock().unwrap(), command) {
             (Server::Works, Command::HolderName(_)) | (Server::Refuses, _) => {
                 Reply::Refused(WhyRefused::Command)

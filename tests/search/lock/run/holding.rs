@@ -230,7 +230,7 @@ impl Run {
         let Some(Power::Extending(_)) = self.clients[n].power.take() else { return };
         let Some(mut held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
         match outcome {
-            Ok(Extension::Extended { lease, .. }) => {
+            Ok(Extension::Extended(lease)) => {
                 self.extensions += 1;
                 self.certify(n, held.number, lease.proven);
                 held.lease = lease;
