@@ -4,6 +4,7 @@
 mod acquire;
 mod drive;
 mod ending;
+mod gems;
 pub(crate) mod hold;
 mod holder_name;
 mod keeper;
@@ -43,6 +44,7 @@ use crate::wait::{Hint, WaitQueue};
 pub(crate) use acquire::{Acquired, ReaderCount};
 use acquire::{Answer, ComparedReaders};
 pub(crate) use ending::{Ended, Leaving};
+use gems::Gems;
 use keeper::Kept;
 pub(crate) use maybe_held::MaybeHeld;
 use notifications::NotificationsByNode;
@@ -85,6 +87,7 @@ pub(crate) struct Engine {
     /// Releases that are tried again.
     pub(crate) unfinished: Arc<Timer<Unfinished>>,
     pub(crate) reports: Arc<Reports>,
+    gems: Arc<Gems>,
     /// Wakes the threads that wait for a loss.
     changes: Arc<Changes>,
     compared_readers: Arc<ComparedReaders>,
@@ -118,6 +121,7 @@ impl Engine {
             keeper: Arc::new(Timer::new("setnx-lock keeper", keeper::work)),
             unfinished: Arc::new(Timer::new("setnx-lock release", unfinished::work)),
             reports,
+            gems: Arc::default(),
             changes: Arc::default(),
             compared_readers: Arc::default(),
             unreachable_since: Arc::default(),

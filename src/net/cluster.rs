@@ -98,8 +98,15 @@ impl ClusterBackend {
                 let Some(next) = next else { continue };
                 // Nodes that answer agree in a moment.
                 let waits_until = if next == Next::Wait { limits.reachable_by } else { limits.connected_by };
-                if next == Next::Split {
-                    sent[at] = Sent::failed(&trips[at], Failure::Refused(Refusal::of_moving(slots[at])));
+                let refusal = match next {
+                    Next::Split => Some(Refusal::of_moving(slots[at])),
+                    // It is what the caller learns if there is no time to ask again.
+                    Next::Moved(_) | Next::Ask(_) => Some(Refusal::of_disagreement(slots[at])),
+                    Next::Wait => None,
+                };
+                if let Some(refusal) = refusal {
+                    let behind = sent[at].behind.take();
+                    sent[at] = Sent { behind, ..Sent::failed(&trips[at], Failure::Refused(refusal)) };
                 }
                 let to = self.follow(next, &mut trips[at], slots[at], &limits);
                 let is_redirected = to.is_some() && redirections <= REDIRECTIONS;

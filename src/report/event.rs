@@ -187,10 +187,13 @@ pub enum Event<'a> {
 pub enum ProblemKind {
     /// The server granted the lock after its lease had passed. The grant is not used, and expires.
     LateGrant,
-    /// Another client's value was overwritten, as the Classic protocol does.
+    /// A holder's value was overwritten, as the Classic protocol does.
     ///
-    /// Either this contender lost a takeover, which is harmless while all clients use the same expiration. Or a
-    /// holder that extended its lease overwrote the value of a client that had taken the lock.
+    /// - This contender lost a takeover, which is harmless while all clients use the same expiration.
+    /// - This holder extended its lease, or handed the lock over, and overwrote the value of a client that had
+    ///   taken the lock.
+    /// - This holder found the value of a client that had lost a takeover, or had asked just as the lock was
+    ///   released, in place of its own. It still had the lock, and has replaced or deleted that value.
     ValueOverwritten,
     /// The reply to a command was lost, so it is unknown whether the command was carried out. If the value names
     /// the holder, the key is read to find out.

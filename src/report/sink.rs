@@ -11,11 +11,11 @@ use super::error::Error;
 use super::event::{Event, LeftOut, Observer, ProblemKind, log_event, repeated};
 use super::repeats::Repeats;
 use crate::net::{Incident, TransportError};
+use crate::rules::acquire::Note;
 use crate::rules::ownership::LossReason;
 use crate::values::clock;
 use crate::values::contained::{Contained, contained};
 use crate::values::key::Key;
-use crate::values::value::LockState;
 
 thread_local! {
     /// True while this thread works for the library, and not for a call.
@@ -191,9 +191,16 @@ impl EventSink {
         self.problem(Some(key), ProblemKind::ReplyLost, &details);
     }
 
-    pub(crate) fn value_overwritten(&self, key: &Key, winner: &LockState) {
-        let details = format_args!("lost a takeover, and overwrote the holder's value: {winner}");
-        self.problem(Some(key), ProblemKind::ValueOverwritten, &details);
+    /// Reports that a value was overwritten, if that is what the rules have noted.
+    pub(crate) fn overwritten(&self, key: &Key, note: &Note) {
+        let details: &dyn fmt::Display = match note {
+            Note::ValueOverwritten(winner) => &format!("overwrote another holder's value: {winner}"),
+            Note::WasOverwritten(loser) => {
+                &format!("a client that does not have the lock overwrote the holder's value: {loser}")
+            }
+            _ => return,
+        };
+        self.problem(Some(key), ProblemKind::ValueOverwritten, details);
     }
 
     pub(crate) fn late_grant(&self, key: &Key) {

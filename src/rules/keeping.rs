@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::lease::LOSER_WITHIN;
 use crate::values::clock::Uptime;
 use crate::values::options::LockOptions;
 
@@ -11,6 +12,11 @@ const EXTENDED_AFTER: u32 = 3;
 
 /// What is pending may be done by this part of a lease early, so that commands for many locks go together.
 const TOGETHER_WITHIN: u32 = 60;
+
+/// How long after it was acquired a lock is looked at whose key a loser of the classic takeover may have overwritten: later than most losers
+/// come, and early enough for what is found to be a loser's.
+const LOOKED_AFTER: Duration = Duration::from_millis(300);
+const LOOKED_TOGETHER_WITHIN: Duration = Duration::from_millis(50);
 
 /// After which part of a lease the server is asked again that could not be asked, at least and at most.
 const RETRIED_AFTER: u32 = 30;
@@ -21,15 +27,30 @@ const RETRY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)]
 pub(crate) enum Due {
     /// Extends the lease, by [`lease`].
     Extend,
+    /// Asks whether the lock is still held, and writes our value again where a loser has overwritten it.
     Verify,
     /// Notes that the lease has passed.
     Expire,
 }
 
+/// What is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Next {
+    pub(crate) at: Uptime,
+    pub(crate) due: Due,
+    /// How much earlier it may be done.
+    pub(crate) slack: Duration,
+}
+
 /// What is known of a held lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Progress {
+    /// True if the lease is to be extended, or the program wants to learn of a loss.
+    pub(crate) is_kept: bool,
     pub(crate) acquired: Uptime,
+    /// When it was acquired, or extended after its lease, and whether the key is still to be looked at since.
+    pub(crate) since: Uptime,
+    pub(crate) is_new: bool,
     /// When the lease began, and when it ends.
     pub(crate) began: Uptime,
     pub(crate) end: Option<Uptime>,
@@ -39,9 +60,9 @@ pub(crate) struct Progress {
     pub(crate) failed: Option<Uptime>,
 }
 
-/// How much earlier than it is due something may be done for a lock.
-pub(crate) fn slack(options: &LockOptions) -> Duration {
-    options.expiration.unwrap_or_default() / TOGETHER_WITHIN
+/// Returns true if the key is still to be looked at, for a lock that was acquired then: later, nothing that is found in it is a loser's.
+pub(crate) fn is_new(since: Uptime, asked: Uptime, now: Uptime) -> bool {
+    asked < since.after(LOOKED_AFTER) && now < since.after(LOSER_WITHIN)
 }
 
 /// Returns what is to be done next, and when.
@@ -51,11 +72,12 @@ pub(crate) fn slack(options: &LockOptions) -> Duration {
 /// | `auto_extend` | the lease ends before the limit | extend, when two thirds of the lease are left, or of the expiration if that is shorter |
 /// | | a full lease no longer fits in after the next extension | extend at the last moment when it does, so that the lease ends at the limit |
 /// | | the lease ends at the limit or later | no more extensions |
-/// | any | no extension is due | verify, a third of the expiration after the server last said that the lock is held |
+/// | any | the key was not looked at yet | verify, 0.3 s after the acquisition, or an extension after the lease; nothing else if the lock is not kept |
+/// | | no extension is due | verify, a third of the expiration after the server last said that the lock is held |
 /// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
 /// | | nothing is due before the lease ends | note that it has passed |
-pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Due)> {
-    let Progress { acquired, began, end, asked, failed } = progress;
+pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<Next> {
+    let Progress { is_kept, acquired, since, is_new, began, end, asked, failed } = progress;
     let length = end.map_or(Duration::MAX, |end| end.since(began));
     let pause = (length / RETRIED_AFTER).clamp(RETRY[0], RETRY[1]);
     let not_before = failed.map(|failed| failed.after(pause));
@@ -63,12 +85,23 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime,
         let at = not_before.map_or(at, |not_before| at.max(not_before));
         end.map_or(at, |end| at.min(end))
     };
-    let extension = extend_at(options, acquired, began, end).map(|at| (due(at), Due::Extend));
+    let slack = options.expiration.unwrap_or_default() / TOGETHER_WITHIN;
+    let look = is_new.then(|| Next {
+        at: due(since.after(LOOKED_AFTER)),
+        due: Due::Verify,
+        slack: slack.min(LOOKED_TOGETHER_WITHIN),
+    });
+    let look = look.filter(|next| Some(next.at) != end);
+    if !is_kept {
+        return look;
+    }
+    let extension = extend_at(options, acquired, began, end);
+    let extension = extension.map(|at| Next { at: due(at), due: Due::Extend, slack });
     let third = options.expiration.map(|expiration| expiration / EXTENDED_AFTER);
-    let verification =
-        third.map(|time| (due(asked.after(time)), Due::Verify)).filter(|(at, _)| Some(*at) != end);
-    let expiry = end.map(|end| (end, Due::Expire));
-    [extension, verification, expiry].into_iter().flatten().min_by_key(|(at, _)| *at)
+    let verification = third.map(|time| Next { at: due(asked.after(time)), due: Due::Verify, slack });
+    let verification = verification.filter(|next| Some(next.at) != end);
+    let expiry = end.map(|at| Next { at, due: Due::Expire, slack });
+    [extension, look, verification, expiry].into_iter().flatten().min_by_key(|next| next.at)
 }
 
 fn extend_at(options: &LockOptions, acquired: Uptime, began: Uptime, end: Option<Uptime>) -> Option<Uptime> {
@@ -104,7 +137,21 @@ mod tests {
     }
 
     fn held(began: u64, end: u64) -> Progress {
-        Progress { acquired: at(1000), began: at(began), end: Some(at(end)), asked: at(began), failed: None }
+        Progress {
+            is_kept: true,
+            acquired: at(1000),
+            since: at(1000),
+            is_new: false,
+            began: at(began),
+            end: Some(at(end)),
+            asked: at(began),
+            failed: None,
+        }
+    }
+
+    /// What is next, and when.
+    fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Due)> {
+        super::next(options, progress).map(|next| (next.at, next.due))
     }
 
     const THREE: LockOptions = LockOptions::expiring_after(Duration::from_secs(3));
@@ -161,5 +208,28 @@ mod tests {
         assert_eq!(next(&options, Progress { asked: at(1900), ..held(1000, 4000) }).unwrap().0, at(2000));
         let progress = Progress { end: None, ..held(1000, 0) };
         assert_eq!(next(&LockOptions::without_expiration(), progress), None);
+    }
+
+    #[test]
+    fn a_lock_is_looked_at_once_soon_after_its_acquisition() {
+        let new = Progress { is_new: true, ..held(1000, 61_000) };
+        let options = LockOptions::expiring_after(ms(60_000));
+        let look = Next { at: at(1300), due: Due::Verify, slack: ms(50) };
+        assert_eq!(super::next(&options, new), Some(look), "not as early as other work of a long lease");
+        assert_eq!(super::next(&options.auto_extend(ms(90_000)), new), Some(look));
+        let only = Progress { is_kept: false, ..new };
+        assert_eq!(super::next(&options, only), Some(look));
+        assert_eq!(next(&options, Progress { is_new: false, ..only }), None);
+        assert_eq!(
+            next(&options, Progress { failed: Some(at(1310)), ..only }),
+            Some((at(2310), Due::Verify))
+        );
+        let brief = Progress { end: Some(at(1300)), ..only };
+        assert_eq!(next(&LockOptions::expiring_after(ms(300)), brief), None, "its lease has passed by then");
+        for (asked, now, expected) in
+            [(1000, 1000, true), (1299, 1699, true), (1300, 1300, false), (1000, 1700, false)]
+        {
+            assert_eq!(is_new(at(1000), at(asked), at(now)), expected, "{asked} {now}");
+        }
     }
 }

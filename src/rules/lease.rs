@@ -134,9 +134,17 @@ impl Lease {
         Duration::from_micros(self.early)
     }
 
-    /// Returns true if a gem's time in the key is a loser's: it has replaced our value, unless the key was removed in between.
-    pub(super) fn may_be_overwritten(&self, now: Now) -> bool {
-        now.uptime.since(self.began) <= LOSER_WITHIN && !self.has_passed(now)
+    /// Until when a gem's time in the key is a loser's: it has replaced our value, unless the key was removed in between. `None` without an
+    /// expiration: then it may be that of a gem that has stolen the lock.
+    pub(super) fn overwritten_until(&self) -> Option<End> {
+        let until = self.began.after(LOSER_WITHIN);
+        self.end.map(|end| End { uptime: end.uptime.min(until), ..end })
+    }
+
+    /// Returns the lease with another value for the same time, which replaces a loser's.
+    pub(super) fn written_again(&self, nonce: Nonce, now: Now) -> Self {
+        let left = self.end.map_or(Duration::ZERO, |end| end.remaining(now)) + self.early();
+        Self { value: self.value.named(nonce), ttl: self.ttl.map(|_| left + TTL_GUARD), ..self.clone() }
     }
 
     /// Returns true if the bytes are this holder's.
@@ -245,21 +253,34 @@ mod tests {
     #[test]
     fn it_may_be_overwritten_for_a_while_after_it_was_made_and_while_it_lasts() {
         let now = at(2_000_000_000, 50);
-        let may_be = |expiration, wall, uptime| {
-            let expiration = Some(Duration::from_millis(expiration));
+        let may_be = |expiration: Option<u64>, wall, uptime| {
+            let expiration = expiration.map(Duration::from_millis);
             let lease = Lease::beginning(now, expiration, Protocol::Watched, Nonce::from_random(7));
-            let ms = Duration::from_millis;
-            lease.may_be_overwritten(Now {
-                wall: now.wall.after(ms(wall)),
-                uptime: now.uptime.after(ms(uptime)),
-            })
+            let after = |wall, uptime| Now { wall: now.wall.after(wall), uptime: now.uptime.after(uptime) };
+            let then = after(Duration::from_millis(wall), Duration::from_millis(uptime));
+            lease.overwritten_until().is_some_and(|end| !end.has_passed(then))
         };
-        assert!(may_be(3000, 700, 700));
-        assert!(!may_be(3000, 0, 701), "by the monotonic clock");
-        assert!(may_be(3000, 2999, 700), "the wall clock was set");
-        assert!(!may_be(500, 500, 499), "its lease has passed");
+        assert!(may_be(Some(3000), 699, 699));
+        assert!(!may_be(Some(3000), 0, 700), "by the monotonic clock");
+        assert!(may_be(Some(3000), 2999, 699), "the wall clock was set");
+        assert!(!may_be(Some(500), 500, 499), "its lease has passed");
+        assert!(!may_be(None, 0, 0), "its value names no holder");
     }
 
+    #[test]
+    fn what_replaces_a_losers_value_names_the_same_time_and_lasts_as_long() {
+        let began = at(2_000_000_000, 50);
+        let of = |protocol| {
+            Lease::beginning(began, Some(Duration::from_secs(10)), protocol, Nonce::from_random(7))
+                .ending_earlier(Duration::from_secs(2))
+        };
+        let again = of(Protocol::Ttl).written_again(Nonce::from_random(8), at(2_000_000_001, 51));
+        assert_eq!(&*again.value, b"2000000020.0000000000000008");
+        assert_eq!(again.ttl, Some(Duration::from_millis(9500)));
+        let classic = of(Protocol::Classic);
+        let again = classic.written_again(Nonce::from_random(8), at(2_000_000_001, 51));
+        assert_eq!((again.ttl, again.end, again.began), (None, classic.end, classic.began));
+    }
     #[test]
     fn a_command_of_ttl_is_sent_within_four_seconds_whatever_the_allowance() {
         let now = at(2_000_000_000, 50);

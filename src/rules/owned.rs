@@ -13,7 +13,7 @@ pub(crate) use hand_over::{HandedOver, end, hand_over};
 
 use std::time::Duration;
 
-use super::acquire::GETSET_TIME_LIMIT;
+use super::acquire::{GETSET_TIME_LIMIT, Note};
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
@@ -54,11 +54,7 @@ pub(crate) enum Release {
 pub(crate) enum Extension {
     /// This lease is ours from now on. The caller checks whether it still lasts (I3).
     Extended(Lease),
-    Lost {
-        reason: LossReason,
-        /// In Classic: the other client's value that was overwritten, as by a loser of the classic takeover.
-        overwrote: Option<LockState>,
-    },
+    Lost(LossReason),
     /// The reply was lost, and reading the key did not settle it: either lease may be in the key (I6).
     Unknown {
         lease: Lease,
@@ -76,10 +72,8 @@ pub(crate) enum Verification {
         /// clocks did. `false` without an expiration, where the value `1` names no holder, and after an extension that was not certified.
         certified: bool,
     },
-    /// The key holds a time close to the one that this holder wrote: a client that lost the takeover of the same expired lock has
-    /// overwritten this holder's value, as the classic protocol does. Or, in Classic, the value of an extension whose reply was lost. By the
-    /// clocks the lock is held; the server proves nothing.
-    Overwritten,
+    /// A loser of the classic takeover has overwritten this holder's value, and what came of writing it again. The server proves nothing.
+    Overwritten(Result<Extension, GiveUp>),
     /// The lock is not held any more.
     Lost(LossReason),
 }
@@ -158,14 +152,16 @@ pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension,
         if own.lease.has_passed(io.now()) {
             return Ok(own.not_extended(LossReason::Expired, io.now()));
         }
-        if let Ownership::Lost(reason) = own.judge(found.as_deref(), io.now()) {
-            return Ok(own.not_extended(reason, io.now()));
-        }
         // Neither after our lease (I5) nor after the time limit of a GETSET (I4): by then another client may hold the lock.
+        let end = match own.judge(found.as_deref(), io.now()) {
+            Ownership::Lost(reason) => return Ok(own.not_extended(reason, io.now())),
+            Ownership::Overwritten(_) => own.lease.overwritten_until().unwrap_or(end),
+            Ownership::Ours | Ownership::Unproven => end,
+        };
         let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
         let soon = End::of(io.now(), time);
         match io.send(Request::before(soon, Command::GetSet(new.value))).await {
-            Reply::Bulk(replaced) => return Ok(own.swapped(new, replaced.as_deref(), io.now())),
+            Reply::Bulk(replaced) => return Ok(own.swapped(io, new, replaced.as_deref())),
             // What was read may no longer be so.
             Reply::TooLate => {}
             Reply::Refused(_) => return Err(GiveUp::Refused),
@@ -178,12 +174,17 @@ pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension,
     }
 }
 
-/// Asks the server whether the lock is still held: one look, which changes nothing.
-pub(crate) async fn verify(io: &Io, own: Owned) -> Result<Verification, GiveUp> {
+/// Asks the server whether the lock is still held, by one look. A loser's value is replaced by our own, with the same lease and `nonce`: when the
+/// loser's time has passed, which may be before our lease does, another client would take the lock over.
+pub(crate) async fn verify(io: &Io, own: Owned, nonce: Nonce) -> Result<Verification, GiveUp> {
     let found = look(io).await?;
     Ok(match own.judge(found.as_deref(), io.now()) {
         Ownership::Ours => Verification::Held { certified: own.lease.proven },
-        Ownership::Unproven => Verification::Overwritten,
+        Ownership::Unproven => Verification::Held { certified: false },
+        Ownership::Overwritten(_) => {
+            let again = own.lease.written_again(nonce, io.now());
+            Verification::Overwritten(extend(io, own, again).await)
+        }
         Ownership::Lost(reason) => Verification::Lost(own.loss(reason, io.now())),
     })
 }
@@ -232,7 +233,7 @@ enum Changed {
 /// lease has passed. If it gives up, the key was not changed.
 async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed, GiveUp> {
     // What the key must hold, and whether that is ours; else a loser has written it.
-    let (mut expected, mut is_ours) = (own.lease.value.to_vec(), true);
+    let (mut expected, mut is_ours, mut losers) = (own.lease.value.to_vec(), true, None);
     let (mut looked_again, mut rewritten) = (false, 0);
     // As often it may hold something else that is ours.
     for _ in 0..2 * LOOKS {
@@ -256,8 +257,12 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
         if found.as_ref() != Some(&expected) {
             is_ours = match Ownership::judge(&own.lease, Protocol::Watched, found.as_deref(), io.now()) {
                 Ownership::Ours => true,
-                Ownership::Unproven if own.is_in_doubt() => {
+                Ownership::Unproven | Ownership::Overwritten(_) if own.is_in_doubt() => {
                     return Ok(Changed::NotOurs(LossReason::Taken(LockState::of_value(found.as_deref()))));
+                }
+                Ownership::Overwritten(state) => {
+                    losers = Some(state);
+                    false
                 }
                 Ownership::Unproven => false,
                 Ownership::Lost(reason) => return Ok(Changed::NotOurs(reason)),
@@ -266,7 +271,12 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
             continue;
         }
         match io.send(exec).await {
-            Reply::Executed(Some(count)) => return Ok(Changed::Done { ours: is_ours, count }),
+            Reply::Executed(Some(count)) => {
+                if let Some(state) = losers.filter(|_| !is_ours && change != Change::Count) {
+                    io.note(Note::WasOverwritten(state));
+                }
+                return Ok(Changed::Done { ours: is_ours, count });
+            }
             // The key was written since. Our value may be there again, as after EXPIRE.
             Reply::Executed(None) if rewritten + 1 < LOOKS => rewritten += 1,
             Reply::Executed(None) => break,
@@ -355,23 +365,35 @@ impl Owned {
     }
 
     fn not_extended(&self, reason: LossReason, now: Now) -> Extension {
-        Extension::Lost { reason: self.loss(reason, now), overwrote: None }
+        Extension::Lost(self.loss(reason, now))
     }
 
     /// Judges what GETSET has replaced.
-    fn swapped(&self, new: Lease, found: Option<&[u8]>, now: Now) -> Extension {
-        match self.judge(found, now) {
+    fn swapped(&self, io: &Io, new: Lease, found: Option<&[u8]>) -> Extension {
+        let now = io.now();
+        match self.replaced(io, found) {
             Ownership::Ours => self.extended(new, true),
             // Another client may have had the lock since, and released it.
             Ownership::Lost(LossReason::Gone) if self.lease.has_passed(now) => {
                 self.not_extended(LossReason::Gone, now)
             }
             // Cleared in between, and not acquired by another client since: it is ours anew (I1).
-            Ownership::Unproven | Ownership::Lost(LossReason::Gone) => self.extended(new, false),
-            Ownership::Lost(reason) => {
-                Extension::Lost { reason, overwrote: Some(LockState::of_value(found)) }
+            Ownership::Unproven | Ownership::Overwritten(_) | Ownership::Lost(LossReason::Gone) => {
+                self.extended(new, false)
             }
+            Ownership::Lost(reason) => Extension::Lost(reason),
         }
+    }
+
+    /// Judges what GETSET has replaced, and notes whose value that was if it was another's.
+    fn replaced(&self, io: &Io, found: Option<&[u8]>) -> Ownership {
+        let judged = self.judge(found, io.now());
+        match &judged {
+            Ownership::Overwritten(state) => io.note(Note::WasOverwritten(state.clone())),
+            Ownership::Lost(LossReason::Taken(state)) => io.note(Note::ValueOverwritten(state.clone())),
+            Ownership::Ours | Ownership::Unproven | Ownership::Lost(_) => {}
+        }
+        judged
     }
 
     /// Judges what the key holds after the reply to the command that changes it was lost. Our new bytes there show that it was carried out;
@@ -388,7 +410,7 @@ impl Owned {
             return self.extended(new, own);
         }
         match holds.as_ref().map(|holds| self.judge(holds.as_deref(), now)) {
-            Ok(Ownership::Lost(reason)) if !is_new => Extension::Lost { reason, overwrote: None },
+            Ok(Ownership::Lost(reason)) if !is_new => Extension::Lost(reason),
             _ => Extension::Unknown { lease: new, proves: own },
         }
     }

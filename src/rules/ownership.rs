@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::lease::{Lease, Wrote};
+use super::lease::{End, Lease, Wrote};
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
 use crate::values::value::{self, Expiry, LockState};
@@ -37,9 +37,11 @@ impl fmt::Display for LossReason {
 pub(crate) enum Ownership {
     /// Our own bytes, which name this holder and no other (I2): no other client has had the lock until they were read.
     Ours,
-    /// The value of a loser: a client that saw no living holder just before our value was written, and whose GETSET has replaced it. Or our own
-    /// bytes by a GETSET whose reply was lost, which may have come late. By the clocks the lock is ours; nothing proves it.
+    /// Our own bytes by a GETSET whose reply was lost, which may have come late. By the clocks the lock is ours; nothing proves it.
     Unproven,
+    /// The value of a loser: a client that saw no living holder just before ours was written, and whose GETSET has replaced it. The lock is
+    /// ours; nothing proves it.
+    Overwritten(LockState),
     Lost(LossReason),
 }
 
@@ -59,10 +61,13 @@ impl Ownership {
                 matches!(&state, LockState::Until(Expiry(until)) if *until >= now.wall)
             }
         };
-        let is_unproven = match wrote {
-            Wrote::Unproven => !lease.has_passed(now),
-            _ => may_be_a_losers && lease.may_be_overwritten(now),
-        };
-        if is_unproven { Ownership::Unproven } else { Ownership::Lost(LossReason::Taken(state)) }
+        let lasts = |end: Option<End>| end.is_some_and(|end| !end.has_passed(now));
+        if wrote == Wrote::Unproven && lasts(lease.end) {
+            Ownership::Unproven
+        } else if may_be_a_losers && lasts(lease.overwritten_until()) {
+            Ownership::Overwritten(state)
+        } else {
+            Ownership::Lost(LossReason::Taken(state))
+        }
     }
 }

@@ -322,7 +322,7 @@ impl Interpreter {
         }
         if let Some(verifying) = &mut client.verifying {
             let step = verifying.resume(reply, now);
-            return Ok(client.shown_verification(step));
+            return Ok(client.shown_verification(step, now));
         }
         if let Some(counting) = &mut client.counting {
             let step = counting.resume(reply, now);

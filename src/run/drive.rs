@@ -4,6 +4,7 @@
 use std::mem;
 
 use super::Engine;
+use super::outbox::{LateReport, Outbox};
 use super::session::{self, Session};
 use crate::net::{NoConnection, NodeId, Trip};
 use crate::rules::task::{Plan, Task};
@@ -72,14 +73,17 @@ impl<'a, T> Job<'a, T> {
         };
     }
 
-    /// Returns what came of a task that was driven, once.
-    pub(super) fn outcome(&mut self) -> Result<T, GiveUp> {
+    /// Returns what came of a task that was driven, once. What happened on the way is reported later.
+    pub(super) fn outcome(&mut self, outbox: &Outbox) -> Result<T, GiveUp> {
+        for (_, note) in self.task.io().take_notes() {
+            outbox.push(LateReport::Note(self.key.clone(), note));
+        }
         let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
         step.outcome().unwrap_or_else(|_| unreachable!("it was driven"))
     }
 
-    pub(super) fn end(mut self) -> (Result<T, GiveUp>, Session<'a>) {
-        (self.outcome(), self.session)
+    pub(super) fn end(mut self, outbox: &Outbox) -> (Result<T, GiveUp>, Session<'a>) {
+        (self.outcome(outbox), self.session)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::drive::Job;
-use super::outbox::{LateReport, Outbox};
+use super::outbox::Outbox;
 use super::release::{HeldLock, Later, Releasing};
 use super::{Delivery, Engine};
 use crate::report::error::Error;
@@ -187,15 +187,9 @@ impl Engine {
 }
 
 fn left_to_expire(job: &mut Job<'_, Extension>, outbox: &Outbox) -> Result<Left, Error> {
-    let key = job.key;
-    let reason = match job.outcome() {
-        Ok(Extension::Extended { .. }) => return Ok(None),
-        Ok(Extension::Lost { reason, overwrote }) => {
-            if let Some(winner) = overwrote {
-                outbox.push(LateReport::Overwritten(key.clone(), winner));
-            }
-            return Ok(Some(Release::Lost(reason)));
-        }
+    let reason = match job.outcome(outbox) {
+        Ok(Extension::Extended(_)) => return Ok(None),
+        Ok(Extension::Lost(reason)) => return Ok(Some(Release::Lost(reason))),
         Ok(Extension::Unknown { .. }) => GiveUp::Unknown,
         Err(reason) => reason,
     };

@@ -27,6 +27,8 @@ pub(crate) struct Hold {
     pub(crate) acquired: Now,
     /// How the keeper knows it; 0 if it does not.
     pub(crate) kept_as: AtomicU64,
+    /// True if the keeper extends its lease, or looks for a loss; else it looks once at most.
+    pub(crate) is_kept: AtomicBool,
     /// True if its guard is gone.
     pub(crate) is_dropped: AtomicBool,
     observer: EventSink,
@@ -43,6 +45,8 @@ pub(crate) struct Hold {
 pub(crate) struct Own {
     pub(crate) lease: Lease,
     pub(crate) token: Option<u64>,
+    /// When the lock was acquired, or extended after its lease, when others may have seen that it could be acquired.
+    pub(crate) since: Uptime,
     /// When the server last said that the lock is held.
     pub(crate) asked: Uptime,
     /// When it could last not be asked, if that has not worked since.
@@ -103,9 +107,17 @@ impl Hold {
             protocol,
             acquired,
             kept_as: AtomicU64::new(0),
+            is_kept: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
             observer,
-            own: Mutex::new(Own { lease, token: None, asked: acquired.uptime, failed: None, over: false }),
+            own: Mutex::new(Own {
+                lease,
+                token: None,
+                since: acquired.uptime,
+                asked: acquired.uptime,
+                failed: None,
+                over: false,
+            }),
             status: Mutex::new(status),
             changes,
         }

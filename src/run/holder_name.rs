@@ -23,14 +23,14 @@ const NEEDED: Version = Version::new(2, 0, 0);
 /// What a failure means.
 const ADVICE: &str = "the lock is held all the same, but others may not see by whom";
 
+/// A hold, the value that its holder's name is written behind, and for how long.
+pub(super) type Named<'a> = (&'a Arc<Hold>, ValueBytes, Option<Duration>);
+
 impl Engine {
     /// Writes the names of holders behind their values, in one trip, if they have a name. Reports for which that failed.
-    pub(super) fn write_names<'a>(
-        &self,
-        holds: impl Iterator<Item = (&'a Arc<Hold>, ValueBytes, Option<Duration>)>,
-    ) {
+    pub(super) fn write_names<'a>(&self, holds: impl Iterator<Item = Named<'a>>) {
         let Some(name) = self.holder_name.as_deref() else { return };
-        let request = |(hold, value, lease): (&'a Arc<Hold>, ValueBytes, Option<Duration>)| {
+        let request = |(hold, value, lease): Named<'a>| {
             let command = Command::HolderName(HolderName::write(name, &value, lease?));
             Some((hold, Request::at_any_time(command)))
         };

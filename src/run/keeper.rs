@@ -9,7 +9,7 @@ use super::outbox::Outbox;
 use super::owner::Locked;
 use super::{Engine, for_each_engine};
 use crate::net::NodeId;
-use crate::rules::keeping::{self, Due, Progress};
+use crate::rules::keeping::{self, Due, Next, Progress};
 use crate::run::hold::{Hold, Own};
 use crate::values::clock::{self, Now, Uptime};
 
@@ -31,23 +31,34 @@ pub(super) fn work(due: Vec<(u64, Kept)>) {
 }
 
 impl Engine {
-    /// Has the keeper work on a lock that has just been acquired, if its options say so.
+    /// Has the keeper work on a lock that has just been acquired, if its options say so; or look at it once, if gems use the server.
     pub(super) fn keep_by_options(self: &Arc<Self>, hold: &Arc<Hold>) {
         if hold.options.auto_extend.is_some() {
             self.keep_from_now_on(hold);
+        } else if self.gems.were_seen(hold.acquired.uptime) {
+            self.schedule_first(hold, &hold.own());
+            hold.report();
         }
     }
 
     /// Has the keeper work on a lock, if it does not do so yet.
     pub(super) fn keep_from_now_on(self: &Arc<Self>, hold: &Arc<Hold>) {
         let own = hold.own();
-        if hold.kept_as.load(Ordering::Relaxed) == 0 && !own.over {
-            let id = self.keeper.new_id();
-            hold.kept_as.store(id, Ordering::Relaxed);
-            self.schedule(id, hold, &own);
+        if !hold.is_kept.swap(true, Ordering::Relaxed) {
+            self.schedule_first(hold, &own);
         }
         drop(own);
         hold.report();
+    }
+
+    fn schedule_first(self: &Arc<Self>, hold: &Arc<Hold>, own: &Own) {
+        if own.over {
+            return;
+        }
+        if hold.kept_as.load(Ordering::Relaxed) == 0 {
+            hold.kept_as.store(self.keeper.new_id(), Ordering::Relaxed);
+        }
+        self.reschedule(hold, own);
     }
 
     /// Looks again when something is due for a lock. The hold reports a failure later, when nothing is locked.
@@ -68,15 +79,15 @@ impl Engine {
 
     fn schedule(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, own: &Own) {
         match keeping::next(&hold.options, progress(hold, own, clock::now())) {
-            Some((due, _)) if hold.is_held() => self.schedule_at(id, hold, due),
+            Some(Next { at, slack, .. }) if hold.is_held() => self.schedule_at(id, hold, at, slack),
             _ => self.keeper.remove(id),
         }
     }
 
-    fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, due: Uptime) {
+    fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, at: Uptime, slack: Duration) {
         let node = self.backend.node_of(&hold.key);
         let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold), node };
-        let added = self.keeper.add(id, node, due, keeping::slack(&hold.options), kept);
+        let added = self.keeper.add(id, node, at, slack, kept);
         hold.note_kept(added.map_err(|(error, _)| error));
     }
 
@@ -87,7 +98,7 @@ impl Engine {
         for (id, Kept { hold, node, .. }) in due {
             // A node that hangs holds up no key that it has no longer.
             if self.backend.node_of(&hold.key) != *node {
-                self.schedule_at(*id, hold, clock::uptime());
+                self.schedule_at(*id, hold, clock::uptime(), Duration::ZERO);
                 continue;
             }
             match self.due(*id, hold) {
@@ -111,11 +122,11 @@ impl Engine {
         let mut to_verify: Vec<Locked<'_>> =
             to_verify.into_iter().filter_map(|(id, hold)| Some(self.due(id, hold)?.0)).collect();
         // A failure is tried again, and a loss is reported by the hold.
-        let _ = self.verify_locked(&mut to_verify, &outbox);
-        for Locked { hold, own } in to_verify {
-            self.reschedule(hold, &own);
+        let verified = self.verify_locked(&mut to_verify, &outbox);
+        for Locked { hold, own } in &to_verify {
+            self.reschedule(hold, own);
         }
-        outbox.flush(&self.observer);
+        self.end_verifications(to_verify, &outbox, &verified);
         for (_, kept) in due {
             kept.hold.report();
         }
@@ -125,15 +136,15 @@ impl Engine {
     fn due<'a>(self: &Arc<Self>, id: u64, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, bool)> {
         let now = clock::now();
         let Some(own) = hold.try_own() else {
-            self.schedule_at(id, hold, now.uptime.after(BUSY));
+            self.schedule_at(id, hold, now.uptime.after(BUSY), Duration::ZERO);
             return None;
         };
         if own.over || !hold.is_held() {
             return None;
         }
-        let (at, due) = keeping::next(&hold.options, progress(hold, &own, now))?;
-        if at > now.uptime.after(keeping::slack(&hold.options)) {
-            self.schedule_at(id, hold, at);
+        let Next { at, due, slack } = keeping::next(&hold.options, progress(hold, &own, now))?;
+        if at > now.uptime.after(slack) {
+            self.schedule_at(id, hold, at, slack);
             return None;
         }
         match due {
@@ -157,7 +168,10 @@ impl Engine {
 
 fn progress(hold: &Hold, own: &Own, now: Now) -> Progress {
     Progress {
+        is_kept: hold.is_kept.load(Ordering::Relaxed),
+        is_new: own.lease.end.is_some() && keeping::is_new(own.since, own.asked, now.uptime),
         acquired: hold.acquired.uptime,
+        since: own.since,
         began: own.lease.began,
         // By the clock that allows less.
         end: own.lease.end.map(|end| now.uptime.after(end.remaining(now))),

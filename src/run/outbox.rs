@@ -6,16 +6,16 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::net::{Incident, TransportError};
 use crate::report::sink::EventSink;
+use crate::rules::acquire::Note;
 use crate::values::key::Key;
-use crate::values::value::LockState;
 
 #[derive(Debug)]
 pub(super) enum LateReport {
     ReplyLost(Key, &'static str, TransportError),
     CarriedOutLate(Key, &'static str),
     ConnectionStuck,
-    /// Another client's value was overwritten.
-    Overwritten(Key, LockState),
+    /// What the rules of a holder have noted.
+    Note(Key, Note),
 }
 
 impl From<Incident<'_>> for LateReport {
@@ -45,7 +45,7 @@ impl Outbox {
                     observer.incident(&Incident::CarriedOutLate { key: &key, command });
                 }
                 LateReport::ConnectionStuck => observer.incident(&Incident::ConnectionStuck),
-                LateReport::Overwritten(key, winner) => observer.value_overwritten(&key, &winner),
+                LateReport::Note(key, note) => observer.overwritten(&key, &note),
             }
         }
     }

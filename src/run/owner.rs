@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::Engine;
 use super::drive::Job;
-use super::outbox::{LateReport, Outbox};
+use super::holder_name::Named;
+use super::outbox::Outbox;
 use super::session::Session;
 use crate::report::error::Error;
 use crate::report::event::Event;
@@ -47,7 +48,7 @@ impl Engine {
         }
         self.drive(&mut jobs, Option::as_mut, now);
         let end = |(locked, job): (&mut Locked<'h>, Option<Job<'_, T>>)| {
-            end(locked.hold, &mut locked.own, job.map(Job::end))
+            end(locked.hold, &mut locked.own, job.map(|job| job.end(outbox)))
         };
         locked.iter_mut().zip(jobs).map(end).collect()
     }
@@ -83,14 +84,12 @@ impl Engine {
     ) {
         let mut holds = Vec::with_capacity(locked.len());
         let mut to_name = Vec::new();
-        let now = clock::now();
-        for (Locked { hold, own }, extended) in locked.into_iter().zip(extended) {
-            self.reschedule(hold, &own);
-            if named && self.holder_name.is_some() && extended.is_ok() {
-                let rest = own.lease.end.map(|end| end.remaining(now));
-                to_name.push((hold, own.lease.value, rest));
+        for (locked, extended) in locked.into_iter().zip(extended) {
+            self.reschedule(locked.hold, &locked.own);
+            if named && extended.is_ok() {
+                to_name.extend(self.to_name(&locked));
             }
-            holds.push(hold);
+            holds.push(locked.hold);
         }
         outbox.flush(&self.observer);
         for (hold, extended) in holds.iter().zip(extended) {
@@ -121,7 +120,7 @@ impl Engine {
             Some(Task::begin(now, async move |io| owned::extend(io, own, new).await))
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| match ended {
-            Some((outcome, session)) => Self::end_extension(hold, own, outcome, session, outbox),
+            Some((outcome, session)) => Self::end_extension(hold, own, outcome, session),
             None => Err(Self::loss_of(hold)),
         };
         self.on_each(locked, outbox, begin, end)
@@ -149,11 +148,13 @@ impl Engine {
         own: &mut Own,
         outcome: Result<Extension, GiveUp>,
         session: Session<'_>,
-        outbox: &Outbox,
     ) -> Result<bool, Error> {
         let now = clock::now();
         let reason = match outcome {
             Ok(Extension::Extended(lease)) => {
+                if own.lease.has_passed(now) {
+                    own.since = now.uptime;
+                }
                 own.lease = lease;
                 (own.asked, own.failed) = (now.uptime, None);
                 hold.rely_until(own.lease.end);
@@ -161,12 +162,7 @@ impl Engine {
                 let lost = hold.lost(now).map(|reason| Self::lost(hold, reason, now));
                 return lost.map_or(Ok(own.lease.proven), Err);
             }
-            Ok(Extension::Lost { reason, overwrote }) => {
-                if let Some(winner) = overwrote {
-                    outbox.push(LateReport::Overwritten(hold.key.clone(), winner));
-                }
-                return Err(Self::lose(hold, reason));
-            }
+            Ok(Extension::Lost(reason)) => return Err(Self::lose(hold, reason)),
             Ok(Extension::Unknown { lease, proves }) => {
                 own.lease.may_have_become(&lease, proves, now);
                 GiveUp::Unknown
@@ -183,34 +179,67 @@ impl Engine {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
         let verified = self.verify_locked(&mut locked, &outbox);
-        drop(locked);
-        self.report_all(holds, &outbox);
-        verified
+        self.end_verifications(locked, &outbox, &verified);
+        verified.into_iter().map(|verified| verified.map(drop)).collect()
     }
 
-    pub(super) fn verify_locked(&self, locked: &mut [Locked<'_>], outbox: &Outbox) -> Vec<Result<(), Error>> {
+    /// Returns of each whether its value was written again.
+    pub(super) fn verify_locked(
+        &self,
+        locked: &mut [Locked<'_>],
+        outbox: &Outbox,
+    ) -> Vec<Result<bool, Error>> {
         let begin = |hold: &Hold, own: &Own, now| {
-            let own = owned(hold, &own.lease);
-            Some(Task::begin(now, async move |io| owned::verify(io, own).await))
+            let (own, nonce) = (owned(hold, &own.lease), self.identity.next_nonce());
+            Some(Task::begin(now, async move |io| owned::verify(io, own, nonce).await))
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| {
             let Some((outcome, session)) = ended else { unreachable!("each is asked for") };
-            let now = clock::uptime();
+            let now = clock::now();
+            let value = own.lease.value;
             match outcome {
-                Ok(verification) => {
-                    (own.asked, own.failed) = (now, None);
-                    match verification {
-                        Verification::Held { .. } | Verification::Overwritten => Ok(()),
-                        Verification::Lost(reason) => Err(Self::lose(hold, reason)),
-                    }
+                Ok(Verification::Held { .. }) => {}
+                Ok(Verification::Overwritten(Ok(Extension::Extended(lease)))) => own.lease = lease,
+                Ok(Verification::Overwritten(Ok(Extension::Unknown { lease, proves }))) => {
+                    own.lease.may_have_become(&lease, proves, now);
+                }
+                Ok(Verification::Lost(reason) | Verification::Overwritten(Ok(Extension::Lost(reason)))) => {
+                    return Err(Self::lose(hold, reason));
+                }
+                // It is held, and tried again.
+                Ok(Verification::Overwritten(Err(_))) => {
+                    own.failed = Some(now.uptime);
+                    return Ok(false);
                 }
                 Err(reason) => {
-                    own.failed = Some(now);
-                    Err(session.error(reason, "ask again"))
+                    own.failed = Some(now.uptime);
+                    return Err(session.error(reason, "ask again"));
                 }
             }
+            (own.asked, own.failed) = (now.uptime, None);
+            Ok(own.lease.value != value)
         };
         self.on_each(locked, outbox, begin, end)
+    }
+
+    /// Unlocks holds that were asked for, reports what has happened, and writes the holder's name again beside a value that was.
+    pub(super) fn end_verifications(
+        &self,
+        locked: Vec<Locked<'_>>,
+        outbox: &Outbox,
+        verified: &[Result<bool, Error>],
+    ) {
+        let again = locked.iter().zip(verified).filter(|(_, verified)| matches!(verified, Ok(true)));
+        let to_name: Vec<_> = again.filter_map(|(locked, _)| self.to_name(locked)).collect();
+        let holds: Vec<&Arc<Hold>> = locked.into_iter().map(|locked| locked.hold).collect();
+        self.write_names(to_name.into_iter());
+        self.report_all(&holds, outbox);
+    }
+
+    /// Returns what the holder's name is written beside, if there is one.
+    fn to_name<'h>(&self, Locked { hold, own }: &Locked<'h>) -> Option<Named<'h>> {
+        self.holder_name.as_ref()?;
+        Some((hold, own.lease.value, own.lease.end.map(|end| end.remaining(clock::now()))))
     }
 
     /// Takes a fencing token for each of these holds that has none, and returns all.

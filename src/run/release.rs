@@ -3,7 +3,7 @@
 
 use super::drive::Job;
 use super::notifications::Passed;
-use super::outbox::{LateReport, Outbox};
+use super::outbox::Outbox;
 use super::session::Session;
 use super::unfinished::Earlier;
 use super::{Delivery, Engine};
@@ -159,15 +159,10 @@ impl Engine {
     ) -> Result<Release, Error> {
         let Releasing { options, own, earlier, holder, turn, next, job } = release;
         let Some(holder) = holder.take() else { unreachable!("it ends once") };
-        let (key, outcome) = (job.key, job.outcome());
+        let (key, outcome) = (job.key, job.outcome(&later.outbox));
         let taken = job.session.taken.take().map(|taken| *taken);
         let (outcome, lease, in_doubt) = match outcome {
-            Ok(HandedOver { release, next, in_doubt, overwrote }) => {
-                if let Some(winner) = overwrote {
-                    later.outbox.push(LateReport::Overwritten(key.clone(), winner));
-                }
-                (release, next, in_doubt)
-            }
+            Ok(HandedOver { release, next, in_doubt }) => (release, next, in_doubt),
             Err(reason) => (Err(reason), None, false),
         };
         let (outcome, holder) = match outcome {

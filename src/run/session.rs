@@ -261,7 +261,12 @@ impl<'a> Session<'a> {
     ) -> Reply {
         self.unanswered_last = matches!(carried, Err(Failure::Lost(_) | Failure::NoConnection { .. }));
         let (reply, failure) = match carried {
-            Ok(reply) => return reply,
+            Ok(reply) => {
+                if let Reply::Bulk(Some(found)) = &reply {
+                    self.engine.gems.note(found);
+                }
+                return reply;
+            }
             Err(Failure::TooLate) => return Reply::TooLate,
             Err(Failure::TooOld(version)) => {
                 (Reply::Refused(WhyRefused::Command), LastFailure::TooOld { version, protocol: needs })

@@ -49,7 +49,7 @@ fn acquires_and_releases(rights: &str, expected: Release) -> Outcome {
     let lock = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?;
     let held = lock.lock()?;
     assert_eq!(release(held)?, expected, "{rights}");
-    let () = direct.set(KEY, "1532000016.5")?;
+    let () = direct.set(KEY, "1532000016.5000000000000001")?;
     let held = lock.lock()?;
     assert_eq!(release(held)?, expected, "after a takeover, {rights}");
     assert!(!direct.exists::<_, bool>(KEY)?);
@@ -128,7 +128,7 @@ fn keys_that_are_asked_for_together_get_ttl() -> Outcome {
     for expired in 0..2 {
         let locker = opened(&server.url())?;
         let keys = ["locks:a", "locks:b"];
-        let () = direct.set(keys[expired], "1532000016.5")?;
+        let () = direct.set(keys[expired], "1532000016.5000000000000001")?;
         let held = MultiLock::new(&locker, keys, expiring().protocol(Protocol::Auto))?.lock()?;
         let protocols: Vec<Protocol> = held.guards().iter().map(LockGuard::protocol).collect();
         assert_eq!(protocols, [Protocol::Ttl; 2], "{expired}");

@@ -46,7 +46,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     };
     let mut cases = Vec::new();
 
-    key.set("1895000000.5");
+    key.set("1895000000.5000000000000001");
     cases.push(("held", lock(expiring()).lock().unwrap_err(), "contention, transient"));
     key.delete();
 
@@ -227,7 +227,7 @@ fn a_long_refusal_is_cut() -> Outcome {
     ] {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("long-refusal");
-        key.set("1532000016.5");
+        key.set("1532000016.5000000000000001");
         let text: &'static str = format!("-{begins} {}\r\n", "\u{200b}\"x".repeat(40_000)).leak();
         for _ in 0..40 {
             scenario.proxy.next(command, Fault::Say(text));

@@ -87,7 +87,7 @@ fn what_is_found_at_a_key() -> Outcome {
     let released = "Released";
     for (found, expected) in [
         (None, &["Acquired", released][..]),
-        (Some("1532000016.5"), &["TakenOver", "Acquired", released][..]),
+        (Some("1532000016.5000000000000001"), &["TakenOver", "Acquired", released][..]),
         (Some(FOREIGN), &["AcquireFailed"][..]),
         // Reported once, however often the key is read.
         (Some("1"), &["NeverExpires", "AcquireFailed"][..]),

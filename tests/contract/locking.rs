@@ -109,9 +109,9 @@ fn a_drop_after_expiry_does_not_delete_the_key(target: &Target) -> Outcome {
     let key = target.key("late-drop");
     let held = target.lock(&key, LockOptions::expiring_after(millis(50)).timeout(LONG)).lock()?;
     thread::sleep(millis(60));
-    key.set("1895000000.5");
+    key.set("1895000000.5000000000000001");
     drop(held);
-    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    assert_eq!(key.value().as_deref(), Some("1895000000.5000000000000001"));
     Ok(())
 }
 

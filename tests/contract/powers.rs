@@ -329,13 +329,13 @@ fn a_loss_is_noticed_and_acted_upon(target: &Target) -> Outcome {
         held.on_loss(move |reason| sender.send(reason).unwrap());
         let signal = held.loss_signal();
         assert!(!signal.is_lost() && signal.is_held() && signal.reason().is_none());
-        key.set(FOREIGN);
+        key.set(ANOTHERS);
         assert!(signal.wait_timeout(LONG), "the keeper looks");
         assert!(matches!(losses.recv_timeout(LONG)?, LossReason::Taken(_)));
         assert!(token.is_cancelled());
         assert!(matches!(held.ensure_held(), Err(Error::Lost { .. })));
         assert_eq!(release(held)?, Release::Lost);
-        assert_eq!(key.value().as_deref(), Some(FOREIGN));
+        assert_eq!(key.value().as_deref(), Some(ANOTHERS));
         key.delete();
     }
     Ok(())

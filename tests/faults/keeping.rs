@@ -13,7 +13,7 @@ use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, LossReason, Protoco
 use crate::servers::Fault;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
-use crate::support::scenario::{FOREIGN, Scenario, assert_nothing_sent_twice, opened, patient};
+use crate::support::scenario::{ANOTHERS, Scenario, assert_nothing_sent_twice, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, tests};
 
@@ -285,7 +285,7 @@ fn locks_of_one_trip_fail_and_succeed_by_themselves() -> Outcome {
             .iter()
             .map(|key| target.lock_through(&locker, key, KEPT).lock())
             .collect::<Result<_, _>>()?;
-        keys[1].set(FOREIGN);
+        keys[1].set(ANOTHERS);
         keys[2].delete();
         keys[3].delete();
         let () = redis::cmd("LPUSH").arg(keys[3].key.as_bytes()).arg("a").query(&mut target.connection())?;
@@ -300,7 +300,7 @@ fn locks_of_one_trip_fail_and_succeed_by_themselves() -> Outcome {
         assert!(matches!(held[1].loss_signal().reason(), Some(LossReason::Taken(_))));
         assert_eq!(held[2].loss_signal().reason(), Some(LossReason::Gone));
         let released: Vec<_> = held.into_iter().map(LockGuard::release).collect();
-        assert_eq!(keys[1].value().as_deref(), Some(FOREIGN));
+        assert_eq!(keys[1].value().as_deref(), Some(ANOTHERS));
         for n in [0, 4, 5] {
             assert!(released[n].is_ok() && keys[n].value().is_none(), "{:?}", released[n]);
         }

@@ -202,7 +202,7 @@ fn the_reply_to_setnx_is_lost(load: Load) -> Outcome {
 fn the_reply_to_getset_is_lost(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
-    key.set("1532000016.5");
+    key.set("1532000016.5000000000000001");
     scenario.proxy.next("GETSET", Fault::CutAfter);
     let error = scenario
         .lock(&key, expiring().timeout(millis(50)))
@@ -274,7 +274,7 @@ fn a_late_reply_on_a_plain_pool_reaches_no_other_command(load: Load) -> Outcome 
 /// The grant of one lock arrives after its caller has given up. The next command, for a lock that another client holds, must not get it.
 fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
     let (late, taken) = (scenario.target.key("late"), scenario.target.key("taken"));
-    taken.set("1895000000.5");
+    taken.set("1895000000.5000000000000001");
     let late_lock = Lock::new(locker, &late.key, LockOptions::without_expiration())?;
     let taken_lock = Lock::new(locker, &taken.key, expiring())?;
     for round in 1..=2 {
@@ -302,7 +302,7 @@ fn garbage_on_a_plain_pool(load: Load) -> Outcome {
 
 fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
     let key = scenario.target.key("garbage");
-    key.set("1895000000.5");
+    key.set("1895000000.5000000000000001");
     let lock = Lock::new(locker, &key.key, LockOptions::without_expiration().timeout(Duration::ZERO))?;
     // The second line would be taken for a grant if the connection were read again.
     scenario.proxy.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
@@ -323,14 +323,14 @@ fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
     );
     assert_says(&error, &key, &["GET failed", "check the server and the network"]);
     assert!(!error.to_string().contains('\n'), "{error}");
-    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    assert_eq!(key.value().as_deref(), Some("1895000000.5000000000000001"));
     Ok(())
 }
 
 fn replies_that_are_too_slow_together(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("slow");
-    key.set("1895000000.5");
+    key.set("1895000000.5000000000000001");
     let locker = scenario.open(Locker::builder(&scenario.proxy.url())?.command_timeout(millis(1000)));
     let lock = Lock::new(&locker, &key.key, expiring())?;
     until("connected", || lock.state().is_ok());

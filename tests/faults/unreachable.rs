@@ -116,7 +116,7 @@ fn a_server_that_loses_every_reply_is_given_up() -> Outcome {
             let locker = builder.command_timeout(command_timeout).retry_for(SHORT).build()?;
             let lock = Lock::new(&locker, &key.key, options)?;
             if held {
-                key.set("1895000000.5");
+                key.set("1895000000.5000000000000001");
             } else {
                 scenario.proxy.next("SETNX", fault.clone());
             }

@@ -13,7 +13,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::Searches;
 use crate::values::options::Protocol;
-use run::{Conditions, Run};
+use run::{Conditions, Gems, Run};
 
 const WITHIN_THE_GUARD: Conditions = Conditions {
     protocols: [Protocol::Classic; 3],
@@ -22,7 +22,9 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     clears: false,
     delay: 300,
     waits: false,
-    gems: false,
+    gems: Gems::None,
+    reliable: false,
+    late: 0,
     touches: false,
     outages: false,
 };
@@ -36,6 +38,7 @@ struct Totals {
     tokens: usize,
     handed_over: u64,
     again: u64,
+    overwritten: u64,
 }
 
 /// Searches `runs` runs. Returns how much happened, or an error with the fewest steps to an overlap.
@@ -44,7 +47,11 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
     let config =
         Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
     // Mostly no time between two steps, sometimes a little, sometimes as long as a lease.
-    let (at_once, most) = if conditions.outages { (60, 400) } else { (6, 200) };
+    let (at_once, most) = match conditions {
+        Conditions { outages: true, .. } => (60, 400),
+        Conditions { late: 1.., .. } => (6, 400),
+        _ => (6, 200),
+    };
     let pause = prop_oneof![at_once => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
     let steps = prop::collection::vec((0..3_usize, any::<u8>(), pause), 1..most);
     TestRunner::new(config)
@@ -56,7 +63,8 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
                 broken.unwrap_or_default(),
                 Run::log(conditions, &steps)
             );
-            let Totals { grants, extensions, certified, tokens, handed_over, again } = totals.get();
+            let Totals { grants, extensions, certified, tokens, handed_over, again, overwritten } =
+                totals.get();
             totals.set(Totals {
                 grants: grants + run.grants,
                 extensions: extensions + run.extensions,
@@ -64,6 +72,7 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
                 tokens: tokens + run.tokens.len(),
                 handed_over: handed_over + run.handed_over,
                 again: again + run.again,
+                overwritten: overwritten + run.overwritten,
             });
             Ok(())
         })
@@ -159,7 +168,7 @@ fn a_release_that_is_tried_again_ends_no_other_holders_lock() {
 fn beside_newer_gems_ttl_lets_in_one_at_a_time() {
     for (skew, delay, waits) in [(5000, 300, false), (300, 4000, false), (4500, 300, true), (0, 2500, true)] {
         let protocols = [Protocol::Ttl; 3];
-        let conditions = Conditions { protocols, skew, delay, waits, gems: true, ..WITHIN_THE_GUARD };
+        let conditions = Conditions { protocols, skew, delay, waits, gems: Gems::Newer, ..WITHIN_THE_GUARD };
         for expirations in [[1500; 3], [6000, 1500, 1500]] {
             let conditions = Conditions { expirations, ..conditions };
             let totals = search(conditions, crate::runs(2000))
@@ -170,8 +179,68 @@ fn beside_newer_gems_ttl_lets_in_one_at_a_time() {
 }
 
 fn beside_newer_gems_there_are_overlaps_after_a_crash_of_watched() {
-    let conditions = Conditions { protocols: [Protocol::Watched; 3], gems: true, ..WITHIN_THE_GUARD };
+    let conditions = Conditions { protocols: [Protocol::Watched; 3], gems: Gems::Newer, ..WITHIN_THE_GUARD };
     assert!(search(conditions, 20_000).is_err());
+}
+
+/// Beside gems up to 1.4.1 with another expiration: they take up to 0.3 s from GET to GETSET.
+const BESIDE_GEMS: Conditions = Conditions {
+    expirations: [6000, 6000, 100],
+    skew: 50,
+    delay: 25,
+    gems: Gems::Classic { count: 1, looks: true },
+    reliable: true,
+    ..WITHIN_THE_GUARD
+};
+
+/// No holder whose lease lasts is told that its lock is lost, nobody else has it, and no gem's lock is ended: in Watched and Ttl whatever the
+/// gems' expirations. In Classic a client that loses a takeover cuts a gem's longer lease short.
+fn a_gem_that_overwrites_a_value_harms_nobody() {
+    let shorter = [([6000, 6000, 100], 1), ([6000; 3], 1), ([6000, 100, 100], 2), ([6000; 3], 2)];
+    let longer = [([6000, 6000, 20_000], 1), ([3000, 4000, 4000], 2)];
+    for protocol in [Protocol::Watched, Protocol::Ttl, Protocol::Classic] {
+        let longer = if protocol == Protocol::Classic { &[][..] } else { &longer };
+        for (expirations, count) in shorter.iter().chain(longer) {
+            let gems = Gems::Classic { count: *count, looks: true };
+            let protocols = [protocol; 3];
+            let conditions = Conditions { protocols, expirations: *expirations, gems, ..BESIDE_GEMS };
+            let totals = search(conditions, crate::runs(3000))
+                .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            let happened = totals.overwritten > 50 && totals.grants > 2000;
+            assert!(happened, "{conditions:?}: little happened: {totals:?}");
+        }
+    }
+}
+
+/// Requests and replies are lost, and take up to two seconds: a holder may be told so then, but no gem's lock is ended.
+fn no_gems_lock_is_ended_however_late_replies_are() {
+    for protocol in [Protocol::Watched, Protocol::Ttl] {
+        for (expirations, count) in [([6000, 6000, 100], 1), ([6000, 500, 500], 2), ([3000, 4000, 4000], 2)] {
+            let gems = Gems::Classic { count, looks: true };
+            let protocols = [protocol; 3];
+            let conditions =
+                Conditions { protocols, expirations, gems, late: 2000, reliable: false, ..BESIDE_GEMS };
+            let totals = search(conditions, crate::runs(8000))
+                .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            let happened = totals.overwritten > 20 && totals.grants > 2000;
+            assert!(happened, "{conditions:?}: little happened: {totals:?}");
+        }
+    }
+}
+
+fn a_gem_with_a_shorter_expiration_harms_those_that_do_not_look() {
+    for protocol in [Protocol::Watched, Protocol::Ttl, Protocol::Classic] {
+        let gems = Gems::Classic { count: 1, looks: false };
+        assert!(search(Conditions { protocols: [protocol; 3], gems, ..BESIDE_GEMS }, 20_000).is_err());
+    }
+}
+
+fn a_gems_lock_is_ended_if_the_key_may_be_cleared() {
+    for protocol in [Protocol::Watched, Protocol::Ttl] {
+        let conditions = Conditions { protocols: [protocol; 3], clears: true, ..BESIDE_GEMS };
+        let found = search(conditions, 20_000).expect_err("it is the price");
+        assert!(found.contains("a gem has lost the lock within its lease"), "{found}");
+    }
 }
 
 /// Another client touches the key all the time, as by EXPIRE: most transactions are not carried out, and no holder is told that its lock is lost.
@@ -213,6 +282,13 @@ fn a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks() {
 }
 
 pub(crate) const SEARCHES: &Searches = &[
+    ("a_gem_that_overwrites_a_value_harms_nobody", a_gem_that_overwrites_a_value_harms_nobody),
+    ("no_gems_lock_is_ended_however_late_replies_are", no_gems_lock_is_ended_however_late_replies_are),
+    (
+        "a_gem_with_a_shorter_expiration_harms_those_that_do_not_look",
+        a_gem_with_a_shorter_expiration_harms_those_that_do_not_look,
+    ),
+    ("a_gems_lock_is_ended_if_the_key_may_be_cleared", a_gems_lock_is_ended_if_the_key_may_be_cleared),
     ("a_touched_key_is_not_lost", a_touched_key_is_not_lost),
     (
         "a_release_that_is_tried_again_ends_no_other_holders_lock",

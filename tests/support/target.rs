@@ -20,8 +20,8 @@ const URLS: &str = "SETNX_LOCK_TEST_URLS";
 /// The protocols that tests run by in every variant. [`Protocol::Auto`] chooses among them, and runs in one variant.
 pub(crate) const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
 
-/// A time that has passed, as the value of a key.
-pub(crate) const PAST: &str = "1532000016.5";
+/// A time that has passed, as the value of a key; of a client of this library, since beside gems locks are looked at.
+pub(crate) const PAST: &str = "1532000016.5000000000000001";
 
 /// The first version with WATCH.
 const WATCH_SINCE: Version = Version::new(2, 2, 0);

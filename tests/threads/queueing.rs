@@ -144,7 +144,7 @@ fn a_waiter_of_another_mode_reads_the_key_itself() -> Outcome {
     let scenario = Scenario::new("modes")?;
     let never_takes_over = LockOptions::without_expiration().poll_interval(LONG).timeout(LONG);
     // An expired lock of a crashed holder.
-    scenario.key.set("1532000016.5");
+    scenario.key.set("1532000016.5000000000000001");
     let first = waiter(scenario.lock(never_takes_over)?);
     let held = scenario.lock(QUEUED)?.try_lock_for(LONG)?.expect("it takes over the expired lock");
     assert!(!first.is_finished());

@@ -67,7 +67,7 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
     let key = target.key("contend");
     let name = key.key.to_string();
     let lock = connected(target.lock(&key, expiring().timeout(millis(50))))?;
-    key.set("1895000000.5");
+    key.set("1895000000.5000000000000001");
     let monitor = Monitor::on(&server)?;
     assert!(matches!(lock.lock(), Err(Error::Contended { .. })));
     let commands = monitor.recorded(&server)?;
@@ -79,16 +79,16 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
     );
     assert!(!commands.is_empty() && commands.iter().all(|words| words[1] == name));
 
-    key.set("1532000016.5");
+    key.set("1532000016.5000000000000001");
     let monitor = Monitor::on(&server)?;
     lock.lock()?.release()?;
     let commands = monitor.recorded(&server)?;
     assert_eq!(names(&commands), ["SETNX", "GET", "GETSET", "DEL"]);
     assert_eq!(commands[2].len(), 3);
-    assert_ne!(commands[0][2], "1532000016.5");
+    assert_ne!(commands[0][2], "1532000016.5000000000000001");
 
     // Without an expiration a waiter sends SETNX only.
-    key.set("1532000016.5");
+    key.set("1532000016.5000000000000001");
     let lock = connected(target.lock(&key, LockOptions::without_expiration().timeout(millis(50))))?;
     let monitor = Monitor::on(&server)?;
     assert!(lock.lock().is_err());
@@ -151,7 +151,7 @@ fn a_holder_sends_what_it_does_with_its_lock() -> Outcome {
     );
 
     // With a name: it follows the command that acquires the lock.
-    key.set("1532000016.5");
+    key.set("1532000016.5000000000000001");
     let lock = connected(Lock::new(&target.locker_named("a:1")?, &key.key, expiring())?)?;
     let monitor = Monitor::on(&server)?;
     let held = lock.lock()?;
@@ -251,12 +251,12 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
         let arguments: Vec<&str> = commands[0][3..].iter().map(String::as_str).collect();
         assert_eq!(arguments, if protocol == Protocol::Ttl { vec!["PX", &ttl, "NX"] } else { Vec::new() });
 
-        key.set("1895000000.5");
+        key.set("1895000000.5000000000000001");
         let monitor = Monitor::on(&server)?;
         assert!(lock.lock().is_err());
         assert_eq!(names(&monitor.recorded(&server)?), [first, "GET"], "a waiter watches nothing");
 
-        key.set("1532000016.5");
+        key.set("1532000016.5000000000000001");
         let monitor = Monitor::on(&server)?;
         mem::forget(lock.lock()?);
         let commands = monitor.recorded(&server)?;
@@ -291,12 +291,12 @@ fn assert_auto_is(decided: Protocol, locker: &Locker, server: &RedisServer, prox
     held.release()?;
     assert_eq!(proxy.names(), [&[first], release].concat(), "a free lock");
 
-    set("1895000000.5")?;
+    set("1895000000.5000000000000001")?;
     proxy.forget();
     assert!(lock.lock().is_err());
     assert_eq!(proxy.names(), [first, "GET"], "a held lock");
 
-    set("1532000016.5")?;
+    set("1532000016.5000000000000001")?;
     proxy.forget();
     let held = lock.lock()?;
     assert_eq!(held.protocol(), decided);

@@ -126,10 +126,11 @@ fn what_another_client_wrote_is_deleted_only_if_it_lost_a_takeover() -> Outcome 
                 // The same, too late for one that lost a takeover.
                 _ => (classic_value(&held, 1050), Release::Lost),
             };
-            key.set(&other);
             if n == 6 {
+                // The key is looked at in between.
                 thread::sleep(millis(701));
             }
+            key.set(&other);
             assert_eq!(release(held)?, outcome, "{other:?}");
             assert_eq!(key.value(), (outcome == Release::Lost).then_some(other));
             key.delete();

@@ -93,6 +93,14 @@ impl Refusal {
         Self::found(RefusalKind::NotReady, text)
     }
 
+    /// Nodes that answer do not agree which of them has a slot, as when it has just moved or a node has failed.
+    pub(crate) fn of_disagreement(slot: u16) -> Self {
+        let text = format!(
+            "the nodes of the cluster do not agree which of them has slot {slot}; try again in a moment, and look at CLUSTER NODES if that lasts"
+        );
+        Self::found(RefusalKind::NotReady, text)
+    }
+
     /// The key was written each time between WATCH and EXEC, and holds the holder's value still.
     pub(crate) fn of_rewritten(times: u32) -> Self {
         let text = format!(

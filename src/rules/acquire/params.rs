@@ -64,6 +64,8 @@ pub(crate) enum Note {
     TakenOver(LockState),
     /// The attempt lost a takeover and has overwritten the winner's value, as the gem does: GETSET cannot prevent it.
     ValueOverwritten(LockState),
+    /// A loser's value was found in the place of the holder's own, and replaced or deleted.
+    WasOverwritten(LockState),
     /// The grant came after its own lease, and was not used.
     LateGrant,
     /// The key holds what never expires and cannot be taken over. Reported once for an attempt.

@@ -46,7 +46,9 @@ impl Owned {
         let found = look(io).await?;
         Ok(match self.judge(found.as_deref(), io.now()) {
             Ownership::Ours => None,
-            Ownership::Unproven => Some(LossReason::Taken(LockState::of_value(found.as_deref()))),
+            Ownership::Unproven | Ownership::Overwritten(_) => {
+                Some(LossReason::Taken(LockState::of_value(found.as_deref())))
+            }
             Ownership::Lost(reason) => Some(self.loss(reason, io.now())),
         })
     }

@@ -8,7 +8,6 @@ use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
 use crate::rules::{Change, Command, GiveUp, Reply, Request, WhyRefused};
 use crate::values::clock::Now;
-use crate::values::value::LockState;
 
 /// The outcome of handing over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,8 +18,6 @@ pub(crate) struct HandedOver {
     pub(crate) next: Option<Lease>,
     /// True if only the key can tell if the next thread has the lock: the reply was lost, and the command may still come.
     pub(crate) in_doubt: bool,
-    /// In Classic: another client's value that was overwritten, as by a loser of the classic takeover.
-    pub(crate) overwrote: Option<LockState>,
 }
 
 /// Replaces our value by that of `next`, the lease that the next thread is to have. Both leases have an end, and the protocol is the same: Classic
@@ -79,7 +76,7 @@ async fn by_getset(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOv
     let before = end.min(until).min(End::of(io.now(), GETSET_TIME_LIMIT));
     let request = Request::before(before, Command::GetSet(lease.value));
     Ok(Some(match io.send(request).await {
-        Reply::Bulk(replaced) => own.replaced_by_next(lease, replaced.as_deref(), io.now()),
+        Reply::Bulk(replaced) => own.replaced_by_next(io, lease, replaced.as_deref()),
         Reply::Unsent if end.has_passed(io.now()) => to_nobody(Release::Lost(LossReason::Expired)),
         Reply::Refused(WhyRefused::NoLock) => return Err(GiveUp::Refused),
         Reply::Refused(_) | Reply::TooLate => return Ok(None),
@@ -100,11 +97,11 @@ fn is_late(lease: &Lease, now: Now) -> bool {
 }
 
 fn to_nobody(release: Release) -> HandedOver {
-    HandedOver { release: Ok(release), next: None, in_doubt: false, overwrote: None }
+    HandedOver { release: Ok(release), next: None, in_doubt: false }
 }
 
 fn in_doubt(release: Result<Release, GiveUp>, next: Lease) -> HandedOver {
-    HandedOver { release, next: Some(next), in_doubt: true, overwrote: None }
+    HandedOver { release, next: Some(next), in_doubt: true }
 }
 
 impl Owned {
@@ -113,24 +110,20 @@ impl Owned {
         let certified = replaced && self.lease.proven;
         next.proven = certified;
         let release = Ok(Release::Released { certified });
-        HandedOver { release, next: Some(next), in_doubt: false, overwrote: None }
+        HandedOver { release, next: Some(next), in_doubt: false }
     }
 
     /// Judges what GETSET has replaced.
-    fn replaced_by_next(&self, next: Lease, found: Option<&[u8]>, now: Now) -> HandedOver {
-        match self.judge(found, now) {
+    fn replaced_by_next(&self, io: &Io, next: Lease, found: Option<&[u8]>) -> HandedOver {
+        match self.replaced(io, found) {
             Ownership::Ours => self.passed_on(next, true),
-            Ownership::Unproven => self.passed_on(next, false),
-            Ownership::Lost(reason) => {
-                let is_taken = found.is_some();
-                HandedOver {
-                    release: Ok(Release::Lost(self.loss(reason, now))),
-                    // An absent key is acquired (I1).
-                    next: (!is_taken).then_some(next),
-                    in_doubt: false,
-                    overwrote: is_taken.then(|| LockState::of_value(found)),
-                }
-            }
+            Ownership::Unproven | Ownership::Overwritten(_) => self.passed_on(next, false),
+            Ownership::Lost(reason) => HandedOver {
+                release: Ok(Release::Lost(self.loss(reason, io.now()))),
+                // An absent key is acquired (I1).
+                next: found.is_none().then_some(next),
+                in_doubt: false,
+            },
         }
     }
 }

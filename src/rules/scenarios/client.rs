@@ -116,6 +116,7 @@ impl Client {
                     Note::RefusedForNow => return None,
                     Note::TakenOver(_) => "takes over".into(),
                     Note::ValueOverwritten(_) => "overwrites the winner".into(),
+                    Note::WasOverwritten(_) => "was overwritten".into(),
                     Note::LateGrant => "granted too late".into(),
                     Note::NeverExpires(state) => format!("never expires: {state:?}"),
                     Note::PollerMet => return None,
@@ -172,11 +173,11 @@ impl Client {
             Err(request) => return self.sends(request),
             Ok(outcome) => outcome,
         };
-        self.releasing = None;
+        let notes = shown_notes(self.releasing.take());
         if let Err(reason) = outcome {
             self.gave_up(reason, None, now);
         }
-        shown_release(&outcome)
+        shown_release(&outcome) + notes
     }
 
     /// Keeps what another attempt to release the lock may be for.
@@ -189,17 +190,20 @@ impl Client {
             Err(request) => return self.sends(request),
             Ok(outcome) => outcome,
         };
-        self.extending = None;
+        let notes = shown_notes(self.extending.take());
+        self.shown_extended(outcome, now) + notes
+    }
+
+    fn shown_extended(&mut self, outcome: Result<Extension, GiveUp>, now: Now) -> String {
         match outcome {
             Ok(Extension::Extended(lease)) => {
                 let certified = lease.proven;
                 self.lease = Some(lease);
                 if certified { "extended, certified".into() } else { "extended".into() }
             }
-            Ok(Extension::Lost { reason, overwrote }) => {
+            Ok(Extension::Lost(reason)) => {
                 self.lease = None;
-                let overwrites = if overwrote.is_some() { ", overwrites it" } else { "" };
-                format!("{}{overwrites}", shown_loss(&reason))
+                shown_loss(&reason)
             }
             Ok(Extension::Unknown { lease: new, proves }) => {
                 if let Some(lease) = &mut self.lease {
@@ -211,19 +215,20 @@ impl Client {
         }
     }
 
-    pub(super) fn shown_verification(&mut self, step: Step<Verification>) -> String {
+    pub(super) fn shown_verification(&mut self, step: Step<Verification>, now: Now) -> String {
         let outcome = match step.outcome() {
             Err(request) => return self.sends(request),
             Ok(outcome) => outcome,
         };
-        self.verifying = None;
-        match outcome {
+        let notes = shown_notes(self.verifying.take());
+        let shown = match outcome {
             Ok(Verification::Held { certified: true }) => "held, certified".into(),
             Ok(Verification::Held { certified: false }) => "held".into(),
-            Ok(Verification::Overwritten) => "overwritten".into(),
+            Ok(Verification::Overwritten(again)) => format!("held, {}", self.shown_extended(again, now)),
             Ok(Verification::Lost(reason)) => shown_loss(&reason),
             Err(reason) => format!("gives up: {reason:?}"),
-        }
+        };
+        shown.replace("extended", "written again") + notes
     }
 
     pub(super) fn shown_token(&mut self, step: Step<Counted>) -> String {
@@ -247,6 +252,16 @@ pub(super) fn shown_release(outcome: &Result<Release, GiveUp>) -> String {
         Ok(Release::Lost(LossReason::Expired)) => "released: Expired".into(),
         Ok(Release::Lost(_)) => "released: Lost".into(),
         Err(reason) => format!("gives up: {reason:?}"),
+    }
+}
+
+/// What a task has noted on the way.
+pub(super) fn shown_notes<T>(task: Option<Task<T>>) -> &'static str {
+    let notes = task.map(|task| task.io().take_notes()).unwrap_or_default();
+    match notes.first() {
+        Some((_, Note::ValueOverwritten(_))) => ", overwrites it",
+        Some((_, Note::WasOverwritten(_))) => ", was overwritten",
+        _ => "",
     }
 }
 

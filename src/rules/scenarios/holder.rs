@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::client::shown_release;
+use super::client::{shown_notes, shown_release};
 use super::{Interpreter, MANY, ScriptResult};
 use crate::rules::Step;
 use crate::rules::acquire::Cue;
@@ -45,9 +45,11 @@ impl Interpreter {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let own = client.owned()?;
-        let (task, step) = Task::begin(now, async move |io| owned::verify(io, own).await);
+        client.extensions += 1;
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
+        let (task, step) = Task::begin(now, async move |io| owned::verify(io, own, nonce).await);
         client.verifying = Some(task);
-        Ok(client.shown_verification(step))
+        Ok(client.shown_verification(step, now))
     }
 
     pub(super) fn counts(&mut self, name: &str) -> ScriptResult<String> {
@@ -90,11 +92,8 @@ impl Interpreter {
         };
         let client = self.client(name)?;
         let protocol = client.protocol();
-        let mut shown = shown_release(&handed.release);
-        if handed.overwrote.is_some() {
-            shown += ", overwrites it";
-        }
-        let other = client.handing_over.take().map(|(_, other)| other).ok_or("it hands nothing over")?;
+        let (task, other) = client.handing_over.take().ok_or("it hands nothing over")?;
+        let shown = shown_release(&handed.release) + shown_notes(Some(task));
         let Some(lease) = handed.next else { return Ok(shown) };
         let now = self.now(&other)?;
         let next = self.client(&other)?;

@@ -73,6 +73,13 @@ impl ValueBytes {
         )
     }
 
+    /// Returns the value of another holder with the same time.
+    pub(crate) fn named(&self, nonce: Nonce) -> Self {
+        let mut written = Self { length: self.length.saturating_sub(10), ..*self };
+        written.digits(nonce.0, 10);
+        written
+    }
+
     fn digits(&mut self, number: u64, count: u8) {
         let mut rest = number;
         let (begin, end) = (usize::from(self.length), usize::from(self.length + count));

@@ -20,7 +20,7 @@ use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
 use crate::values::version::Version;
-pub(super) use conditions::Conditions;
+pub(super) use conditions::{Conditions, Gems};
 use holding::{Held, Power};
 use visitor::Visitor;
 
@@ -45,6 +45,10 @@ enum Doing {
     /// Whether a command whose reply was lost may have acquired the lock.
     Asleep {
         in_doubt: bool,
+    },
+    /// A gem, since then, between two commands.
+    Pausing {
+        since: u64,
     },
     /// It holds the lock, and no command is on its way.
     Working,
@@ -77,6 +81,8 @@ struct Client {
     ends: Option<Lease>,
     /// True if the key held another value than its own when a command of what it does with its lock was carried out.
     found_another: bool,
+    /// When it is to look whether its value was overwritten.
+    looks_at: Option<u64>,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
     /// The lock that it releases, and one that it has failed to.
@@ -105,8 +111,8 @@ pub(super) struct Run {
     holders: BTreeSet<u64>,
     /// The tokens of holders, by their number.
     pub(super) tokens: BTreeMap<u64, i64>,
-    /// True if a holder was told that no other client had the lock meanwhile, and one had.
-    falsely_certified: bool,
+    /// The law that was broken first, of those that are not seen in the state.
+    broken: Option<&'static str>,
     /// How often a holder has handed the lock over.
     pub(super) handed_over: u64,
     /// How often a release was tried again.
@@ -114,10 +120,8 @@ pub(super) struct Run {
     visitor: Option<Visitor>,
     /// All that was ever written into the key.
     written: BTreeSet<Vec<u8>>,
-    /// True if a holder was told that its lock is lost, and the key held its value all the time.
-    falsely_lost: bool,
-    /// True if a client was told that it has the lock, and its value was never in the key; or that it alone has it, and it was another's.
-    falsely_granted: bool,
+    /// How often a gem has overwritten the value of a holder.
+    pub(super) overwritten: u64,
     nonces: u64,
 }
 
@@ -142,6 +146,7 @@ impl Run {
             replaced: None,
             ends: None,
             found_another: false,
+            looks_at: None,
             observation: None,
             ended: None,
             again: None,
@@ -149,7 +154,7 @@ impl Run {
         Self {
             conditions,
             time: START,
-            server: crate::holding((!conditions.gems).then(|| b"1532000016.5".to_vec())),
+            server: crate::holding((conditions.gems != Gems::Newer).then(|| b"1532000016.5".to_vec())),
             clients: clients.collect(),
             late: Vec::new(),
             log: None,
@@ -159,13 +164,12 @@ impl Run {
             executions: 0,
             holders: BTreeSet::new(),
             tokens: BTreeMap::new(),
-            falsely_certified: false,
+            broken: None,
             handed_over: 0,
             again: 0,
             visitor: None,
             written: BTreeSet::new(),
-            falsely_granted: false,
-            falsely_lost: false,
+            overwritten: 0,
             nonces: 0,
         }
     }
@@ -217,7 +221,7 @@ impl Run {
             Doing::Waiting(Request { command, .. }) => {
                 self.clients[n].doing = Doing::Sent { command, since: self.time };
             }
-            Doing::Sent { command, since } if one_in(8, choice) => {
+            Doing::Sent { command, since } if !self.conditions.reliable && one_in(8, choice) => {
                 let watching = std::mem::take(&mut self.clients[n].watching);
                 // It is lost, or arrives after the client has given it up.
                 if one_in(16, choice) {
@@ -230,8 +234,18 @@ impl Run {
                 let reply = self.carry_out(n, &command);
                 self.clients[n].doing = Doing::Replied(reply);
             }
-            Doing::Replied(reply) if one_in(self.losses(matches!(reply, Reply::Executed(_))), choice) => {
+            Doing::Replied(reply)
+                if !self.conditions.reliable
+                    && one_in(self.losses(matches!(reply, Reply::Executed(_))), choice) =>
+            {
                 self.reply(n, Reply::Lost);
+            }
+            paused @ Doing::Pausing { .. } if one_in(2, choice) => self.clients[n].doing = paused,
+            Doing::Pausing { .. } => self.wake(n, Cue::Look, now),
+            replied @ Doing::Replied(_)
+                if self.conditions.late > 0 && !self.is_gem(n) && !one_in(3, choice) =>
+            {
+                self.clients[n].doing = replied;
             }
             Doing::Replied(reply) => self.reply(n, reply),
             // Another thread holds the lock mostly for longer than a sleep.
@@ -241,22 +255,17 @@ impl Run {
             Doing::Working if self.is_gem(n) => self.work_as_gem(n, choice),
             Doing::Working => self.work(n, choice, now),
         }
-        if self.falsely_certified {
-            return Some("another client had the lock, and a holder was told that none had");
-        }
-        if self.falsely_lost {
-            return Some("a holder was told that its lock is lost, and the key held its value all the time");
-        }
-        if self.falsely_granted {
-            return Some("a client was told that it has the lock, and it had not");
+        if self.broken.is_some() {
+            return self.broken;
         }
         if self.visitor_was_driven_out() {
             return Some("a gem has lost the lock within its lease");
         }
-        if self.conditions.clears {
+        // A holder may be overwritten unseen where it cannot look.
+        if self.conditions.clears || self.conditions.late > 0 {
             return None;
         }
-        if self.present().count() > 1 {
+        if self.is_shared() {
             return Some("two clients hold the lock");
         }
         let in_order = self.tokens.values().is_sorted_by(|earlier, later| earlier < later);
@@ -268,12 +277,17 @@ impl Run {
         let end = self.time + time;
         let limit = self.conditions.delay * MILLI;
         loop {
-            let due = |client: &Client| match client.doing {
+            let late = |n| if self.is_gem(n) { 0 } else { self.conditions.late * MILLI };
+            let due = |n: usize, client: &Client| match client.doing {
                 Doing::Sent { since, .. } => Some(since + limit),
-                Doing::Replied(_) if self.conditions.gems => Some(client.executed_at + limit),
+                Doing::Replied(_) if self.conditions.gems != Gems::None => {
+                    Some(client.executed_at + limit + late(n))
+                }
+                Doing::Pausing { since } => Some(since + gem::PAUSE),
+                Doing::Working => client.looks_at.map(|at| at.max(self.time)),
                 _ => None,
             };
-            let next = (0..3).filter_map(|n| due(&self.clients[n]).map(|at| (at, n))).min();
+            let next = (0..3).filter_map(|n| due(n, &self.clients[n]).map(|at| (at, n))).min();
             let next = next.filter(|(at, _)| *at <= end);
             let by = next.map_or(end, |(at, _)| at);
             if let Some(first) = (0..self.late.len()).find(|late| self.late[*late].0 <= by) {
@@ -292,6 +306,8 @@ impl Run {
                     self.clients[n].doing = Doing::Replied(reply);
                 }
                 Doing::Replied(reply) => self.reply(n, reply),
+                Doing::Pausing { .. } => self.wake(n, Cue::Look, self.now(n)),
+                Doing::Working => self.looks(n, self.now(n)),
                 doing => self.clients[n].doing = doing,
             }
         }
@@ -306,6 +322,23 @@ impl Run {
             end.is_some_and(|end| !end.has_passed(self.now(*n)))
         };
         (0..3).filter(holds)
+    }
+
+    fn breaks(&mut self, law: &'static str) {
+        self.broken.get_or_insert(law);
+    }
+
+    /// Returns true if two hold the lock. Beside gems one of ours must have had it first: gems overwrite each other as well.
+    fn is_shared(&self) -> bool {
+        let number = |n: &usize| self.clients[*n].held.as_ref().map(|held| held.number);
+        let mut present: Vec<usize> = self.present().collect();
+        present.sort_by_key(number);
+        match self.conditions.gems {
+            Gems::Classic { count, .. } if count > 1 => {
+                present.iter().take(present.len().saturating_sub(1)).any(|n| !self.is_gem(*n))
+            }
+            _ => present.len() > 1,
+        }
     }
 
     fn start(&mut self, n: usize, choice: u8, now: Now) {
@@ -360,6 +393,7 @@ impl Run {
         let now = self.now(n);
         self.clients[n].doing = match step {
             Step::Send(request) => self.sent(request),
+            Step::Sleep(pause) if pause.time == gem::BETWEEN => Doing::Pausing { since: self.time },
             Step::Sleep(pause) => {
                 self.clients[n].observation = Some(Observation { seen: pause.seen, at: now.uptime });
                 Doing::Asleep { in_doubt: pause.in_doubt }
@@ -369,11 +403,18 @@ impl Run {
                 self.clients[n].holds_by = protocol;
                 let number = self.clients[n].executed;
                 self.holders.insert(number);
-                self.falsely_granted |= !self.written.contains(&*lease.value);
+                if !self.written.contains(&*lease.value) {
+                    self.breaks("a client was told that it has the lock, and its value was never in the key");
+                }
                 self.clients[n].held = Some(Held { lease, number });
+                self.looks_soon(n);
                 Doing::Working
             }
-            Step::GiveUp(_) => Doing::Nothing,
+            Step::GiveUp(_) => {
+                // A gem that has got no reply is as one that has crashed.
+                self.clients[n].held = None;
+                Doing::Nothing
+            }
         };
     }
 

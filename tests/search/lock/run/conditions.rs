@@ -2,6 +2,19 @@
 
 use crate::values::options::Protocol;
 
+/// Which of the clients are gems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::lock) enum Gems {
+    None,
+    /// Two, from 1.4.3 on.
+    Newer,
+    /// So many, up to 1.4.1. A holder looks whether they have overwritten its value, or does not.
+    Classic {
+        count: usize,
+        looks: bool,
+    },
+}
+
 /// The conditions of a run. Times are in milliseconds.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a condition of its own")]
@@ -16,8 +29,11 @@ pub(in crate::lock) struct Conditions {
     pub(in crate::lock) delay: u64,
     /// True if a command may wait for a connection before it is sent, for any time, unless its time is limited.
     pub(in crate::lock) waits: bool,
-    /// True if two of the clients are gems from 1.4.3 on.
-    pub(in crate::lock) gems: bool,
+    pub(in crate::lock) gems: Gems,
+    /// For how much longer than a command a reply may take that is not a gem's.
+    pub(in crate::lock) late: u64,
+    /// True if no request and no reply is lost.
+    pub(in crate::lock) reliable: bool,
     /// True if another client often writes the key and leaves its value.
     pub(in crate::lock) touches: bool,
     /// True if releases often get no reply, and a gem up to 1.4.1 acquires the key at times once it is absent.

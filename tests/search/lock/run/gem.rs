@@ -1,19 +1,26 @@
-//! A Ruby client of gem 1.4.3 or later in the random search. It writes an empty value with a time to live, and replaces a time in the past
-//! by a plain SET, after a GET: if several have read the same value, each of them has the lock then.
+//! Ruby clients in the random search. Those of gem 1.4.3 or later write an empty value with a time to live, and replace a time in the past
+//! by a plain SET, after a GET: if several have read the same value, each of them has the lock then. Those up to 1.4.1 replace it, and a key
+//! that is absent by then, by GETSET, and have the lock if that returns a time in the past.
 
 use std::time::Duration;
 
-use super::{Doing, Run, one_in};
+use super::{Doing, Gems, MILLI, Run, START, holding, one_in};
 use crate::rules::acquire::{Held, Pause};
 use crate::rules::lease::{End, Lease};
+use crate::rules::owned::Release;
 use crate::rules::task::{Io, Task};
 use crate::rules::{Command, GiveUp, NewValue, Reply, Request};
 use crate::simulated::Server;
-use crate::values::clock::Now;
+use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::Protocol;
 use crate::values::value::{Expiry, LockState};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long a gem up to 1.4.1 takes at most between GET and GETSET, in microseconds, beside their ways.
+pub(super) const PAUSE: u64 = 240_000;
+/// Stands for that pause.
+pub(super) const BETWEEN: Duration = Duration::from_micros(PAUSE);
 
 async fn acquire(io: &Io, expiration: Duration) -> Result<Held, GiveUp> {
     loop {
@@ -36,6 +43,45 @@ async fn acquire(io: &Io, expiration: Duration) -> Result<Held, GiveUp> {
         }
         io.sleep(Pause { time: POLL_INTERVAL, seen: None, in_doubt: false, leaves: false }).await;
     }
+}
+
+/// The same, up to 1.4.1.
+async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Held, GiveUp> {
+    let is_past = |found: &Option<Vec<u8>>| match LockState::of_value(found.as_deref()) {
+        LockState::Until(Expiry(until)) => until < io.now().wall,
+        // Read as 0.
+        _ => true,
+    };
+    let pause = |time| Pause { time, seen: None, in_doubt: false, leaves: false };
+    loop {
+        let lease = classic_lease(io.now(), expiration);
+        match io.send(Request::at_any_time(Command::SetNx(lease.new_value()))).await {
+            Reply::Integer(0) => {}
+            Reply::Integer(_) => return Ok(held(lease)),
+            _ => return Err(GiveUp::Io),
+        }
+        let Reply::Bulk(found) = io.send(Request::at_any_time(Command::Get)).await else {
+            return Err(GiveUp::Io);
+        };
+        if is_past(&found) {
+            io.sleep(pause(BETWEEN)).await;
+            let lease = classic_lease(io.now(), expiration);
+            match io.send(Request::at_any_time(Command::GetSet(lease.value))).await {
+                Reply::Bulk(found) if is_past(&found) => return Ok(held(lease)),
+                Reply::Bulk(_) => {}
+                _ => return Err(GiveUp::Io),
+            }
+        }
+        io.sleep(pause(POLL_INTERVAL)).await;
+    }
+}
+
+fn classic_lease(now: Now, expiration: Duration) -> Lease {
+    let mut lease = Lease::none();
+    let Wall(shown) = now.wall.after(expiration).after(Duration::from_secs(1));
+    let value = format!("{}.{:06}", shown / 1_000_000, shown % 1_000_000);
+    (lease.value, lease.end) = (value.as_bytes().into(), Some(End::of(now, expiration)));
+    lease
 }
 
 fn lease(now: Now, expiration: Duration) -> Lease {
@@ -65,22 +111,87 @@ pub(super) fn carry_out(
 
 impl Run {
     pub(super) fn is_gem(&self, n: usize) -> bool {
-        self.conditions.gems && n > 0
+        match self.conditions.gems {
+            Gems::None => false,
+            Gems::Newer => n > 0,
+            Gems::Classic { count, .. } => n >= 3 - count,
+        }
     }
 
     pub(super) fn start_gem(&mut self, n: usize, now: Now) {
         let expiration = self.clients[n].expiration;
-        let (attempt, step) = Task::begin(now, async move |io| acquire(io, expiration).await);
+        let (attempt, step) = match self.conditions.gems {
+            Gems::Classic { .. } => Task::begin(now, async move |io| acquire_classic(io, expiration).await),
+            _ => Task::begin(now, async move |io| acquire(io, expiration).await),
+        };
         self.clients[n].attempt = Some(attempt);
         self.act(n, step);
     }
 
-    /// A gem works on, or crashes: what its DEL does to others is no matter of ours.
+    /// A gem works on, or crashes. What a newer one's DEL does to others is no matter of ours; one up to 1.4.1 releases its lock in time.
     pub(super) fn work_as_gem(&mut self, n: usize, choice: u8) {
-        if one_in(3, choice) {
+        let now = self.now(n);
+        let lasts = self.clients[n].held.as_ref().is_some_and(|held| !held.lease.has_passed(now));
+        if lasts && choice % 4 == 1 && matches!(self.conditions.gems, Gems::Classic { .. }) {
+            let release = async move |io: &Io| match io.send(Request::at_any_time(Command::Del)).await {
+                Reply::Integer(_) => Ok(Release::Released { certified: false }),
+                _ => Err(GiveUp::Io),
+            };
+            let (task, step) = Task::begin(now, release);
+            self.clients[n].held = None;
+            self.clients[n].releasing = Some(task);
+            self.act_on_release(n, step);
+        } else if one_in(3, choice) {
             self.clients[n].held = None;
         } else {
             self.clients[n].doing = Doing::Working;
+        }
+    }
+
+    /// A command of a gem up to 1.4.1 was carried out that has replaced this. It has the lock from then on, or has overwritten a holder's value.
+    pub(super) fn note_gem(&mut self, n: usize, command: &Command, replaced: Option<&[u8]>) {
+        let now = self.now(n);
+        let value = match command {
+            Command::SetNx(entry) if replaced.is_none() => entry.value,
+            Command::GetSet(value) => {
+                let past = LockState::of_value(replaced);
+                if matches!(past, LockState::Until(Expiry(until)) if until >= now.wall) {
+                    let is_of = |n: &usize| {
+                        let held = self.clients[*n].held.as_ref();
+                        !self.is_gem(*n) && held.map(|held| &*held.lease.value) == replaced
+                    };
+                    let overwrites = self.present().any(|n| is_of(&n));
+                    self.overwritten += u64::from(overwrites);
+                    return;
+                }
+                *value
+            }
+            _ => return,
+        };
+        let LockState::Until(Expiry(Wall(shown))) = LockState::of_value(Some(&value)) else { return };
+        let wall = shown - 1000 * MILLI;
+        let uptime = Uptime::of(Duration::from_micros(wall - self.clients[n].skew - START));
+        let mut lease = Lease::none();
+        (lease.value, lease.end) = (value, Some(End { wall: Wall(wall), uptime }));
+        self.clients[n].held = Some(holding::Held { lease, number: self.executions + 1 });
+    }
+
+    /// A client of ours has changed what the key held before: it may be the value of a gem that has the lock.
+    pub(super) fn note_driven_out(&mut self, n: usize, command: &Command, before: Option<&[u8]>) {
+        let now = self.since_start();
+        if self.is_gem(n) || before.is_none() || self.server.value(now) == before {
+            return;
+        }
+        // So may each loser of the classic takeover.
+        let is_loser = matches!(command, Command::GetSet(_)) && self.clients[n].held.is_none();
+        let has = |gem: usize| {
+            let held = self.clients[gem].held.as_ref();
+            held.is_some_and(|held| {
+                Some(&*held.lease.value) == before && !held.lease.has_passed(self.now(gem))
+            })
+        };
+        if !is_loser && (0..3).any(|gem| self.is_gem(gem) && has(gem)) {
+            self.breaks("a gem has lost the lock within its lease");
         }
     }
 }

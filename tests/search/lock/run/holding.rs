@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Client, Doing, Run};
+use super::{Client, Conditions, Doing, Gems, MILLI, Run};
 use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
@@ -10,6 +10,9 @@ use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::rules::{GiveUp, Reply, Step};
 use crate::values::clock::Now;
+
+/// How long after its grant a holder looks whether its value was overwritten, in milliseconds.
+const LOOKED_AFTER: u64 = 300;
 
 /// A lock that a client holds.
 #[derive(Clone, Debug)]
@@ -64,11 +67,7 @@ impl Run {
                 self.clients[n].power = Some(Power::Counting(task));
                 self.act_on_token(n, step);
             }
-            6 if choice >= 128 => {
-                let (task, step) = Task::begin(now, async move |io| owned::verify(io, own).await);
-                self.clients[n].power = Some(Power::Verifying(task));
-                self.act_on_verification(n, step);
-            }
+            6 if choice >= 128 => self.looks(n, now),
             6 => {
                 self.clients[n].held = None;
                 let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
@@ -89,6 +88,26 @@ impl Run {
         }
     }
 
+    /// A holder looks whether it still has the lock, and whether its value was overwritten.
+    pub(super) fn looks(&mut self, n: usize, now: Now) {
+        let Some(Held { lease, .. }) = self.clients[n].held.clone() else {
+            unreachable!("it holds the lock")
+        };
+        let Client { holds_by, protocol, .. } = self.clients[n];
+        let (own, nonce) = (Owned::new(lease, holds_by, protocol), self.fresh_nonce());
+        self.begins(n, &own);
+        self.clients[n].looks_at = self.clients[n].looks_at.filter(|at| *at > self.time);
+        let (task, step) = Task::begin(now, async move |io| owned::verify(io, own, nonce).await);
+        self.clients[n].power = Some(Power::Verifying(task));
+        self.act_on_verification(n, step);
+    }
+
+    /// A holder is to look in a while: others may have seen that the lock could be acquired.
+    pub(super) fn looks_soon(&mut self, n: usize) {
+        let looks = matches!(self.conditions.gems, Gems::Classic { looks: true, .. }) && !self.is_gem(n);
+        self.clients[n].looks_at = looks.then(|| self.time + LOOKED_AFTER * MILLI);
+    }
+
     fn begins(&mut self, n: usize, own: &Owned) {
         self.clients[n].ends = Some(own.lease.clone());
         self.clients[n].found_another = false;
@@ -96,7 +115,17 @@ impl Run {
 
     /// A holder is told that its lock is lost.
     fn is_told(&mut self, n: usize, reason: &LossReason) {
-        self.falsely_lost |= *reason != LossReason::Expired && !self.clients[n].found_another;
+        if *reason == LossReason::Expired {
+            return;
+        }
+        if !self.clients[n].found_another {
+            self.breaks("a holder was told that its lock is lost, and the key held its value all the time");
+        }
+        let Conditions { reliable, clears, late, .. } = self.conditions;
+        let lasts = self.clients[n].ends.as_ref().is_some_and(|lease| !lease.has_passed(self.now(n)));
+        if reliable && !clears && late == 0 && lasts {
+            self.breaks("a holder was told that its lock is lost, and its lease lasted");
+        }
     }
 
     fn release(&mut self, n: usize, own: Owned, now: Now) {
@@ -189,7 +218,9 @@ impl Run {
             let held = self.clients[n].held.as_ref();
             replaced.is_some() && held.map(|held| &*held.lease.value) == replaced.as_deref()
         };
-        self.falsely_granted |= !in_doubt && lease.proven && self.present().any(is_anothers);
+        if !in_doubt && lease.proven && self.present().any(is_anothers) {
+            self.breaks("a client was told that it alone has the lock, and it had replaced another's value");
+        }
         // As if it had sent the command itself.
         self.clients[other].executed = self.clients[n].executed;
         let now = self.now(other);
@@ -233,9 +264,12 @@ impl Run {
             Ok(Extension::Extended(lease)) => {
                 self.extensions += 1;
                 self.certify(n, held.number, lease.proven);
+                if held.lease.has_passed(now) {
+                    self.looks_soon(n);
+                }
                 held.lease = lease;
             }
-            Ok(Extension::Lost { reason, .. }) => return self.is_told(n, &reason),
+            Ok(Extension::Lost(reason)) => return self.is_told(n, &reason),
             Ok(Extension::Unknown { lease, proves }) => held.lease.may_have_become(&lease, proves, now),
             Err(_) => {}
         }
@@ -248,20 +282,22 @@ impl Run {
             return self.clients[n].doing = self.sent(request);
         }
         self.clients[n].power = None;
-        let held = self.clients[n].held.take();
-        if let Step::Done(Verification::Lost(reason)) = &step {
-            self.is_told(n, reason);
+        let now = self.now(n);
+        let Some(mut held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
+        match step {
+            Step::Done(
+                Verification::Lost(reason) | Verification::Overwritten(Ok(Extension::Lost(reason))),
+            ) => {
+                return self.is_told(n, &reason);
+            }
+            Step::Done(Verification::Held { certified }) => self.certify(n, held.number, certified),
+            Step::Done(Verification::Overwritten(Ok(Extension::Extended(lease)))) => held.lease = lease,
+            Step::Done(Verification::Overwritten(Ok(Extension::Unknown { lease, proves }))) => {
+                held.lease.may_have_become(&lease, proves, now);
+            }
+            _ => {}
         }
-        if let (Some(held), Step::Done(Verification::Held { certified })) = (&held, &step) {
-            self.certify(n, held.number, *certified);
-        }
-        if let (
-            Some(held),
-            Step::Done(Verification::Held { .. } | Verification::Overwritten) | Step::GiveUp(_),
-        ) = (held, step)
-        {
-            self.goes_on(n, held);
-        }
+        self.goes_on(n, held);
     }
 
     fn act_on_token(&mut self, n: usize, step: Step<Counted>) {
@@ -287,7 +323,9 @@ impl Run {
     fn certify(&mut self, n: usize, number: u64, certified: bool) {
         self.certified += u64::from(certified);
         let others = number + 1..=self.clients[n].executed;
-        self.falsely_certified |= certified && self.holders.range(others).next().is_some();
+        if certified && self.holders.range(others).next().is_some() {
+            self.breaks("another client had the lock, and a holder was told that none had");
+        }
     }
 
     fn goes_on(&mut self, n: usize, held: Held) {
