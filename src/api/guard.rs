@@ -171,21 +171,23 @@ impl LockGuard {
         Error::invalid(self.hold.key.clone(), problem)
     }
 
-    /// Asks the server with one command whether the lock is still held, and waits for at most one command timeout.
+    /// Asks the server whether the lock is still held, usually with one command, and waits for at most one command
+    /// timeout.
     ///
     /// The lease can end while the reply is on its way, so call [`ensure_held`](Self::ensure_held) afterwards.
     /// Without an expiration the value in the key is `1`, which names no holder.
     ///
     /// A contender that loses a takeover, or asks just as the lock is released, can overwrite the holder's value
-    /// without having the lock. So the value of a Ruby client (gem 1.4.1 and older) counts as the holder's own for
-    /// 0.7 s after that was written, while the lease lasts. In Classic, so does any time in the future.
+    /// without having the lock. For 0.7 s after the acquisition, and while the lease lasts, the value of a Ruby client
+    /// (gem 1.4.1 and older) counts as such; in Classic, any time in the future. The call then writes the holder's
+    /// value again ([limits](crate::documentation::limits#different-expirations)).
     ///
     /// # Errors
     ///
     /// - [`Error::Lost`] if the lock is no longer held.
     /// - [`Error::Unavailable`], [`Error::Refused`] or [`Error::Forked`]: the state of the lock is unknown.
     pub fn verify(&self) -> Result<(), Error> {
-        self.one(|engine, hold| engine.verify(hold))
+        self.one(Engine::verify)
     }
 
     /// Returns a signal that tells the working threads whether the lock is lost.

@@ -13,10 +13,10 @@ const EXTENDED_AFTER: u32 = 3;
 /// What is pending may be done by this part of a lease early, so that commands for many locks go together.
 const TOGETHER_WITHIN: u32 = 60;
 
-/// How long after it was acquired a lock is looked at whose key a loser of the classic takeover may have overwritten: later than most losers
-/// come, and early enough for what is found to be a loser's.
-const LOOKED_AFTER: Duration = Duration::from_millis(300);
-const LOOKED_TOGETHER_WITHIN: Duration = Duration::from_millis(50);
+/// How long after its first value was made a lock is looked at whose key a loser of the classic takeover may have overwritten: later than most
+/// losers come, and early enough for the reply to come while what is found is a loser's.
+const LOOKED_AFTER: Duration = Duration::from_millis(400);
+const LOOKED_TOGETHER_WITHIN: Duration = Duration::from_millis(20);
 
 /// After which part of a lease the server is asked again that could not be asked, at least and at most.
 const RETRIED_AFTER: u32 = 30;
@@ -48,7 +48,7 @@ pub(crate) struct Progress {
     /// True if the lease is to be extended, or the program wants to learn of a loss.
     pub(crate) is_kept: bool,
     pub(crate) acquired: Uptime,
-    /// When it was acquired, or extended after its lease, and whether the key is still to be looked at since.
+    /// When others may last have seen that it can be acquired, and whether the key is still to be looked at since.
     pub(crate) since: Uptime,
     pub(crate) is_new: bool,
     /// When the lease began, and when it ends.
@@ -62,7 +62,7 @@ pub(crate) struct Progress {
 
 /// Returns true if the key is still to be looked at, for a lock that was acquired then: later, nothing that is found in it is a loser's.
 pub(crate) fn is_new(since: Uptime, asked: Uptime, now: Uptime) -> bool {
-    asked < since.after(LOOKED_AFTER) && now < since.after(LOSER_WITHIN)
+    asked < since.after(LOOKED_AFTER).before(LOOKED_TOGETHER_WITHIN) && now < since.after(LOSER_WITHIN)
 }
 
 /// Returns what is to be done next, and when.
@@ -72,7 +72,7 @@ pub(crate) fn is_new(since: Uptime, asked: Uptime, now: Uptime) -> bool {
 /// | `auto_extend` | the lease ends before the limit | extend, when two thirds of the lease are left, or of the expiration if that is shorter |
 /// | | a full lease no longer fits in after the next extension | extend at the last moment when it does, so that the lease ends at the limit |
 /// | | the lease ends at the limit or later | no more extensions |
-/// | any | the key was not looked at yet | verify, 0.3 s after the acquisition, or an extension after the lease; nothing else if the lock is not kept |
+/// | any | the key was not looked at yet | verify, 0.4 s after the acquisition, or an extension after the lease; nothing else if the lock is not kept |
 /// | | no extension is due | verify, a third of the expiration after the server last said that the lock is held |
 /// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
 /// | | nothing is due before the lease ends | note that it has passed |
@@ -214,21 +214,25 @@ mod tests {
     fn a_lock_is_looked_at_once_soon_after_its_acquisition() {
         let new = Progress { is_new: true, ..held(1000, 61_000) };
         let options = LockOptions::expiring_after(ms(60_000));
-        let look = Next { at: at(1300), due: Due::Verify, slack: ms(50) };
+        let look = Next { at: at(1400), due: Due::Verify, slack: ms(20) };
         assert_eq!(super::next(&options, new), Some(look), "not as early as other work of a long lease");
         assert_eq!(super::next(&options.auto_extend(ms(90_000)), new), Some(look));
         let only = Progress { is_kept: false, ..new };
         assert_eq!(super::next(&options, only), Some(look));
         assert_eq!(next(&options, Progress { is_new: false, ..only }), None);
         assert_eq!(
-            next(&options, Progress { failed: Some(at(1310)), ..only }),
-            Some((at(2310), Due::Verify))
+            next(&options, Progress { failed: Some(at(1410)), ..only }),
+            Some((at(2410), Due::Verify))
         );
-        let brief = Progress { end: Some(at(1300)), ..only };
-        assert_eq!(next(&LockOptions::expiring_after(ms(300)), brief), None, "its lease has passed by then");
-        for (asked, now, expected) in
-            [(1000, 1000, true), (1299, 1699, true), (1300, 1300, false), (1000, 1700, false)]
-        {
+        let brief = Progress { end: Some(at(1400)), ..only };
+        assert_eq!(next(&LockOptions::expiring_after(ms(400)), brief), None, "its lease has passed by then");
+        for (asked, now, expected) in [
+            (1000, 1000, true),
+            (1379, 1699, true),
+            (1380, 1400, false),
+            (1400, 1400, false),
+            (1000, 1700, false),
+        ] {
             assert_eq!(is_new(at(1000), at(asked), at(now)), expected, "{asked} {now}");
         }
     }

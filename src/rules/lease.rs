@@ -24,7 +24,7 @@ const TTL_SENT_WITHIN: Duration = Duration::from_secs(4);
 
 /// How soon after our value was made a gem's time in the key is a loser's, whatever it names. A gem whose GETSET has replaced our value was given
 /// a time in the future, and does not have the lock. Its own time is more than a second ahead: so until then no other takes the lock over from
-/// it. What is left of that second is for clocks that differ, and for a GETSET on its way.
+/// it. The rest of that second is for clocks that differ, and for a GETSET on its way.
 pub(super) const LOSER_WITHIN: Duration = Duration::from_millis(700);
 
 /// The bytes in the key, and until when the holder can rely on them.
@@ -35,14 +35,15 @@ pub(crate) struct Lease {
     pub(crate) ttl: Option<Duration>,
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
-    /// When its value was made.
-    pub(crate) began: Uptime,
+    /// When others may last have seen that the lock can be acquired: when the first of its values was made. Extensions in time and hand-overs
+    /// leave it.
+    pub(crate) since: Uptime,
     /// True if it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
     pub(crate) proven: bool,
     /// What extensions may have written whose outcome is unknown.
     unresolved: Vec<Written>,
-    /// The allowance for clocks, in microseconds: it ends this much earlier than the guard before the value's time.
-    early: u64,
+    /// The allowance for clocks, in milliseconds: it ends this much earlier than the guard before the value's time.
+    early: u32,
 }
 
 /// A value that the key may hold.
@@ -82,7 +83,7 @@ impl Lease {
     ) -> Self {
         // The value names no holder.
         let Some(expiration) = expiration else {
-            return Self { value: value::UNEXPIRING.into(), began: now.uptime, ..Self::none() };
+            return Self { value: value::UNEXPIRING.into(), since: now.uptime, ..Self::none() };
         };
         let end = Some(End::of(now, expiration));
         let (ttl, later) = match protocol {
@@ -90,7 +91,7 @@ impl Lease {
             Protocol::Auto | Protocol::Classic | Protocol::Watched => (None, GUARD),
         };
         let value = ValueBytes::until(now.wall.after(expiration).after(later), nonce);
-        Self { value, ttl, end, began: now.uptime, proven: true, ..Self::none() }
+        Self { value, ttl, end, since: now.uptime, proven: true, ..Self::none() }
     }
 
     /// Makes the lease of a lock with these options that begins now.
@@ -124,21 +125,22 @@ impl Lease {
 
     /// Returns the lease with an end that is earlier by an allowance for clocks; the value stays.
     pub(super) fn ending_earlier(mut self, early: Duration) -> Self {
-        self.early = u64::try_from(early.as_micros()).unwrap_or(u64::MAX);
-        self.end = self.end.map(|end| end.earlier_by(early));
+        self.early = u32::try_from(early.as_micros().div_ceil(1000)).unwrap_or(u32::MAX);
+        self.end = self.end.map(|end| end.earlier_by(self.early()));
         self
     }
 
     /// The allowance for clocks.
     pub(super) fn early(&self) -> Duration {
-        Duration::from_micros(self.early)
+        Duration::from_millis(self.early.into())
     }
 
     /// Until when a gem's time in the key is a loser's: it has replaced our value, unless the key was removed in between. `None` without an
     /// expiration: then it may be that of a gem that has stolen the lock.
     pub(super) fn overwritten_until(&self) -> Option<End> {
-        let until = self.began.after(LOSER_WITHIN);
-        self.end.map(|end| End { uptime: end.uptime.min(until), ..end })
+        let until = self.since.after(LOSER_WITHIN);
+        // By both clocks: the monotonic one may stand still while the machine is suspended.
+        self.end.map(|end| end.earlier_by(end.uptime.since(until)))
     }
 
     /// Returns the lease with another value for the same time, which replaces a loser's.
@@ -172,7 +174,8 @@ impl Lease {
     pub(super) fn replaced_by(&self, extended: &Lease, now: Now) -> Lease {
         let mut unresolved = self.unresolved.clone();
         unresolved.retain(|written| written.value != extended.value && !written.end.has_passed(now));
-        Lease { unresolved, ..extended.clone() }
+        let since = if self.has_passed(now) { extended.since } else { self.since };
+        Lease { since, unresolved, ..extended.clone() }
     }
 
     /// Stands for the lease of a hold that has ended.
@@ -181,7 +184,7 @@ impl Lease {
             value: [].as_slice().into(),
             ttl: None,
             end: None,
-            began: Uptime::default(),
+            since: Uptime::default(),
             proven: false,
             unresolved: Vec::new(),
             early: 0,
@@ -262,9 +265,22 @@ mod tests {
         };
         assert!(may_be(Some(3000), 699, 699));
         assert!(!may_be(Some(3000), 0, 700), "by the monotonic clock");
-        assert!(may_be(Some(3000), 2999, 699), "the wall clock was set");
+        assert!(!may_be(Some(3000), 700, 100), "the machine was suspended");
         assert!(!may_be(Some(500), 500, 499), "its lease has passed");
         assert!(!may_be(None, 0, 0), "its value names no holder");
+    }
+
+    #[test]
+    fn only_an_extension_after_the_lease_may_be_overwritten_anew() {
+        let began = at(2_000_000_000, 50);
+        let lease = |now| {
+            Lease::beginning(now, Some(Duration::from_secs(3)), Protocol::Watched, Nonce::from_random(7))
+        };
+        for (seconds, since) in [(2, 50), (3, 53)] {
+            let now = at(2_000_000_000 + seconds, 50 + seconds);
+            let extended = lease(began).replaced_by(&lease(now), now);
+            assert_eq!(extended.since, Uptime::of(Duration::from_secs(since)), "after {seconds} s");
+        }
     }
 
     #[test]
@@ -279,8 +295,9 @@ mod tests {
         assert_eq!(again.ttl, Some(Duration::from_millis(9500)));
         let classic = of(Protocol::Classic);
         let again = classic.written_again(Nonce::from_random(8), at(2_000_000_001, 51));
-        assert_eq!((again.ttl, again.end, again.began), (None, classic.end, classic.began));
+        assert_eq!((again.ttl, again.end, again.since), (None, classic.end, classic.since));
     }
+
     #[test]
     fn a_command_of_ttl_is_sent_within_four_seconds_whatever_the_allowance() {
         let now = at(2_000_000_000, 50);

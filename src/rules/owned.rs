@@ -7,9 +7,11 @@
 
 mod again;
 mod hand_over;
+mod watched;
 
 use again::Tried;
 pub(crate) use hand_over::{HandedOver, end, hand_over};
+use watched::{Changed, Expected, change_watched};
 
 use std::time::Duration;
 
@@ -17,10 +19,10 @@ use super::acquire::{GETSET_TIME_LIMIT, Note};
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
-use super::{Change, Command, GiveUp, Reply, Request, WhyRefused};
+use super::{Change, Command, GiveUp, Reply, Request};
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
-use crate::values::value::{LockState, Nonce};
+use crate::values::value::Nonce;
 
 /// How often the key may be written after it was read.
 pub(crate) const LOOKS: u32 = 3;
@@ -94,7 +96,7 @@ pub(crate) fn usable(token: i64) -> Option<u64> {
 /// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
 pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
     if own.by_transaction() {
-        match change_watched(io, &own, Change::Del).await? {
+        match change_watched(io, &own, Change::Del, None).await? {
             // The server's time to live was over.
             Changed::Done { count: 0, .. } => return Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
             Changed::Done { ours, .. } => {
@@ -132,8 +134,13 @@ pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
 /// Replaces our value by that of `new`, a lease of [`Owned::next_lease`]. If it gives up, the old lease stands. Until the outcome is known
 /// the lease counts that ends first, the old or the new one: another client may see either in the key.
 pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension, GiveUp> {
+    replace(io, own, new, None).await
+}
+
+/// The same, after the key was seen to hold this value of a loser.
+async fn replace(io: &Io, own: Owned, new: Lease, mut seen: Option<Expected>) -> Result<Extension, GiveUp> {
     if own.by_transaction() {
-        match change_watched(io, &own, Change::Set(new.new_value())).await? {
+        match change_watched(io, &own, Change::Set(new.new_value()), seen.clone()).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
             Changed::Done { ours, .. } => return Ok(own.extended(new, ours)),
             Changed::NotOurs(reason) => return Ok(own.not_extended(reason, io.now())),
@@ -148,20 +155,34 @@ pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension,
         let Some(end) = own.lease.end.filter(|end| !end.has_passed(io.now())) else {
             return Ok(own.not_extended(LossReason::Expired, io.now()));
         };
-        let found = look(io).await?;
-        if own.lease.has_passed(io.now()) {
-            return Ok(own.not_extended(LossReason::Expired, io.now()));
-        }
+        let Expected { bytes, whose } = match seen.take() {
+            Some(seen) => seen,
+            None => {
+                let found = look(io).await?;
+                if own.lease.has_passed(io.now()) {
+                    return Ok(own.not_extended(LossReason::Expired, io.now()));
+                }
+                Expected { whose: own.judge(found.as_deref(), io.now()), bytes: found.unwrap_or_default() }
+            }
+        };
         // Neither after our lease (I5) nor after the time limit of a GETSET (I4): by then another client may hold the lock.
-        let end = match own.judge(found.as_deref(), io.now()) {
-            Ownership::Lost(reason) => return Ok(own.not_extended(reason, io.now())),
+        let end = match &whose {
+            Ownership::Lost(reason) => return Ok(own.not_extended(reason.clone(), io.now())),
             Ownership::Overwritten(_) => own.lease.overwritten_until().unwrap_or(end),
             Ownership::Ours | Ownership::Unproven => end,
         };
         let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
         let soon = End::of(io.now(), time);
         match io.send(Request::before(soon, Command::GetSet(new.value))).await {
-            Reply::Bulk(replaced) => return Ok(own.swapped(io, new, replaced.as_deref())),
+            Reply::Bulk(replaced) => {
+                // What was seen is not judged again: the reply may come late.
+                let whose = if replaced.as_ref() == Some(&bytes) {
+                    whose
+                } else {
+                    own.judge(replaced.as_deref(), io.now())
+                };
+                return Ok(own.swapped(io, new, whose));
+            }
             // What was read may no longer be so.
             Reply::TooLate => {}
             Reply::Refused(_) => return Err(GiveUp::Refused),
@@ -181,9 +202,10 @@ pub(crate) async fn verify(io: &Io, own: Owned, nonce: Nonce) -> Result<Verifica
     Ok(match own.judge(found.as_deref(), io.now()) {
         Ownership::Ours => Verification::Held { certified: own.lease.proven },
         Ownership::Unproven => Verification::Held { certified: false },
-        Ownership::Overwritten(_) => {
+        whose @ Ownership::Overwritten(_) => {
             let again = own.lease.written_again(nonce, io.now());
-            Verification::Overwritten(extend(io, own, again).await)
+            let seen = Expected { bytes: found.unwrap_or_default(), whose };
+            Verification::Overwritten(replace(io, own, again, Some(seen)).await)
         }
         Ownership::Lost(reason) => Verification::Lost(own.loss(reason, io.now())),
     })
@@ -194,7 +216,7 @@ pub(crate) async fn verify(io: &Io, own: Owned, nonce: Nonce) -> Result<Verifica
 pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
     let mut asked_again = false;
     while own.by_transaction() {
-        match change_watched(io, &own, Change::Count).await? {
+        match change_watched(io, &own, Change::Count, None).await? {
             Changed::Done { ours, count } => return Ok(own.token(count, ours, io.now())),
             Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
@@ -217,79 +239,6 @@ pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
     }
 }
 
-/// What came of a change by a transaction.
-enum Changed {
-    /// Carried out: whether our own bytes were found, not those of a loser of the classic takeover, and how many keys there were to change.
-    Done { ours: bool, count: i64 },
-    /// The key holds something else. It was not changed.
-    NotOurs(LossReason),
-    /// The reply was lost, and the key holds this since, if it could be read.
-    Unanswered { ours: bool, holds: Result<Option<Vec<u8>>, GiveUp> },
-    /// The server refuses transactions, and Auto does without.
-    NoTransactions,
-}
-
-/// Reads the key and changes it, unless any client writes it in between: then it reads the key again. It changes our own bytes also after our
-/// lease has passed. If it gives up, the key was not changed.
-async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed, GiveUp> {
-    // What the key must hold, and whether that is ours; else a loser has written it.
-    let (mut expected, mut is_ours, mut losers) = (own.lease.value.to_vec(), true, None);
-    let (mut looked_again, mut rewritten) = (false, 0);
-    // As often it may hold something else that is ours.
-    for _ in 0..2 * LOOKS {
-        // A loser's bytes are changed within our lease only; our own at any time.
-        let before = if is_ours { None } else { own.lease.end };
-        let exec = Request { command: Command::Exec(change), before };
-        let found = match io.watch(Command::WatchGet, &expected, exec.clone()).await {
-            Reply::Bulk(found) => found,
-            Reply::Refused(WhyRefused::Command) if own.asked == Protocol::Auto => {
-                return Ok(Changed::NoTransactions);
-            }
-            Reply::Refused(_) => return Err(GiveUp::Refused),
-            Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),
-            _ if looked_again => return Err(GiveUp::Io),
-            _ => {
-                looked_again = true;
-                continue;
-            }
-        };
-        // What was expected is not judged again: it may have been changed with WATCH.
-        if found.as_ref() != Some(&expected) {
-            is_ours = match Ownership::judge(&own.lease, Protocol::Watched, found.as_deref(), io.now()) {
-                Ownership::Ours => true,
-                Ownership::Unproven | Ownership::Overwritten(_) if own.is_in_doubt() => {
-                    return Ok(Changed::NotOurs(LossReason::Taken(LockState::of_value(found.as_deref()))));
-                }
-                Ownership::Overwritten(state) => {
-                    losers = Some(state);
-                    false
-                }
-                Ownership::Unproven => false,
-                Ownership::Lost(reason) => return Ok(Changed::NotOurs(reason)),
-            };
-            expected = found.unwrap_or_default();
-            continue;
-        }
-        match io.send(exec).await {
-            Reply::Executed(Some(count)) => {
-                if let Some(state) = losers.filter(|_| !is_ours && change != Change::Count) {
-                    io.note(Note::WasOverwritten(state));
-                }
-                return Ok(Changed::Done { ours: is_ours, count });
-            }
-            // The key was written since. Our value may be there again, as after EXPIRE.
-            Reply::Executed(None) if rewritten + 1 < LOOKS => rewritten += 1,
-            Reply::Executed(None) => break,
-            Reply::TooLate if !is_ours => return Ok(Changed::NotOurs(LossReason::Expired)),
-            Reply::TooLate => {}
-            Reply::Refused(_) => return Err(GiveUp::Refused),
-            Reply::Unsent => return Err(GiveUp::Unsent),
-            _ => return Ok(Changed::Unanswered { ours: is_ours, holds: read(io).await }),
-        }
-    }
-    Err(GiveUp::Rewritten)
-}
-
 /// Reads the key; once more if the reply is lost, as that of a connection that the server has closed.
 async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
     for _ in 0..2 {
@@ -308,6 +257,15 @@ async fn read(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
     match io.send(Request::at_any_time(Command::Get)).await {
         Reply::Bulk(holds) => Ok(holds),
         _ => Err(GiveUp::Unknown),
+    }
+}
+
+/// Notes that a value was replaced, or deleted, which was another client's.
+fn note_overwritten(io: &Io, replaced: &Ownership) {
+    match replaced {
+        Ownership::Overwritten(state) => io.note(Note::WasOverwritten(state.clone())),
+        Ownership::Lost(LossReason::Taken(state)) => io.note(Note::ValueOverwritten(state.clone())),
+        Ownership::Ours | Ownership::Unproven | Ownership::Lost(_) => {}
     }
 }
 
@@ -369,9 +327,10 @@ impl Owned {
     }
 
     /// Judges what GETSET has replaced.
-    fn swapped(&self, io: &Io, new: Lease, found: Option<&[u8]>) -> Extension {
+    fn swapped(&self, io: &Io, new: Lease, replaced: Ownership) -> Extension {
         let now = io.now();
-        match self.replaced(io, found) {
+        note_overwritten(io, &replaced);
+        match replaced {
             Ownership::Ours => self.extended(new, true),
             // Another client may have had the lock since, and released it.
             Ownership::Lost(LossReason::Gone) if self.lease.has_passed(now) => {
@@ -383,17 +342,6 @@ impl Owned {
             }
             Ownership::Lost(reason) => Extension::Lost(reason),
         }
-    }
-
-    /// Judges what GETSET has replaced, and notes whose value that was if it was another's.
-    fn replaced(&self, io: &Io, found: Option<&[u8]>) -> Ownership {
-        let judged = self.judge(found, io.now());
-        match &judged {
-            Ownership::Overwritten(state) => io.note(Note::WasOverwritten(state.clone())),
-            Ownership::Lost(LossReason::Taken(state)) => io.note(Note::ValueOverwritten(state.clone())),
-            Ownership::Ours | Ownership::Unproven | Ownership::Lost(_) => {}
-        }
-        judged
     }
 
     /// Judges what the key holds after the reply to the command that changes it was lost. Our new bytes there show that it was carried out;

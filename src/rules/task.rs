@@ -108,7 +108,7 @@ impl Io {
 
     /// Takes what is to be reported since the last step, with the lock that each is about.
     pub(crate) fn take_notes(&self) -> Vec<(usize, Note)> {
-        self.notes.take()
+        if self.notes.borrow().is_empty() { Vec::new() } else { self.notes.take() }
     }
 
     /// Takes what is to go behind the command of the last step.

@@ -104,8 +104,9 @@ impl Engine {
             return;
         }
         let mut jobs: Vec<&mut Job<'a, T>> = jobs.iter_mut().filter_map(job).collect();
-        for round in 0..ROUNDS {
-            self.send_together(&mut jobs, round == 0);
+        let mut has_transacted = false;
+        for _ in 0..ROUNDS {
+            has_transacted |= self.send_together(&mut jobs, !has_transacted);
         }
         self.finish_each(jobs);
     }
@@ -139,8 +140,9 @@ impl Engine {
         }
     }
 
-    /// Sends what each is to send next together, and changes the keys that transactions change by as few as possible.
-    fn send_together<T>(&self, jobs: &mut [&mut Job<'_, T>], transacts: bool) {
+    /// Sends what each is to send next together, and changes the keys that transactions change by as few as possible. Returns true if there were
+    /// any.
+    fn send_together<T>(&self, jobs: &mut [&mut Job<'_, T>], transacts: bool) -> bool {
         let now = clock::now();
         let goes = |job: &&mut Job<'_, T>| match job.request().map(|request| &request.command) {
             Some(Command::Get | Command::GetSet(_) | Command::Del | Command::Count) => true,
@@ -149,7 +151,7 @@ impl Engine {
         };
         let mut jobs: Vec<&mut Job<'_, T>> = jobs.iter_mut().map(|job| &mut **job).filter(goes).collect();
         if jobs.len() < 2 {
-            return;
+            return false;
         }
         let sends: Vec<_> = jobs.iter_mut().filter_map(|job| job.sends()).collect();
         let trips: Vec<Trip<'_>> = sends
@@ -172,5 +174,6 @@ impl Engine {
                 job.reply(reply, now);
             }
         }
+        watches
     }
 }

@@ -45,8 +45,8 @@ pub(crate) struct Hold {
 pub(crate) struct Own {
     pub(crate) lease: Lease,
     pub(crate) token: Option<u64>,
-    /// When the lock was acquired, or extended after its lease, when others may have seen that it could be acquired.
-    pub(crate) since: Uptime,
+    /// When the lease was written.
+    pub(crate) began: Uptime,
     /// When the server last said that the lock is held.
     pub(crate) asked: Uptime,
     /// When it could last not be asked, if that has not worked since.
@@ -113,7 +113,7 @@ impl Hold {
             own: Mutex::new(Own {
                 lease,
                 token: None,
-                since: acquired.uptime,
+                began: acquired.uptime,
                 asked: acquired.uptime,
                 failed: None,
                 over: false,

@@ -35,9 +35,15 @@ impl Engine {
     pub(super) fn keep_by_options(self: &Arc<Self>, hold: &Arc<Hold>) {
         if hold.options.auto_extend.is_some() {
             self.keep_from_now_on(hold);
-        } else if self.gems.were_seen(hold.acquired.uptime) {
-            self.schedule_first(hold, &hold.own());
-            hold.report();
+        } else {
+            self.look_once(hold);
+        }
+    }
+
+    /// Has the keeper look at a lock that has just been acquired, if gems use the server.
+    pub(super) fn look_once(self: &Arc<Self>, hold: &Arc<Hold>) {
+        if self.gems.were_seen(hold.acquired.uptime) {
+            self.reschedule(hold, &hold.own());
         }
     }
 
@@ -45,25 +51,25 @@ impl Engine {
     pub(super) fn keep_from_now_on(self: &Arc<Self>, hold: &Arc<Hold>) {
         let own = hold.own();
         if !hold.is_kept.swap(true, Ordering::Relaxed) {
-            self.schedule_first(hold, &own);
+            self.reschedule(hold, &own);
         }
         drop(own);
         hold.report();
     }
 
-    fn schedule_first(self: &Arc<Self>, hold: &Arc<Hold>, own: &Own) {
+    /// Looks again when something is due for a lock. The hold reports a failure later, when nothing is locked.
+    pub(super) fn reschedule(self: &Arc<Self>, hold: &Arc<Hold>, own: &Own) {
         if own.over {
             return;
         }
-        if hold.kept_as.load(Ordering::Relaxed) == 0 {
-            hold.kept_as.store(self.keeper.new_id(), Ordering::Relaxed);
-        }
-        self.reschedule(hold, own);
-    }
-
-    /// Looks again when something is due for a lock. The hold reports a failure later, when nothing is locked.
-    pub(super) fn reschedule(self: &Arc<Self>, hold: &Arc<Hold>, own: &Own) {
         match hold.kept_as.load(Ordering::Relaxed) {
+            0 if hold.is_kept.load(Ordering::Relaxed)
+                || own.lease.end.is_some() && self.gems.were_seen(own.began) =>
+            {
+                let id = self.keeper.new_id();
+                hold.kept_as.store(id, Ordering::Relaxed);
+                self.schedule(id, hold, own);
+            }
             0 => {}
             id => self.schedule(id, hold, own),
         }
@@ -88,7 +94,10 @@ impl Engine {
         let node = self.backend.node_of(&hold.key);
         let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold), node };
         let added = self.keeper.add(id, node, at, slack, kept);
-        hold.note_kept(added.map_err(|(error, _)| error));
+        // Where the program asks for nothing, nothing is missing.
+        if hold.is_kept.load(Ordering::Relaxed) {
+            hold.note_kept(added.map_err(|(error, _)| error));
+        }
     }
 
     /// Does what is due for these locks, together if that is possible.
@@ -123,9 +132,6 @@ impl Engine {
             to_verify.into_iter().filter_map(|(id, hold)| Some(self.due(id, hold)?.0)).collect();
         // A failure is tried again, and a loss is reported by the hold.
         let verified = self.verify_locked(&mut to_verify, &outbox);
-        for Locked { hold, own } in &to_verify {
-            self.reschedule(hold, own);
-        }
         self.end_verifications(to_verify, &outbox, &verified);
         for (_, kept) in due {
             kept.hold.report();
@@ -169,10 +175,10 @@ impl Engine {
 fn progress(hold: &Hold, own: &Own, now: Now) -> Progress {
     Progress {
         is_kept: hold.is_kept.load(Ordering::Relaxed),
-        is_new: own.lease.end.is_some() && keeping::is_new(own.since, own.asked, now.uptime),
+        since: own.lease.since,
+        is_new: own.lease.end.is_some() && keeping::is_new(own.lease.since, own.asked, now.uptime),
         acquired: hold.acquired.uptime,
-        since: own.since,
-        began: own.lease.began,
+        began: own.began,
         // By the clock that allows less.
         end: own.lease.end.map(|end| now.uptime.after(end.remaining(now))),
         asked: own.asked,

@@ -152,11 +152,8 @@ impl Engine {
         let now = clock::now();
         let reason = match outcome {
             Ok(Extension::Extended(lease)) => {
-                if own.lease.has_passed(now) {
-                    own.since = now.uptime;
-                }
                 own.lease = lease;
-                (own.asked, own.failed) = (now.uptime, None);
+                (own.began, own.asked, own.failed) = (now.uptime, now.uptime, None);
                 hold.rely_until(own.lease.end);
                 // I3: the reply may have come after the new lease.
                 let lost = hold.lost(now).map(|reason| Self::lost(hold, reason, now));
@@ -175,7 +172,7 @@ impl Engine {
     }
 
     /// Asks the server whether these locks are still held.
-    pub(crate) fn verify(&self, holds: &[&Arc<Hold>]) -> Vec<Result<(), Error>> {
+    pub(crate) fn verify(self: &Arc<Self>, holds: &[&Arc<Hold>]) -> Vec<Result<(), Error>> {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
         let verified = self.verify_locked(&mut locked, &outbox);
@@ -190,11 +187,14 @@ impl Engine {
         outbox: &Outbox,
     ) -> Vec<Result<bool, Error>> {
         let begin = |hold: &Hold, own: &Own, now| {
-            let (own, nonce) = (owned(hold, &own.lease), self.identity.next_nonce());
-            Some(Task::begin(now, async move |io| owned::verify(io, own, nonce).await))
+            // A value that is there since is another client's.
+            hold.noticed_loss().is_none().then(|| {
+                let (own, nonce) = (owned(hold, &own.lease), self.identity.next_nonce());
+                Task::begin(now, async move |io| owned::verify(io, own, nonce).await)
+            })
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| {
-            let Some((outcome, session)) = ended else { unreachable!("each is asked for") };
+            let Some((outcome, session)) = ended else { return Err(Self::loss_of(hold)) };
             let now = clock::now();
             let value = own.lease.value;
             match outcome {
@@ -206,7 +206,7 @@ impl Engine {
                 Ok(Verification::Lost(reason) | Verification::Overwritten(Ok(Extension::Lost(reason)))) => {
                     return Err(Self::lose(hold, reason));
                 }
-                // It is held, and tried again.
+                // It is held. The keeper tries again.
                 Ok(Verification::Overwritten(Err(_))) => {
                     own.failed = Some(now.uptime);
                     return Ok(false);
@@ -224,16 +224,22 @@ impl Engine {
 
     /// Unlocks holds that were asked for, reports what has happened, and writes the holder's name again beside a value that was.
     pub(super) fn end_verifications(
-        &self,
+        self: &Arc<Self>,
         locked: Vec<Locked<'_>>,
         outbox: &Outbox,
         verified: &[Result<bool, Error>],
     ) {
+        for Locked { hold, own } in &locked {
+            self.reschedule(hold, own);
+        }
         let again = locked.iter().zip(verified).filter(|(_, verified)| matches!(verified, Ok(true)));
         let to_name: Vec<_> = again.filter_map(|(locked, _)| self.to_name(locked)).collect();
         let holds: Vec<&Arc<Hold>> = locked.into_iter().map(|locked| locked.hold).collect();
-        self.write_names(to_name.into_iter());
         self.report_all(&holds, outbox);
+        // A server without names is reported where a lock is acquired.
+        if self.has_names() {
+            self.write_names(to_name.into_iter());
+        }
     }
 
     /// Returns what the holder's name is written beside, if there is one.

@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -49,6 +50,7 @@ struct Schedule<T> {
     /// The name of its threads.
     name: &'static str,
     work: Work<T>,
+    last_id: AtomicU64,
     #[cfg(test)]
     refuses_threads: std::sync::atomic::AtomicBool,
 }
@@ -57,7 +59,6 @@ struct DueWork<T> {
     nodes: HashMap<NodeId, NodeWork<T>>,
     /// For which node each is, and when it is due.
     at: HashMap<u64, (NodeId, Uptime)>,
-    last_id: u64,
     /// When something was last added.
     added: Uptime,
     /// The clocks when they were last compared.
@@ -88,7 +89,6 @@ impl<T: Send + 'static> Timer<T> {
         let state = DueWork {
             nodes: HashMap::new(),
             at: HashMap::new(),
-            last_id: 0,
             added: Uptime::default(),
             compared: None,
             threads: 0,
@@ -102,6 +102,7 @@ impl<T: Send + 'static> Timer<T> {
             done: Condvar::new(),
             name,
             work,
+            last_id: AtomicU64::new(0),
             #[cfg(test)]
             refuses_threads: std::sync::atomic::AtomicBool::default(),
         };
@@ -111,14 +112,12 @@ impl<T: Send + 'static> Timer<T> {
     /// Has each start of a thread fail, or none, as the system may.
     #[cfg(test)]
     pub(crate) fn refuse_threads(&self, refuse: bool) {
-        self.schedule.refuses_threads.store(refuse, std::sync::atomic::Ordering::Relaxed);
+        self.schedule.refuses_threads.store(refuse, Ordering::Relaxed);
     }
 
     /// Returns a number for what is to be added, which is never 0.
     pub(crate) fn new_id(&self) -> u64 {
-        let mut state = self.schedule.lock();
-        state.last_id += 1;
-        state.last_id
+        self.schedule.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Has something done at `due`, or up to `slack` earlier, instead of what has this number.
@@ -215,7 +214,7 @@ impl<T: Send + 'static> Schedule<T> {
             return Ok(());
         }
         #[cfg(test)]
-        if self.refuses_threads.load(std::sync::atomic::Ordering::Relaxed) {
+        if self.refuses_threads.load(Ordering::Relaxed) {
             return Err(io::Error::other("refused on purpose"));
         }
         let this = Arc::clone(self);

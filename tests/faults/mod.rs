@@ -9,6 +9,7 @@
 //! | `failed_releases` | releases that fail, and are tried again |
 //! | `failover` | a master that Sentinels know, and that fails over to a replica |
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
+//! | `losers` | values that gems write over those of holders |
 //! | `permit_faults` | a fault at every command on permits |
 //! | `refusals` | what the server or the library refuses |
 //! | `refused_for_now` | what a server refuses for a time |
@@ -31,6 +32,7 @@ pub(crate) mod cluster;
 pub(crate) mod failed_releases;
 pub(crate) mod failover;
 pub(crate) mod keeping;
+pub(crate) mod losers;
 pub(crate) mod permit_faults;
 pub(crate) mod refusals;
 pub(crate) mod refused_for_now;
@@ -54,6 +56,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         failed_releases::trials(),
         failover::trials(),
         keeping::trials(),
+        losers::trials(),
         permit_faults::trials(),
         refusals::trials(),
         refused_for_now::trials(),

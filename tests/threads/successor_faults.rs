@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, LockOptions, Protocol};
 
 use crate::servers::Hold;
-use crate::support::scenario::{FOREIGN, QUEUED};
+use crate::support::scenario::{ANOTHERS, QUEUED};
 use crate::support::target::PROTOCOLS;
 use crate::support::{HANDED_OVER, LONG, Load, Outcome, Release, load, millis, release, tests};
 use crate::threads::successors::{Scenario, assert_cancelled, successor};
@@ -101,10 +101,10 @@ fn the_key_is_written_meanwhile(protocol: Protocol, load: Load) -> Outcome {
     let hand_over = hold_hand_over(&scenario);
     let releasing = thread::spawn(move || release(held));
     hand_over.reached();
-    scenario.key.set(FOREIGN);
+    scenario.key.set(ANOTHERS);
     hand_over.go_on();
     assert_eq!(releasing.join().unwrap()?, Release::Lost);
-    assert_eq!(scenario.key.value().as_deref() == Some(FOREIGN), protocol != Protocol::Classic);
+    assert_eq!(scenario.key.value().as_deref() == Some(ANOTHERS), protocol != Protocol::Classic);
     next.rests();
     cancel_token.cancel();
     assert_cancelled(next);

@@ -8,12 +8,12 @@ use crate::rules::task::Io;
 use crate::values::clock::Now;
 use crate::values::value::LockState;
 
-/// What came of an attempt to release a lock. Another client may have acquired it since: the server may have lost the key.
+/// What came of an attempt to release a lock. Another client may have acquired it since: the server may have lost the key. So only our own
+/// bytes are changed by a later attempt, not what may be a loser's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tried {
     NotCarriedOut,
-    /// It got no reply, and may have been carried out. So a time close to ours may be that of a client that has acquired the lock since, and only
-    /// our own bytes are changed.
+    /// It got no reply, and may have been carried out.
     InDoubt,
 }
 

@@ -1,7 +1,7 @@
 //! Handing a lock over to the next thread of this process: our value is replaced by one of that thread's, in one command, so that the key is
 //! never absent in between. It is judged as an extension is.
 
-use super::{Changed, Owned, Release, change_watched, read, release};
+use super::{Changed, Owned, Release, change_watched, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
@@ -43,7 +43,7 @@ pub(crate) async fn end(io: &Io, own: Owned) -> Result<HandedOver, GiveUp> {
 /// `None` if nothing was written, and our lock is to be released.
 async fn by_transaction(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
     let lease = own.lease.replaced_by(next, io.now());
-    Ok(Some(match change_watched(io, own, Change::Set(lease.new_value())).await {
+    Ok(Some(match change_watched(io, own, Change::Set(lease.new_value()), None).await {
         // The transaction has waited for its connection. No thread has that lease, and the key would be held until it expires.
         Ok(Changed::Done { ours, .. }) if is_late(&lease, io.now()) => {
             let late = Owned { lease: lease.clone(), ..own.clone() };
@@ -115,7 +115,9 @@ impl Owned {
 
     /// Judges what GETSET has replaced.
     fn replaced_by_next(&self, io: &Io, next: Lease, found: Option<&[u8]>) -> HandedOver {
-        match self.replaced(io, found) {
+        let replaced = self.judge(found, io.now());
+        note_overwritten(io, &replaced);
+        match replaced {
             Ownership::Ours => self.passed_on(next, true),
             Ownership::Unproven | Ownership::Overwritten(_) => self.passed_on(next, false),
             Ownership::Lost(reason) => HandedOver {

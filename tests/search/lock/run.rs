@@ -83,6 +83,11 @@ struct Client {
     found_another: bool,
     /// When it is to look whether its value was overwritten.
     looks_at: Option<u64>,
+    /// When it was granted the lock, or extended its lease too late. With a lock that is handed over it is handed over as well.
+    granted: u64,
+    handed_over: Option<u64>,
+    /// For how long its machine was suspended.
+    suspended: u64,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
     /// The lock that it releases, and one that it has failed to.
@@ -118,10 +123,14 @@ pub(super) struct Run {
     /// How often a release was tried again.
     pub(super) again: u64,
     visitor: Option<Visitor>,
+    /// The client whose machine is suspended.
+    frozen: Option<usize>,
     /// All that was ever written into the key.
     written: BTreeSet<Vec<u8>>,
     /// How often a gem has overwritten the value of a holder.
     pub(super) overwritten: u64,
+    /// How often a gem has lost the lock after a clear, just after another's grant.
+    pub(super) priced: u64,
     nonces: u64,
 }
 
@@ -147,6 +156,9 @@ impl Run {
             ends: None,
             found_another: false,
             looks_at: None,
+            granted: 0,
+            handed_over: None,
+            suspended: 0,
             observation: None,
             ended: None,
             again: None,
@@ -168,8 +180,10 @@ impl Run {
             handed_over: 0,
             again: 0,
             visitor: None,
+            frozen: None,
             written: BTreeSet::new(),
             overwritten: 0,
+            priced: 0,
             nonces: 0,
         }
     }
@@ -193,12 +207,22 @@ impl Run {
     }
 
     fn now(&self, n: usize) -> Now {
-        Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime::of(self.since_start()) }
+        let Client { skew, suspended, .. } = self.clients[n];
+        let uptime = self.since_start().saturating_sub(Duration::from_micros(suspended));
+        Now { wall: Wall(self.time + skew), uptime: Uptime::of(uptime) }
     }
 
     /// Lets client `n` take one of its possible steps, after some time. Returns the law that is broken then.
     fn step(&mut self, n: usize, choice: u8, millis: u64) -> Option<&'static str> {
         self.pass(millis * MILLI);
+        if self.conditions.suspends && !self.is_gem(n) && choice % 16 == 9 {
+            let time = u64::from(choice) * 50 * MILLI;
+            self.frozen = Some(n);
+            self.pass(time);
+            self.frozen = None;
+            self.clients[n].suspended += time;
+            self.note(n, format_args!("was suspended for {} ms", time / MILLI));
+        }
         if self.conditions.clears && choice % 16 == 13 {
             self.server.set(None);
             self.note(n, format_args!("finds that the key was cleared"));
@@ -262,7 +286,7 @@ impl Run {
             return Some("a gem has lost the lock within its lease");
         }
         // A holder may be overwritten unseen where it cannot look.
-        if self.conditions.clears || self.conditions.late > 0 {
+        if self.conditions.clears || self.conditions.suspends || self.conditions.late > 0 {
             return None;
         }
         if self.is_shared() {
@@ -287,7 +311,8 @@ impl Run {
                 Doing::Working => client.looks_at.map(|at| at.max(self.time)),
                 _ => None,
             };
-            let next = (0..3).filter_map(|n| due(n, &self.clients[n]).map(|at| (at, n))).min();
+            let runs = |n: &usize| Some(*n) != self.frozen;
+            let next = (0..3).filter(runs).filter_map(|n| due(n, &self.clients[n]).map(|at| (at, n))).min();
             let next = next.filter(|(at, _)| *at <= end);
             let by = next.map_or(end, |(at, _)| at);
             if let Some(first) = (0..self.late.len()).find(|late| self.late[*late].0 <= by) {
@@ -407,6 +432,7 @@ impl Run {
                     self.breaks("a client was told that it has the lock, and its value was never in the key");
                 }
                 self.clients[n].held = Some(Held { lease, number });
+                self.clients[n].granted = self.clients[n].handed_over.take().unwrap_or(self.time);
                 self.looks_soon(n);
                 Doing::Working
             }

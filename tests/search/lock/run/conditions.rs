@@ -32,6 +32,8 @@ pub(in crate::lock) struct Conditions {
     pub(in crate::lock) gems: Gems,
     /// For how much longer than a command a reply may take that is not a gem's.
     pub(in crate::lock) late: u64,
+    /// True if machines are suspended at times: their monotonic clocks stand still.
+    pub(in crate::lock) suspends: bool,
     /// True if no request and no reply is lost.
     pub(in crate::lock) reliable: bool,
     /// True if another client often writes the key and leaves its value.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Client, Conditions, Doing, Gems, MILLI, Run};
+use super::{Client, Conditions, Doing, Gems, Run, START};
 use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
@@ -11,8 +11,8 @@ use crate::rules::task::Task;
 use crate::rules::{GiveUp, Reply, Step};
 use crate::values::clock::Now;
 
-/// How long after its grant a holder looks whether its value was overwritten, in milliseconds.
-const LOOKED_AFTER: u64 = 300;
+/// How long after its first value was made a holder looks whether it was overwritten.
+const LOOKED_AFTER: Duration = Duration::from_millis(400);
 
 /// A lock that a client holds.
 #[derive(Clone, Debug)]
@@ -105,7 +105,10 @@ impl Run {
     /// A holder is to look in a while: others may have seen that the lock could be acquired.
     pub(super) fn looks_soon(&mut self, n: usize) {
         let looks = matches!(self.conditions.gems, Gems::Classic { looks: true, .. }) && !self.is_gem(n);
-        self.clients[n].looks_at = looks.then(|| self.time + LOOKED_AFTER * MILLI);
+        let since = self.clients[n].held.as_ref().map(|held| held.lease.since);
+        let at = since.map(|since| START + since.after(LOOKED_AFTER).micros() + self.clients[n].suspended);
+        // What was handed over later was our own then.
+        self.clients[n].looks_at = at.filter(|at| looks && *at > self.time);
     }
 
     fn begins(&mut self, n: usize, own: &Owned) {
@@ -121,9 +124,9 @@ impl Run {
         if !self.clients[n].found_another {
             self.breaks("a holder was told that its lock is lost, and the key held its value all the time");
         }
-        let Conditions { reliable, clears, late, .. } = self.conditions;
+        let Conditions { reliable, clears, suspends, late, .. } = self.conditions;
         let lasts = self.clients[n].ends.as_ref().is_some_and(|lease| !lease.has_passed(self.now(n)));
-        if reliable && !clears && late == 0 && lasts {
+        if reliable && !clears && !suspends && late == 0 && lasts {
             self.breaks("a holder was told that its lock is lost, and its lease lasted");
         }
     }
@@ -221,6 +224,8 @@ impl Run {
         if !in_doubt && lease.proven && self.present().any(is_anothers) {
             self.breaks("a client was told that it alone has the lock, and it had replaced another's value");
         }
+        let was_late = self.clients[n].ends.as_ref().is_none_or(|lease| lease.has_passed(self.now(n)));
+        self.clients[other].handed_over = Some(if was_late { self.time } else { self.clients[n].granted });
         // As if it had sent the command itself.
         self.clients[other].executed = self.clients[n].executed;
         let now = self.now(other);
@@ -265,7 +270,7 @@ impl Run {
                 self.extensions += 1;
                 self.certify(n, held.number, lease.proven);
                 if held.lease.has_passed(now) {
-                    self.looks_soon(n);
+                    self.clients[n].granted = self.time;
                 }
                 held.lease = lease;
             }
@@ -274,6 +279,7 @@ impl Run {
             Err(_) => {}
         }
         self.goes_on(n, held);
+        self.looks_soon(n);
     }
 
     fn act_on_verification(&mut self, n: usize, step: Step<Verification>) {
