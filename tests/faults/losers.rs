@@ -147,7 +147,7 @@ fn locks_acquired_one_after_the_other_are_looked_at_once_each() -> Outcome {
     for key in &keys {
         let is_look = |asked: &&Asked| asked.name == "GET" && asked.arguments[0] == key.key.to_string();
         let count = asked.iter().filter(is_look).count();
-        assert!(count <= 1, "{}: {count} count", key.key);
+        assert!(count <= 1, "{}: {count} looks", key.key);
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libtest_mimic::{Arguments, Trial};
 
+use super::ruby::Gem;
 use super::{Load, Variant};
 
 /// 2³² divided by the golden ratio: its multiples spread over any number of places.
@@ -129,5 +130,7 @@ pub(crate) fn trials(marked: &[Trial], parts: &[&str]) -> Vec<Trial> {
             Ok(())
         })
     };
-    parts.iter().map(of).collect()
+    // With a real gem there are too few tests of it to have each server.
+    let has_each = |part: &&&str| **part != "interop" || Gem::available().is_ok_and(|gems| gems.len() > 1);
+    parts.iter().filter(has_each).map(of).collect()
 }
