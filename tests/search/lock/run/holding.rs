@@ -209,6 +209,9 @@ impl Run {
         self.handed_over += u64::from(!in_doubt);
         self.certify(n, number, release == Ok(Release::Released { certified: true }));
         let now = self.now(n);
+        if self.clients[n].ends.as_ref().is_none_or(|lease| lease.has_passed(now)) {
+            self.clients[n].granted = self.time;
+        }
         let Some(other) = self.next(n, expiration) else {
             let Client { holds_by, protocol, .. } = self.clients[n];
             if in_doubt {
@@ -224,8 +227,7 @@ impl Run {
         if !in_doubt && lease.proven && self.present().any(is_anothers) {
             self.breaks("a client was told that it alone has the lock, and it had replaced another's value");
         }
-        let was_late = self.clients[n].ends.as_ref().is_none_or(|lease| lease.has_passed(self.now(n)));
-        self.clients[other].handed_over = Some(if was_late { self.time } else { self.clients[n].granted });
+        self.clients[other].handed_over = Some(self.clients[n].granted);
         // As if it had sent the command itself.
         self.clients[other].executed = self.clients[n].executed;
         let now = self.now(other);
