@@ -179,8 +179,8 @@ impl LockGuard {
     ///
     /// A contender that loses a takeover, or asks just as the lock is released, can overwrite the holder's value
     /// without having the lock. For 0.7 s after the acquisition, and while the lease lasts, the value of a Ruby client
-    /// (gem 1.4.1 and older) counts as such; in Classic, any time in the future. The call then writes the holder's
-    /// value again ([limits](crate::documentation::limits#different-expirations)).
+    /// (gem 1.4.1 and older) counts as such a loser's; in Classic, any time in the future. The call then writes the
+    /// holder's value again ([limits](crate::documentation::limits#different-expirations)).
     ///
     /// # Errors
     ///

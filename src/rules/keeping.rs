@@ -17,6 +17,7 @@ const TOGETHER_WITHIN: u32 = 60;
 /// losers come, and early enough for the reply to come while what is found is a loser's.
 const LOOKED_AFTER: Duration = Duration::from_millis(400);
 const LOOKED_TOGETHER_WITHIN: Duration = Duration::from_millis(20);
+const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// After which part of a lease the server is asked again that could not be asked, at least and at most.
 const RETRIED_AFTER: u32 = 30;
@@ -50,7 +51,7 @@ pub(crate) struct Progress {
     pub(crate) acquired: Uptime,
     /// When others may last have seen that it can be acquired, and whether the key is still to be looked at since.
     pub(crate) since: Uptime,
-    pub(crate) is_new: bool,
+    pub(crate) is_unlooked: bool,
     /// When the lease began, and when it ends.
     pub(crate) began: Uptime,
     pub(crate) end: Option<Uptime>,
@@ -60,8 +61,13 @@ pub(crate) struct Progress {
     pub(crate) failed: Option<Uptime>,
 }
 
-/// Returns true if the key is still to be looked at, for a lock that was acquired then: later, nothing that is found in it is a loser's.
-pub(crate) fn is_new(since: Uptime, asked: Uptime, now: Uptime) -> bool {
+/// Returns when the server has first said that a lock is held. A grant alone does not show that the value has stayed.
+pub(crate) fn first_asked(since: Uptime, granted: Uptime) -> Uptime {
+    if granted < since.after(LOSER_WITHIN) { since } else { granted }
+}
+
+/// Returns true if nobody has looked at the key since losers may have come, and a loser's value in it would still count as such.
+pub(crate) fn is_unlooked(since: Uptime, asked: Uptime, now: Uptime) -> bool {
     asked < since.after(LOOKED_AFTER).before(LOOKED_TOGETHER_WITHIN) && now < since.after(LOSER_WITHIN)
 }
 
@@ -77,7 +83,7 @@ pub(crate) fn is_new(since: Uptime, asked: Uptime, now: Uptime) -> bool {
 /// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
 /// | | nothing is due before the lease ends | note that it has passed |
 pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<Next> {
-    let Progress { is_kept, acquired, since, is_new, began, end, asked, failed } = progress;
+    let Progress { is_kept, acquired, since, is_unlooked, began, end, asked, failed } = progress;
     let length = end.map_or(Duration::MAX, |end| end.since(began));
     let pause = (length / RETRIED_AFTER).clamp(RETRY[0], RETRY[1]);
     let not_before = failed.map(|failed| failed.after(pause));
@@ -86,12 +92,12 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<Next> {
         end.map_or(at, |end| at.min(end))
     };
     let slack = options.expiration.unwrap_or_default() / TOGETHER_WITHIN;
-    let look = is_new.then(|| Next {
-        at: due(since.after(LOOKED_AFTER)),
+    let look = is_unlooked.then(|| Next {
+        at: since.after(LOOKED_AFTER).max(failed.map_or(since, |failed| failed.after(LOOKED_AGAIN_AFTER))),
         due: Due::Verify,
         slack: slack.min(LOOKED_TOGETHER_WITHIN),
     });
-    let look = look.filter(|next| Some(next.at) != end);
+    let look = look.filter(|next| next.at < since.after(LOSER_WITHIN) && end.is_none_or(|end| next.at < end));
     if !is_kept {
         return look;
     }
@@ -141,7 +147,7 @@ mod tests {
             is_kept: true,
             acquired: at(1000),
             since: at(1000),
-            is_new: false,
+            is_unlooked: false,
             began: at(began),
             end: Some(at(end)),
             asked: at(began),
@@ -212,18 +218,18 @@ mod tests {
 
     #[test]
     fn a_lock_is_looked_at_once_soon_after_its_acquisition() {
-        let new = Progress { is_new: true, ..held(1000, 61_000) };
+        let new = Progress { is_unlooked: true, ..held(1000, 61_000) };
         let options = LockOptions::expiring_after(ms(60_000));
         let look = Next { at: at(1400), due: Due::Verify, slack: ms(20) };
         assert_eq!(super::next(&options, new), Some(look), "not as early as other work of a long lease");
         assert_eq!(super::next(&options.auto_extend(ms(90_000)), new), Some(look));
         let only = Progress { is_kept: false, ..new };
         assert_eq!(super::next(&options, only), Some(look));
-        assert_eq!(next(&options, Progress { is_new: false, ..only }), None);
-        assert_eq!(
-            next(&options, Progress { failed: Some(at(1410)), ..only }),
-            Some((at(2410), Due::Verify))
-        );
+        assert_eq!(next(&options, Progress { is_unlooked: false, ..only }), None);
+        let failed = |millis| next(&options, Progress { failed: Some(at(millis)), ..only });
+        assert_eq!(failed(1410), Some((at(1430), Due::Verify)), "soon again");
+        assert_eq!(failed(1680), None, "too late");
+        assert_eq!([at(1699), at(1700)].map(|granted| first_asked(at(1000), granted)), [at(1000), at(1700)]);
         let brief = Progress { end: Some(at(1400)), ..only };
         assert_eq!(next(&LockOptions::expiring_after(ms(400)), brief), None, "its lease has passed by then");
         for (asked, now, expected) in [
@@ -233,7 +239,7 @@ mod tests {
             (1400, 1400, false),
             (1000, 1700, false),
         ] {
-            assert_eq!(is_new(at(1000), at(asked), at(now)), expected, "{asked} {now}");
+            assert_eq!(is_unlooked(at(1000), at(asked), at(now)), expected, "{asked} {now}");
         }
     }
 }

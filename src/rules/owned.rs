@@ -316,7 +316,7 @@ impl Owned {
         }
     }
 
-    /// Returns true if our own bytes were `replaced` decides whether anything is proven from now on.
+    /// `replaced`: our own bytes were replaced. Only then does a proof last.
     fn extended(&self, mut lease: Lease, replaced: bool) -> Extension {
         lease.proven = replaced && self.lease.proven;
         Extension::Extended(lease)

@@ -13,7 +13,7 @@ use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 
-/// How often at most commands that stand alone are sent together: rules that ask for more meet failures.
+/// How many rounds go together at most: a look, then a change. Transactions go together in one of them.
 const ROUNDS: usize = 2;
 
 /// A task, and the commands that it sends.

@@ -8,6 +8,7 @@ use std::{fmt, io, mem};
 
 use crate::report::event::ProblemKind;
 use crate::report::sink::EventSink;
+use crate::rules::keeping;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::LossReason;
 use crate::values::clock::{self, Now, Uptime};
@@ -101,6 +102,7 @@ impl Hold {
             on_loss: Vec::new(),
             keeper: KeeperState::Works,
         };
+        let asked = keeping::first_asked(lease.since, acquired.uptime);
         Self {
             key,
             options,
@@ -114,7 +116,7 @@ impl Hold {
                 lease,
                 token: None,
                 began: acquired.uptime,
-                asked: acquired.uptime,
+                asked,
                 failed: None,
                 over: false,
             }),

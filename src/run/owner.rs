@@ -187,7 +187,7 @@ impl Engine {
         outbox: &Outbox,
     ) -> Vec<Result<bool, Error>> {
         let begin = |hold: &Hold, own: &Own, now| {
-            // A value that is there since is another client's.
+            // A loss that was noticed is final: what the key holds since may be another client's.
             hold.noticed_loss().is_none().then(|| {
                 let (own, nonce) = (owned(hold, &own.lease), self.identity.next_nonce());
                 Task::begin(now, async move |io| owned::verify(io, own, nonce).await)
@@ -200,13 +200,16 @@ impl Engine {
             match outcome {
                 Ok(Verification::Held { .. }) => {}
                 Ok(Verification::Overwritten(Ok(Extension::Extended(lease)))) => own.lease = lease,
+                // It is held. The keeper looks again.
                 Ok(Verification::Overwritten(Ok(Extension::Unknown { lease, proves }))) => {
                     own.lease.may_have_become(&lease, proves, now);
+                    own.failed = Some(now.uptime);
+                    return Ok(false);
                 }
                 Ok(Verification::Lost(reason) | Verification::Overwritten(Ok(Extension::Lost(reason)))) => {
                     return Err(Self::lose(hold, reason));
                 }
-                // It is held. The keeper tries again.
+                // The same.
                 Ok(Verification::Overwritten(Err(_))) => {
                     own.failed = Some(now.uptime);
                     return Ok(false);

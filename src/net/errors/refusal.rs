@@ -96,7 +96,7 @@ impl Refusal {
     /// Nodes that answer do not agree which of them has a slot, as when it has just moved or a node has failed.
     pub(crate) fn of_disagreement(slot: u16) -> Self {
         let text = format!(
-            "the nodes of the cluster do not agree which of them has slot {slot}; try again in a moment, and look at CLUSTER NODES if that lasts"
+            "slot {slot} moves, or the nodes of the cluster do not agree which of them has it; try again in a moment, and look at CLUSTER NODES if that lasts"
         );
         Self::found(RefusalKind::NotReady, text)
     }

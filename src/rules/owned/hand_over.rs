@@ -105,7 +105,7 @@ fn in_doubt(release: Result<Release, GiveUp>, next: Lease) -> HandedOver {
 }
 
 impl Owned {
-    /// Returns true if our own bytes were `replaced` decides whether anything is proven, to us and to the next thread.
+    /// `replaced`: our own bytes were replaced. Only then does a proof last, for us and for the next thread.
     fn passed_on(&self, mut next: Lease, replaced: bool) -> HandedOver {
         let certified = replaced && self.lease.proven;
         next.proven = certified;

@@ -40,7 +40,8 @@ pub(super) async fn change_watched(
     // As often it may hold something else that is ours.
     for _ in 0..2 * LOOKS {
         let is_ours = whose == Ownership::Ours;
-        // A loser's bytes are changed within our lease only; our own at any time.
+        // A loser's bytes are changed within our lease only; our own at any time. That they were seen soon enough is not checked again: EXEC
+        // proves that they still stand.
         let before = if is_ours { None } else { own.lease.end };
         let exec = Request { command: Command::Exec(change), before };
         let found = match io.watch(Command::WatchGet, &expected, exec.clone()).await {

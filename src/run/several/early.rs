@@ -84,7 +84,7 @@ impl WaitAll<'_> {
         let rest = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
         if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {
             self.engine.keep_from_now_on(&hold);
-        } else {
+        } else if !is_last {
             self.engine.look_once(&hold);
         }
         Early { hold, holder }
