@@ -49,9 +49,8 @@ pub(crate) struct Progress {
     /// True if the lease is to be extended, or the program wants to learn of a loss.
     pub(crate) is_kept: bool,
     pub(crate) acquired: Uptime,
-    /// When others may last have seen that it can be acquired, and whether the key is still to be looked at since.
+    /// When others may last have seen that it can be acquired.
     pub(crate) since: Uptime,
-    pub(crate) is_unlooked: bool,
     /// When the lease began, and when it ends.
     pub(crate) began: Uptime,
     pub(crate) end: Option<Uptime>,
@@ -59,16 +58,12 @@ pub(crate) struct Progress {
     pub(crate) asked: Uptime,
     /// When it could last not be asked, if that has not worked since.
     pub(crate) failed: Option<Uptime>,
+    pub(crate) now: Uptime,
 }
 
 /// Returns when the server has first said that a lock is held. A grant alone does not show that the value has stayed.
 pub(crate) fn first_asked(since: Uptime, granted: Uptime) -> Uptime {
     if granted < since.after(LOSER_WITHIN) { since } else { granted }
-}
-
-/// Returns true if nobody has looked at the key since losers may have come, and a loser's value in it would still count as such.
-pub(crate) fn is_unlooked(since: Uptime, asked: Uptime, now: Uptime) -> bool {
-    asked < since.after(LOOKED_AFTER).before(LOOKED_TOGETHER_WITHIN) && now < since.after(LOSER_WITHIN)
 }
 
 /// Returns what is to be done next, and when.
@@ -83,7 +78,8 @@ pub(crate) fn is_unlooked(since: Uptime, asked: Uptime, now: Uptime) -> bool {
 /// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
 /// | | nothing is due before the lease ends | note that it has passed |
 pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<Next> {
-    let Progress { is_kept, acquired, since, is_unlooked, began, end, asked, failed } = progress;
+    let Progress { is_kept, acquired, since, began, end, .. } = progress;
+    let Progress { asked, failed, now, .. } = progress;
     let length = end.map_or(Duration::MAX, |end| end.since(began));
     let pause = (length / RETRIED_AFTER).clamp(RETRY[0], RETRY[1]);
     let not_before = failed.map(|failed| failed.after(pause));
@@ -92,12 +88,13 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<Next> {
         end.map_or(at, |end| at.min(end))
     };
     let slack = options.expiration.unwrap_or_default() / TOGETHER_WITHIN;
-    let look = is_unlooked.then(|| Next {
-        at: since.after(LOOKED_AFTER).max(failed.map_or(since, |failed| failed.after(LOOKED_AGAIN_AFTER))),
-        due: Due::Verify,
-        slack: slack.min(LOOKED_TOGETHER_WITHIN),
-    });
-    let look = look.filter(|next| next.at < since.after(LOSER_WITHIN) && end.is_none_or(|end| next.at < end));
+    let look_at = since.after(LOOKED_AFTER);
+    let again = failed.map_or(now, |failed| now.max(failed.after(LOOKED_AGAIN_AFTER)));
+    let look = Next { at: look_at.max(again), due: Due::Verify, slack: slack.min(LOOKED_TOGETHER_WITHIN) };
+    // Later nothing that is found is a loser's.
+    let counts = look.at < since.after(LOSER_WITHIN) && end.is_some_and(|end| look.at < end);
+    let was_looked_at = asked >= look_at.before(LOOKED_TOGETHER_WITHIN);
+    let look = (counts && !was_looked_at).then_some(look);
     if !is_kept {
         return look;
     }
@@ -147,11 +144,12 @@ mod tests {
             is_kept: true,
             acquired: at(1000),
             since: at(1000),
-            is_unlooked: false,
             began: at(began),
             end: Some(at(end)),
             asked: at(began),
             failed: None,
+            // Later than losers come.
+            now: at(1700),
         }
     }
 
@@ -218,28 +216,28 @@ mod tests {
 
     #[test]
     fn a_lock_is_looked_at_once_soon_after_its_acquisition() {
-        let new = Progress { is_unlooked: true, ..held(1000, 61_000) };
+        let new = Progress { now: at(1000), ..held(1000, 61_000) };
         let options = LockOptions::expiring_after(ms(60_000));
         let look = Next { at: at(1400), due: Due::Verify, slack: ms(20) };
         assert_eq!(super::next(&options, new), Some(look), "not as early as other work of a long lease");
         assert_eq!(super::next(&options.auto_extend(ms(90_000)), new), Some(look));
         let only = Progress { is_kept: false, ..new };
         assert_eq!(super::next(&options, only), Some(look));
-        assert_eq!(next(&options, Progress { is_unlooked: false, ..only }), None);
         let failed = |millis| next(&options, Progress { failed: Some(at(millis)), ..only });
         assert_eq!(failed(1410), Some((at(1430), Due::Verify)), "soon again");
         assert_eq!(failed(1680), None, "too late");
         assert_eq!([at(1699), at(1700)].map(|granted| first_asked(at(1000), granted)), [at(1000), at(1700)]);
         let brief = Progress { end: Some(at(1400)), ..only };
         assert_eq!(next(&LockOptions::expiring_after(ms(400)), brief), None, "its lease has passed by then");
-        for (asked, now, expected) in [
-            (1000, 1000, true),
-            (1379, 1699, true),
-            (1380, 1400, false),
-            (1400, 1400, false),
-            (1000, 1700, false),
+        for (asked, now, due) in [
+            (1000, 1399, Some(1400)),
+            (1379, 1699, Some(1699)),
+            (1000, 1700, None),
+            (1380, 1400, None),
+            (1400, 1400, None),
         ] {
-            assert_eq!(is_unlooked(at(1000), at(asked), at(now)), expected, "{asked} {now}");
+            let progress = Progress { asked: at(asked), now: at(now), ..only };
+            assert_eq!(next(&options, progress).map(|next| next.0), due.map(at), "{asked} {now}");
         }
     }
 }

@@ -146,7 +146,7 @@ impl Lease {
     /// Returns the lease with another value for the same time, which replaces a loser's.
     pub(super) fn written_again(&self, nonce: Nonce, now: Now) -> Self {
         let left = self.end.map_or(Duration::ZERO, |end| end.remaining(now)) + self.early();
-        Self { value: self.value.named(nonce), ttl: self.ttl.map(|_| left + TTL_GUARD), ..self.clone() }
+        Self { value: self.value.with_nonce(nonce), ttl: self.ttl.map(|_| left + TTL_GUARD), ..self.clone() }
     }
 
     /// Returns true if the bytes are this holder's.

@@ -1,5 +1,5 @@
-//! Whether gems up to 1.4.1 lock keys of a locker's server, as far as was seen. Beside them a lock that has just been acquired is looked at: a
-//! gem that finds its key missing, just before, overwrites the new holder's value.
+//! Whether gems up to 1.4.1 lock keys of a locker's server, as far as was seen. If they do, the keeper looks at each
+//! lock that has just been acquired: a gem that found its key missing, just before, overwrites the new holder's value.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -176,12 +176,12 @@ fn progress(hold: &Hold, own: &Own, now: Now) -> Progress {
     Progress {
         is_kept: hold.is_kept.load(Ordering::Relaxed),
         since: own.lease.since,
-        is_unlooked: own.lease.end.is_some() && keeping::is_unlooked(own.lease.since, own.asked, now.uptime),
         acquired: hold.acquired.uptime,
         began: own.began,
         // By the clock that allows less.
         end: own.lease.end.map(|end| now.uptime.after(end.remaining(now))),
         asked: own.asked,
         failed: own.failed,
+        now: now.uptime,
     }
 }

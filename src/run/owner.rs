@@ -200,17 +200,14 @@ impl Engine {
             match outcome {
                 Ok(Verification::Held { .. }) => {}
                 Ok(Verification::Overwritten(Ok(Extension::Extended(lease)))) => own.lease = lease,
-                // It is held. The keeper looks again.
-                Ok(Verification::Overwritten(Ok(Extension::Unknown { lease, proves }))) => {
-                    own.lease.may_have_become(&lease, proves, now);
-                    own.failed = Some(now.uptime);
-                    return Ok(false);
-                }
                 Ok(Verification::Lost(reason) | Verification::Overwritten(Ok(Extension::Lost(reason)))) => {
                     return Err(Self::lose(hold, reason));
                 }
-                // The same.
-                Ok(Verification::Overwritten(Err(_))) => {
+                Ok(Verification::Overwritten(again)) => {
+                    if let Ok(Extension::Unknown { lease, proves }) = again {
+                        own.lease.may_have_become(&lease, proves, now);
+                    }
+                    // It is held. The keeper looks again.
                     own.failed = Some(now.uptime);
                     return Ok(false);
                 }
@@ -225,7 +222,7 @@ impl Engine {
         self.on_each(locked, outbox, begin, end)
     }
 
-    /// Unlocks holds that were asked for, reports what has happened, and writes the holder's name again beside a value that was.
+    /// Unlocks verified holds, and reports what has happened. Where a value was written again, writes the holder's name again too.
     pub(super) fn end_verifications(
         self: &Arc<Self>,
         locked: Vec<Locked<'_>>,

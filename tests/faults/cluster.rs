@@ -51,6 +51,7 @@ fn a_cluster_has_each_key_on_its_node_and_follows_it() -> Outcome {
     a_waiting_list_is_where_it_is(&cluster)?;
     a_counter_is_where_it_is(&cluster)?;
     a_slot_moves_while_its_locks_are_taken(&cluster)?;
+    nodes_that_disagree_are_asked_again(&cluster)?;
     a_node_that_is_killed_is_followed_by_its_replica(&mut cluster)
 }
 
@@ -170,6 +171,28 @@ fn a_slot_moves_while_its_locks_are_taken(cluster: &Cluster) -> Outcome {
         })?;
         assert_eq!(cluster.owner(slot)?, to);
     }
+    Ok(())
+}
+
+/// Each of two nodes says that the other has the slot. A call that waits goes on until they agree.
+fn nodes_that_disagree_are_asked_again(cluster: &Cluster) -> Outcome {
+    let key = "{disagreed}";
+    let slot = cluster.slot(key)?;
+    let owner = cluster.owner(slot)?;
+    let id = |node: usize| cluster.ask::<String>(node, redis::cmd("CLUSTER").arg("MYID"));
+    let says = |id: String| {
+        cluster.ask::<()>(owner, redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg("NODE").arg(id))
+    };
+    let locker = locker(cluster)?;
+    says(id((owner + 1) % 3)?)?;
+    let error = Lock::new(&locker, key, expiring().timeout(Duration::ZERO))?.lock();
+    let error = error.expect_err("no node has the slot");
+    assert!(is_not_ready(&error), "{error:?}");
+    assert!(error.to_string().contains("do not agree which of them has it"), "{error}");
+    let waiting = Waiter::of(&Lock::new(&locker, key, expiring().timeout(LONG))?);
+    std::thread::sleep(millis(2500));
+    says(id(owner)?)?;
+    waiting.came()?.release()?;
     Ok(())
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 use setnx_lock::redis::Commands as _;
 use setnx_lock::{Locker, Protocol};
 
 use crate::servers::{Asked, Proxy};
+use crate::support::rounds::until_soon;
 use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, millis, tests};
@@ -27,10 +28,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     )
 }
 
-/// How many rounds at most, and how many of them are to be good.
-const ROUNDS: usize = 30;
-const GOOD: usize = 2;
-
 /// What a gem with this expiration writes.
 fn gems_value(expiration: Duration) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -43,18 +40,6 @@ fn see_a_gem(target: &Target, locker: &Locker) -> Outcome {
     other.set(&gems_value(LONG));
     target.lock_through(locker, &other, expiring()).state()?;
     Ok(())
-}
-
-/// Repeats a round until it has often returned true: it was as fast as it had to be.
-fn until_soon(mut round: impl FnMut() -> Result<bool, Failed>) -> Outcome {
-    let mut good = 0;
-    for _ in 0..ROUNDS {
-        good += usize::from(round()?);
-        if good == GOOD {
-            return Ok(());
-        }
-    }
-    Err("the machine is so busy that no round shows anything, or each shows a loss".into())
 }
 
 fn a_lock_is_looked_at_once_where_a_gem_was_seen() -> Outcome {

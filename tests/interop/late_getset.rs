@@ -10,16 +10,13 @@ use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, ProblemKind, Protoc
 
 use crate::servers::Proxy;
 use crate::support::asleep::Sleeper;
+use crate::support::rounds::until_soon;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, millis, trial};
 
 /// For how long what is found counts as a loser's, and a bit less.
 const SOON: Duration = Duration::from_millis(600);
-/// How many rounds at most, and how many of them are to be good.
-const ROUNDS: usize = 30;
-const GOOD: usize = 2;
-
 type Test = fn(Protocol) -> Outcome;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -113,18 +110,6 @@ impl Beside {
         assert_eq!(self.key.value(), None);
         Ok(())
     }
-}
-
-/// Repeats a round until it has often returned true: it was as fast as it had to be.
-fn until_soon(mut round: impl FnMut() -> Result<bool, Failed>) -> Outcome {
-    let mut good = 0;
-    for _ in 0..ROUNDS {
-        good += usize::from(round()?);
-        if good == GOOD {
-            return Ok(());
-        }
-    }
-    Err("the machine is so busy that no round shows anything, or each shows a loss".into())
 }
 
 /// The expirations of the gem, beside Rust's 3 s.

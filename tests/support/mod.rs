@@ -10,6 +10,7 @@ pub(crate) mod part;
 pub(crate) mod processes;
 pub(crate) mod record;
 pub(crate) mod releases;
+pub(crate) mod rounds;
 pub(crate) mod sample;
 pub(crate) mod scenario;
 pub(crate) mod second_run;

@@ -74,7 +74,7 @@ impl ValueBytes {
     }
 
     /// Returns the value of another holder with the same time.
-    pub(crate) fn named(&self, nonce: Nonce) -> Self {
+    pub(crate) fn with_nonce(&self, nonce: Nonce) -> Self {
         let mut written = Self { length: self.length.saturating_sub(10), ..*self };
         written.digits(nonce.0, 10);
         written

@@ -17,22 +17,34 @@ use crate::values::value::{Expiry, LockState};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
+type Found = Option<Vec<u8>>;
+
 /// How long a gem up to 1.4.1 takes at most between GET and GETSET, in microseconds, beside their ways.
 pub(super) const PAUSE: u64 = 240_000;
 /// Stands for that pause.
 pub(super) const BETWEEN: Duration = Duration::from_micros(PAUSE);
 
+/// Asks for the key. Returns what it holds if another has it.
+async fn ask(io: &Io, lease: &Lease) -> Result<Option<Found>, GiveUp> {
+    match io.send(Request::at_any_time(Command::SetNx(lease.new_value()))).await {
+        Reply::Integer(0) => {}
+        Reply::Integer(_) => return Ok(None),
+        _ => return Err(GiveUp::Io),
+    }
+    match io.send(Request::at_any_time(Command::Get)).await {
+        Reply::Bulk(found) => Ok(Some(found)),
+        _ => Err(GiveUp::Io),
+    }
+}
+
+fn pause(time: Duration) -> Pause {
+    Pause { time, seen: None, in_doubt: false, leaves: false }
+}
+
 async fn acquire(io: &Io, expiration: Duration) -> Result<Held, GiveUp> {
     loop {
         let lease = lease(io.now(), expiration);
-        match io.send(Request::at_any_time(Command::SetNx(lease.new_value()))).await {
-            Reply::Integer(0) => {}
-            Reply::Integer(_) => return Ok(held(lease)),
-            _ => return Err(GiveUp::Io),
-        }
-        let Reply::Bulk(found) = io.send(Request::at_any_time(Command::Get)).await else {
-            return Err(GiveUp::Io);
-        };
+        let Some(found) = ask(io, &lease).await? else { return Ok(held(lease)) };
         let is_past = |until: Expiry| until.0 < io.now().wall;
         if matches!(LockState::of_value(found.as_deref()), LockState::Until(until) if is_past(until)) {
             // Stands for a plain SET with PX.
@@ -41,7 +53,7 @@ async fn acquire(io: &Io, expiration: Duration) -> Result<Held, GiveUp> {
                 _ => Err(GiveUp::Io),
             };
         }
-        io.sleep(Pause { time: POLL_INTERVAL, seen: None, in_doubt: false, leaves: false }).await;
+        io.sleep(pause(POLL_INTERVAL)).await;
     }
 }
 
@@ -52,17 +64,9 @@ async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Held, GiveUp> 
         // Read as 0.
         _ => true,
     };
-    let pause = |time| Pause { time, seen: None, in_doubt: false, leaves: false };
     loop {
         let lease = classic_lease(io.now(), expiration);
-        match io.send(Request::at_any_time(Command::SetNx(lease.new_value()))).await {
-            Reply::Integer(0) => {}
-            Reply::Integer(_) => return Ok(held(lease)),
-            _ => return Err(GiveUp::Io),
-        }
-        let Reply::Bulk(found) = io.send(Request::at_any_time(Command::Get)).await else {
-            return Err(GiveUp::Io);
-        };
+        let Some(found) = ask(io, &lease).await? else { return Ok(held(lease)) };
         if is_past(&found) {
             io.sleep(pause(BETWEEN)).await;
             let lease = classic_lease(io.now(), expiration);
