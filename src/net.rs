@@ -3,6 +3,7 @@
 //!
 //! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; and `item`, what goes over them.
 
+mod asking;
 mod cluster;
 mod codec;
 mod connections;
@@ -10,12 +11,11 @@ mod errors;
 mod item;
 mod lanes;
 mod limits;
-mod own;
 mod patience;
-mod pooled;
 mod resp;
 #[cfg(test)]
 pub(crate) mod scripted;
+mod server;
 mod slots;
 mod threads;
 mod transactions;
@@ -31,11 +31,11 @@ use crate::values::version::Version;
 pub(crate) use cluster::ClusterBackend;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
-pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener, Sentinels, address_of, logging_in};
+pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Lender, Opener, Sentinels, address_of, logging_in};
 pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
-pub(crate) use pooled::PooledBackend;
+pub(crate) use server::OneServer;
 pub use slots::{side_prefix, slot_of};
 
 /// The number of a cluster's node. A node that hangs holds up the keys of no other.

@@ -234,8 +234,8 @@ impl Locker {
         LockerBuilder::on_several(Servers::Cluster(nodes))
     }
 
-    /// Returns a builder for a locker that takes its connections from your own pool, which other code may use as
-    /// well.
+    /// Returns a builder for a locker whose connections your own pool lends, each for one round trip: other code may
+    /// use it as well.
     ///
     /// The manager can be [`redis::Client`], a sentinel client, or another manager of [`redis::Connection`]s. For
     /// `redis::Client`, enable the feature `r2d2` of the redis crate, in the version that this crate re-exports.

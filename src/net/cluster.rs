@@ -1,6 +1,5 @@
 //! A Redis Cluster: the key of a command has a slot, and the command goes to the node that has the slot. A backend over one for each node.
 
-mod asking;
 mod nodes;
 mod redirection;
 mod slot_map;
@@ -13,7 +12,7 @@ use std::time::Duration;
 use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
 use super::limits::{Budget, Limits};
-use super::pooled::{PAUSE, pause};
+use super::server::{PAUSE, pause};
 use super::slots::{side_prefix, slot_of};
 use super::threads::on_threads;
 use super::{Backend, NodeId, Sent, Trip, is_refused};
@@ -21,7 +20,6 @@ use crate::rules::{Command, Reply, Request};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
-pub(super) use asking::Asking;
 use nodes::{LOOK, Node, Nodes};
 use redirection::{Next, is_redirected, next_for};
 

@@ -11,6 +11,5 @@ pub(crate) use failure::Failure;
 pub(crate) use failure::NoConnection;
 pub use refusal::Refusal;
 pub(crate) use refusal::TooOld;
-pub(super) use refusal::without_arguments;
 pub use refusal_kind::RefusalKind;
 pub use transport_error::TransportError;

@@ -28,8 +28,8 @@
 mod slot;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
+use std::{fmt, mem};
 
 use super::sync::{self, Mutex, MutexGuard, PoisonError};
 
@@ -176,6 +176,11 @@ impl<J, C> Lanes<J, C> {
         let mut shared = self.lock();
         shared.opening -= 1;
         shared.end(lane);
+    }
+
+    /// Takes out the idle lanes, which are to be closed.
+    pub(crate) fn take_idle(&self) -> VecDeque<Lane<J, C>> {
+        mem::take(&mut self.lock().idle)
     }
 
     /// Takes the slot out of the queue. Returns `false` if it is not there any more.

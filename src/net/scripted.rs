@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Backend, Failure, Limits, NoConnection, Refusal, Sent, TransportError, Trip};
+use super::{Backend, ConnectError, Failure, Limits, NoConnection, Refusal, Sent, TransportError, Trip};
 use crate::rules::lease::End;
 use crate::rules::{Command, Reply};
 use crate::values::clock::Now;
@@ -48,7 +48,8 @@ impl Backend for ScriptedBackend {
                     Err(Failure::Lost(TransportError::new(std::io::ErrorKind::ConnectionReset, "on purpose")))
                 }
                 Reply::Unsent => {
-                    let cause = NoConnection::Pool("on purpose".to_owned());
+                    let error = TransportError::new(std::io::ErrorKind::NotConnected, "on purpose");
+                    let cause = NoConnection::Connect(ConnectError::Failed(error));
                     Err(Failure::NoConnection { cause, waited: Self::WAITED })
                 }
                 Reply::Refused(_) => Err(Failure::Refused(Refusal::new("ERR on purpose"))),

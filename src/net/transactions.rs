@@ -1,13 +1,14 @@
 //! Whether transactions reach the server. A server that reported its version has them or not; of another one it is tried before the first
 //! lock of Watched or Ttl is acquired, which could not be released without them. Some proxies close the connection on WATCH.
 
+use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{Value, cmd};
 
 use super::codec;
-use super::connections::{Checkout, LockConnection, ask, exchange};
+use super::connections::Connection;
 use super::errors::{ConnectError, Failure, Refusal, RefusalKind, TransportError};
 use super::limits::Limits;
 use super::resp::{Form, Packed};
@@ -38,7 +39,7 @@ impl Transactions {
 
     /// Tries a transaction without a change on a connection of `connect`, unless it is known whether they work. Fails if they do not, or if
     /// there is no connection.
-    pub(super) fn ensure<'a, C: Checkout>(
+    pub(super) fn ensure<'a, C: DerefMut<Target = Connection>>(
         &self,
         key: &Key,
         limits: &Limits<'a>,
@@ -59,7 +60,7 @@ impl Transactions {
             let left = limits.answered_by.since(now.uptime);
             let tried = match connection.server().version {
                 Some(_) => Ok(Ok(())),
-                None => try_one(&mut *connection, key, was_closed, left),
+                None => try_one(&mut connection, key, was_closed, left),
             };
             let ended = match tried {
                 Ok(Ok(())) => {
@@ -104,7 +105,7 @@ enum Closed {
 
 /// Tries a transaction, after a GET where the connection has to prove that it works. The inner error is the first refusal.
 fn try_one(
-    connection: &mut impl LockConnection,
+    connection: &mut Connection,
     key: &Key,
     reads_first: bool,
     limit: Duration,
@@ -112,14 +113,14 @@ fn try_one(
     if reads_first {
         let get = cmd("GET").arg(key.as_bytes()).clone();
         // Any answer will do.
-        ask(connection, &get, limit).map_err(Closed::OnGet)?.ok();
+        connection.ask(&get, limit).map_err(Closed::OnGet)?.ok();
     }
     let mut packed = Packed::default();
     codec::pack(&mut packed, key.as_bytes(), &Command::WatchGet);
     packed.command(Form::Okay, &[b"MULTI"]);
     packed.command(Form::Okay, &[b"DISCARD"]);
     let mut replies = Vec::new();
-    let ended = exchange(connection, &packed.bytes, packed.forms.len(), limit, &mut replies);
+    let ended = connection.exchange(&packed.bytes, packed.forms.len(), limit, &mut replies);
     let refusal = replies.into_iter().find_map(|reply| match reply {
         Value::ServerError(error) => Some(Refusal::from(error)),
         _ => None,

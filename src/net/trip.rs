@@ -18,8 +18,9 @@ use std::ops::DerefMut;
 
 use redis::Value;
 
+use super::asking::with_asking;
 use super::codec;
-use super::connections::{Known, LockConnection, exchange};
+use super::connections::{Connection, Known};
 use super::errors::{Refusal, TransportError};
 use super::item::{self, AfterTrip, Item, Replies};
 use super::limits::{Incident, Limits, Report};
@@ -259,13 +260,14 @@ impl Wire {
         left
     }
 
-    /// Sends the jobs over a connection that carries nothing else. Returns in what state that is left.
+    /// Sends the jobs over a connection that carries nothing else. `asks`: with ASKING before each command. Returns in what state that is left.
     pub(super) fn exchange(
         &mut self,
-        connection: &mut impl LockConnection,
+        connection: &mut Connection,
         batch: &[impl Place],
         mut now: Now,
         limits: &Limits<'_>,
+        asks: bool,
     ) -> AfterTrip {
         // As another connection left it.
         self.is_watching = false;
@@ -275,7 +277,16 @@ impl Wire {
                 return AfterTrip::default();
             }
             let limit = limits.answered_by.since(now.uptime);
-            let ended = exchange(connection, &self.packed.bytes, self.count(), limit, &mut self.replies);
+            let ended = if asks {
+                let (bytes, are_replies) = with_asking(&self.packed.bytes, self.ends);
+                let mut all = Vec::new();
+                let ended = connection.exchange(&bytes, are_replies.len(), limit, &mut all);
+                let replies = all.into_iter().zip(are_replies);
+                self.replies.extend(replies.filter_map(|(reply, is_one)| is_one.then_some(reply)));
+                ended
+            } else {
+                connection.exchange(&self.packed.bytes, self.count(), limit, &mut self.replies)
+            };
             let left = self.read(batch, ended);
             if left.out_of_order || !self.is_watching {
                 return left;

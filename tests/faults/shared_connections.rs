@@ -9,12 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockState, Locker, Protocol};
+use setnx_lock::{Error, Lock, LockState, Protocol};
 
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{Connections, LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
+    crate::support::trials_on_both(
         "shared_connections",
         tests![connections_are_killed, the_server_stops_for_a_while, keys_are_overwritten],
     )
@@ -34,8 +34,8 @@ struct Found {
     wrong: AtomicUsize,
 }
 
-fn connections_are_killed() -> Outcome {
-    let found = run(LIMIT, |server| {
+fn connections_are_killed(connections: Connections) -> Outcome {
+    let found = run(connections, LIMIT, |server| {
         thread::sleep(millis(20));
         let _ = server.say(&["CLIENT", "KILL", "TYPE", "normal"]);
     })?;
@@ -44,8 +44,8 @@ fn connections_are_killed() -> Outcome {
     Ok(())
 }
 
-fn the_server_stops_for_a_while() -> Outcome {
-    let found = run(LIMIT, |server| {
+fn the_server_stops_for_a_while(connections: Connections) -> Outcome {
+    let found = run(connections, LIMIT, |server| {
         thread::sleep(millis(100));
         server.freeze();
         thread::sleep(millis(900));
@@ -57,8 +57,8 @@ fn the_server_stops_for_a_while() -> Outcome {
 }
 
 /// Whose lock was overwritten finds that out, which is no reply to another.
-fn keys_are_overwritten() -> Outcome {
-    let found = run(LONG, |server| {
+fn keys_are_overwritten(connections: Connections) -> Outcome {
+    let found = run(connections, LONG, |server| {
         for n in 0..THREADS {
             let _ = server.say(&["SET", &format!("own:{n}"), "1"]);
         }
@@ -68,8 +68,9 @@ fn keys_are_overwritten() -> Outcome {
     Ok(())
 }
 
-/// Each thread locks a key of its own again and again, half of them by Watched, while `disturb` is called.
+/// Each thread locks a key of its own again and again, half of them by Watched, or on a pool all, where a DEL of Classic may arrive late, while `disturb` is called.
 fn run(
+    connections: Connections,
     command_timeout: Duration,
     disturb: impl Fn(&RedisServer) + Sync,
 ) -> Result<Found, libtest_mimic::Failed> {
@@ -77,7 +78,8 @@ fn run(
         env::var("SETNX_LOCK_FAULT_COMMANDS").map_or(Ok(20_000), |count| count.parse::<usize>())?;
     let pairs = commands / THREADS / COMMANDS_OF_A_PAIR;
     let server = RedisServer::start()?;
-    let locker = Locker::builder(&server.url())?.command_timeout(command_timeout).retry_for(LONG).build()?;
+    let locker = connections.to(&server.url(), 16);
+    let locker = locker.command_timeout(command_timeout).retry_for(LONG).build()?;
     let (found, over) = (Found::default(), AtomicBool::new(false));
     thread::scope(|scope| {
         let disturbing = scope.spawn(|| {
@@ -87,7 +89,8 @@ fn run(
         });
         let threads: Vec<_> = (0..THREADS)
             .map(|n| {
-                let protocol = if n % 2 == 0 { Protocol::Classic } else { Protocol::Watched };
+                let is_classic = n % 2 == 0 && matches!(connections, Connections::Own);
+                let protocol = if is_classic { Protocol::Classic } else { Protocol::Watched };
                 let lock = Lock::new(&locker, format!("own:{n}"), expiring().protocol(protocol)).unwrap();
                 let found = &found;
                 scope.spawn(move || {

@@ -1,5 +1,6 @@
 //! The proxy injects the faults that a test asks for, and records the commands.
 
+use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -87,6 +88,10 @@ fn a_connection_that_is_half_open() -> Outcome {
     proxy.next("SET", Fault::HalfOpen);
     wire.send("SET key 1");
     wire.send("SET key 2");
+    // The proxy reads it in its own time.
+    while proxy.names().is_empty() {
+        thread::sleep(millis(1));
+    }
     wire.is_silent();
     assert_eq!(server.say(&["EXISTS", "key"])?, ":0");
     assert_eq!(proxy.names(), ["SET"], "later commands are not read");

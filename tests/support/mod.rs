@@ -21,7 +21,7 @@ pub(crate) mod variant;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use setnx_lock::{Error, LockOptions};
+use setnx_lock::{Error, LockOptions, Locker, LockerBuilder};
 
 pub(crate) use load::Load;
 pub(crate) use releases::{
@@ -49,6 +49,42 @@ pub(crate) fn expiring() -> LockOptions {
 /// Names the functions of one part of the suite. The compiler reports a forgotten one as dead code.
 pub(crate) fn trials(part: &str, tests: &[(&str, Test)]) -> Vec<Trial> {
     tests.iter().map(|(name, test)| trial(format!("{part}::{name}"), *test)).collect()
+}
+
+/// Whose connections a locker uses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Connections {
+    Own,
+    /// A pool of the program's, which lends them.
+    Lent,
+}
+
+impl Connections {
+    /// Returns the builder of a locker with at most so many of them.
+    pub(crate) fn to(self, url: &str, size: u32) -> LockerBuilder {
+        match self {
+            Connections::Own => Locker::builder(url).unwrap().pool_size(size),
+            Connections::Lent => {
+                let pool = r2d2::Pool::builder().max_size(size).min_idle(Some(0)).test_on_check_out(false);
+                Locker::with_pool(pool.build_unchecked(redis::Client::open(url).unwrap()))
+            }
+        }
+    }
+}
+
+type TestOnBoth = fn(Connections) -> Outcome;
+
+/// One test for each kind of connections.
+pub(crate) fn trials_on_both(part: &str, tests: &[(&str, TestOnBoth)]) -> Vec<Trial> {
+    let each = |connections: Connections| {
+        let kind = format!("{connections:?}").to_lowercase();
+        let one = move |(name, test): &(&str, TestOnBoth)| {
+            let test = *test;
+            trial(format!("{part}::{kind}::{name}"), move || test(connections))
+        };
+        tests.iter().map(one).collect::<Vec<_>>()
+    };
+    [Connections::Own, Connections::Lent].into_iter().flat_map(each).collect()
 }
 
 /// Lists test functions with their names.

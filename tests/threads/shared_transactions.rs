@@ -8,11 +8,12 @@ use setnx_lock::{Error, Lock, LockGuard, Protocol};
 
 use crate::servers::{Asked, Fault};
 use crate::support::scenario::{FOREIGN, Scenario};
-use crate::support::{Outcome, Release, TestKey, expiring, millis, release, tests};
-use crate::threads::pipelining::with_one_connection;
+use crate::support::{
+    Connections, LONG, Outcome, Release, TestKey, expiring, millis, release, releases, tests,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
+    crate::support::trials_on_both(
         "shared_transactions",
         tests![
             threads_that_release_share_two_trips,
@@ -42,13 +43,15 @@ type Round<T> = (Scenario, Vec<TestKey>, Vec<T>);
 
 /// Has the threads do `work` with a lock each, all of them queued behind another thread's command, until their keys were watched in one trip.
 fn together<T: Send>(
+    connections: Connections,
     fault: Option<(&'static str, &Fault)>,
     meanwhile: Meanwhile<'_>,
     work: impl Fn(LockGuard) -> T + Copy + Send,
 ) -> Result<Round<T>, Box<dyn std::error::Error>> {
     loop {
         let scenario = Scenario::set()?;
-        let locker = scenario.join(with_one_connection(&scenario.proxy.url()));
+        let locker = connections.to(&scenario.proxy.url(), 1).command_timeout(LONG).retry_for(LONG);
+        let locker = scenario.open(locker.observer(releases::record));
         let lock =
             |key: &TestKey| Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched)).unwrap();
         let keys: Vec<TestKey> = (0..THREADS).map(|n| scenario.target.key(&format!("own:{n}"))).collect();
@@ -100,8 +103,8 @@ fn others_released(outcomes: Vec<Released>) -> Released {
     first
 }
 
-fn threads_that_release_share_two_trips() -> Outcome {
-    let (scenario, _keys, released) = together(None, None, release)?;
+fn threads_that_release_share_two_trips(connections: Connections) -> Outcome {
+    let (scenario, _keys, released) = together(connections, None, None, release)?;
     assert_eq!(others_released(released)?, CERTIFIED);
     let batches = scenario.proxy.batches();
     let watching = batches.iter().position(|batch| count(batch, "WATCH") == THREADS).unwrap();
@@ -110,9 +113,9 @@ fn threads_that_release_share_two_trips() -> Outcome {
     Ok(())
 }
 
-fn threads_that_extend_share_two_trips() -> Outcome {
+fn threads_that_extend_share_two_trips(connections: Connections) -> Outcome {
     let extend = |held: LockGuard| held.extend().map(|()| held);
-    let (scenario, _keys, extended) = together(None, None, extend)?;
+    let (scenario, _keys, extended) = together(connections, None, None, extend)?;
     for held in extended {
         assert_eq!(release(held?)?, CERTIFIED);
     }
@@ -121,16 +124,17 @@ fn threads_that_extend_share_two_trips() -> Outcome {
     Ok(())
 }
 
-fn a_key_that_was_written_meanwhile_is_another_threads_matter() -> Outcome {
-    let (_, keys, released) = together(None, Some(("DEL", &|keys| keys[0].set(FOREIGN))), release)?;
+fn a_key_that_was_written_meanwhile_is_another_threads_matter(connections: Connections) -> Outcome {
+    let (_, keys, released) =
+        together(connections, None, Some(("DEL", &|keys| keys[0].set(FOREIGN))), release)?;
     assert_eq!(others_released(released)?, Release::Lost);
     assert_eq!(keys[0].value().as_deref(), Some(FOREIGN));
     Ok(())
 }
 
-fn a_change_that_is_refused_is_another_threads_matter() -> Outcome {
+fn a_change_that_is_refused_is_another_threads_matter(connections: Connections) -> Outcome {
     let refusal = Fault::Say("-OOM command not allowed when used memory > 'maxmemory'\r\n");
-    let (_, _, mut released) = together(Some(("DEL", &refusal)), None, release)?;
+    let (_, _, mut released) = together(connections, Some(("DEL", &refusal)), None, release)?;
     let is_refused = |released: &Released| matches!(released, Err(Error::Refused { .. }));
     let first = released.iter().position(is_refused).ok_or("the server refused one")?;
     drop(released.remove(first));
@@ -141,9 +145,9 @@ fn a_change_that_is_refused_is_another_threads_matter() -> Outcome {
 }
 
 /// The server says it of EXEC, and may mean any of them.
-fn a_key_that_is_touched_is_another_threads_matter() -> Outcome {
+fn a_key_that_is_touched_is_another_threads_matter(connections: Connections) -> Outcome {
     let touch = |keys: &[TestKey]| keys[0].touch();
-    let (scenario, keys, released) = together(None, Some(("DEL", &touch)), release)?;
+    let (scenario, keys, released) = together(connections, None, Some(("DEL", &touch)), release)?;
     for released in released {
         assert_eq!(released?, CERTIFIED, "each was changed alone");
     }
@@ -153,17 +157,17 @@ fn a_key_that_is_touched_is_another_threads_matter() -> Outcome {
     Ok(())
 }
 
-fn a_server_that_refuses_exec() -> Outcome {
+fn a_server_that_refuses_exec(connections: Connections) -> Outcome {
     let refusal = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
-    let (_, _, released) = together(Some(("EXEC", &refusal)), None, release)?;
+    let (_, _, released) = together(connections, Some(("EXEC", &refusal)), None, release)?;
     assert_eq!(others_released(released)?, CERTIFIED, "it was changed alone");
     Ok(())
 }
 
 /// Then nothing is on its way that would change a key outside of a transaction.
-fn a_server_that_refuses_multi() -> Outcome {
+fn a_server_that_refuses_multi(connections: Connections) -> Outcome {
     let refusal = Fault::Say("-NOPERM this user has no permissions to run the 'multi' command\r\n");
-    let (scenario, _keys, released) = together(Some(("MULTI", &refusal)), None, release)?;
+    let (scenario, _keys, released) = together(connections, Some(("MULTI", &refusal)), None, release)?;
     for released in released {
         let refused = matches!(&released, Err(Error::Refused { .. }));
         assert!(refused, "{released:?}");
@@ -172,9 +176,9 @@ fn a_server_that_refuses_multi() -> Outcome {
     Ok(())
 }
 
-fn a_watch_that_is_refused_is_another_threads_matter() -> Outcome {
+fn a_watch_that_is_refused_is_another_threads_matter(connections: Connections) -> Outcome {
     let refusal = Fault::Say("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n");
-    let (scenario, _keys, mut released) = together(Some(("WATCH", &refusal)), None, release)?;
+    let (scenario, _keys, mut released) = together(connections, Some(("WATCH", &refusal)), None, release)?;
     let refused = released.extract_if(.., |released| matches!(released, Err(Error::Refused { .. })));
     assert_eq!(refused.count(), 1);
     for released in released {
@@ -185,8 +189,8 @@ fn a_watch_that_is_refused_is_another_threads_matter() -> Outcome {
 }
 
 /// It may be watched no more, and each finds out by reading its key, once.
-fn a_connection_that_is_cut_behind_exec() -> Outcome {
-    let (scenario, _keys, released) = together(Some(("EXEC", &Fault::CutAfter)), None, release)?;
+fn a_connection_that_is_cut_behind_exec(connections: Connections) -> Outcome {
+    let (scenario, _keys, released) = together(connections, Some(("EXEC", &Fault::CutAfter)), None, release)?;
     for released in released {
         assert_eq!(released?, Release::Released { certified: false });
     }

@@ -164,5 +164,5 @@ fn a_call_that_has_waited_for_long_does_not_show_how_little_time_its_last_comman
         LockOptions::expiring_after(Duration::from_secs(60)).poll_interval(Duration::from_millis(50));
     let lock = Lock::new(&Locker::over(backend), "k", options).unwrap();
     let error = lock.lock().unwrap_err().to_string();
-    assert!(error.contains("no connection; check that the server is up"), "{error}");
+    assert!(error.contains("no connection to the server; check that the server is up"), "{error}");
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Locker;
 use super::url::Servers;
-use crate::net::{ClusterBackend, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend, Sentinels, address_of};
+use crate::net::{ClusterBackend, DEFAULT_COMMAND_TIMEOUT, Lender, OneServer, Opener, Sentinels, address_of};
 use crate::report::error::Error;
 use crate::report::event::Observer;
 use crate::report::sink::EventSink;
@@ -59,10 +59,10 @@ enum Connections {
     Shared(UserPool),
 }
 
-/// The user's own pool, of any manager. `locker` builds a locker on it with a command timeout and a `retry_for`.
+/// The user's own pool, of any manager.
 #[derive(Clone)]
 struct UserPool {
-    locker: Arc<dyn Fn(Duration, Duration) -> Locker + Send + Sync>,
+    lender: Arc<dyn Lender>,
     tests_on_check_out: bool,
 }
 
@@ -88,10 +88,7 @@ impl LockerBuilder {
         M: r2d2::ManageConnection<Connection = redis::Connection>,
     {
         let tests_on_check_out = pool.test_on_check_out();
-        let locker = move |command_timeout, retry_for| {
-            Locker::over(Arc::new(PooledBackend::shared(pool.clone(), command_timeout, retry_for)))
-        };
-        Self::over(Connections::Shared(UserPool { locker: Arc::new(locker), tests_on_check_out }))
+        Self::over(Connections::Shared(UserPool { lender: Arc::new(pool), tests_on_check_out }))
     }
 
     fn over(connections: Connections) -> Self {
@@ -237,19 +234,17 @@ impl LockerBuilder {
         if let Some(problem) = self.problem() {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
         }
+        let opener = self.opener();
+        let size = match &self.connections {
+            Connections::Shared(pool) => pool.lender.size(),
+            _ => self.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
+        };
         let locker = match self.connections {
-            Connections::Shared(pool) => (pool.locker)(self.command_timeout, self.retry_for),
-            Connections::Own(_) | Connections::Several(_) => {
-                let opener = self.opener();
-                let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE);
-                match self.connections {
-                    Connections::Several(Servers::Cluster(nodes)) => {
-                        let nodes = nodes.iter().filter_map(address_of).collect();
-                        Locker::over(Arc::new(ClusterBackend::new(opener, nodes, pool_size, self.retry_for)))
-                    }
-                    _ => Locker::over(Arc::new(PooledBackend::own(opener, pool_size, self.retry_for))),
-                }
+            Connections::Several(Servers::Cluster(nodes)) => {
+                let nodes = nodes.iter().filter_map(address_of).collect();
+                Locker::over(Arc::new(ClusterBackend::new(opener, nodes, size, self.retry_for)))
             }
+            _ => Locker::over(Arc::new(OneServer::new(opener, size, self.retry_for))),
         };
         let locker = locker.with_engine(|engine| {
             engine.observe(self.observer);
@@ -258,7 +253,7 @@ impl LockerBuilder {
         Ok(locker)
     }
 
-    /// Returns what opens the connections that are the locker's own.
+    /// Returns what opens the connections, or borrows them.
     fn opener(&self) -> Opener {
         let sentinels = match &self.connections {
             Connections::Several(Servers::Sentinels(clients, master)) => {
@@ -268,8 +263,11 @@ impl LockerBuilder {
             }
             _ => None,
         };
-        let Some(client) = self.login() else { unreachable!("a pool of the user's opens them") };
-        let mut opener = Opener::new(client.clone(), sentinels);
+        let mut opener = match (&self.connections, self.login()) {
+            (Connections::Shared(pool), _) => Opener::borrowing(Arc::clone(&pool.lender)),
+            (_, Some(client)) => Opener::new(client.clone(), sentinels),
+            (_, None) => unreachable!("there is a client unless a pool logs in"),
+        };
         opener.credentials.clone_from(&self.credentials);
         opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
         opener.command_timeout = self.command_timeout;

@@ -12,8 +12,7 @@ use crate::net::NodeId;
 use crate::net::connections::{Address, Group, Opener, ask_in_turn, panicked};
 use crate::net::errors::{ConnectError, Failure, NoConnection, TransportError};
 use crate::net::limits::Limits;
-use crate::net::own::OwnSource;
-use crate::net::pooled::PooledBackend;
+use crate::net::server::OneServer;
 use crate::values::clock::{self, Uptime};
 
 /// How long an unreachable node is tried before the cluster is asked which node has the slot now.
@@ -22,7 +21,7 @@ pub(super) const LOOK: Duration = Duration::from_millis(50);
 /// A node, with connections of its own.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) backend: PooledBackend<OwnSource>,
+    pub(super) backend: OneServer,
     pub(super) id: NodeId,
 }
 
@@ -77,7 +76,7 @@ impl Nodes {
     pub(super) fn node_at(&self, address: &Address) -> Arc<Node> {
         let mut known = self.known();
         let node = known.entry(address.clone()).or_insert_with(|| {
-            let backend = PooledBackend::own(self.opener.at(address), self.pool_size, self.retry_for);
+            let backend = OneServer::new(self.opener.at(address), self.pool_size, self.retry_for);
             let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
             Arc::new(Node { backend: backend.in_cluster(), id: NodeId::numbered(number) })
         });

@@ -1,14 +1,14 @@
 //! A connection of the library's own: opens itself when it is needed, carries commands, and is never used again after the first error
 //! that is not a refusal.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
-use redis::{RedisError, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 
+use super::handshake::Opened;
 use super::health::CountedOpen;
-use super::lock_connection::{LockConnection, collect};
 use super::opener::Opener;
 use super::server_info::Known;
 use super::socket::in_steps;
@@ -51,20 +51,33 @@ impl Connection {
     /// Opens the connection if it is not open. Waits for as long as connecting may take.
     pub(in crate::net) fn connect(&mut self) -> Result<(), ConnectError> {
         if self.open.is_none() {
-            let health = &self.opener.health;
             let opened = self.opener.open()?;
-            let left = opened.settling.as_ref().map(|settling| settling.left);
-            let settled_at = left.map(|left| clock::uptime().after(left)).unwrap_or_default();
-            self.open = Some(Box::new(Open {
-                transport: opened.transport,
-                server: Known { version: opened.version, settled_at },
-                settling: opened.settling.map(|settling| settling.refusal),
-                last_used: clock::uptime(),
-                opened_at: opened.closures_before,
-                _counted: health.count_open(),
-            }));
+            self.use_opened(opened);
         }
         Ok(())
+    }
+
+    /// Borrows a connection that is free, if a pool of the user's lends them. Returns true if there was one.
+    pub(in crate::net) fn borrow(&mut self) -> bool {
+        self.opener.borrow_at_once().map(|opened| self.use_opened(opened)).is_some()
+    }
+
+    fn use_opened(&mut self, opened: Opened) {
+        let left = opened.settling.as_ref().map(|settling| settling.left);
+        let settled_at = left.map(|left| clock::uptime().after(left)).unwrap_or_default();
+        self.open = Some(Box::new(Open {
+            transport: opened.transport,
+            server: Known { version: opened.version, settled_at },
+            settling: opened.settling.map(|settling| settling.refusal),
+            last_used: clock::uptime(),
+            opened_at: opened.closures_before,
+            _counted: self.opener.health.count_open(),
+        }));
+    }
+
+    /// Returns true if it is lent, and goes back after each trip.
+    pub(in crate::net) fn is_lent(&self) -> bool {
+        self.opener.lends()
     }
 
     /// Notes that it was used, and by that not idle.
@@ -129,6 +142,51 @@ impl Connection {
         }
     }
 
+    /// From now on no command is sent (I8).
+    pub(in crate::net) fn invalidate(&mut self) {
+        self.broken = true;
+    }
+
+    /// Returns what is known of the server, as it was when the connection was opened. With it, a command that the server is too old for is refused
+    /// before anything is sent.
+    pub(in crate::net) fn server(&self) -> Known {
+        self.open.as_ref().map(|open| open.server).unwrap_or_default()
+    }
+
+    /// Returns why the server settles, if it did when the connection was opened.
+    pub(in crate::net) fn settling(&self) -> Option<Refusal> {
+        self.open.as_ref().and_then(|open| open.settling.clone())
+    }
+
+    /// Sends packed commands and appends their replies to `replies`, refusals among them as [`Value::ServerError`]. All `count` replies
+    /// together may take `limit`. Returns why there are fewer, if an error is the reason.
+    pub(in crate::net) fn exchange(
+        &mut self,
+        packed: &[u8],
+        count: usize,
+        limit: Duration,
+        replies: &mut Vec<Value>,
+    ) -> Option<TransportError> {
+        let (now, limit) = (clock::uptime(), limit.min(self.opener.command_timeout));
+        let sent = self.send(packed, now, limit);
+        sent.and_then(|()| self.receive(count, now.after(limit), true, replies)).err()
+    }
+
+    /// Sends one command and returns its reply, or the server's refusal.
+    pub(in crate::net) fn ask(
+        &mut self,
+        command: &Cmd,
+        limit: Duration,
+    ) -> Result<Result<Value, Refusal>, TransportError> {
+        let mut replies = Vec::new();
+        let ended = self.exchange(&command.get_packed_command(), 1, limit, &mut replies);
+        match replies.pop() {
+            Some(Value::ServerError(error)) => Ok(Err(error.into())),
+            Some(reply) => Ok(Ok(reply)),
+            None => Err(ended.unwrap_or_else(|| unusable().into())),
+        }
+    }
+
     /// Describes an error of the connection, and notes that the server closed it.
     fn failed(&self, limit: Duration, error: &RedisError) -> TransportError {
         if error.is_connection_dropped() {
@@ -142,41 +200,34 @@ fn unusable() -> RedisError {
     io::Error::new(io::ErrorKind::NotConnected, "this connection saw an error and is not used again").into()
 }
 
-impl LockConnection for Connection {
-    fn invalidate(&mut self) -> bool {
-        self.broken = true;
-        true
+/// Receives `count` replies. A server that refuses the first command and hangs up, because it has no room for a client, has read
+/// nothing else.
+fn collect(
+    count: usize,
+    replies: &mut Vec<Value>,
+    mut next: impl FnMut() -> RedisResult<Value>,
+) -> RedisResult<()> {
+    for _ in 0..count {
+        match next() {
+            Ok(reply) => replies.push(reply),
+            Err(error)
+                if error.is_connection_dropped() && matches!(replies.as_slice(), [Value::ServerError(_)]) =>
+            {
+                break;
+            }
+            Err(error) => return Err(error),
+        }
     }
-
-    fn server(&self) -> Known {
-        self.open.as_ref().map(|open| open.server).unwrap_or_default()
-    }
-
-    fn settling(&self) -> Option<Refusal> {
-        self.open.as_ref().and_then(|open| open.settling.clone())
-    }
-
-    fn exchange(
-        &mut self,
-        packed: &[u8],
-        count: usize,
-        limit: Duration,
-        replies: &mut Vec<Value>,
-    ) -> RedisResult<()> {
-        let limit = limit.min(self.opener.command_timeout);
-        let now = clock::uptime();
-        self.send(packed, now, limit)?;
-        Ok(self.receive(count, now.after(limit), true, replies)?)
-    }
+    Ok(())
 }
 
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("connected", &self.is_connected())
-            .field("server", &self.server())
-            .field("broken", &self.broken)
-            .field("command_timeout", &self.opener.command_timeout)
-            .finish_non_exhaustive()
+impl Drop for Connection {
+    /// After a panic, too, its pool finds a broken connection that is lent closed.
+    fn drop(&mut self) {
+        if self.broken
+            && let Some(open) = self.open.take()
+        {
+            open.transport.close();
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::opener::Opener;
 use crate::net::errors::{ConnectError, Failure, NoConnection};
 use crate::net::limits::Limits;
 use crate::values::clock::{self, Uptime};
@@ -81,30 +82,22 @@ impl Dialing {
         (over || when.after(valid) >= began).then(|| error.clone())
     }
 
-    /// Returns why a thread waits for a connection no longer, if so. `connected`: there are open ones, which may become free.
-    pub(in crate::net) fn given_up(
-        &self,
-        limits: &Limits<'_>,
-        connected: bool,
-        address: impl FnOnce() -> String,
-    ) -> Option<Failure> {
+    /// Returns why a thread waits for a connection no longer, if so.
+    pub(in crate::net) fn given_up(&self, limits: &Limits<'_>, opener: &Opener) -> Option<Failure> {
         let now = clock::uptime();
         let over = now >= limits.connected_by || limits.stop.0();
         let waited = now.since(limits.waits_since);
         // While there are connections, a failure to open one more says nothing about the server.
-        if connected {
-            return over.then(|| {
-                let cause = NoConnection::Unanswering { address: address() };
-                Failure::NoConnection { cause, waited }
-            });
+        if opener.is_connected() {
+            return over.then(|| Failure::NoConnection { cause: opener.all_in_use(), waited });
         }
         match self.failure_since(limits.waits_since, over) {
             Some(error) if over || now >= limits.waits_until(&error) => {
                 Some(Failure::of_connecting(error, waited))
             }
             None if over => {
-                let (opens, address) = (self.is_in_progress(), address());
-                let cause = if opens {
+                let address = opener.address();
+                let cause = if self.is_in_progress() {
                     NoConnection::Connecting { address }
                 } else {
                     NoConnection::Unanswering { address }

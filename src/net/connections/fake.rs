@@ -1,25 +1,27 @@
 //! A connection without a server, whose replies a test chooses.
 
+use std::collections::VecDeque;
+use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use std::{fmt, io};
 
 use redis::{RedisError, RedisResult, Value};
 
-use super::lock_connection::LockConnection;
+use super::connection::Connection;
+use super::lender::Lender;
+use super::opener::Opener;
+use super::transport::Transport;
 
 /// Its replies to packed commands of this number, and the error that ends them.
 type Script = dyn Fn(&str, usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync;
 
-/// The connection, and a manager that opens more like it.
+/// The connection, and what opens more like it.
 #[derive(Clone)]
-pub(in crate::net) struct FakeConnection {
+pub(crate) struct FakeConnection {
     script: Arc<Script>,
-    /// True if it cannot be closed.
-    pub(in crate::net) is_stuck: bool,
-    pub(in crate::net) is_invalidated: bool,
-    /// What was sent in each exchange, with the number of replies expected.
-    pub(in crate::net) sent: Arc<Mutex<Vec<(String, usize)>>>,
+    left: VecDeque<RedisResult<Value>>,
+    /// What was sent in each trip.
+    pub(in crate::net) sent: Arc<Mutex<Vec<String>>>,
 }
 
 impl FakeConnection {
@@ -32,7 +34,50 @@ impl FakeConnection {
     pub(in crate::net) fn answering_to(
         script: impl Fn(&str, usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync + 'static,
     ) -> Self {
-        Self { script: Arc::new(script), is_stuck: false, is_invalidated: false, sent: Arc::default() }
+        Self { script: Arc::new(script), left: VecDeque::new(), sent: Arc::default() }
+    }
+
+    /// Returns the opener of such connections.
+    pub(in crate::net) fn opener(&self) -> Opener {
+        Opener::borrowing(Arc::new(self.clone()))
+    }
+
+    /// Returns such a connection, open.
+    pub(in crate::net) fn open(&self) -> Connection {
+        let mut connection = Connection::new(Arc::new(self.opener()));
+        connection.connect().unwrap();
+        connection
+    }
+
+    pub(super) fn send(&mut self, packed: &[u8]) {
+        let packed = String::from_utf8_lossy(packed).into_owned();
+        // Each begins with how many texts it has.
+        let count = packed.split("\r\n").filter(|line| line.starts_with('*')).count();
+        let (replies, ended) = (self.script)(&packed, count);
+        self.sent.lock().unwrap().push(packed);
+        self.left = replies.into_iter().map(Ok).chain(ended.map(Err)).collect();
+    }
+
+    pub(super) fn receive(&mut self) -> RedisResult<Value> {
+        self.left.pop_front().unwrap_or_else(|| Err(closed()))
+    }
+}
+
+impl Lender for FakeConnection {
+    fn lend_at_once(&self) -> Option<Transport> {
+        Some(Transport::Fake(self.clone()))
+    }
+
+    fn lend_within(&self, _: Duration) -> Result<Transport, String> {
+        Ok(Transport::Fake(self.clone()))
+    }
+
+    fn open(&self) -> u32 {
+        1
+    }
+
+    fn size(&self) -> u32 {
+        1
     }
 }
 
@@ -49,48 +94,4 @@ pub(in crate::net) fn late() -> RedisError {
 /// A refusal.
 pub(in crate::net) fn refused(words: &str) -> Value {
     redis::parse_redis_value(format!("-{words}\r\n").as_bytes()).unwrap()
-}
-
-impl LockConnection for FakeConnection {
-    fn invalidate(&mut self) -> bool {
-        self.is_invalidated = true;
-        !self.is_stuck
-    }
-
-    fn exchange(
-        &mut self,
-        packed: &[u8],
-        count: usize,
-        _: Duration,
-        replies: &mut Vec<Value>,
-    ) -> RedisResult<()> {
-        let packed = String::from_utf8_lossy(packed).into_owned();
-        let (came, ended) = (self.script)(&packed, count);
-        self.sent.lock().unwrap().push((packed, count));
-        replies.extend(came);
-        ended.map_or(Ok(()), Err)
-    }
-}
-
-impl r2d2::ManageConnection for FakeConnection {
-    type Connection = Self;
-    type Error = RedisError;
-
-    fn connect(&self) -> Result<Self, RedisError> {
-        Ok(self.clone())
-    }
-
-    fn is_valid(&self, _: &mut Self) -> Result<(), RedisError> {
-        Ok(())
-    }
-
-    fn has_broken(&self, _: &mut Self) -> bool {
-        false
-    }
-}
-
-impl fmt::Debug for FakeConnection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FakeConnection").finish_non_exhaustive()
-    }
 }

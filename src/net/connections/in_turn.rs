@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use redis::Client;
 
+use super::client::logging_in;
 use super::handshake::{self, Handshake};
-use super::opener::logging_in;
 use super::socket::in_steps;
 use crate::net::errors::{ConnectError, TransportError};
 use crate::net::patience::Looks;

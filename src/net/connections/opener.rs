@@ -1,29 +1,25 @@
 //! What opens the connections of a locker to its server.
 
-use std::any::Any;
-use std::borrow::Cow;
-use std::fmt;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
-use redis::{ConnectionAddr, ProtocolVersion};
+use redis::{Client, ProtocolVersion};
 
+use super::client::{self, Address, logging_in, panicked};
 use super::handshake::{self, Checks, Opened};
 use super::health::Health;
+use super::lender::Lender;
 use super::sentinels::Sentinels;
 use super::server_info::Settling;
 use super::socket::in_steps;
 use super::subscription::{self, Heard};
-use crate::net::errors::{ConnectError, Failure, Refusal, TransportError};
+use super::transport::Transport;
+use crate::net::errors::{ConnectError, Failure, NoConnection, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock;
-use crate::values::credentials::{CredentialSource, Credentials};
-use crate::values::key::Cut;
-
-/// Host and port of a server.
-pub(crate) type Address = (String, u16);
+use crate::values::credentials::CredentialSource;
 
 /// How long connecting may take unless set.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,9 +35,7 @@ const TRUSTED_WITH_SENTINELS: Duration = Duration::from_secs(1);
 /// the version of the server. Where INFO is refused, or a proxy hangs up on it, the connection is used without the check.
 #[derive(Clone)]
 pub(crate) struct Opener {
-    client: redis::Client,
-    /// If they know where the server is: the client's address is no address then.
-    sentinels: Option<Arc<Sentinels>>,
+    target: Target,
     /// Who logs in to the server now, if that is not the client's login.
     pub(crate) credentials: Option<CredentialSource>,
     /// Limits connecting, password and database number included.
@@ -58,12 +52,33 @@ pub(crate) struct Opener {
     pub(in crate::net) health: Arc<Health>,
 }
 
+/// Where connections lead.
+#[derive(Clone)]
+enum Target {
+    Server(Client),
+    /// The master that Sentinels know. The client's address is none.
+    Master(Client, Arc<Sentinels>),
+    /// Where those of a pool of the user's do.
+    Pool(Arc<dyn Lender>),
+}
+
 impl Opener {
     /// Returns what opens connections as `client` does, to the server that these Sentinels know if there are any.
-    pub(crate) fn new(client: redis::Client, sentinels: Option<Sentinels>) -> Self {
+    pub(crate) fn new(client: Client, sentinels: Option<Sentinels>) -> Self {
+        Self::to(match sentinels {
+            Some(sentinels) => Target::Master(client, Arc::new(sentinels)),
+            None => Target::Server(client),
+        })
+    }
+
+    /// Returns what borrows the connections of a pool of the user's.
+    pub(crate) fn borrowing(lender: Arc<dyn Lender>) -> Self {
+        Self::to(Target::Pool(lender))
+    }
+
+    fn to(target: Target) -> Self {
         Self {
-            client,
-            sentinels: sentinels.map(Arc::new),
+            target,
             credentials: None,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
@@ -84,9 +99,12 @@ impl Opener {
     /// Opens a connection within the time for connecting. A panic is an error.
     pub(super) fn open(&self) -> Result<Opened, ConnectError> {
         let closures = self.health.closures();
-        let opened = catch_unwind(AssertUnwindSafe(|| match &self.sentinels {
-            Some(sentinels) => self.open_to_master(sentinels),
-            None => self.open_to(&self.client, self.connect_timeout).map(|opened| (opened, false)),
+        let opened = catch_unwind(AssertUnwindSafe(|| match &self.target {
+            Target::Master(client, sentinels) => self.open_to_master(client, sentinels),
+            Target::Server(client) => {
+                self.open_to(client, self.connect_timeout).map(|opened| (opened, false))
+            }
+            Target::Pool(pool) => self.borrow(&**pool).map(|lent| (lent, false)),
         }))
         .unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
         .map(|(opened, is_other)| {
@@ -101,12 +119,12 @@ impl Opener {
     }
 
     /// Opens one to where the Sentinels say the master is. Returns with it whether the master was elsewhere before.
-    fn open_to_master(&self, sentinels: &Sentinels) -> Result<(Opened, bool), ConnectError> {
+    fn open_to_master(&self, client: &Client, sentinels: &Sentinels) -> Result<(Opened, bool), ConnectError> {
         let deadline = clock::uptime().after(self.connect_timeout);
         let settles = self.settles_after_failover;
         let master = sentinels.master(deadline, &self.looks)?;
         let left = in_steps(deadline.since(clock::uptime()));
-        let opened = self.open_to(&self.client_at(&master.address), left);
+        let opened = self.open_to(&client::at(client, &master.address), left);
         let mut opened = opened.map_err(|error| sentinels.was_wrong(&master, error))?;
         let is_other = sentinels.was_right(&master);
         let left = settles.saturating_sub(master.since.unwrap_or_default());
@@ -122,9 +140,25 @@ impl Opener {
         Ok((opened, is_other))
     }
 
+    fn borrow(&self, pool: &dyn Lender) -> Result<Opened, ConnectError> {
+        let lent = pool.lend_within(self.connect_timeout);
+        lent.map(|lent| self.borrowed(lent))
+            .map_err(|words| ConnectError::Failed(TransportError::new(io::ErrorKind::NotConnected, &words)))
+    }
+
+    /// Borrows a connection that is free, if a pool lends them.
+    pub(super) fn borrow_at_once(&self) -> Option<Opened> {
+        let Target::Pool(pool) = &self.target else { return None };
+        pool.lend_at_once().map(|lent| self.borrowed(lent))
+    }
+
+    fn borrowed(&self, transport: Transport) -> Opened {
+        Opened { transport, version: None, settling: None, closures_before: self.health.closures() }
+    }
+
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
     /// without INFO.
-    fn open_to(&self, client: &redis::Client, limit: Duration) -> Result<Opened, ConnectError> {
+    fn open_to(&self, client: &Client, limit: Duration) -> Result<Opened, ConnectError> {
         let deadline = clock::uptime().after(limit);
         let client = logging_in(client, self.credentials.as_ref())?;
         let open = |info| {
@@ -172,106 +206,87 @@ impl Opener {
     /// Returns what opens connections to the same server that wait for seconds, and receive messages as all versions of Redis send
     /// them.
     fn outside_the_pool(&self) -> Self {
-        let info = self.client.get_connection_info();
+        let info = self.client().get_connection_info();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
-        let client = redis::Client::open(info.clone().set_redis_settings(settings));
-        Self {
-            client: client.unwrap_or_else(|_| self.client.clone()),
-            looks: Arc::new(Looks::never()),
-            ..self.clone()
+        let client = Client::open(info.clone().set_redis_settings(settings));
+        let client = client.unwrap_or_else(|_| self.client().clone());
+        let target = match &self.target {
+            Target::Master(_, sentinels) => Target::Master(client, Arc::clone(sentinels)),
+            _ => Target::Server(client),
+        };
+        Self { target, looks: Arc::new(Looks::never()), ..self.clone() }
+    }
+
+    /// Returns the client that says how connections log in.
+    fn client(&self) -> &Client {
+        match &self.target {
+            Target::Server(client) | Target::Master(client, _) => client,
+            Target::Pool(_) => unreachable!("the connections of a user's pool are logged in"),
+        }
+    }
+
+    /// Returns true if its connections are lent by a pool of the user's.
+    pub(in crate::net) fn lends(&self) -> bool {
+        matches!(self.target, Target::Pool(_))
+    }
+
+    /// Returns true if the server has connections of it open.
+    pub(in crate::net) fn is_connected(&self) -> bool {
+        match &self.target {
+            Target::Pool(pool) => pool.open() > 0,
+            _ => self.health.open() > 0,
+        }
+    }
+
+    /// Returns why no connection is free while there are some.
+    pub(in crate::net) fn all_in_use(&self) -> NoConnection {
+        if self.lends() {
+            NoConnection::PoolExhausted
+        } else {
+            NoConnection::Unanswering { address: self.address() }
         }
     }
 
     /// Host and port of the server.
     pub(in crate::net) fn address(&self) -> String {
-        match &self.sentinels {
-            Some(sentinels) => sentinels.address(),
-            None => self.client.get_connection_info().addr().to_string(),
+        match &self.target {
+            Target::Server(client) => client.get_connection_info().addr().to_string(),
+            Target::Master(_, sentinels) => sentinels.address(),
+            Target::Pool(_) => "the pool's server".to_owned(),
         }
     }
 
     /// Returns a client that logs in as these connections do, at this address.
-    pub(in crate::net) fn client_at(&self, (host, port): &Address) -> redis::Client {
-        let (info, host, port) = (self.client.get_connection_info(), host.clone(), *port);
-        let address = match info.addr().clone() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let client = redis::Client::open(info.clone().set_addr(address));
-        client.unwrap_or_else(|_| unreachable!("it differs in the address from one that was opened"))
+    pub(in crate::net) fn client_at(&self, address: &Address) -> Client {
+        client::at(self.client(), address)
     }
 
     /// Returns a client of the server to which a connection would be opened now.
-    pub(crate) fn find_server(&self) -> Result<redis::Client, ConnectError> {
-        let client = match &self.sentinels {
-            Some(sentinels) => {
+    pub(crate) fn find_server(&self) -> Result<Client, ConnectError> {
+        let client = match &self.target {
+            Target::Master(client, sentinels) => {
                 let deadline = clock::uptime().after(self.connect_timeout);
-                self.client_at(&sentinels.master(deadline, &self.looks)?.address)
+                client::at(client, &sentinels.master(deadline, &self.looks)?.address)
             }
-            None => self.client.clone(),
+            _ => self.client().clone(),
         };
         Ok(logging_in(&client, self.credentials.as_ref())?.into_owned())
     }
 
     /// Returns what opens connections as this does, to the server at this address.
     pub(in crate::net) fn at(&self, address: &Address) -> Self {
-        Self { client: self.client_at(address), health: Arc::default(), ..self.clone() }
+        Self { target: Target::Server(self.client_at(address)), health: Arc::default(), ..self.clone() }
     }
 
     /// How long an idle connection is assumed to lead to an open connection of the master.
     pub(super) fn trusted_while_idle(&self) -> Duration {
-        if self.sentinels.is_some() { TRUSTED_WITH_SENTINELS } else { TRUSTED_WHILE_IDLE }
+        if self.finds_master() { TRUSTED_WITH_SENTINELS } else { TRUSTED_WHILE_IDLE }
     }
 
     /// Returns true if a new connection may lead to another server than the one before.
     pub(in crate::net) fn finds_master(&self) -> bool {
-        self.sentinels.is_some()
+        matches!(self.target, Target::Master(..))
     }
-}
-
-/// Returns the client with the login of the moment. A panic of the program's function is a failure to connect.
-pub(crate) fn logging_in<'a>(
-    client: &'a redis::Client,
-    credentials: Option<&CredentialSource>,
-) -> Result<Cow<'a, redis::Client>, ConnectError> {
-    let Some(source) = credentials else { return Ok(Cow::Borrowed(client)) };
-    let asked = catch_unwind(AssertUnwindSafe(|| source.now()));
-    let Credentials { user, password } = asked.map_err(|panic| {
-        let what = format!("the function given for the login panicked: {}", words_of(panic.as_ref()));
-        ConnectError::Failed(TransportError::new(io::ErrorKind::Other, &what))
-    })?;
-    let info = client.get_connection_info();
-    let settings = info.redis_settings().clone().set_password(password);
-    let settings = match user {
-        Some(user) => settings.set_username(user),
-        None => settings,
-    };
-    let changed = redis::Client::open(info.clone().set_redis_settings(settings));
-    Ok(Cow::Owned(
-        changed.unwrap_or_else(|_| unreachable!("it differs in the login from one that was opened")),
-    ))
-}
-
-/// Returns host and port that a client connects to; `None` of a socket on this machine.
-pub(crate) fn address_of(client: &redis::Client) -> Option<Address> {
-    match client.get_connection_info().addr() {
-        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Some((host.clone(), *port))
-        }
-        _ => None,
-    }
-}
-
-pub(in crate::net) fn panicked(panic: &(dyn Any + Send)) -> ConnectError {
-    ConnectError::Panicked(words_of(panic))
-}
-
-fn words_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    let words = text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ");
-    Cut(words.as_bytes()).to_string()
 }
 
 impl fmt::Debug for Opener {
@@ -279,7 +294,6 @@ impl fmt::Debug for Opener {
         // The address only: the rest of a client includes the password.
         f.debug_struct("Opener")
             .field("address", &self.address())
-            .field("sentinels", &self.sentinels)
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("checks_server", &self.checks_server)

@@ -9,9 +9,9 @@ use std::{fmt, io};
 
 use redis::{Client, ConnectionAddr, RedisError, cmd};
 
+use super::client::Address;
 use super::handshake::Handshake;
 use super::in_turn::{Group, ask_in_turn};
-use super::opener::Address;
 use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};

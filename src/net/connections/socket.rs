@@ -21,7 +21,7 @@ use crate::values::clock::{self, Uptime};
 use crate::values::value::LONGEST_KEPT;
 
 /// A socket that is connected.
-pub(super) struct Socket {
+pub(crate) struct Socket {
     stream: Stream,
     /// What was received and not read yet is from `start` to `end`.
     buffer: Vec<u8>,

@@ -46,6 +46,8 @@ pub(in crate::net) fn listen(
         Transport::Crate { mut connection, .. } => {
             on_crate(&mut connection, channel, answered_within, &mut heard)
         }
+        #[cfg(test)]
+        Transport::Fake(_) => unreachable!("it has no channels"),
     };
     listened.map_err(|error| match Refusal::of(&error) {
         Some(refusal) => Failure::Refused(refusal),

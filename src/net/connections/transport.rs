@@ -6,19 +6,26 @@ use std::time::Duration;
 
 use redis::{Client, ConnectionInfo, RedisConnectionInfo, RedisResult, Value};
 
+#[cfg(test)]
+use super::fake::FakeConnection;
+use super::lender::{self, CrateConnection};
 pub(super) use super::socket::Longest;
 use super::socket::{Socket, in_steps};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
 
 /// An open way to the server. After an error it must not be used again (I8).
-pub(super) enum Transport {
+pub(crate) enum Transport {
     Socket(Socket),
     Crate {
-        connection: Box<redis::Connection>,
+        connection: CrateConnection,
+        /// True if it goes back to a pool of the user's.
+        is_lent: bool,
         /// How long a read or a write blocks at most.
         timeout: Option<Duration>,
     },
+    #[cfg(test)]
+    Fake(FakeConnection),
 }
 
 impl Transport {
@@ -31,16 +38,33 @@ impl Transport {
         let tcp = info.tcp_settings().clone().set_linger_time(Duration::ZERO);
         let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
         let client = Client::open(info.clone().set_redis_settings(silent).set_tcp_settings(tcp))?;
-        let connection = Box::new(client.get_connection_with_timeout(limit)?);
-        Ok(Self::Crate { connection, timeout: None })
+        let connection = Box::new(Box::new(client.get_connection_with_timeout(limit)?));
+        Ok(Self::Crate { connection, is_lent: false, timeout: None })
+    }
+
+    /// A connection of the user's pool.
+    pub(super) fn lent(connection: CrateConnection) -> Self {
+        Self::Crate { connection, is_lent: true, timeout: None }
+    }
+
+    /// Drops it while replies may be missing, or a transaction may be open.
+    pub(super) fn close(self) {
+        if let Self::Crate { connection, is_lent: true, .. } = self {
+            lender::close(connection);
+        }
     }
 
     pub(super) fn send(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> RedisResult<()> {
         match self {
             Self::Socket(socket) => Ok(socket.send(bytes, now, deadline)?),
-            Self::Crate { connection, timeout } => {
+            Self::Crate { connection, timeout, .. } => {
                 limit(connection, timeout, deadline)?;
                 connection.send_packed_command(bytes)
+            }
+            #[cfg(test)]
+            Self::Fake(fake) => {
+                fake.send(bytes);
+                Ok(())
             }
         }
     }
@@ -56,10 +80,12 @@ impl Transport {
         loop {
             let reply = match self {
                 Self::Socket(socket) => socket.receive(deadline, longest, spins)?,
-                Self::Crate { connection, timeout } => {
+                Self::Crate { connection, timeout, .. } => {
                     limit(connection, timeout, deadline)?;
                     connection.recv_response()?
                 }
+                #[cfg(test)]
+                Self::Fake(fake) => fake.receive()?,
             };
             if !matches!(reply, Value::Push { .. }) {
                 return Ok(reply);

@@ -75,7 +75,4 @@ pub(crate) enum NoConnection {
     /// Connecting failed.
     #[error(transparent)]
     Connect(ConnectError),
-    /// Connecting failed in a pool of the user's own. The text is r2d2's.
-    #[error("{0}")]
-    Pool(String),
 }

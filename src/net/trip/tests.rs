@@ -53,7 +53,7 @@ fn changed_on(
     answers: &[Answer],
 ) -> (Vec<String>, [String; 2], bool) {
     let script = Arc::new(Mutex::new(answers.to_vec()));
-    let mut connection = FakeConnection::answering(move |count| {
+    let connection = FakeConnection::answering(move |count| {
         let (replies, ended) = script.lock().unwrap().remove(0);
         assert!(ended.is_some() || replies.len() == count, "{replies:?}: {count}");
         (replies, ended)
@@ -67,14 +67,14 @@ fn changed_on(
     };
     let trips = [trip(0), trip(1)];
     let (jobs, now, limits) = begun(&trips);
-    let left = wire.exchange(&mut connection, &jobs, now, &limits);
+    let left = wire.exchange(&mut connection.open(), &jobs, now, &limits, false);
     let mut trips = trips.iter();
     let ended = jobs.map(|job| {
         let Sent { watched, reply, behind, undecided } = job.into_inner().end(trips.next().unwrap());
         let reply = if undecided.is_some() { "undecided".into() } else { short(reply) };
         format!("{}, {reply}, {}", short(watched), short(behind))
     });
-    let words = |(packed, _): &(String, usize)| {
+    let words = |packed: &String| {
         let words = packed.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
         words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
     };
@@ -283,14 +283,14 @@ fn a_connection_that_is_out_of_order_leaves_nothing_to_the_next() {
 /// Sends a plain command and a change over a connection. Returns what came of each.
 fn beside_a_plain_command(plain: &Command, answers: Vec<Answer>) -> [String; 2] {
     let script = Arc::new(Mutex::new(answers));
-    let mut connection = FakeConnection::answering(move |_| script.lock().unwrap().remove(0));
+    let connection = FakeConnection::answering(move |_| script.lock().unwrap().remove(0));
     let entry = NewValue { value: b"y".as_slice().into(), ttl: None };
     let keys = KEYS.map(Key::from);
     let requests = [plain.clone(), Command::Exec(Change::Set(entry))].map(Request::at_any_time);
     let watch = Some(Watch { command: &Command::WatchGet, expected: b"x" });
     let trips = [Trip::new(&keys[0], &requests[0]), Trip { watch, ..Trip::new(&keys[1], &requests[1]) }];
     let (jobs, now, limits) = begun(&trips);
-    Wire::default().exchange(&mut connection, &jobs, now, &limits);
+    Wire::default().exchange(&mut connection.open(), &jobs, now, &limits, false);
     let mut trips = trips.iter();
     jobs.map(|job| {
         let Sent { reply, undecided, .. } = job.into_inner().end(trips.next().unwrap());

@@ -36,12 +36,6 @@ impl Error {
                 format!("no reply from {address}{within}; check the server and the network"),
                 TransportError::at(&address, io::ErrorKind::TimedOut, " has not answered earlier commands"),
             ),
-            NoConnection::Pool(text) => (
-                format!(
-                    "no connection{within}; check that the server is up and that the pool is large enough"
-                ),
-                TransportError::new(io::ErrorKind::NotConnected, &text),
-            ),
             NoConnection::Connecting { address } => (
                 text::unconnected(Some(&address), &within),
                 TransportError::at(

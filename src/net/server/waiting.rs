@@ -1,45 +1,67 @@
-//! The connections of the library's own: who waits for one and for how long, and how they are opened. The thread that needs one waits while
-//! another opens it, and uses another if that is free before.
+//! Who waits for a connection and for how long, and how they are opened or borrowed. The thread that needs one waits while another opens it, and
+//! uses another if that is free before.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
-use std::{fmt, thread};
 
-use super::leading::WaitingJob;
-use super::{Carrier, Lane, Slot};
-use crate::net::connections::{Checkout, Connection, Dialing, LockConnection as _, Opener, Source as _};
+use redis::cmd;
+
+use super::leading::{Carrier, Lane, Slot, WaitingJob};
+use super::{OneServer, pause};
+use crate::net::connections::{Connection, Dialing};
 use crate::net::errors::{ConnectError, Failure, TransportError};
 use crate::net::lanes::{Batching, Entered, Lanes, Terms, Told};
 use crate::net::limits::Limits;
-use crate::net::patience::Patience;
 use crate::net::trip::TripState;
-use crate::values::clock::{self, Uptime};
+use crate::values::clock::{self, Now, Uptime};
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection.
 const LOOK: Duration = Duration::from_millis(50);
 
-pub(crate) struct OwnSource {
-    pub(super) lanes: Arc<Lanes<TripState, Carrier>>,
-    pub(super) patience: Patience,
-    pub(super) opener: Arc<Opener>,
-    pub(super) dialing: Arc<Dialing>,
-    /// How many there may be.
-    pub(super) size: usize,
-}
-
-impl OwnSource {
-    pub(super) fn new(opener: Opener, size: u32) -> Self {
-        let size = usize::try_from(size).unwrap_or(usize::MAX);
-        Self {
-            lanes: Arc::new(Lanes::new()),
-            patience: Patience::default(),
-            dialing: Arc::default(),
-            opener: Arc::new(opener),
-            size,
-        }
+impl OneServer {
+    /// Returns a connection that this thread has for itself, and the time when it was there.
+    fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
+        let slot = Slot::new(TripState::default());
+        let Told::Lead(lane) = self.wait_for_lane(&slot, Batching::Alone, limits)? else {
+            unreachable!("its job is in no batch")
+        };
+        Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))
     }
 
+    /// Returns a connection to a server that is not too old, and has settled if the command may grant a lock.
+    pub(super) fn connection(&self, limits: &mut Limits<'_>) -> Result<(Alone, Now), Failure> {
+        loop {
+            let began = limits.decided_at.uptime;
+            let (mut connection, now) = self.checkout(limits)?;
+            let server = connection.server();
+            if limits.grants
+                && server.settled_at > now.uptime
+                && let Some(refusal) = connection.settling()
+            {
+                drop(connection);
+                let waits_until = limits.accepted_by;
+                if pause(limits, waits_until) {
+                    continue;
+                }
+                return Err(Failure::Refused(refusal));
+            }
+            let version = server.version.filter(|version| *version < limits.needs.min_version());
+            let Some(version) = version else { return Ok((connection, now)) };
+            // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
+            let limit = limits.answered_by.since(now.uptime).min(self.opener.command_timeout);
+            let Err(error) = connection.ask(&cmd("PING"), limit) else {
+                return Err(Failure::TooOld(version));
+            };
+            connection.invalidate();
+            limits.decided_at = clock::now();
+            if limits.decided_at.uptime >= limits.answered_by {
+                let waited = limits.decided_at.uptime.since(began);
+                return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
+            }
+        }
+    }
     /// Has this thread lead, or waits until it does or its job is done.
     pub(super) fn wait_for_lane(
         &self,
@@ -70,9 +92,7 @@ impl OwnSource {
         let (mut queued, mut woken, mut ended) = (true, false, None);
         let mut yields = self.patience.yields();
         let park = || {
-            if queued
-                && let Some(failure) = self.dialing.given_up(limits, self.is_connected(), || self.address())
-            {
+            if queued && let Some(failure) = self.dialing.given_up(limits, &self.opener) {
                 if self.lanes.leave(slot) {
                     ended = Some(Err(failure));
                     return false;
@@ -95,7 +115,7 @@ impl OwnSource {
             if left.is_zero() {
                 return queued;
             }
-            thread::park_timeout(if self.is_connected() { left } else { left.min(LOOK) });
+            thread::park_timeout(if self.opener.is_connected() { left } else { left.min(LOOK) });
             true
         };
         let told = slot.wait(|| yields.one(), park);
@@ -109,11 +129,11 @@ impl OwnSource {
     fn open_one(&self) {
         let (lanes, dialing) = (Arc::clone(&self.lanes), Arc::clone(&self.dialing));
         let mut connection = Connection::new(Arc::clone(&self.opener));
+        if connection.borrow() {
+            return opened(&lanes, &dialing, connection);
+        }
         let open = move || match connection.connect() {
-            Ok(()) => {
-                dialing.succeeded();
-                lanes.opened(Some(Lane::over(Carrier::over(connection))));
-            }
+            Ok(()) => opened(&lanes, &dialing, connection),
             Err(error) => failed(&lanes, &dialing, error),
         };
         if let Err(error) = thread::Builder::new().name("setnx-lock-connect".into()).spawn(open) {
@@ -121,6 +141,16 @@ impl OwnSource {
             let error = ConnectError::Failed(TransportError::new(error.kind(), &text));
             failed(&self.lanes, &self.dialing, error);
         }
+    }
+}
+
+fn opened(lanes: &Lanes<TripState, Carrier>, dialing: &Dialing, connection: Connection) {
+    let is_lent = connection.is_lent();
+    dialing.succeeded();
+    lanes.opened(Some(Lane::over(Carrier::over(connection))));
+    if is_lent {
+        // If no thread waits any more, it goes back.
+        drop(lanes.take_idle());
     }
 }
 
@@ -138,12 +168,6 @@ pub(crate) struct Alone {
 }
 
 const HERE: &str = "it is here until it is dropped";
-
-impl Checkout for Alone {
-    fn invalidate(mut self) {
-        (*self).invalidate();
-    }
-}
 
 impl Deref for Alone {
     type Target = Connection;
@@ -169,17 +193,10 @@ impl Drop for Alone {
     fn drop(&mut self) {
         let Some(mut lane) = self.lane.take() else { return };
         lane.connection.connection.used(clock::uptime());
-        let is_kept = |connection: &Connection| connection.is_connected() && !connection.is_outdated();
+        let is_kept = |connection: &Connection| {
+            connection.is_connected() && !connection.is_lent() && !connection.is_outdated()
+        };
         let kept = Some(lane).filter(|lane| is_kept(&lane.connection.connection));
         self.lanes.end(kept);
-    }
-}
-
-impl fmt::Debug for OwnSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnSource")
-            .field("size", &self.size)
-            .field("lanes", &self.lanes)
-            .finish_non_exhaustive()
     }
 }

@@ -118,8 +118,9 @@ fn changed(keys: &[(String, Fate)], in_cluster: bool) -> (Vec<Sent>, Arc<Mutex<S
     let answering = Arc::clone(&server);
     let connection =
         FakeConnection::answering_to(move |packed, count| answering.lock().unwrap().answer(packed, count));
-    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(connection).unwrap();
-    let backend = PooledBackend::shared(pool, Duration::from_secs(60), Duration::ZERO);
+    let mut opener = connection.opener();
+    opener.command_timeout = Duration::from_secs(60);
+    let backend = OneServer::new(opener, 1, Duration::ZERO);
     let value = NewValue { value: b"y".as_slice().into(), ttl: None };
     let change = Request::at_any_time(Command::Exec(Change::Set(value)));
     let pop = Command::Waiting(crate::rules::waiting_list::Waiting::Next);

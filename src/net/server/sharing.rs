@@ -1,54 +1,18 @@
-//! Sending over connections of the library's own: commands of several threads share trips over a few of them.
-
-mod leading;
-mod source;
+//! Has a trip sent together with those of other threads: they share a few connections, which one of them leads at a time.
 
 use std::cell::Cell;
 use std::io;
-use std::ops::DerefMut;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::connections::{Connection, LockConnection as _, Opener, Source};
-use super::errors::{Failure, TransportError};
-use super::lanes::{Batching, Told};
-use super::limits::Limits;
-use super::patience::SMALL;
-use super::pooled::PooledBackend;
-use super::trip::{Place, TripState, Wire};
-use super::{Sent, Trip};
-use crate::values::clock::{self, Now, Uptime};
-use leading::Leading;
-pub(crate) use source::{Alone, OwnSource};
-
-type Slot = super::lanes::Slot<TripState, Carrier>;
-type Lane = super::lanes::Lane<TripState, Carrier>;
-
-/// A connection, and the trip that is under way on it.
-pub(crate) struct Carrier {
-    connection: Connection,
-    wire: Wire,
-    /// When it was sent.
-    sent_at: Uptime,
-    /// Why it cannot be received.
-    failed: Option<TransportError>,
-}
-
-impl Carrier {
-    fn over(connection: Connection) -> Self {
-        Self { connection, wire: Wire::default(), sent_at: Uptime::default(), failed: None }
-    }
-}
-
-impl Place for Arc<Slot> {
-    fn job(&self) -> impl DerefMut<Target = TripState> {
-        Slot::job(self)
-    }
-
-    fn is_gone(&self) -> bool {
-        Slot::is_gone(self)
-    }
-}
+use super::OneServer;
+use super::leading::{Carrier, Lane, Leading, Slot};
+use crate::net::errors::{Failure, TransportError};
+use crate::net::lanes::{Batching, Told};
+use crate::net::limits::Limits;
+use crate::net::patience::SMALL;
+use crate::net::trip::TripState;
+use crate::net::{Sent, Trip};
+use crate::values::clock::{self, Uptime};
 
 /// The slot of a thread, and room for a list of others.
 type KeptSlot = (Arc<Slot>, Vec<Arc<Slot>>);
@@ -58,15 +22,18 @@ thread_local! {
     static SLOT: Cell<Option<KeptSlot>> = const { Cell::new(None) };
 }
 
-impl PooledBackend<OwnSource> {
-    /// A backend with connections of its own.
-    pub(crate) fn own(opener: Opener, pool_size: u32, retry_for: Duration) -> Self {
-        let command_timeout = opener.command_timeout;
-        Self::over(OwnSource::new(opener, pool_size), command_timeout, retry_for)
+impl OneServer {
+    /// Sends a trip together with those of other threads. `None`: it is to be sent alone, since it may not be sent any more, or not to this server,
+    /// or the server had no room. `slot`: of the key in a cluster, where a transaction has one.
+    pub(super) fn share(&self, trip: &Trip<'_>, slot: Option<u16>, limits: &Limits<'_>) -> Option<Sent> {
+        let batching = slot.filter(|_| trip.watch.is_some()).map_or(Batching::Any, Batching::Group);
+        match self.carry(trip, batching, limits) {
+            Ok(Sent { watched: None, reply: None, .. }) => None,
+            Ok(sent) => Some(sent),
+            Err(failure) => Some(Sent::failed(trip, failure)),
+        }
     }
-}
 
-impl OwnSource {
     /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
     /// another slot.
     fn carry(&self, trip: &Trip<'_>, batching: Batching, limits: &Limits<'_>) -> Result<Sent, Failure> {
@@ -124,15 +91,21 @@ impl OwnSource {
             let open = lane.connection.wire.is_watching;
             let is_done = |other: &mut Arc<Slot>| !open || other.job().is_done;
             leading.finished.extend(lane.batch.extract_if(.., is_done));
-            // Under load no other thread looks whether it leads to the master still.
-            if !in_order || (!open && lane.connection.connection.is_outdated()) {
+            let (connection, done) = (&lane.connection.connection, slot.job().is_done);
+            let is_lent = connection.is_lent();
+            if !in_order {
                 return leading.end();
             }
-            let done = slot.job().is_done;
+            // Under load no other thread looks whether it leads to the master still. One that is lent goes back.
+            if !open && (is_lent || connection.is_outdated()) {
+                return leading.leave();
+            }
             if done && !open {
                 return leading.send_and_pass_on(|lane| self.send(lane));
             }
-            lanes.fill(lane, Batching::Any);
+            if !is_lent {
+                lanes.fill(lane, Batching::Any);
+            }
             self.send(lane);
             // A DISCARD alone has no thread that waits for it.
             if done && !lane.batch.is_empty() {
@@ -196,50 +169,4 @@ enum Received {
     All { in_order: bool },
     /// The replies are still expected, but not by this thread.
     OwnTimeIsUp,
-}
-
-impl Source for OwnSource {
-    type Checkout = Alone;
-
-    fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
-        let slot = Slot::new(TripState::default());
-        let Told::Lead(lane) = self.wait_for_lane(&slot, Batching::Alone, limits)? else {
-            unreachable!("its job is in no batch")
-        };
-        Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))
-    }
-
-    /// `None`: it may not be sent any more, or not to this server, or the server had no room.
-    fn share(&self, trip: &Trip<'_>, slot: Option<u16>, limits: &Limits<'_>) -> Option<Sent> {
-        let batching = slot.filter(|_| trip.watch.is_some()).map_or(Batching::Any, Batching::Group);
-        match self.carry(trip, batching, limits) {
-            Ok(Sent { watched: None, reply: None, .. }) => None,
-            Ok(sent) => Some(sent),
-            Err(failure) => Some(Sent::failed(trip, failure)),
-        }
-    }
-
-    fn is_own(&self) -> bool {
-        true
-    }
-
-    fn most_threads(&self) -> usize {
-        self.size
-    }
-
-    fn is_connected(&self) -> bool {
-        self.opener.health.open() > 0
-    }
-
-    fn found_no_room(&self) {
-        self.dialing.leave_alone(clock::uptime());
-    }
-
-    fn wake_waiting(&self) {
-        self.lanes.wake_queued();
-    }
-
-    fn opener(&self) -> Option<&Opener> {
-        Some(&self.opener)
-    }
 }

@@ -1,25 +1,31 @@
-//! The backend over a source of connections: has a command sent with those of other threads where the source does that, or borrows a connection.
+//! The backend of one server, over connections of its own or lent by a pool of the user's: a trip is sent with those of other threads, or on a
+//! connection that this thread has for itself.
 
+mod leading;
 mod parts;
+mod sharing;
+mod waiting;
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{fmt, slice, thread};
 
-use redis::cmd;
-
-use super::cluster::Asking;
-use super::connections::{Checkout as _, LockConnection, Opener, SharedPool, Source, ask};
-use super::errors::{ConnectError, Failure, NoConnection, RefusalKind};
+use super::connections::{Dialing, Opener};
+use super::errors::{Failure, RefusalKind};
+use super::item::AfterTrip;
+use super::lanes::Lanes;
 use super::limits::Limits;
+use super::patience::Patience;
 use super::slots::slot_of;
 use super::transactions::Transactions;
 use super::trip::{TripState, Wire};
 use super::{Backend, Heard, NodeId, Sent, Trip, Undecided};
-use crate::values::clock::{self, Now, Uptime};
+use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
+use leading::Carrier;
 
 /// How long a server that takes no more clients, or settles, is left alone.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
@@ -44,30 +50,33 @@ thread_local! {
     static KEPT: Cell<(Vec<RefCell<TripState>>, Wire)> = Cell::default();
 }
 
-/// A backend that has a trip sent with those of other threads, or borrows a connection for it.
-pub(crate) struct PooledBackend<S> {
-    pub(super) pool: S,
+/// One server, or the master among several.
+pub(crate) struct OneServer {
+    lanes: Arc<Lanes<TripState, Carrier>>,
+    patience: Patience,
+    opener: Arc<Opener>,
+    dialing: Arc<Dialing>,
+    /// How many connections there may be.
+    size: usize,
     transactions: Transactions,
     /// True if the server is known to be a node of a cluster, where the keys of a transaction have one slot.
     in_cluster: AtomicBool,
-    pub(super) command_timeout: Duration,
     retry_for: Duration,
 }
 
-impl<M: r2d2::ManageConnection> PooledBackend<SharedPool<M>>
-where
-    M::Connection: LockConnection,
-{
-    /// A backend on an r2d2 pool that others may use as well.
-    pub(crate) fn shared(pool: r2d2::Pool<M>, command_timeout: Duration, retry_for: Duration) -> Self {
-        Self::over(SharedPool::new(pool), command_timeout, retry_for)
-    }
-}
-
-impl<S: Source> PooledBackend<S> {
-    pub(super) fn over(pool: S, command_timeout: Duration, retry_for: Duration) -> Self {
-        let (transactions, in_cluster) = (Transactions::default(), AtomicBool::default());
-        Self { pool, transactions, in_cluster, command_timeout, retry_for }
+impl OneServer {
+    /// Returns a backend with at most so many connections.
+    pub(crate) fn new(opener: Opener, size: u32, retry_for: Duration) -> Self {
+        Self {
+            lanes: Arc::new(Lanes::new()),
+            patience: Patience::default(),
+            opener: Arc::new(opener),
+            dialing: Arc::default(),
+            size: usize::try_from(size).unwrap_or(usize::MAX),
+            transactions: Transactions::default(),
+            in_cluster: AtomicBool::default(),
+            retry_for,
+        }
     }
 
     /// Returns it as the backend of a node of a cluster.
@@ -88,11 +97,7 @@ impl<S: Source> PooledBackend<S> {
             return self.send_alone(trips, limits, false);
         }
         let waited = limits.decided_at.uptime.since(limits.waits_since);
-        let cause = match self.pool.opener() {
-            Some(opener) => NoConnection::Unanswering { address: opener.address() },
-            None => NoConnection::PoolExhausted,
-        };
-        let late = Failure::NoConnection { cause, waited };
+        let late = Failure::NoConnection { cause: self.opener.all_in_use(), waited };
         trips.iter().map(|trip| Sent::failed(trip, late.clone())).collect()
     }
 
@@ -117,22 +122,14 @@ impl<S: Source> PooledBackend<S> {
                 Err(failure) => return all(&failure),
             };
             let mut time = limits;
-            time.answered_by = time.answered_by.min(now.uptime.after(self.command_timeout));
+            time.answered_by = time.answered_by.min(now.uptime.after(self.opener.command_timeout));
             let batch = &mut jobs[..trips.len()];
-            let left = if asks {
-                let mut asking = Asking::over(connection);
-                let left = wire.exchange(&mut asking, batch, now, &time);
-                connection = asking.connection;
-                left
-            } else {
-                wire.exchange(&mut *connection, batch, now, &time)
-            };
-            self.pool.note_role(&left);
+            let left = wire.exchange(&mut connection, batch, now, &time, asks);
+            self.note_role(&left);
             if left.out_of_order {
                 connection.invalidate();
-            } else {
-                drop(connection);
             }
+            drop(connection);
             let refusal = batch.iter_mut().find_map(|job| job.get_mut().found_no_room().cloned());
             match refusal {
                 Some(_) if self.wait_for_room(&mut limits) => {}
@@ -152,7 +149,7 @@ impl<S: Source> PooledBackend<S> {
 
     #[inline]
     fn send_one(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
-        let mut shared = match self.pool.share(trip, self.slot(trip), limits) {
+        let mut shared = match self.share(trip, self.slot(trip), limits) {
             Some(sent) if sent.undecided.is_none() => return sent,
             Some(sent) => sent,
             None => Sent::default(),
@@ -173,7 +170,7 @@ impl<S: Source> PooledBackend<S> {
     ) -> T {
         let mut limits = self.limits(limits);
         let outcome = send(&limits);
-        if !is_refused(&outcome) || !self.finds_master() {
+        if !is_refused(&outcome) || !self.opener.finds_master() {
             return outcome;
         }
         loop {
@@ -191,55 +188,24 @@ impl<S: Source> PooledBackend<S> {
         self.send_alone(trips, self.limits(limits), true)
     }
 
-    /// Returns true if a new connection may lead to another server, as after a failover.
-    fn finds_master(&self) -> bool {
-        self.pool.opener().is_some_and(Opener::finds_master)
+    /// A master that has become a replica: a new connection finds out where the address leads now.
+    fn note_role(&self, left: &AfterTrip) {
+        if left.read_only {
+            self.opener.health.found_closed();
+        }
     }
 
     /// Returns the limits as they are with the connections of this pool.
     pub(super) fn limits<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
-        if self.pool.is_own() { limits.for_own_connections(self.command_timeout) } else { *limits }
+        if self.opener.lends() { *limits } else { limits.for_own_connections(self.opener.command_timeout) }
     }
 
     /// Waits a moment before commands are sent again that the server has not read, since it had no room for the connection: their outcome is
     /// known, so that does not break I6. Returns whether there is time.
     pub(super) fn wait_for_room(&self, limits: &mut Limits<'_>) -> bool {
-        let waits_until = if self.pool.is_connected() { limits.connected_by } else { limits.accepted_by };
-        self.pool.found_no_room();
+        let waits_until = if self.opener.is_connected() { limits.connected_by } else { limits.accepted_by };
+        self.dialing.leave_alone(clock::uptime());
         pause(limits, waits_until)
-    }
-
-    /// Returns a connection to a server that is not too old, and has settled if the command may grant a lock.
-    pub(super) fn connection(&self, limits: &mut Limits<'_>) -> Result<(S::Checkout, Now), Failure> {
-        loop {
-            let began = limits.decided_at.uptime;
-            let (mut connection, now) = self.pool.checkout(limits)?;
-            let server = connection.server();
-            if limits.grants
-                && server.settled_at > now.uptime
-                && let Some(refusal) = connection.settling()
-            {
-                drop(connection);
-                let waits_until = limits.accepted_by;
-                if pause(limits, waits_until) {
-                    continue;
-                }
-                return Err(Failure::Refused(refusal));
-            }
-            let version = server.version.filter(|version| *version < limits.needs.min_version());
-            let Some(version) = version else { return Ok((connection, now)) };
-            // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
-            let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
-            let Err(error) = ask(&mut *connection, &cmd("PING"), limit) else {
-                return Err(Failure::TooOld(version));
-            };
-            connection.invalidate();
-            limits.decided_at = clock::now();
-            if limits.decided_at.uptime >= limits.answered_by {
-                let waited = limits.decided_at.uptime.since(began);
-                return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
-            }
-        }
     }
 
     /// Fails if transactions are needed, and do not reach the server.
@@ -248,7 +214,7 @@ impl<S: Source> PooledBackend<S> {
     }
 }
 
-impl<S: Source> Backend for PooledBackend<S> {
+impl Backend for OneServer {
     fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
         if let Err(failure) = self.ensure_transactions(trip.key, limits) {
             return Sent::failed(trip, failure);
@@ -266,7 +232,7 @@ impl<S: Source> Backend for PooledBackend<S> {
     }
 
     fn wake_waiting(&self) {
-        self.pool.wake_waiting();
+        self.lanes.wake_queued();
     }
 
     fn connect(&self, limits: &Limits<'_>) -> Result<(), Failure> {
@@ -274,19 +240,19 @@ impl<S: Source> Backend for PooledBackend<S> {
     }
 
     fn is_known(&self) -> bool {
-        self.pool.opener().is_none_or(|opener| opener.health.was_asked())
+        self.opener.lends() || self.opener.health.was_asked()
     }
 
     fn server_version(&self) -> Option<Version> {
-        self.pool.opener()?.health.server_version()
+        self.opener.health.server_version()
     }
 
     fn address(&self) -> Option<String> {
-        self.pool.opener().map(Opener::address)
+        (!self.opener.lends()).then(|| self.opener.address())
     }
 
     fn can_listen(&self) -> bool {
-        self.pool.opener().is_some()
+        !self.opener.lends()
     }
 
     fn listen(
@@ -295,12 +261,11 @@ impl<S: Source> Backend for PooledBackend<S> {
         channel: &[u8],
         heard: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
-        let Some(opener) = self.pool.opener() else { unreachable!("a pool of the user's does not listen") };
-        opener.listen(channel, heard)
+        self.opener.listen(channel, heard)
     }
 
     fn command_timeout(&self) -> Duration {
-        self.command_timeout
+        self.opener.command_timeout
     }
 
     fn retry_for(&self) -> Duration {
@@ -308,11 +273,12 @@ impl<S: Source> Backend for PooledBackend<S> {
     }
 }
 
-impl<S: Source> fmt::Debug for PooledBackend<S> {
+impl fmt::Debug for OneServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PooledBackend")
-            .field("pool", &self.pool)
-            .field("command_timeout", &self.command_timeout)
+        f.debug_struct("OneServer")
+            .field("address", &self.opener.address())
+            .field("size", &self.size)
+            .field("lanes", &self.lanes)
             .field("retry_for", &self.retry_for)
             .finish_non_exhaustive()
     }

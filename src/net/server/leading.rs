@@ -1,12 +1,44 @@
 //! What a thread leaves in order when it stops leading a lane or waiting for its job, also by a panic.
 
 use std::mem;
+use std::ops::DerefMut;
 use std::sync::Arc;
 
-use super::{Carrier, Lane, Slot};
-use crate::net::lanes::{Lanes, Told};
+use crate::net::connections::Connection;
+use crate::net::errors::TransportError;
+use crate::net::lanes::{self, Lanes, Told};
 use crate::net::limits::Report;
-use crate::net::trip::TripState;
+use crate::net::trip::{Place, TripState, Wire};
+use crate::values::clock::Uptime;
+
+pub(super) type Slot = lanes::Slot<TripState, Carrier>;
+pub(super) type Lane = lanes::Lane<TripState, Carrier>;
+
+/// A connection, and the trip that is under way on it.
+pub(crate) struct Carrier {
+    pub(super) connection: Connection,
+    pub(super) wire: Wire,
+    /// When it was sent.
+    pub(super) sent_at: Uptime,
+    /// Why it cannot be received.
+    pub(super) failed: Option<TransportError>,
+}
+
+impl Carrier {
+    pub(super) fn over(connection: Connection) -> Self {
+        Self { connection, wire: Wire::default(), sent_at: Uptime::default(), failed: None }
+    }
+}
+
+impl Place for Arc<Slot> {
+    fn job(&self) -> impl DerefMut<Target = TripState> {
+        Slot::job(self)
+    }
+
+    fn is_gone(&self) -> bool {
+        Slot::is_gone(self)
+    }
+}
 
 /// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection is not used again, what
 /// was on the wire is lost, and a queued thread leads.
@@ -59,6 +91,15 @@ impl<'a> Leading<'a> {
         self.end()
     }
 
+    /// Stops leading a lane over a connection that is in order, but is not kept. Returns an empty list.
+    pub(super) fn leave(mut self) -> Vec<Arc<Slot>> {
+        if let Some(Lane { connection, batch }) = self.lane.take() {
+            drop(connection);
+            self.finished.extend(batch);
+        }
+        self.end()
+    }
+
     /// Stops leading. Returns an empty list.
     pub(super) fn end(mut self) -> Vec<Arc<Slot>> {
         self.stop();
@@ -69,7 +110,8 @@ impl<'a> Leading<'a> {
 
     fn stop(&mut self) {
         if mem::take(&mut self.leads) {
-            if let Some(Lane { connection, batch }) = self.lane.take() {
+            if let Some(Lane { mut connection, batch }) = self.lane.take() {
+                connection.connection.invalidate();
                 drop(connection);
                 self.finished.extend(batch);
             }

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
 
-use super::PooledBackend;
-use crate::net::connections::Source;
+use super::OneServer;
 use crate::net::errors::{Failure, NoConnection};
 use crate::net::limits::Limits;
 use crate::net::threads::on_threads;
@@ -31,7 +30,7 @@ struct Part {
     is_new: bool,
 }
 
-impl<S: Source> PooledBackend<S> {
+impl OneServer {
     /// Sends trips, those of a slot together. What comes of a transaction of several says nothing about one of them: those that it has not
     /// changed go again in halves, and in the end each alone.
     pub(super) fn send_in_parts(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
@@ -51,14 +50,14 @@ impl<S: Source> PooledBackend<S> {
             Parts { all, left, stuck: None }
         };
         // Transactions of several slots need a connection each.
-        let count = if in_cluster { parts.left.len().min(self.pool.most_threads()) } else { 1 };
+        let count = if in_cluster { parts.left.len().min(self.size) } else { 1 };
         let parts = Mutex::new(parts);
         on_threads(count, || {
             let mut own = *limits;
             while self.send_next(&parts, trips, &own) {
                 if in_cluster {
                     // What others took before it says nothing about the next.
-                    own = limits.for_the_next(clock::now(), self.command_timeout);
+                    own = limits.for_the_next(clock::now(), self.opener.command_timeout);
                 }
             }
         });
@@ -83,7 +82,7 @@ impl<S: Source> PooledBackend<S> {
             (None, batch) => self.send_part(batch, limits),
         };
         let mut after = parts();
-        if after.stuck.is_none() && clock::uptime().since(began) >= self.command_timeout / 2 {
+        if after.stuck.is_none() && clock::uptime().since(began) >= self.opener.command_timeout / 2 {
             after.stuck = sent.iter().find_map(Sent::unanswered);
         }
         for (at, sent) in places.iter().zip(sent) {
