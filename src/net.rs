@@ -34,7 +34,7 @@ use connections::NEEDED_TO_PUBLISH;
 pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Lender, Opener, Sentinels, address_of, logging_in};
 pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
-pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
+pub(crate) use limits::{Budget, Limits, StopCheck};
 pub(crate) use server::OneServer;
 pub use slots::{side_prefix, slot_of};
 

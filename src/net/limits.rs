@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use super::errors::ConnectError;
 use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
 use crate::values::options::Protocol;
 
 /// What a command is sent under.
@@ -31,8 +30,6 @@ pub(crate) struct Limits<'a> {
     pub(crate) held_until: Option<Uptime>,
     /// Ends the wait for a connection from outside.
     pub(crate) stop: StopCheck<'a>,
-    /// Receives what happens meanwhile.
-    pub(crate) report: Report<'a>,
 }
 
 /// How long a call may take, from which the limits of its commands follow.
@@ -110,41 +107,7 @@ impl Limits<'static> {
             answered_by,
             held_until: None,
             stop: StopCheck::NEVER,
-            report: Report::NONE,
         }
-    }
-}
-
-/// Something that happens beside the outcome of a command.
-#[derive(Debug)]
-pub(crate) enum Incident<'a> {
-    /// A command of another thread was carried out after that had given up.
-    CarriedOutLate { key: &'a Key, command: &'static str },
-    /// A broken connection cannot be closed, so its pool has one less.
-    ConnectionStuck,
-}
-
-/// Receives incidents.
-#[derive(Clone, Copy)]
-pub(crate) struct Report<'a>(pub(crate) Option<&'a (dyn Fn(Incident<'_>) + Sync)>);
-
-impl Report<'_> {
-    pub(crate) const NONE: Report<'static> = Report(None);
-
-    pub(in crate::net) fn is_wanted(self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(in crate::net) fn incident(self, incident: Incident<'_>) {
-        if let Some(report) = self.0 {
-            report(incident);
-        }
-    }
-}
-
-impl fmt::Debug for Report<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Report").field(&self.is_wanted()).finish()
     }
 }
 

@@ -50,9 +50,9 @@ impl<J, C> Slot<J, C> {
         self.thread.unpark();
     }
 
-    /// Tells its thread that the job is done. Returns whether it still waits.
-    pub(crate) fn done(&self) -> bool {
-        self.tell(DONE)
+    /// Tells its thread that the job is done, if it still waits.
+    pub(crate) fn done(&self) {
+        self.tell(DONE);
     }
 
     /// Tells its thread to lead. If that has given up, the lane comes back.

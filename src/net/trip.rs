@@ -23,10 +23,10 @@ use super::codec;
 use super::connections::{Connection, Known};
 use super::errors::{Refusal, TransportError};
 use super::item::{self, AfterTrip, Item, Replies};
-use super::limits::{Incident, Limits, Report};
+use super::limits::Limits;
 use super::resp::{Form, Packed};
 use super::{Sent, Trip, Undecided};
-use crate::rules::{Change, Command, Reply, Request};
+use crate::rules::{Command, Request};
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -46,7 +46,6 @@ pub(super) struct TripState {
     pub(super) is_done: bool,
     /// Set if a transaction with other keys too was not carried out.
     undecided: Option<Undecided>,
-    abandoned: Option<Abandoned>,
 }
 
 /// Where the state of a trip is: it may be another thread's, which may give up.
@@ -67,14 +66,6 @@ impl Place for RefCell<TripState> {
     }
 }
 
-/// What a thread had sent that waits no longer.
-#[derive(Debug)]
-struct Abandoned {
-    key: Key,
-    command: Command,
-    behind: Option<Command>,
-}
-
 impl TripState {
     /// Makes it the state of this trip. `grants`: it may grant a lock.
     pub(super) fn set(&mut self, trip: &Trip<'_>, needs: Protocol, grants: bool) {
@@ -83,7 +74,6 @@ impl TripState {
             self.expected.clear();
             self.look.clear();
         }
-        self.abandoned = None;
         (self.watches, self.is_done, self.undecided) = (false, false, None);
         let key = |command: &Command| if command.is_on_side_key() { trip.side_prefix } else { trip.key };
         self.own.set(key(&trip.request.command), trip.request, needs);
@@ -116,40 +106,8 @@ impl TripState {
         }
     }
 
-    /// Notes that its thread waits no longer, and what it was, for a success that comes later.
-    pub(super) fn abandon(&mut self, trip: &Trip<'_>) {
-        if !self.is_done {
-            let (key, command) = (trip.key.clone(), trip.request.command.clone());
-            self.abandoned = Some(Abandoned { key, command, behind: trip.behind.cloned() });
-        }
-    }
-
     fn sends(&mut self, server: Known, now: Now) -> bool {
         item::send_both(&mut self.own, &mut self.behind, server, now)
-    }
-
-    /// Reports a command that changed the key after its thread had given up. That thread has reported the outcome as unknown, or found it
-    /// out by reading the key (I6).
-    pub(super) fn report_abandoned(&mut self, report: Report<'_>) {
-        let Some(Abandoned { key, command, behind }) = self.abandoned.take() else { return };
-        let own = (&mut self.own, Some(&command));
-        for (item, command) in [own, (&mut self.behind, behind.as_ref())] {
-            if let Some(command) = command
-                && let Some(Ok(reply)) = item.outcome(command)
-                && has_changed(command, &reply)
-            {
-                report.incident(Incident::CarriedOutLate { key: &key, command: command.name() });
-            }
-        }
-    }
-}
-
-fn has_changed(command: &Command, reply: &Reply) -> bool {
-    match command {
-        Command::SetNx(_) | Command::Del => *reply == Reply::Integer(1),
-        Command::GetSet(_) => true,
-        Command::Exec(Change::Set(_) | Change::Del) => *reply == Reply::Executed(Some(1)),
-        _ => false,
     }
 }
 

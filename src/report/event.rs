@@ -198,16 +198,6 @@ pub enum ProblemKind {
     /// The reply to a command was lost, so it is unknown whether the command was carried out. If the value names
     /// the holder, the key is read to find out.
     ReplyLost,
-    /// A command was carried out after its call had given up waiting for the reply. The call had reported it as in
-    /// doubt, or settled it by reading the key. This event is reported on the thread that sent the command.
-    ///
-    /// After SETNX or GETSET, the lock may have no holder until it expires, or until it is cleared if it has no
-    /// expiration. After DEL, another holder's lock was deleted if the lease of the call had passed before.
-    CarriedOutLate,
-    /// A broken connection of your own pool ([`Locker::with_pool`](crate::Locker::with_pool)) could not be closed,
-    /// for example for lack of a file descriptor. It is never used again, and the pool has one connection less for
-    /// as long as the program runs.
-    ConnectionStuck,
     /// Release notifications do not work for now, in one direction or both, so waiters rely on polling. The server
     /// may be too old, refuse the commands, or be unreachable.
     ///

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::error::Error;
 use super::event::{Event, LeftOut, Observer, ProblemKind, log_event, repeated};
 use super::repeats::Repeats;
-use crate::net::{Incident, TransportError};
+use crate::net::TransportError;
 use crate::rules::acquire::Note;
 use crate::rules::ownership::LossReason;
 use crate::values::clock;
@@ -211,28 +211,6 @@ impl EventSink {
     pub(crate) fn no_notifications(&self, reason: &dyn fmt::Display) {
         let details = format_args!("no release notifications: {reason}");
         self.problem(None, ProblemKind::NotificationsUnavailable, &details);
-    }
-
-    pub(crate) fn incident(&self, incident: &Incident<'_>) {
-        match *incident {
-            Incident::CarriedOutLate { key, command } => {
-                let effect = match command {
-                    "DEL" => "if the thread's lease had passed before, another holder's lock was deleted",
-                    _ => {
-                        "unless it has found that out by reading, the lock has no holder until it expires or is cleared"
-                    }
-                };
-                let details = format_args!(
-                    "{command} was carried out after its thread had given up waiting for the reply; {effect}"
-                );
-                self.problem(Some(key), ProblemKind::CarriedOutLate, &details);
-            }
-            Incident::ConnectionStuck => {
-                let details =
-                    "a broken connection could not be closed, and its pool has one less from now on";
-                self.problem(None, ProblemKind::ConnectionStuck, &details);
-            }
-        }
     }
 }
 

@@ -9,8 +9,7 @@ use super::Engine;
 use super::acquire::Answer;
 use super::outbox::{LateReport, Outbox};
 use crate::net::{
-    Budget, ConnectError, Failure, Incident, NoConnection, RefusalKind, Report, Sent, StopCheck,
-    TransportError, Trip, Watch,
+    Budget, ConnectError, Failure, NoConnection, RefusalKind, Sent, StopCheck, TransportError, Trip, Watch,
 };
 use crate::rules::lease::Lease;
 use crate::rules::task::{Plan, Task};
@@ -106,8 +105,7 @@ impl<'a> Session<'a> {
 
     /// Connects if no connection was opened before, so that it is known what the server has.
     pub(super) fn connect(&self, now: Now) -> Result<(), Failure> {
-        let report = self.report();
-        self.engine.backend.connect(&self.limits(&Command::Get, Report(Some(&report)), now))
+        self.engine.backend.connect(&self.limits(&Command::Get, now))
     }
 
     /// Notes that there was no connection. Returns why the call ends.
@@ -144,8 +142,7 @@ impl<'a> Session<'a> {
         }
         let change = plan.map_or(&request.command, |plan| &plan.change.command);
         let behind = self.behind(change);
-        let report = self.report();
-        let limits = self.limits(change, Report(Some(&report)), now);
+        let limits = self.limits(change, now);
         if self.is_too_late(&limits) {
             return Reply::Unsent;
         }
@@ -188,18 +185,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn report(&self) -> impl Fn(Incident<'_>) + Sync + use<'a> {
-        let (engine, outbox) = (self.engine, self.outbox);
-        move |incident| match outbox {
-            Some(outbox) => outbox.push(incident.into()),
-            None => engine.observer.incident(&incident),
-        }
-    }
-
     /// Sends a command, and another behind it in the same trip. Returns both replies; none to the second if that was not sent.
     fn send_both(&mut self, request: &Request, behind: &Command, now: Now) -> Option<(Sent, Protocol)> {
-        let report = self.report();
-        let limits = self.limits(&request.command, Report(Some(&report)), now);
+        let limits = self.limits(&request.command, now);
         if self.is_too_late(&limits) {
             return None;
         }
@@ -233,8 +221,7 @@ impl<'a> Session<'a> {
 
     /// Sends a trip for each of several keys, of which this call's is the first, together.
     pub(super) fn send_each(&self, trips: &[Trip<'_>], now: Now) -> Vec<Sent> {
-        let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
-        let limits = self.limits(&trips[0].request.command, Report(Some(&report)), now);
+        let limits = self.limits(&trips[0].request.command, now);
         self.engine.backend.send_all(trips, &limits)
     }
 

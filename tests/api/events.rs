@@ -128,10 +128,10 @@ fn lost_replies_and_failed_releases() -> Outcome {
 /// Nothing proves then that no other client had the lock.
 fn a_release_that_fails_after_the_lease_is_a_loss_as_well() -> Outcome {
     let scenario = Scenario::set()?;
-    let brief = LockOptions::expiring_after(millis(200)).timeout(LONG).protocol(Protocol::Watched);
+    let brief = LockOptions::expiring_after(millis(1000)).timeout(LONG).protocol(Protocol::Watched);
     let (lock, events) = observed(&scenario, brief)?;
     let outcome = lock.with(|_| {
-        std::thread::sleep(millis(210));
+        std::thread::sleep(millis(1010));
         scenario.proxy.next("WATCH", Fault::Say("-NOPERM this user has no permissions\r\n"));
     });
     let error = outcome.expect_err("it is not proven");

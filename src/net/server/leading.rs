@@ -7,7 +7,6 @@ use std::sync::Arc;
 use crate::net::connections::Connection;
 use crate::net::errors::TransportError;
 use crate::net::lanes::{self, Lanes, Told};
-use crate::net::limits::Report;
 use crate::net::trip::{Place, TripState, Wire};
 use crate::values::clock::Uptime;
 
@@ -47,9 +46,6 @@ pub(super) struct Leading<'a> {
     slot: &'a Arc<Slot>,
     pub(super) lane: Option<Lane>,
     pub(super) finished: Vec<Arc<Slot>>,
-    /// Those of them whose threads wait no longer.
-    abandoned: Vec<Arc<Slot>>,
-    report: Report<'a>,
     leads: bool,
 }
 
@@ -59,16 +55,15 @@ impl<'a> Leading<'a> {
         slot: &'a Arc<Slot>,
         lane: Lane,
         finished: Vec<Arc<Slot>>,
-        report: Report<'a>,
     ) -> Self {
-        Self { lanes, slot, lane: Some(lane), finished, abandoned: Vec::new(), report, leads: true }
+        Self { lanes, slot, lane: Some(lane), finished, leads: true }
     }
 
     /// Tells the threads whose jobs are finished.
     pub(super) fn tell(&mut self) {
         for slot in self.finished.drain(..) {
-            if !Arc::ptr_eq(&slot, self.slot) && !slot.done() {
-                self.abandoned.push(slot);
+            if !Arc::ptr_eq(&slot, self.slot) {
+                slot.done();
             }
         }
     }
@@ -117,11 +112,7 @@ impl<'a> Leading<'a> {
             }
             self.lanes.end(None);
         }
-        // All are told before code of the user is called, which may panic.
         self.tell();
-        for gone in mem::take(&mut self.abandoned) {
-            gone.job().report_abandoned(self.report);
-        }
     }
 }
 
@@ -150,7 +141,7 @@ impl Drop for WaitingJob<'_> {
             return;
         }
         if let Some(Told::Lead(lane)) = self.slot.stop() {
-            drop(Leading::of(self.lanes, self.slot, lane, Vec::new(), Report::NONE));
+            drop(Leading::of(self.lanes, self.slot, lane, Vec::new()));
         }
     }
 }

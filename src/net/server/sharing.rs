@@ -54,12 +54,8 @@ impl OneServer {
         };
         let mut job = slot.job();
         let sent = job.end(trip);
-        let gone = slot.is_gone();
-        if gone {
-            job.abandon(trip);
-        }
         drop(job);
-        if !gone {
+        if !slot.is_gone() {
             // The thread may be ending.
             let _ = SLOT.try_with(|kept| kept.set(Some((slot, finished))));
         }
@@ -76,7 +72,7 @@ impl OneServer {
         limits: &Limits<'_>,
     ) -> Vec<Arc<Slot>> {
         let lanes = &self.lanes;
-        let mut leading = Leading::of(lanes, slot, lane, finished, limits.report);
+        let mut leading = Leading::of(lanes, slot, lane, finished);
         if let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) {
             lane.batch.push(Arc::clone(slot));
             lanes.fill(lane, batching);

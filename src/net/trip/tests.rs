@@ -8,7 +8,7 @@ use crate::net::connections::fake::{FakeConnection, closed, refused};
 use crate::net::errors::Failure;
 use crate::net::limits::Budget;
 use crate::net::{Sent, Watch};
-use crate::rules::NewValue;
+use crate::rules::{Change, NewValue, Reply};
 
 type Answer = (Vec<Value>, Option<redis::RedisError>);
 /// A name, the replies to each trip, what is sent, what comes of each key, and whether the connection stays.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Session;
-use crate::net::{Budget, Limits, Report};
+use crate::net::{Budget, Limits};
 use crate::rules::lease::End;
 use crate::rules::{Change, Command};
 use crate::values::clock::{self, Now, Uptime};
@@ -17,12 +17,8 @@ impl<'a> Session<'a> {
         self
     }
 
-    pub(super) fn limits<'b>(&self, command: &Command, report: Report<'b>, now: Now) -> Limits<'b>
-    where
-        'a: 'b,
-    {
+    pub(super) fn limits(&self, command: &Command, now: Now) -> Limits<'a> {
         Limits {
-            report,
             needs: self.needs(command),
             grants: self.acquires && command.may_grant(),
             held_until: self.held_until,

@@ -18,6 +18,8 @@ pub(super) enum Behavior {
     OwnTimeIsUp,
     /// The first connection that it opens cannot be opened.
     OpensNone,
+    /// The connection is lent, and goes back after a trip that it leads, or if no thread waits once it is there.
+    Borrows,
     /// It has a lane for itself.
     Alone,
     /// Its jobs are of this group.
@@ -41,11 +43,14 @@ struct Harness {
     most: usize,
     /// Connections that are open.
     open: AtomicUsize,
+    /// True if some are lent.
+    borrows: bool,
 }
 
 /// Each thread has so many jobs carried, by so many lanes at most.
 pub(super) fn run<const N: usize>(behaviors: [Behavior; N], most: usize, rounds: usize) {
-    let harness = Arc::new(Harness { lanes: Lanes::new(), most, open: AtomicUsize::new(0) });
+    let borrows = behaviors.contains(&Behavior::Borrows);
+    let harness = Arc::new(Harness { lanes: Lanes::new(), most, open: AtomicUsize::new(0), borrows });
     let work = move |harness: &Harness, n: usize| {
         (0..rounds).for_each(move |round| harness.carry(n * rounds + round, behaviors[n]));
     };
@@ -80,7 +85,7 @@ impl Harness {
             Entered::Leads(lane) => led = Some(lane),
             Entered::Waits { opens } => {
                 if opens {
-                    self.open(&mut opens_none);
+                    self.open(&mut opens_none, behavior);
                 }
                 let park = || {
                     if woken {
@@ -89,7 +94,7 @@ impl Harness {
                                 led = Some(lane);
                                 return false;
                             }
-                            Entered::Waits { opens: true } => self.open(&mut opens_none),
+                            Entered::Waits { opens: true } => self.open(&mut opens_none, behavior),
                             Entered::Waits { opens: false } => {}
                         }
                     }
@@ -127,14 +132,18 @@ impl Harness {
         assert!(job.carried <= 1, "none is carried out twice");
     }
 
-    fn open(&self, fails: &mut bool) {
+    fn open(&self, fails: &mut bool, behavior: Behavior) {
         if mem::take(fails) {
             self.lanes.opened(None);
             return self.lanes.wake_queued();
         }
         let open = self.open.fetch_add(1, Ordering::SeqCst);
-        assert!(open < self.most, "there are no more than there may be");
+        // One that is lent goes back after its lead has ended.
+        assert!(open < self.most || self.borrows, "there are no more than there may be");
         self.lanes.opened(Some(Lane::over(Wire::new())));
+        if behavior == Behavior::Borrows {
+            self.open.fetch_sub(self.lanes.take_idle().len(), Ordering::SeqCst);
+        }
     }
 
     fn close(&self) {
@@ -161,7 +170,7 @@ impl Harness {
                 job.lost = fails;
             }
             mem::swap(&mut finished, &mut lane.batch);
-            if fails {
+            if fails || behavior == Behavior::Borrows {
                 self.close();
                 return tell(&finished, slot);
             }
