@@ -147,7 +147,7 @@ fn is_refused(outcome: Option<&Result<Reply, Failure>>) -> bool {
 }
 
 /// What the engine needs of a server.
-pub(crate) trait Backend: Send + Sync + fmt::Debug {
+pub(crate) trait Backend: Send + Sync {
     /// Sends what one key sends, with what other threads send, and returns what came of it.
     fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent;
 

@@ -74,7 +74,7 @@ impl Delivery {
 }
 
 /// What the locks of a locker share.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) observer: EventSink,

@@ -3,6 +3,7 @@
 mod builder;
 mod url;
 
+use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +40,7 @@ use url::Servers;
 /// }
 /// # Ok::<(), setnx_lock::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Locker {
     engine: Arc<Engine>,
     /// The thread that a quorum has for this server.
@@ -51,7 +52,6 @@ pub struct Locker {
 const REPORTED_WITHIN: Duration = Duration::from_millis(100);
 
 /// What ends with the last clone of a locker, and the locks on it.
-#[derive(Debug)]
 struct EndOfUse {
     unfinished: Arc<Timer<Unfinished>>,
     reports: Arc<Reports>,
@@ -87,6 +87,15 @@ fn run(jobs: Vec<(u64, QuorumJob)>) {
 // two calls, and a connection that was in the middle of a command is not used again (I8).
 impl UnwindSafe for Locker {}
 impl RefUnwindSafe for Locker {}
+
+impl fmt::Debug for Locker {
+    /// Shows where the server is.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let address = self.engine.backend.address();
+        let address = address.as_deref().unwrap_or("the pool's server");
+        f.debug_struct("Locker").field("address", &address).finish_non_exhaustive()
+    }
+}
 
 impl Locker {
     /// Returns a locker for the server at `url`, with the defaults of [`LockerBuilder`]. Contacts no server.

@@ -10,7 +10,7 @@ use crate::run::hold::{self, Hold};
 use crate::values::clock::{self, Now, Uptime};
 
 /// A hold, until it is lost or released.
-pub(crate) trait Losable: fmt::Debug + Send + Sync + UnwindSafe + RefUnwindSafe {
+pub(crate) trait Losable: Send + Sync + UnwindSafe + RefUnwindSafe {
     /// Returns why it is lost; `None` if it is not, or was released before.
     fn loss(&self, now: Now) -> Option<LossReason>;
 
@@ -39,12 +39,6 @@ impl Losable for AllHolds {
 
     fn wait(&self, until: Uptime) {
         hold::wait_for_loss(&self.0, until);
-    }
-}
-
-impl fmt::Debug for AllHolds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.0.iter().map(|hold| (&hold.key, hold.noticed_loss()))).finish()
     }
 }
 
@@ -125,6 +119,6 @@ impl LossSignal {
 
 impl fmt::Debug for LossSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LossSignal").field(&self.0).finish()
+        f.debug_struct("LossSignal").field("reason", &self.reason()).finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ mod slot_map;
 
 use std::collections::BTreeMap;
 use std::slice;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::connections::{Address, Heard, Opener};
@@ -19,6 +19,7 @@ use super::{Backend, NodeId, Sent, Trip, is_refused};
 use crate::rules::{Command, Reply, Request};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
+use crate::values::sync::Mutex;
 use crate::values::version::Version;
 use nodes::{LOOK, Node, Nodes};
 use redirection::{Next, is_redirected, next_for};
@@ -27,7 +28,6 @@ use redirection::{Next, is_redirected, next_for};
 const REDIRECTIONS: usize = 5;
 
 /// A cluster, of which some nodes are known.
-#[derive(Debug)]
 pub(crate) struct ClusterBackend {
     nodes: Arc<Nodes>,
 }
@@ -171,15 +171,15 @@ impl ClusterBackend {
         let (count, groups) = (groups.len(), Mutex::new(groups.into_values()));
         let sent = Mutex::new(sent);
         on_threads(count, || {
-            let next = || groups.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let next = || groups.lock().next();
             while let Some((destination, members)) = next() {
                 let batch: Vec<Trip<'_>> = members.iter().map(|n| trips[pending[*n].at]).collect();
                 let outcomes = destination.send(&batch, &limits);
-                let mut sent = sent.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut sent = sent.lock();
                 members.into_iter().zip(outcomes).for_each(|(n, outcome)| sent[n] = outcome);
             }
         });
-        sent.into_inner().unwrap_or_else(PoisonError::into_inner)
+        sent.into_inner()
     }
 
     /// Returns where each trip goes, or why nowhere.

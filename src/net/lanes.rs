@@ -28,10 +28,10 @@
 mod slot;
 
 use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
-use std::{fmt, mem};
 
-use super::sync::{self, Mutex, MutexGuard, PoisonError};
+use super::sync::{self, Mutex};
 
 pub(crate) use slot::{Slot, Told};
 
@@ -110,7 +110,7 @@ impl<J, C> Lanes<J, C> {
     ) -> Entered<J, C> {
         // Closing takes a system call each, which is left until the lock is free.
         let mut unusable = Vec::new();
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         if let Some(lane) = shared.take_idle(terms.most, terms.usable, &mut unusable) {
             return Entered::Leads(lane);
         }
@@ -125,7 +125,7 @@ impl<J, C> Lanes<J, C> {
         terms: Terms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
     ) -> Entered<J, C> {
         let mut unusable = Vec::new();
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         let Some(place) = shared.place(slot) else { return Entered::Waits { opens: false } };
         if let Some(lane) = shared.take_idle(terms.most, terms.usable, &mut unusable) {
             shared.queue.remove(place);
@@ -136,12 +136,12 @@ impl<J, C> Lanes<J, C> {
 
     /// Takes what is queued and may go with this job into the lane's batch, up to a thread that is to have a lane for itself.
     pub(crate) fn fill(&self, lane: &mut Lane<J, C>, with: Batching) {
-        self.lock().fill(lane, with);
+        self.shared.lock().fill(lane, with);
     }
 
     /// The same for a leader whose job is done: a lane for which nothing is queued ends.
     pub(crate) fn fill_or_end(&self, mut lane: Lane<J, C>) -> Option<Lane<J, C>> {
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         shared.fill(&mut lane, Batching::Any);
         if lane.batch.is_empty() {
             shared.end(Some(lane));
@@ -168,24 +168,32 @@ impl<J, C> Lanes<J, C> {
 
     /// Ends the lead of a lane that has nothing on the wire: the first of the queue has it then, or none. `None`: the connection failed.
     pub(crate) fn end(&self, lane: Option<Lane<J, C>>) {
-        self.lock().end(lane);
+        self.shared.lock().end(lane);
     }
 
     /// Ends an attempt to connect: its lane is one whose lead ends. `None`: it failed.
     pub(crate) fn opened(&self, lane: Option<Lane<J, C>>) {
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         shared.opening -= 1;
         shared.end(lane);
     }
 
     /// Takes out the idle lanes, which are to be closed.
     pub(crate) fn take_idle(&self) -> VecDeque<Lane<J, C>> {
-        mem::take(&mut self.lock().idle)
+        mem::take(&mut self.shared.lock().idle)
+    }
+
+    /// Returns how many lanes are idle, how many threads lead, and how many queue.
+    #[cfg(test)]
+    #[allow(dead_code, reason = "the models use it")]
+    pub(crate) fn counts(&self) -> [usize; 3] {
+        let shared = self.shared.lock();
+        [shared.idle.len(), shared.leaders, shared.queue.len()]
     }
 
     /// Takes the slot out of the queue. Returns `false` if it is not there any more.
     pub(crate) fn leave(&self, slot: &Arc<Slot<J, C>>) -> bool {
-        let mut shared = self.lock();
+        let mut shared = self.shared.lock();
         let Some(place) = shared.place(slot) else { return false };
         shared.queue.remove(place);
         if place == 0 {
@@ -196,11 +204,7 @@ impl<J, C> Lanes<J, C> {
 
     /// Wakes the threads that queue, so that each looks whether it still has to wait.
     pub(crate) fn wake_queued(&self) {
-        self.lock().queue.iter().for_each(|queued| queued.slot.wake());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Shared<J, C>> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock().queue.iter().for_each(|queued| queued.slot.wake());
     }
 }
 
@@ -273,16 +277,5 @@ impl<J, C> Shared<J, C> {
         if let Some(first) = self.queue.front() {
             first.slot.wake();
         }
-    }
-}
-
-impl<J, C> fmt::Debug for Lanes<J, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shared = self.lock();
-        f.debug_struct("Lanes")
-            .field("idle", &shared.idle.len())
-            .field("leaders", &shared.leaders)
-            .field("queued", &shared.queue.len())
-            .finish()
     }
 }

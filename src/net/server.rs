@@ -10,7 +10,7 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{fmt, slice, thread};
+use std::{slice, thread};
 
 use super::connections::{Dialing, Opener};
 use super::errors::{Failure, RefusalKind};
@@ -270,17 +270,6 @@ impl Backend for OneServer {
 
     fn retry_for(&self) -> Duration {
         self.retry_for
-    }
-}
-
-impl fmt::Debug for OneServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OneServer")
-            .field("address", &self.opener.address())
-            .field("size", &self.size)
-            .field("lanes", &self.lanes)
-            .field("retry_for", &self.retry_for)
-            .finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Lane;
 use super::sync::atomic::{AtomicU32, Ordering};
-use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current};
+use super::sync::{Mutex, MutexGuard, Thread, current};
 
 const WAITING: u32 = 0;
 /// Waiting, and to be unparked.
@@ -43,7 +43,7 @@ impl<J, C> Slot<J, C> {
     }
 
     pub(crate) fn job(&self) -> MutexGuard<'_, J> {
-        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+        self.job.lock()
     }
 
     pub(super) fn wake(&self) {
@@ -57,12 +57,8 @@ impl<J, C> Slot<J, C> {
 
     /// Tells its thread to lead. If that has given up, the lane comes back.
     pub(super) fn give(&self, lane: Lane<J, C>) -> Result<(), Lane<J, C>> {
-        *self.lane() = Some(lane);
-        if self.tell(LEAD) { Ok(()) } else { self.lane().take().map_or(Ok(()), Err) }
-    }
-
-    fn lane(&self) -> MutexGuard<'_, Option<Lane<J, C>>> {
-        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.lane.lock() = Some(lane);
+        if self.tell(LEAD) { Ok(()) } else { self.lane.lock().take().map_or(Ok(()), Err) }
     }
 
     fn tell(&self, what: u32) -> bool {
@@ -117,7 +113,7 @@ impl<J, C> Slot<J, C> {
 
     fn told(&self) -> Told<J, C> {
         let state = self.state.swap(WAITING, Ordering::AcqRel);
-        let lane = if state == LEAD { self.lane().take() } else { None };
+        let lane = if state == LEAD { self.lane.lock().take() } else { None };
         lane.map_or(Told::Done, Told::Lead)
     }
 }

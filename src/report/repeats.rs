@@ -1,11 +1,11 @@
 //! Which warnings are written: one that repeats is written at once, and then once a minute for each key, with how many were left out.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::values::clock::Uptime;
 use crate::values::key::Key;
+use crate::values::sync::Mutex;
 
 const EVERY: Duration = Duration::from_secs(60);
 /// How many warnings are remembered. Beyond that the oldest are forgotten, and written again.
@@ -24,7 +24,7 @@ struct Written {
 impl Repeats {
     /// Returns how many warnings of this kind were left out since the last that was written; `None` if this one is left out as well.
     pub(super) fn is_due(&self, key: &Key, kind: &'static str, now: Uptime) -> Option<u32> {
-        let mut written = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut written = self.0.lock();
         if let Some(Written { at, left_out }) = written.get_mut(&(key.clone(), kind)) {
             if now < at.after(EVERY) {
                 *left_out += 1;
@@ -73,6 +73,6 @@ mod tests {
                 Some(0)
             );
         }
-        assert!(repeats.0.lock().unwrap().len() <= MOST);
+        assert!(repeats.0.lock().len() <= MOST);
     }
 }

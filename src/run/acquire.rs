@@ -20,7 +20,6 @@ pub(crate) use wait::ReaderCount;
 pub(super) use wait::{Answer, ComparedReaders, Granted, Wait};
 
 /// A lock that was acquired.
-#[derive(Debug)]
 pub(crate) struct Acquired {
     pub(crate) hold: Arc<Hold>,
     pub(crate) holder: HolderTicket<Delivery>,

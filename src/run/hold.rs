@@ -1,10 +1,10 @@
 //! A lock that is held, as its guard, its signals and the keeper share it: its lease, whether it was lost, and what is to happen then.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
-use std::{fmt, io, mem};
+use std::{io, mem};
 
 use crate::report::event::ProblemKind;
 use crate::report::sink::EventSink;
@@ -15,6 +15,7 @@ use crate::values::clock::{self, Now, Uptime};
 use crate::values::contained::{Contained, contained};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
+use crate::values::sync::{Condvar, Mutex, MutexGuard};
 
 /// How often a thread that waits for a loss looks at the wall clock, which may be set.
 const CLOCK_CHECKED_EVERY: Duration = Duration::from_secs(1);
@@ -127,30 +128,22 @@ impl Hold {
 
     /// Waits until no command of the hold is on its way, and keeps others from being sent.
     pub(crate) fn own(&self) -> MutexGuard<'_, Own> {
-        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+        self.own.lock()
     }
 
     /// The same without waiting; `None` while a command is on its way.
     pub(crate) fn try_own(&self) -> Option<MutexGuard<'_, Own>> {
-        match self.own.try_lock() {
-            Ok(own) => Some(own),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
-    }
-
-    fn status(&self) -> MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        self.own.try_lock()
     }
 
     /// Until when the lock can be relied on; `None` without an expiration.
     pub(crate) fn end(&self) -> Option<End> {
-        self.status().end
+        self.status.lock().end
     }
 
     /// How long it can still be relied on: no longer if it is lost.
     pub(crate) fn remaining(&self, now: Now) -> Option<Duration> {
-        let status = self.status();
+        let status = self.status.lock();
         match status.phase {
             Phase::Lost(_) => Some(Duration::ZERO),
             Phase::Held | Phase::Over => status.end.map(|end| end.remaining(now)),
@@ -159,7 +152,7 @@ impl Hold {
 
     /// Sets until when the lock can be relied on.
     pub(crate) fn rely_until(&self, end: Option<End>) {
-        let mut status = self.status();
+        let mut status = self.status.lock();
         status.end = end;
         drop(status);
         self.changes.note();
@@ -168,7 +161,7 @@ impl Hold {
     /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. The loss is
     /// reported by [`report`](Self::report).
     pub(crate) fn lost(&self, now: Now) -> Option<LossReason> {
-        let status = self.status();
+        let status = self.status.lock();
         match &status.phase {
             Phase::Lost(reason) => return Some(reason.clone()),
             Phase::Over => return None,
@@ -184,7 +177,7 @@ impl Hold {
 
     /// Returns why the lock was lost, if that was noticed, whatever the clocks say by now.
     pub(crate) fn noticed_loss(&self) -> Option<LossReason> {
-        match &self.status().phase {
+        match &self.status.lock().phase {
             Phase::Lost(reason) => Some(reason.clone()),
             Phase::Held | Phase::Over => None,
         }
@@ -192,7 +185,7 @@ impl Hold {
 
     /// Notes that the lock is lost. Only the first loss counts. [`report`](Self::report) reports it.
     pub(crate) fn lose(&self, reason: &LossReason) {
-        let mut status = self.status();
+        let mut status = self.status.lock();
         if status.phase == Phase::Held {
             status.phase = Phase::Lost(reason.clone());
             status.unreported = true;
@@ -204,7 +197,7 @@ impl Hold {
     /// Notes whether the keeper could be asked to work on the lock. [`report`](Self::report) reports a failure, once until it could: an
     /// observer may extend the lease, which asks again.
     pub(crate) fn note_kept(&self, asked: Result<(), io::Error>) {
-        let keeper = &mut self.status().keeper;
+        let keeper = &mut self.status.lock().keeper;
         match (asked, &keeper) {
             (Ok(()), _) => *keeper = KeeperState::Works,
             (Err(error), KeeperState::Works) => {
@@ -217,14 +210,14 @@ impl Hold {
     /// Reports that the keeper could not be asked, and a loss, and does what is to happen at a loss, each once. Called while nothing is
     /// locked: the program may do anything then, such as dropping a guard.
     pub(crate) fn report(&self) {
-        let mut status = self.status();
+        let mut status = self.status.lock();
         if let KeeperState::Failed(reason) = &mut status.keeper {
             let reason = mem::take(reason);
             status.keeper = KeeperState::Reported;
             drop(status);
             let details = format_args!("is neither extended nor looked at: {reason}");
             self.observer.problem(Some(&self.key), ProblemKind::KeeperUnavailable, &details);
-            status = self.status();
+            status = self.status.lock();
         }
         let Phase::Lost(reason) = status.phase.clone() else { return };
         let unreported = mem::take(&mut status.unreported);
@@ -249,7 +242,7 @@ impl Hold {
 
     /// Notes that the holder has the lock no longer because it does not want it. Returns whether a loss had been noticed before.
     pub(crate) fn finish(&self) -> bool {
-        let mut status = self.status();
+        let mut status = self.status.lock();
         if status.phase != Phase::Held {
             return true;
         }
@@ -264,13 +257,13 @@ impl Hold {
 
     /// Returns true if it is neither lost, as far as was noticed, nor released.
     pub(crate) fn is_held(&self) -> bool {
-        self.status().phase == Phase::Held
+        self.status.lock().phase == Phase::Held
     }
 
     /// Has this done when the lock is lost; if it was released, never.
     pub(crate) fn on_loss(&self, act: OnLoss) {
         let act = Contained::new(act);
-        let mut status = self.status();
+        let mut status = self.status.lock();
         if status.phase != Phase::Over {
             status.on_loss.push(act);
         }
@@ -311,32 +304,28 @@ struct WaitingThread<'a> {
 }
 
 impl Changes {
-    fn count(&self) -> MutexGuard<'_, u64> {
-        self.count.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Called after the change was written under a hold's mutex, under which a waiting thread reads it: one that has read it before is counted
     /// here.
     fn note(&self) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
-            *self.count() += 1;
+            *self.count.lock() += 1;
             self.changed.notify_all();
         }
     }
 
     fn wait(&self) -> WaitingThread<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        WaitingThread { changes: self, seen: *self.count() }
+        WaitingThread { changes: self, seen: *self.count.lock() }
     }
 }
 
 impl WaitingThread<'_> {
     /// Sleeps until there is a change that it has not seen, and for this time at most.
     fn sleep(&mut self, time: Duration) {
-        let mut count = self.changes.count();
+        let mut count = self.changes.count.lock();
         if *count == self.seen {
             let waited = self.changes.changed.wait_timeout(count, time);
-            count = waited.unwrap_or_else(PoisonError::into_inner).0;
+            count = waited;
         }
         self.seen = *count;
     }
@@ -351,14 +340,3 @@ impl Drop for WaitingThread<'_> {
 // A panic in the user's code leaves nothing here half done: it is called while nothing is locked.
 impl UnwindSafe for Hold {}
 impl RefUnwindSafe for Hold {}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let status = self.status();
-        f.debug_struct("Hold")
-            .field("key", &self.key)
-            .field("protocol", &self.protocol)
-            .field("phase", &status.phase)
-            .finish_non_exhaustive()
-    }
-}

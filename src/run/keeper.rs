@@ -17,7 +17,6 @@ use crate::values::clock::{self, Now, Uptime};
 const BUSY: Duration = Duration::from_millis(20);
 
 /// A lock that the keeper works on.
-#[derive(Debug)]
 pub(crate) struct Kept {
     engine: Arc<Engine>,
     hold: Arc<Hold>,

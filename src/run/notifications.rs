@@ -7,8 +7,7 @@ mod listener;
 mod reports;
 
 use std::collections::HashMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Delivery, SHORT_CONNECT_WAIT};
@@ -18,6 +17,7 @@ use crate::rules::waiting_list::{Entry, Owed, Waiting};
 use crate::rules::{Command, Reply, Request};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
+use crate::values::sync::Mutex;
 use crate::values::version::Version;
 use crate::wait::{Hint, WaitQueue};
 pub(super) use by_node::NotificationsByNode;
@@ -94,7 +94,7 @@ impl Notifications {
     /// Returns what goes with a look at a key that is waited for; `None` if the process is listed there, or cannot be notified.
     pub(super) fn enter(&self, key: &Key) -> Option<Waiting> {
         let now = clock::uptime();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.listening || !self.may_send(&state, now) {
             return None;
         }
@@ -129,7 +129,7 @@ impl Notifications {
     /// this process waits its turn.
     pub(super) fn next(&self, key: &Key, follows: bool) -> Option<Waiting> {
         let now = clock::uptime();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !self.may_send(&state, now) {
             return None;
         }
@@ -182,11 +182,11 @@ impl Notifications {
             } else {
                 let now = clock::uptime();
                 // Before it is sent: the answer may be fast.
-                self.lock().note_notified(key, now);
+                self.state.lock().note_notified(key, now);
                 if self.send(key, Waiting::Wake(channel), limits)? != Reply::Integer(0) {
                     return Ok(Passed::ToOther);
                 }
-                self.lock().notified.remove(key);
+                self.state.lock().notified.remove(key);
             }
             taken = self.send(key, Waiting::Next, limits);
         }
@@ -194,7 +194,7 @@ impl Notifications {
 
     /// A lock was released to the threads of this process, and none waits for it any more: it is another process's turn.
     pub(super) fn was_left_to_none(&self, key: &Key) {
-        if self.may_send(&self.lock(), clock::uptime()) {
+        if self.may_send(&self.state.lock(), clock::uptime()) {
             self.pass_on_unused(key);
         }
     }
@@ -216,13 +216,13 @@ impl Notifications {
 
     /// Returns true if this process will be notified of a release to come.
     pub(super) fn is_listed(&self, key: &Key) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         state.listening && state.keys.get(key).is_some_and(|waited| waited.entry.is_listed())
     }
 
     /// Notes that a thread of this process has acquired the lock.
     pub(super) fn acquired(&self, key: &Key) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.notified.remove(key);
         if let Some(waited) = state.keys.get_mut(key) {
             waited.entry.acquired();
@@ -232,7 +232,7 @@ impl Notifications {
     /// Notes that a thread of this process does not wait any more, without the lock. `notified` says whether it had learned of a release
     /// that it did not act upon.
     pub(super) fn left(&self, key: &Key, notified: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let entry = state.keys.get(key).map(|waited| waited.entry).unwrap_or_default();
         let owed = entry.left(notified, self.queue.is_waited_for(key));
         if owed == Owed::Entry {
@@ -258,7 +258,7 @@ impl Notifications {
     /// Until when a thread that comes now leaves the key to another process, which this one has just notified.
     pub(super) fn head_start(&self, key: &Key) -> Option<Uptime> {
         let now = clock::uptime();
-        let state = self.lock();
+        let state = self.state.lock();
         let until = state.notified.get(key)?.after(HEAD_START);
         // One that cannot listen has no turn to wait for.
         let listens = state.listening_paused_until.is_none_or(|paused| now >= paused);
@@ -268,7 +268,7 @@ impl Notifications {
     /// Has the process listen, and notes that the key is waited for.
     pub(super) fn want(self: &Arc<Self>, key: &Key, observer: &EventSink) {
         let now = clock::uptime();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.listening_paused_until.is_some_and(|until| now < until) {
             return;
         }
@@ -297,7 +297,7 @@ impl Notifications {
     }
 
     fn change_entry<T>(&self, key: &Key, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
-        self.lock().keys.get_mut(key).map(|waited| change(&mut waited.entry))
+        self.state.lock().keys.get_mut(key).map(|waited| change(&mut waited.entry))
     }
 
     fn send(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
@@ -307,7 +307,7 @@ impl Notifications {
     /// Reports why something could not be sent, from time to time.
     fn failed(&self, failure: &Failure, observer: &EventSink) {
         let now = clock::uptime();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if reports::concerns_all_keys(failure) {
             state.sending_paused_until = Some(now.after(REFUSED));
         }
@@ -332,10 +332,6 @@ impl Notifications {
     fn brief_limits(&self) -> Limits<'static> {
         Limits { connected_by: clock::uptime().after(SHORT_CONNECT_WAIT), ..self.limits() }
     }
-
-    fn lock(&self) -> MutexGuard<'_, Lists> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Lists {
@@ -344,11 +340,5 @@ impl Lists {
             self.notified.retain(|_, at| now < at.after(HEAD_START));
         }
         self.notified.insert(key.clone(), now);
-    }
-}
-
-impl fmt::Debug for Notifications {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Notifications").finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
 //! What a holder does with its locks: extends them, asks for them, takes fencing tokens. One lock is a slice of one. Their commands go
 //! together, and what happens is reported when nothing of a hold is locked any more.
 
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
@@ -18,6 +18,7 @@ use crate::rules::task::Task;
 use crate::rules::{GiveUp, Step};
 use crate::run::hold::{Hold, OnLoss, Own};
 use crate::values::clock::{self, Now};
+use crate::values::sync::MutexGuard;
 
 /// A hold, and what its commands need. Others wait until it is dropped.
 pub(super) struct Locked<'a> {

@@ -12,7 +12,6 @@ use crate::values::contained::contained;
 /// How many reports wait before further ones are dropped that may be.
 const MOST_WAITING: usize = 1000;
 
-#[derive(Debug)]
 pub(crate) struct Reports {
     timer: Timer<Report>,
     dropped: AtomicU64,

@@ -6,15 +6,16 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
-use std::{fmt, io, process};
+use std::{io, process};
 
 use crate::net::NodeId;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::contained::contained;
+use crate::values::sync::{Condvar, Mutex};
 
 /// How long the thread waits for more before it ends.
 const LINGER: Duration = Duration::from_secs(5);
@@ -98,8 +99,8 @@ impl<T: Send + 'static> Timer<T> {
         };
         let schedule = Schedule {
             state: Mutex::new(state),
-            changed: Condvar::new(),
-            done: Condvar::new(),
+            changed: Condvar::default(),
+            done: Condvar::default(),
             name,
             work,
             last_id: AtomicU64::new(0),
@@ -133,7 +134,7 @@ impl<T: Send + 'static> Timer<T> {
         slack: Duration,
         work: T,
     ) -> Result<(), (io::Error, T)> {
-        let mut state = self.schedule.lock();
+        let mut state = self.schedule.state.lock();
         // A thread that is still there does what is left.
         if state.closed && state.threads == 0 {
             return Err((io::Error::other("its locker was shut down"), work));
@@ -159,24 +160,24 @@ impl<T: Send + 'static> Timer<T> {
 
     /// Takes out what has this number.
     pub(crate) fn remove(&self, id: u64) {
-        let removed = self.schedule.lock().remove(id);
+        let removed = self.schedule.state.lock().remove(id);
         drop(removed);
     }
 }
 
 impl<T> Timer<T> {
     pub(crate) fn is_closed(&self) -> bool {
-        self.schedule.lock().closed
+        self.schedule.state.lock().closed
     }
 
     /// Returns how much waits to be done.
     pub(crate) fn count(&self) -> usize {
-        self.schedule.lock().count()
+        self.schedule.state.lock().count()
     }
 
     /// Ends the threads, once they have done what is left, whenever that is due.
     pub(crate) fn close(&self) {
-        self.schedule.lock().closed = true;
+        self.schedule.state.lock().closed = true;
         self.schedule.changed.notify_one();
     }
 
@@ -195,13 +196,13 @@ impl<T> Timer<T> {
             return;
         }
         let until = clock::uptime().after(at_most);
-        let mut state = self.schedule.lock();
+        let mut state = self.schedule.state.lock();
         while state.working > 0 || state.count() > 0 {
             let left = until.since(clock::uptime());
             if left.is_zero() {
                 return;
             }
-            state = self.schedule.done.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.schedule.done.wait_timeout(state, left);
         }
     }
 }
@@ -235,7 +236,7 @@ impl<T: Send + 'static> Schedule<T> {
     /// Waits until something is due, and returns it, together with what may be done with it, and for which node; `None` if the thread is to end.
     /// `done`: the node that this thread has worked for.
     fn next(self: &Arc<Self>, done: Option<NodeId>) -> Option<(NodeId, Vec<(u64, T)>)> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(done) = done {
             state.ended_in(done);
             if state.working == 0 {
@@ -271,17 +272,13 @@ impl<T: Send + 'static> Schedule<T> {
             }
             state.sleeps_until = Some(until);
             let time = until.since(now);
-            state = self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, time);
             state.sleeps_until = None;
         }
     }
 }
 
-impl<T> Schedule<T> {
-    fn lock(&self) -> MutexGuard<'_, DueWork<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl<T> Schedule<T> {}
 
 impl<T> DueWork<T> {
     fn insert(&mut self, id: u64, node: NodeId, due: Uptime, item: DueItem<T>) {
@@ -355,16 +352,6 @@ impl<T> Drop for Timer<T> {
         if self.process == process::id() {
             self.close();
         }
-    }
-}
-
-impl<T> fmt::Debug for Timer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.schedule.lock();
-        f.debug_struct("Timer")
-            .field("kept", &state.count())
-            .field("threads", &state.threads)
-            .finish_non_exhaustive()
     }
 }
 

@@ -23,7 +23,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_millis(20);
 
 /// What is to be tried again.
-#[derive(Debug)]
 pub(crate) struct Unfinished {
     engine: Arc<Engine>,
     pause: Duration,

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::sync::atomic::{AtomicBool, Ordering, fence};
-use super::sync::{Mutex, PoisonError, Thread, TryLockError, current};
+use super::sync::{Mutex, Thread, current};
 
 /// Ends waits for locks from another thread.
 ///
@@ -81,18 +81,14 @@ impl CancelToken {
 
 impl Waits {
     fn wake_all(&self) {
-        let waiting = match self.waiting.try_lock() {
-            Ok(waiting) => waiting,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(waiting) = self.waiting.try_lock() else { return };
         for thread in waiting.iter() {
             thread.unpark();
         }
     }
 
     fn change(&self, change: impl FnOnce(&mut Vec<Thread>)) {
-        change(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.waiting.lock());
         fence(Ordering::SeqCst);
         if self.cancelled.load(Ordering::SeqCst) {
             self.wake_all();

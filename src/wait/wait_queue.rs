@@ -37,7 +37,7 @@ use std::collections::VecDeque;
 use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
-use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current};
+use super::sync::{Mutex, Thread, current};
 use super::{Activity, Key, Observation, Uptime, WaitMode};
 pub(crate) use holder::{Ending, HolderTicket};
 pub(crate) use ticket::Ticket;
@@ -132,7 +132,7 @@ impl<A> Default for KeyQueue<A> {
 impl<A> WaitQueue<A> {
     /// Queues the calling thread as the last.
     pub(crate) fn join(self: &Arc<Self>, key: &Key, mode: WaitMode) -> Ticket<A> {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let id = all.next_id;
         all.next_id += 1;
         let thread = current();
@@ -149,18 +149,18 @@ impl<A> WaitQueue<A> {
         shared: Option<&Key>,
         observation: &Observation,
     ) -> HolderTicket<A> {
-        self.lock().hold(key, shared, observation);
+        self.0.lock().hold(key, shared, observation);
         HolderTicket::new(self, key, shared)
     }
 
     /// Returns true if no thread of this process has or waits for the key.
     pub(crate) fn is_idle(&self, key: &Key) -> bool {
-        !self.lock().keys.contains_key(key)
+        !self.0.lock().keys.contains_key(key)
     }
 
     /// Gives the head of a key's queue a hint. Returns whether a thread waits there.
     pub(crate) fn notify(&self, key: &Key, hint: Hint) -> bool {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         let Some(queue) = all.keys.get_mut(key) else { return false };
         let head = queue.notify(hint);
         drop(all);
@@ -170,29 +170,29 @@ impl<A> WaitQueue<A> {
 
     /// Returns true if a thread waits for the key.
     pub(crate) fn is_waited_for(&self, key: &Key) -> bool {
-        self.lock().keys.get(key).is_some_and(|queue| !queue.waiters.is_empty())
+        self.0.lock().keys.get(key).is_some_and(|queue| !queue.waiters.is_empty())
     }
 
     /// Returns true if a thread of this process has the lock, or had it when its lease ended.
     pub(crate) fn is_held(&self, key: &Key) -> bool {
-        self.lock().keys.get(key).is_some_and(|queue| queue.holders > 0)
+        self.0.lock().keys.get(key).is_some_and(|queue| queue.holders > 0)
     }
 
     /// Returns what the threads of this process do with the key, if one has it or waits for it.
     pub(crate) fn activity(&self, key: &Key) -> Option<Activity> {
-        self.lock().keys.get(key)?.activity
+        self.0.lock().keys.get(key)?.activity
     }
 
     /// Notes that a poller has the key.
     pub(crate) fn met_poller(&self, key: &Key, now: Uptime) {
-        if let Some(activity) = self.lock().keys.get_mut(key).and_then(|queue| queue.activity.as_mut()) {
+        if let Some(activity) = self.0.lock().keys.get_mut(key).and_then(|queue| queue.activity.as_mut()) {
             activity.met_poller(now);
         }
     }
 
     /// Ends all waiting, for good.
     pub(crate) fn close(&self) {
-        let mut all = self.lock();
+        let mut all = self.0.lock();
         all.closed = true;
         let waiters = all.keys.values().flat_map(|queue| &queue.waiters);
         let threads: Vec<Thread> = waiters.map(|waiter| waiter.thread.clone()).collect();
@@ -203,11 +203,7 @@ impl<A> WaitQueue<A> {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.lock().closed
-    }
-
-    fn lock(&self) -> MutexGuard<'_, All<A>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().closed
     }
 }
 

@@ -1,7 +1,8 @@
-//! What every public type implements. The assertions are made by the compiler.
+//! What every public type implements. Most assertions are made by the compiler.
 
 use std::fmt::Debug;
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{
@@ -18,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         "public_types",
         tests![
             every_type_implements_debug_send_and_sync,
+            a_lock_is_shown_in_a_line_with_its_address,
             what_locks_survives_a_panic,
             errors_can_be_boxed_and_sent
         ],
@@ -42,6 +44,20 @@ fn every_type_implements_debug_send_and_sync() -> Outcome {
         TransportError, Refusal, RefusalKind,
         LossReason, LossSignal, Event<'static>, ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard, Quorum, QuorumGuard,
     ];
+    Ok(())
+}
+
+fn a_lock_is_shown_in_a_line_with_its_address() -> Outcome {
+    let locker = Locker::open("redis://:secret@127.0.0.1:6379/")?;
+    let lock = Lock::new(&locker, "report", LockOptions::expiring_after(Duration::from_secs(60)))?;
+    assert_eq!(format!("{locker:?}"), "Locker { address: \"127.0.0.1:6379\", .. }");
+    let options = "LockOptions { expiration: Some(60s), timeout: Some(5s), protocol: Classic, .. }";
+    assert_eq!(
+        format!("{lock:?}"),
+        format!(
+            "Lock {{ locker: {locker:?}, key: Key(\"report\"), options: {options}, cancel_token: None }}"
+        )
+    );
     Ok(())
 }
 

@@ -5,8 +5,22 @@ use std::cell::OnceCell;
 use std::sync::Arc;
 
 pub(super) use super::park::park_until;
-use shuttle::sync::Condvar;
-pub(super) use shuttle::sync::{Mutex, MutexGuard, PoisonError, atomic};
+use shuttle::sync::{Condvar, PoisonError};
+pub(super) use shuttle::sync::{MutexGuard, atomic};
+
+/// Ignores poisoning: the threads of a scenario share one system thread, so that a panic of one poisons the mutexes of all.
+#[derive(Debug, Default)]
+pub(super) struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self(shuttle::sync::Mutex::new(value))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A thread, as its park token.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +33,7 @@ shuttle::thread_local! {
 impl Thread {
     pub(super) fn unpark(&self) {
         let (token, changed) = &*self.0;
-        *lock(token) = true;
+        *token.lock() = true;
         changed.notify_one();
     }
 
@@ -36,12 +50,7 @@ pub(super) fn current() -> Thread {
 pub(super) fn park() {
     let Thread(parked) = current();
     let (token, changed) = &*parked;
-    *wait_while(changed, lock(token), |token| !*token) = false;
-}
-
-/// Ignores poisoning: the threads of a scenario share one system thread, so that a panic of one poisons the mutexes of all.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    *wait_while(changed, token.lock(), |token| !*token) = false;
 }
 
 pub(super) fn wait_while<'a, T>(

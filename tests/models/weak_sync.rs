@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 use std::sync::Arc;
-pub(super) use std::sync::{PoisonError, TryLockError};
 
 pub(super) use loom::sync::atomic;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -33,26 +32,20 @@ impl<T> Mutex<T> {
         }
     }
 
-    pub(super) fn lock(&self) -> Result<MutexGuard<'_, T>, PoisonError<MutexGuard<'_, T>>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, T> {
         loop {
-            match self.try_lock() {
-                Ok(guard) => return Ok(guard),
-                Err(TryLockError::Poisoned(poisoned)) => return Err(poisoned),
-                Err(TryLockError::WouldBlock) => {
-                    self.waiting.lock().unwrap().push(thread::current());
-                    thread::park();
-                }
+            if let Some(guard) = self.try_lock() {
+                return guard;
             }
+            self.waiting.lock().unwrap().push(thread::current());
+            thread::park();
         }
     }
 
-    pub(super) fn try_lock(&self) -> Result<MutexGuard<'_, T>, TryLockError<MutexGuard<'_, T>>> {
-        match self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => {}
-            Err(_) => return Err(TryLockError::WouldBlock),
-        }
+    pub(super) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.locked.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
         let inner = self.inner.try_lock().expect("only the thread that set the flag locks it");
-        Ok(MutexGuard { mutex: self, inner: Some(inner) })
+        Some(MutexGuard { mutex: self, inner: Some(inner) })
     }
 }
 

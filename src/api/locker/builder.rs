@@ -32,7 +32,7 @@ const DEFAULT_RETRY_FOR: Duration = Duration::from_secs(5);
 /// let locker = Locker::builder("redis://127.0.0.1/")?.pool_size(32).command_timeout(Duration::from_millis(500)).build()?;
 /// # Ok::<(), setnx_lock::Error>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "no locker is built until `build` is called"]
 pub struct LockerBuilder {
     connections: Connections,
@@ -52,7 +52,7 @@ pub struct LockerBuilder {
 }
 
 /// Where the locker's connections come from.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Connections {
     Own(Box<redis::Client>),
     Several(Servers),
@@ -66,10 +66,13 @@ struct UserPool {
     tests_on_check_out: bool,
 }
 
-impl fmt::Debug for UserPool {
+impl fmt::Debug for LockerBuilder {
+    /// Leaves the login out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UserPool")
-            .field("tests_on_check_out", &self.tests_on_check_out)
+        f.debug_struct("LockerBuilder")
+            .field("address", &self.opener().address())
+            .field("command_timeout", &self.command_timeout)
+            .field("retry_for", &self.retry_for)
             .finish_non_exhaustive()
     }
 }

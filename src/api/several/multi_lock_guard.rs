@@ -1,7 +1,7 @@
 //! Several locks that are held together.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -13,6 +13,7 @@ use crate::rules::ownership::LossReason;
 use crate::run::hold::Hold;
 use crate::run::{Acquired, Engine, Leaving};
 use crate::values::key::Key;
+use crate::values::sync::Mutex;
 
 /// Several locks that are held together. They are released when dropped, even by a panic.
 ///
@@ -150,7 +151,7 @@ impl MultiLockGuard {
         for guard in &self.guards {
             let (act, key) = (Arc::clone(&act), guard.key().clone());
             guard.on_loss(move |reason| {
-                let act = act.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let act = act.lock().take();
                 if let Some(act) = act {
                     act(&key, reason);
                 }

@@ -2,7 +2,7 @@
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 use std::{fmt, mem};
@@ -14,6 +14,7 @@ use crate::report::error::Error;
 use crate::rules::ownership::LossReason;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
+use crate::values::sync::{Mutex, MutexGuard};
 
 /// How often a thread that waits for a loss checks the guards.
 const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);
@@ -44,7 +45,7 @@ impl QuorumHold {
     /// thread that is not there may have them locked (I10).
     fn locks(&self) -> Option<MutexGuard<'_, Locks>> {
         self.servers.refuse_after_fork().ok()?;
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.locks.lock();
         let Locks { guards, late, .. } = &mut *locks;
         if !self.servers.terms.remaining(guards.iter().map(left)).is_zero() {
             let granted = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
@@ -123,15 +124,6 @@ impl Losable for QuorumHold {
 // A panic in the program's code leaves nothing here half done: nothing of it runs while the locks are locked.
 impl UnwindSafe for QuorumHold {}
 impl RefUnwindSafe for QuorumHold {}
-
-impl fmt::Debug for QuorumHold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QuorumHold")
-            .field("guards", &self.locks().as_ref().map(|locks| &locks.guards))
-            .field("lost", &self.lost)
-            .finish_non_exhaustive()
-    }
-}
 
 /// A lock of a [`Quorum`](crate::Quorum) that is held. It is released when dropped, even by a panic.
 ///
@@ -312,7 +304,7 @@ impl fmt::Debug for QuorumGuard {
         f.debug_struct("QuorumGuard")
             .field("key", self.key())
             .field("remaining", &self.remaining())
-            .field("held", &self.held)
+            .field("granted", &self.held.locks().map(|locks| locks.guards.len()))
             .finish_non_exhaustive()
     }
 }

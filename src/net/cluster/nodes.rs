@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use std::{fmt, mem, thread};
+use std::{mem, thread};
 
 use super::slot_map::{self, Range, SlotMap};
 use crate::net::NodeId;
@@ -14,12 +14,12 @@ use crate::net::errors::{ConnectError, Failure, NoConnection, TransportError};
 use crate::net::limits::Limits;
 use crate::net::server::OneServer;
 use crate::values::clock::{self, Uptime};
+use crate::values::sync::{Condvar, Mutex};
 
 /// How long an unreachable node is tried before the cluster is asked which node has the slot now.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// A node, with connections of its own.
-#[derive(Debug)]
 pub(super) struct Node {
     pub(super) backend: OneServer,
     pub(super) id: NodeId,
@@ -63,18 +63,18 @@ impl Nodes {
             map: Mutex::default(),
             known: Mutex::default(),
             asked: Mutex::default(),
-            answered: Condvar::new(),
+            answered: Condvar::default(),
             turns: AtomicUsize::default(),
             numbers: AtomicU32::default(),
         }
     }
 
     pub(super) fn map(&self) -> Arc<Map> {
-        Arc::clone(&self.map.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.map.lock())
     }
 
     pub(super) fn node_at(&self, address: &Address) -> Arc<Node> {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let node = known.entry(address.clone()).or_insert_with(|| {
             let backend = OneServer::new(self.opener.at(address), self.pool_size, self.retry_for);
             let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
@@ -85,7 +85,7 @@ impl Nodes {
 
     /// Returns all nodes that are known.
     pub(super) fn all(&self) -> Vec<Arc<Node>> {
-        self.known().values().cloned().collect()
+        self.known.lock().values().cloned().collect()
     }
 
     /// Notes that a slot is another node's, and returns that.
@@ -96,7 +96,7 @@ impl Nodes {
         }
         // If no node answers, the next look finds out.
         let _ = self.refresh(&seen, Some(address), limits);
-        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.map.lock();
         // Another answer is newer.
         if Arc::ptr_eq(&map, &seen) {
             drop(seen);
@@ -107,7 +107,7 @@ impl Nodes {
 
     /// Has the nodes asked which has which slot, without waiting for it.
     pub(super) fn look_again(self: &Arc<Self>) {
-        let mut asked = self.asked();
+        let mut asked = self.asked.lock();
         if !asked.in_progress {
             self.start_asking(&mut asked, None);
         }
@@ -123,7 +123,7 @@ impl Nodes {
     ) -> Result<(), Failure> {
         let began = clock::uptime();
         let is_recent = |at: Uptime| at >= began || (first.is_none() && began < at.after(LOOK));
-        let mut asked = self.asked();
+        let mut asked = self.asked.lock();
         while Arc::ptr_eq(&self.map(), seen) {
             let waited = clock::uptime().since(limits.waits_since);
             if let Some((_, outcome)) = asked.last.as_ref().filter(|(at, _)| is_recent(*at)) {
@@ -139,7 +139,7 @@ impl Nodes {
                 return Err(Failure::NoConnection { cause, waited });
             }
             let woken = self.answered.wait_timeout(asked, left.min(LOOK));
-            asked = woken.unwrap_or_else(PoisonError::into_inner).0;
+            asked = woken;
         }
         Ok(())
     }
@@ -148,7 +148,10 @@ impl Nodes {
         let this = Arc::clone(self);
         let ask = move || {
             let outcome = catch_unwind(AssertUnwindSafe(|| this.ask(first.as_ref())));
-            this.end_asking(&mut this.asked(), outcome.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))));
+            this.end_asking(
+                &mut this.asked.lock(),
+                outcome.unwrap_or_else(|panic| Err(panicked(panic.as_ref()))),
+            );
         };
         asked.in_progress = true;
         if let Err(error) = thread::Builder::new().name("setnx-lock-cluster".into()).spawn(ask) {
@@ -174,11 +177,11 @@ impl Nodes {
         let all = Group { clients: &clients, credentials, name: "the nodes of the cluster", one: "" };
         let told: Vec<Range> = ask_in_turn(all, turn, deadline, &self.opener.looks, slot_map::ask)?;
         let told = Arc::new(SlotMap::of(&told, |address| self.node_at(address)));
-        let before = mem::replace(&mut *self.map.lock().unwrap_or_else(PoisonError::into_inner), told);
+        let before = mem::replace(&mut *self.map.lock(), told);
         drop((before, map));
         // One that commands are under way to may be needed again.
         let has_slots: Vec<Address> = self.map().addresses().cloned().collect();
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let gone =
             known.extract_if(|address, node| !has_slots.contains(address) && Arc::strong_count(node) == 1);
         let gone: Vec<_> = gone.collect();
@@ -186,22 +189,5 @@ impl Nodes {
         // Their connections are closed.
         drop(gone);
         Ok(())
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<Address, Arc<Node>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn asked(&self) -> MutexGuard<'_, MapRequest> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Nodes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Nodes")
-            .field("opener", &self.opener)
-            .field("addresses", &self.map().addresses().collect::<Vec<_>>())
-            .finish_non_exhaustive()
     }
 }

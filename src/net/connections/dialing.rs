@@ -1,12 +1,12 @@
 //! Attempts to open connections to one server: how the last one failed, and when the next may begin.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::opener::Opener;
 use crate::net::errors::{ConnectError, Failure, NoConnection};
 use crate::net::limits::Limits;
 use crate::values::clock::{self, Uptime};
+use crate::values::sync::Mutex;
 
 /// How long after an attempt that failed, and after the beginning of each that follows, the next begins.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,7 +33,7 @@ struct DialState {
 impl Dialing {
     /// Returns true if an attempt may begin now, which the caller then makes. Any number may before one has failed.
     pub(in crate::net) fn begin(&self, now: Uptime) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if now < state.left_alone_until {
             return false;
         }
@@ -48,22 +48,22 @@ impl Dialing {
     }
 
     pub(in crate::net) fn is_in_progress(&self) -> bool {
-        self.lock().in_progress > 0
+        self.state.lock().in_progress > 0
     }
 
     pub(in crate::net) fn succeeded(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let (in_progress, left_alone_until) = (state.in_progress - 1, state.left_alone_until);
         *state = DialState { left_alone_until, in_progress, ..DialState::default() };
     }
 
     /// Notes that the server had no room for a connection that was open already.
     pub(in crate::net) fn leave_alone(&self, now: Uptime) {
-        self.lock().left_alone_until = now.after(PAUSE);
+        self.state.lock().left_alone_until = now.after(PAUSE);
     }
 
     pub(in crate::net) fn failed(&self, now: Uptime, error: ConnectError) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.in_progress -= 1;
         state.next_attempt = state.next_attempt.max(now.after(pause(&error)));
         state.failure = Some((now, error));
@@ -72,7 +72,7 @@ impl Dialing {
     /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since. With no time left
     /// for another attempt any failure counts.
     pub(in crate::net) fn failure_since(&self, began: Uptime, over: bool) -> Option<ConnectError> {
-        let state = self.lock();
+        let state = self.state.lock();
         let (when, error) = state.failure.as_ref()?;
         let valid = match error {
             // It may have become a master since.
@@ -106,10 +106,6 @@ impl Dialing {
             }
             _ => None,
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, DialState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,9 @@
 //! What is known of a server beyond a single connection: its version, how many connections are open, and that it closed some.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::values::sync::Mutex;
 use crate::values::version::Version;
 
 /// Shared by an opener, its connections and their pool.
@@ -33,7 +34,7 @@ impl Health {
     pub(super) fn note_version(&self, version: Option<Version>) {
         // One that does not report it is probably the same server, which is busy, or behind a proxy.
         if version.is_some() {
-            *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
+            *self.version.lock() = version;
         }
         self.was_asked.store(true, Ordering::Release);
     }
@@ -45,7 +46,7 @@ impl Health {
 
     /// Returns the version that the server reported last.
     pub(crate) fn server_version(&self) -> Option<Version> {
-        *self.version.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.version.lock()
     }
 
     pub(crate) fn found_closed(&self) {

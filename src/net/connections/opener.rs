@@ -1,9 +1,9 @@
 //! What opens the connections of a locker to its server.
 
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
 use redis::{Client, ProtocolVersion};
 
@@ -248,7 +248,7 @@ impl Opener {
     }
 
     /// Host and port of the server.
-    pub(in crate::net) fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         match &self.target {
             Target::Server(client) => client.get_connection_info().addr().to_string(),
             Target::Master(_, sentinels) => sentinels.address(),
@@ -286,20 +286,5 @@ impl Opener {
     /// Returns true if a new connection may lead to another server than the one before.
     pub(in crate::net) fn finds_master(&self) -> bool {
         matches!(self.target, Target::Master(..))
-    }
-}
-
-impl fmt::Debug for Opener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The address only: the rest of a client includes the password.
-        f.debug_struct("Opener")
-            .field("address", &self.address())
-            .field("connect_timeout", &self.connect_timeout)
-            .field("command_timeout", &self.command_timeout)
-            .field("checks_server", &self.checks_server)
-            .field("settles", &self.settles)
-            .field("settles_after_failover", &self.settles_after_failover)
-            .field("looks", &self.looks)
-            .finish_non_exhaustive()
     }
 }

@@ -2,10 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use std::{fmt, io};
 
 use redis::{Client, ConnectionAddr, RedisError, cmd};
 
@@ -16,6 +16,7 @@ use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
 use crate::values::credentials::CredentialSource;
+use crate::values::sync::Mutex;
 
 /// How long after a failover a Sentinel may not have heard of it: they tell each other every two seconds.
 const HEARD_WITHIN: Duration = Duration::from_secs(4);
@@ -102,7 +103,7 @@ impl Sentinels {
         };
         self.first.store(view.asked, Ordering::Relaxed);
         // It may have been the master for long, but not for this locker.
-        let moved_back = self.known().moved_back.map(|at| clock::uptime().since(at));
+        let moved_back = self.state.lock().moved_back.map(|at| clock::uptime().since(at));
         let since = view.since.map(|since| moved_back.map_or(since, |time| since.min(time)));
         Ok(Master { address: view.master, since, asked: view.asked })
     }
@@ -110,7 +111,7 @@ impl Sentinels {
     /// Notes the epoch of a view. Returns why it is not taken, if so.
     fn take(&self, view: &View) -> Result<(), String> {
         let View { asked, master: (host, port), epoch, .. } = view;
-        let mut known = self.known();
+        let mut known = self.state.lock();
         if let Some(epoch) = *epoch {
             if epoch < known.epoch {
                 let before = known.epoch;
@@ -132,7 +133,7 @@ impl Sentinels {
 
     /// Returns the view of the majority if that counts from now on, of views that were not taken; else one that no newer view stands against.
     fn outvoted(&self, views: Vec<View>) -> Option<View> {
-        let mut known = self.known();
+        let mut known = self.state.lock();
         let time = known.raised.map(|raised| clock::uptime().since(raised));
         if let Some(view) = majority(&views, self.clients.len(), time) {
             let now = Some(clock::uptime());
@@ -178,7 +179,7 @@ impl Sentinels {
         self.first.store(master.asked + 1, Ordering::Relaxed);
         // One that refuses is a master.
         if !matches!(error, ConnectError::Refused(_)) {
-            self.known().wrong = Some((master.asked, master.address.clone()));
+            self.state.lock().wrong = Some((master.asked, master.address.clone()));
         }
         match error {
             // A failover is under way, which passes.
@@ -192,7 +193,7 @@ impl Sentinels {
 
     /// Notes where the master is. Returns true if another server was, before.
     pub(super) fn was_right(&self, master: &Master) -> bool {
-        let mut known = self.known();
+        let mut known = self.state.lock();
         known.wrong = None;
         let before = known.found.replace(master.address.clone());
         before.is_some_and(|before| before != master.address)
@@ -200,14 +201,10 @@ impl Sentinels {
 
     /// Returns where the master was found last, or its name.
     pub(super) fn address(&self) -> String {
-        match &self.known().found {
+        match &self.state.lock().found {
             Some((host, port)) => ConnectionAddr::Tcp(host.clone(), *port).to_string(),
             None => format!("the master \"{}\"", self.name),
         }
-    }
-
-    fn known(&self) -> MutexGuard<'_, Followed> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,17 +226,6 @@ fn since_when(told: &HashMap<String, String>, address: &Address) -> Option<Durat
     }
     // Counted from the switch to this address, or from the Sentinel's own start.
     Some(Duration::from_millis(told.get("role-reported-time")?.parse().ok()?))
-}
-
-impl fmt::Debug for Sentinels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses = self.clients.iter().map(|client| client.get_connection_info().addr().to_string());
-        f.debug_struct("Sentinels")
-            .field("name", &self.name)
-            .field("addresses", &addresses.collect::<Vec<_>>())
-            .field("found", &self.address())
-            .finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

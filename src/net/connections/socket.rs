@@ -8,7 +8,7 @@ use std::os::{fd::OwnedFd, unix::net::UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, mem, thread};
+use std::{mem, thread};
 
 use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{self, SockRef};
@@ -379,12 +379,6 @@ impl Kind {
             #[cfg(unix)]
             Self::Unix(stream) => stream.set_read_timeout(timeout).and(stream.set_write_timeout(timeout)),
         }
-    }
-}
-
-impl fmt::Debug for Socket {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Socket").field("is_blocking", &self.stream.is_blocking).finish_non_exhaustive()
     }
 }
 

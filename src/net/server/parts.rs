@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
 
 use super::OneServer;
 use crate::net::errors::{Failure, NoConnection};
@@ -10,6 +9,7 @@ use crate::net::limits::Limits;
 use crate::net::threads::on_threads;
 use crate::net::{Sent, Trip};
 use crate::values::clock;
+use crate::values::sync::Mutex;
 
 /// Of so many keys that a transaction has not changed, each goes alone; of more, half of them go together.
 const FEW: usize = 8;
@@ -61,12 +61,12 @@ impl OneServer {
                 }
             }
         });
-        parts.into_inner().unwrap_or_else(PoisonError::into_inner).all
+        parts.into_inner().all
     }
 
     /// Sends the next of several parts. Returns false if there is none.
     fn send_next(&self, parts: &Mutex<Parts>, trips: &[Trip<'_>], limits: &Limits<'_>) -> bool {
-        let parts = || parts.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = || parts.lock();
         let began = clock::uptime();
         let mut before = parts();
         let Some(Part { places, is_new }) = before.left.pop() else { return false };

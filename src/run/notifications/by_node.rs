@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use super::Notifications;
 use crate::net::{Backend, NodeId};
 use crate::run::Delivery;
 use crate::values::key::Key;
+use crate::values::sync::Mutex;
 use crate::wait::WaitQueue;
 
 pub(in crate::run) struct NotificationsByNode {
@@ -35,16 +36,10 @@ impl NotificationsByNode {
         if node == NodeId::ONLY {
             return Cow::Borrowed(&self.of_one);
         }
-        let mut of_nodes = self.of_nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut of_nodes = self.of_nodes.lock();
         let of_node = of_nodes.entry(node).or_insert_with(|| {
             Arc::new(Notifications::new(Arc::clone(backend), Arc::clone(queue), self.random, node))
         });
         Cow::Owned(Arc::clone(of_node))
-    }
-}
-
-impl std::fmt::Debug for NotificationsByNode {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("NotificationsByNode").finish_non_exhaustive()
     }
 }

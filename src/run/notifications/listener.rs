@@ -56,7 +56,7 @@ impl Notifications {
                 // A server that accepts a client and closes the connection at once does not work.
                 if !matches!(heard, Heard::Subscribed) {
                     pause = RETRY[0];
-                    self.lock().listening_reported = false;
+                    self.state.lock().listening_reported = false;
                 }
                 self.goes_on(&mut swept_at)
             });
@@ -64,14 +64,14 @@ impl Notifications {
                 Ok(()) => return,
                 Err(failure) => failure,
             };
-            self.lock().listening = false;
+            self.state.lock().listening = false;
             // Other nodes may have the keys by now.
             if !self.sweep(clock::uptime()) {
                 return;
             }
             // A node that has left the cluster is no reason to say so.
             let is_gone = matches!(failure, Failure::TooLate);
-            if !is_gone && !mem::replace(&mut self.lock().listening_reported, true) {
+            if !is_gone && !mem::replace(&mut self.state.lock().listening_reported, true) {
                 let reason =
                     format!("cannot wait for them, so waiters of this process poll: {}", describe(&failure));
                 observer.no_notifications(&reason);
@@ -91,7 +91,7 @@ impl Notifications {
 
     /// Has the heads of all queues look, and enter their lists: what was published before is lost.
     fn subscribed(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.listening = true;
         for waited in state.keys.values_mut() {
             waited.entry.doubt();
@@ -105,7 +105,7 @@ impl Notifications {
 
     /// It is the turn of this process for a key.
     fn notified(&self, key: &Key) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.notified.remove(key);
         if let Some(waited) = state.keys.get_mut(key) {
             waited.entry = Entry::Notified;
@@ -127,7 +127,7 @@ impl Notifications {
     /// Forgets the keys that no thread waits for any more, or that another node has. Returns whether some are left; if not, the thread ends.
     fn sweep(&self, now: Uptime) -> bool {
         let (mut left, mut moved) = (Vec::new(), Vec::new());
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.keys.retain(|key, waited| {
             let is_here = self.backend.node_of(key) == self.node;
             if !is_here {
@@ -155,7 +155,7 @@ impl Notifications {
 
     fn end(&self, pause: Option<Duration>) {
         let listening_paused_until = pause.map(|time| clock::uptime().after(time));
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Lists { sending_paused_until, listening_reported, sending_reported, .. } = mem::take(&mut *state);
         *state = Lists {
             listening_paused_until,

@@ -32,13 +32,13 @@ fn what_was_taken_out_or_replaced_is_not_done() {
     timer.remove(other);
     assert_eq!(done.recv_timeout(LONG).unwrap(), [one]);
     assert!(done.recv().is_err(), "nothing is left, and the sender is dropped");
-    assert!(timer.schedule.lock().at.is_empty());
+    assert!(timer.schedule.state.lock().at.is_empty());
 }
 
 #[test]
 fn everything_is_looked_at_when_the_wall_clock_was_set() {
     let timer = Timer::new("timer", send);
-    let mut state = timer.schedule.lock();
+    let mut state = timer.schedule.state.lock();
     let now = clock::now();
     let later = |wall, uptime| Now {
         wall: now.wall.after(Duration::from_millis(wall)),
@@ -71,7 +71,7 @@ fn work_that_panics_does_not_end_the_thread() {
         let due = now.after(Duration::from_millis(1));
         timer.add(timer.new_id(), HERE, due, Duration::ZERO, sender.clone()).unwrap();
         // The two are not worked on together.
-        while timer.schedule.lock().count() > 0 {
+        while timer.schedule.state.lock().count() > 0 {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -83,14 +83,14 @@ fn a_node_that_hangs_holds_up_no_other() {
     type Asked = (u64, Sender<u64>, Option<Arc<Mutex<()>>>);
     fn wait_and_send(batch: Vec<(u64, Asked)>) {
         for (_, (n, sender, waits_for)) in batch {
-            drop(waits_for.as_ref().map(|waits_for| waits_for.lock().unwrap()));
+            drop(waits_for.as_ref().map(|waits_for| waits_for.lock()));
             sender.send(n).unwrap();
         }
     }
     let (timer, (sender, done)) = (Timer::new("timer", wait_and_send), channel());
     let [hangs, other] = [1, 2].map(NodeId::numbered);
     let hung = Arc::new(Mutex::new(()));
-    let hangs_until = hung.lock().unwrap();
+    let hangs_until = hung.lock();
     let add = |node, n, waits_for| {
         let asked = (n, sender.clone(), waits_for);
         timer.add(timer.new_id(), node, clock::uptime(), Duration::ZERO, asked).unwrap();
@@ -103,7 +103,7 @@ fn a_node_that_hangs_holds_up_no_other() {
     add(hangs, 4, None);
     add(other, 5, None);
     assert_eq!(done.recv_timeout(LONG).unwrap(), 5);
-    let threads = timer.schedule.lock().threads;
+    let threads = timer.schedule.state.lock().threads;
     assert!(threads <= 2, "one works and another sleeps: {threads}");
     drop(hangs_until);
     let rest = [done.recv_timeout(LONG).unwrap(), done.recv_timeout(LONG).unwrap()];

@@ -41,7 +41,7 @@ impl<A> HolderTicket<A> {
 
     /// Returns what `judge` says of the queue whose threads are next; `None` if no thread waits.
     pub(crate) fn of_next<T>(&self, judge: impl FnOnce(&Key, Activity) -> T) -> Option<T> {
-        let mut all = self.queue.lock();
+        let mut all = self.queue.0.lock();
         let (queue, is_shared) = self.next_queue(&mut all)?;
         let key = if is_shared { self.shared.as_ref()? } else { &self.key };
         Some(judge(key, queue.activity?))
@@ -50,7 +50,7 @@ impl<A> HolderTicket<A> {
     /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits, or the first that
     /// does learns of a release by this holder alone.
     pub(crate) fn slice(&self) -> Option<Uptime> {
-        let mut all = self.queue.lock();
+        let mut all = self.queue.0.lock();
         let (queue, _) = self.next_queue(&mut all)?;
         queue.waiters.front().filter(|head| head.mode.is_notified())?;
         queue.slice_since
@@ -63,7 +63,7 @@ impl<A> HolderTicket<A> {
         taken: &mut Vec<u64>,
         can_take: impl FnOnce(&WaitMode) -> bool,
     ) -> Option<WaitMode> {
-        let mut all = self.queue.lock();
+        let mut all = self.queue.0.lock();
         if all.closed {
             return None;
         }
@@ -77,7 +77,7 @@ impl<A> HolderTicket<A> {
     /// Delivers the lease of this lock that was written for a waiting thread, to the first that sleeps and takes leases of this mode. Then this
     /// holder has the lock no longer. If there is none, returns the lease with this holder, whose it is to release.
     pub(crate) fn deliver(mut self, mode: &WaitMode, lease: A, now: Uptime) -> Result<(), (Self, A)> {
-        let mut all = self.queue.lock();
+        let mut all = self.queue.0.lock();
         let waiter = self.next_queue(&mut all).and_then(|(queue, _)| {
             queue.waiters.iter_mut().find(|waiter| waiter.is_free() && waiter.mode.takes_leases_of(mode))
         });
@@ -101,7 +101,7 @@ impl<A> HolderTicket<A> {
 
     fn give_up(&mut self, ending: Ending, now: Option<Uptime>) {
         self.over = true;
-        let mut all = self.queue.lock();
+        let mut all = self.queue.0.lock();
         let told = self.leave(&mut all, ending, now);
         drop(all);
         unpark(told.as_ref());

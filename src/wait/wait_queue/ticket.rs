@@ -52,7 +52,7 @@ impl<A> Ticket<A> {
         in_doubt: bool,
         park: impl FnMut() -> bool,
     ) -> Woken<A> {
-        let mut all = self.queue.lock();
+        let mut all = self.queue.0.lock();
         if let Some(queue) = all.keys.get_mut(&self.key) {
             queue.activity.get_or_insert_with(|| Activity::since(observation.at));
             if queue.waiters.front().is_some_and(|waiter| waiter.hint.is_none()) {
@@ -70,7 +70,7 @@ impl<A> Ticket<A> {
     /// Leaves the queue with the lock, and with what others may know of it. The next becomes a head. If the lock is one of several that
     /// will do, `shared` is the queue of those.
     pub(crate) fn enter(mut self, shared: Option<&Key>, observation: &Observation) -> HolderTicket<A> {
-        let mut all = self.queue.lock();
+        let mut all = self.queue.0.lock();
         let next = all.hold(&self.key, shared, observation).remove(self.id).and_then(|(_, next)| next);
         drop(all);
         self.left = true;
@@ -86,7 +86,7 @@ impl<A> Ticket<A> {
         observation: &Observation,
         another_is_free: bool,
     ) -> HolderTicket<A> {
-        let mut all = self.queue.lock();
+        let mut all = self.queue.0.lock();
         all.hold(key, Some(&self.key), observation);
         let woken = all.keys.get_mut(&self.key).and_then(|queue| {
             // It has seen them all, or learns below of what it has not seen.
@@ -109,7 +109,7 @@ impl<A> Ticket<A> {
         mut find: impl FnMut(&mut KeyQueue<A>, usize) -> Option<T>,
     ) -> Outcome<A, T> {
         let look = |over: bool| {
-            let mut all = self.queue.lock();
+            let mut all = self.queue.0.lock();
             let closed = all.closed;
             let Some((queue, position)) = all.keys.get_mut(&self.key).and_then(|queue| {
                 let position = queue.position(self.id)?;
@@ -141,7 +141,7 @@ impl<A> Ticket<A> {
             return None;
         }
         self.left = true;
-        let mut all = self.queue.lock();
+        let mut all = self.queue.0.lock();
         let (mut woken, hint, shared) = all.leave(&self.key, |queue| {
             let (Waiter { hint, lease, .. }, next) = queue.remove(self.id)?;
             // A lease that is left, after a panic, expires: the next thread looks when.

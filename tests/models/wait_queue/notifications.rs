@@ -1,8 +1,8 @@
 //! The release notifications of the first key, as a list on a server.
 
-use shuttle::sync::{Condvar, Mutex};
+use shuttle::sync::Condvar;
 
-use super::sync::{lock, wait_while};
+use super::sync::{Mutex, wait_while};
 
 #[derive(Default)]
 pub(super) struct Notifications {
@@ -20,18 +20,18 @@ struct List {
 
 impl Notifications {
     pub(super) fn send(&self) {
-        lock(&self.list).length += 1;
+        self.list.lock().length += 1;
         self.changed.notify_all();
     }
 
     pub(super) fn want(&self) {
-        lock(&self.list).wanted = true;
+        self.list.lock().wanted = true;
         self.changed.notify_all();
     }
 
     /// Takes a notification. Returns `false` once stopped.
     pub(super) fn next(&self) -> bool {
-        let list = lock(&self.list);
+        let list = self.list.lock();
         let silent = |list: &mut List| !list.stopped && (list.length == 0 || !list.wanted);
         let mut list = wait_while(&self.changed, list, silent);
         if list.stopped {
@@ -42,13 +42,13 @@ impl Notifications {
     }
 
     pub(super) fn put_back(&self, still_wanted: impl FnOnce() -> bool) {
-        let mut list = lock(&self.list);
+        let mut list = self.list.lock();
         list.length += 1;
         list.wanted = still_wanted();
     }
 
     pub(super) fn stop(&self) {
-        lock(&self.list).stopped = true;
+        self.list.lock().stopped = true;
         self.changed.notify_all();
     }
 }

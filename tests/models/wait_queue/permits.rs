@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::Condvar;
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
 use super::lease::{Lease, Server};
 use super::subject::{self, Ending, Hint, Turn, WaitQueue, Woken};
-use super::sync::{self, Thread, lock, wait_while};
+use super::sync::{self, Mutex, Thread, wait_while};
 use super::{Key, Observation, WaitMode};
 
 /// The lease of one of the locks.
@@ -244,7 +244,7 @@ impl Worker<'_> {
         let Some(((_, first, _), others)) = held.split_first() else { return };
         let meet = || {
             let (count, changed) = &self.pool.held;
-            let mut count = lock(count);
+            let mut count = count.lock();
             *count += held.len();
             changed.notify_all();
             if self.pool.meet {

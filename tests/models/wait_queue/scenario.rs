@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use shuttle::sync::Condvar;
 use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
 use super::Key;
 use super::lease::{Lease, Server};
 use super::notifications::Notifications;
 use super::subject::{Hint, WaitQueue};
-use super::sync::{Thread, lock};
+use super::sync::{Mutex, Thread};
 use super::worker::Worker;
 
 /// What a thread does.
@@ -239,7 +239,7 @@ impl Harness {
             );
         }
         if scenario.in_order {
-            let served = lock(&self.served);
+            let served = self.served.lock();
             assert!(served.is_sorted(), "not first come, first served: {served:?}");
             let patient = scenario
                 .workers

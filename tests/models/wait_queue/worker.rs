@@ -9,7 +9,7 @@ use shuttle::sync::atomic::Ordering::SeqCst;
 use super::lease::{Lease, Server};
 use super::scenario::{Behavior, Ending, Harness, Kind, Release};
 use super::subject::{self, Hint, Turn, Woken};
-use super::sync::{self, lock, wait_while};
+use super::sync::{self, wait_while};
 use super::{Key, Observation, WaitMode};
 
 type HolderTicket = subject::HolderTicket<Lease>;
@@ -69,7 +69,7 @@ impl Worker<'_> {
             Turn::Head(observation, _) => observation.is_none(),
         };
         let (head, changed) = &self.harness.head;
-        *lock(head) = self.number;
+        *head.lock() = self.number;
         changed.notify_all();
         let mut over = false;
         loop {
@@ -104,7 +104,7 @@ impl Worker<'_> {
         let Some((joined, changed)) = &self.harness.joined else {
             return self.harness.queue.join(self.key(), mode);
         };
-        let mut count = wait_while(changed, lock(joined), |count| *count < self.number);
+        let mut count = wait_while(changed, joined.lock(), |count| *count < self.number);
         let ticket = self.harness.queue.join(self.key(), mode);
         *count += 1;
         let last = *count == self.harness.ends.len();
@@ -132,7 +132,7 @@ impl Worker<'_> {
         let harness = self.harness;
         if self.behavior.release == Release::OutlivesItsLease {
             let (head, changed) = &harness.head;
-            let _next = wait_while(changed, lock(head), |head| *head <= self.number);
+            let _next = wait_while(changed, head.lock(), |head| *head <= self.number);
         }
         let hands_over = matches!(
             self.behavior.release,
@@ -191,7 +191,7 @@ impl Worker<'_> {
 
     fn note_served(&self) {
         if self.harness.joined.is_some() {
-            lock(&self.harness.served).push(self.number);
+            self.harness.served.lock().push(self.number);
         }
     }
 

@@ -2,7 +2,6 @@
 //! first asks for one of the locks, so nothing has to be given back if the numbers differ.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Wait;
 use crate::net::StopCheck;
@@ -13,6 +12,7 @@ use crate::run::session::Session;
 use crate::values::clock;
 use crate::values::key::{Cut, Key};
 use crate::values::options::Protocol;
+use crate::values::sync::Mutex;
 use crate::values::value::ValueBytes;
 
 /// How often the number is read: it may appear meanwhile, and a reply may be lost.
@@ -26,11 +26,11 @@ pub(in crate::run) struct ComparedReaders(Mutex<HashMap<Key, usize>>);
 
 impl ComparedReaders {
     fn has(&self, count: &ReaderCount) -> bool {
-        self.lock().get(&count.key) == Some(&count.readers)
+        self.0.lock().get(&count.key) == Some(&count.readers)
     }
 
     fn note(&self, count: &ReaderCount) {
-        let mut compared = self.lock();
+        let mut compared = self.0.lock();
         if compared.len() >= MAX_REMEMBERED {
             compared.clear();
         }
@@ -38,11 +38,7 @@ impl ComparedReaders {
     }
 
     fn forget(&self, count: &ReaderCount) {
-        self.lock().remove(&count.key);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(&count.key);
     }
 }
 
