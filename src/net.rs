@@ -32,7 +32,7 @@ pub(crate) use cluster::ClusterBackend;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
 pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Lender, Opener, Sentinels, address_of, logging_in};
-pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
+pub(crate) use errors::{Failure, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Limits, StopCheck};
 pub(crate) use server::OneServer;
@@ -116,10 +116,11 @@ impl Sent {
         }
     }
 
-    /// Returns how the server was found unreachable, if it was.
-    fn unanswered(&self) -> Option<NoConnection> {
+    /// Returns how the server was found unreachable, if it was: not by all connections being in use.
+    fn unreachable(&self) -> Option<Failure> {
         let outcomes = [&self.watched, &self.reply, &self.behind];
-        outcomes.into_iter().flatten().find_map(|outcome| outcome.as_ref().err()?.unanswered())
+        let failures = outcomes.into_iter().flatten().filter_map(|outcome| outcome.as_ref().err());
+        failures.filter(|failure| !failure.found_all_in_use()).find_map(Failure::of_the_next)
     }
 
     /// Replaces it by what came of [sending the rest again](Self::again).

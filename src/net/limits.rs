@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::errors::ConnectError;
+use super::errors::Failure;
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::Protocol;
 
@@ -52,15 +52,13 @@ impl Budget {
 
 impl Limits<'_> {
     /// Returns until when a connection is waited for after this error.
-    pub(in crate::net) fn waits_until(&self, error: &ConnectError) -> Uptime {
-        match error {
-            ConnectError::Failed(_) => self.reachable_by,
+    pub(in crate::net) fn waits_until(&self, failure: &Failure) -> Uptime {
+        match failure {
+            Failure::Unreachable { .. } => self.reachable_by,
             // The address may lead to the master in a moment.
-            ConnectError::Replica { .. } => self.reachable_by,
-            ConnectError::Refused(refusal) if refusal.is_transient() => self.accepted_by,
-            ConnectError::Refused(_) | ConnectError::Sentinel { .. } | ConnectError::Panicked(_) => {
-                Uptime::default()
-            }
+            Failure::Refused(refusal) if refusal.is_of_replica() => self.reachable_by,
+            Failure::Refused(refusal) if refusal.is_transient() => self.accepted_by,
+            _ => Uptime::default(),
         }
     }
 

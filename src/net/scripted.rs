@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Backend, ConnectError, Failure, Limits, NoConnection, Refusal, Sent, TransportError, Trip};
+use super::{Backend, Failure, Limits, Refusal, Sent, TransportError, Trip};
 use crate::rules::lease::End;
 use crate::rules::{Command, Reply};
 use crate::values::clock::Now;
@@ -48,8 +48,7 @@ impl Backend for ScriptedBackend {
                 }
                 Reply::Unsent => {
                     let error = TransportError::new(std::io::ErrorKind::NotConnected, "on purpose");
-                    let cause = NoConnection::Connect(ConnectError::Failed(error));
-                    Err(Failure::NoConnection { cause, waited: Self::WAITED })
+                    Err(Failure::unreachable(error).after(Self::WAITED))
                 }
                 Reply::Refused(_) => Err(Failure::Refused(Refusal::new("ERR on purpose"))),
                 reply => Ok(reply),

@@ -97,7 +97,7 @@ impl OneServer {
             return self.send_alone(trips, limits, false);
         }
         let waited = limits.decided_at.uptime.since(limits.waits_since);
-        let late = Failure::NoConnection { cause: self.opener.all_in_use(), waited };
+        let late = self.opener.all_in_use().after(waited);
         trips.iter().map(|trip| Sent::failed(trip, late.clone())).collect()
     }
 

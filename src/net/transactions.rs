@@ -9,7 +9,7 @@ use redis::{Value, cmd};
 
 use super::codec;
 use super::connections::Connection;
-use super::errors::{ConnectError, Failure, Refusal, RefusalKind, TransportError};
+use super::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
 use super::limits::Limits;
 use super::resp::{Form, Packed};
 use crate::rules::Command;
@@ -49,8 +49,9 @@ impl Transactions {
         if !needed || self.work.load(Ordering::Relaxed) {
             return Ok(());
         }
+        let lacking = |known_by: TooOld<'_>| Failure::Refused(Refusal::too_old(limits.needs, known_by));
         if self.are_lacking() {
-            return Err(Failure::NoTransactions(None));
+            return Err(lacking(TooOld::HangsUp));
         }
         let mut limits = *limits;
         let began = clock::uptime();
@@ -71,7 +72,7 @@ impl Transactions {
                     // It may be watching.
                     connection.invalidate();
                     return match refusal.kind() {
-                        RefusalKind::UnknownCommand => Err(Failure::NoTransactions(Some(refusal))),
+                        RefusalKind::UnknownCommand => Err(lacking(TooOld::Refuses(&refusal))),
                         RefusalKind::NotPermitted => Err(Failure::Refused(refusal)),
                         // It concerns the key, or passes.
                         _ => Ok(()),
@@ -84,12 +85,12 @@ impl Transactions {
                 // The connection had just answered GET, and another was closed before.
                 Closed::OnWatch(error) if error.is_disconnect() && was_closed => {
                     self.note_lacking();
-                    return Err(Failure::NoTransactions(None));
+                    return Err(lacking(TooOld::HangsUp));
                 }
                 Closed::OnWatch(error) if error.is_disconnect() => was_closed = true,
                 Closed::OnWatch(error) | Closed::OnGet(error) => {
                     let waited = clock::uptime().since(began);
-                    return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
+                    return Err(Failure::unreachable(error).after(waited));
                 }
             }
             limits.decided_at = clock::now();

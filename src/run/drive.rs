@@ -6,7 +6,7 @@ use std::mem;
 use super::Engine;
 use super::outbox::{LateReport, Outbox};
 use super::session::{self, Session};
-use crate::net::{NoConnection, NodeId, Trip};
+use crate::net::{Failure, NodeId, Trip};
 use crate::rules::task::{Plan, Task};
 use crate::rules::{Command, GiveUp, Reply, Request, Step};
 use crate::values::clock::{self, Now, Uptime};
@@ -115,13 +115,13 @@ impl Engine {
     /// several servers behind a proxy. When that has passed, nothing is sent for the rest.
     fn finish_each<T>(&self, jobs: Vec<&mut Job<'_, T>>) {
         let command_timeout = self.backend.command_timeout();
-        let mut hung: Vec<(NodeId, NoConnection, Uptime)> = Vec::new();
+        let mut hung: Vec<(NodeId, Failure, Uptime)> = Vec::new();
         for job in jobs.into_iter().filter(|job| job.request().is_some()) {
             let began = clock::now();
             let node = self.backend.node_of(job.key);
             match hung.iter().find(|(at, ..)| *at == node) {
-                Some((_, cause, until)) if began.uptime >= *until => {
-                    job.session.fail(cause.clone());
+                Some((_, failure, until)) if began.uptime >= *until => {
+                    job.session.fail(failure.clone());
                     job.abandon(began);
                     continue;
                 }
@@ -134,8 +134,8 @@ impl Engine {
             job.run(began);
             let ended = clock::uptime();
             let is_slow = ended.since(began.uptime) >= command_timeout / 2;
-            if is_slow && let Some(cause) = job.session.unreachable() {
-                hung.push((node, cause, ended.after(command_timeout)));
+            if is_slow && let Some(failure) = job.session.unreachable() {
+                hung.push((node, failure, ended.after(command_timeout)));
             }
         }
     }
@@ -167,7 +167,7 @@ impl Engine {
         drop(trips);
         let now = clock::now();
         for ((job, Sends { request, .. }), sent) in jobs.iter_mut().zip(sends).zip(sent) {
-            let reply = job.session.heard(&request, sent, needs);
+            let reply = job.session.heard(&request, sent);
             job.reply(reply, now);
             if let Some(Command::Exec(_)) = job.request().map(|request| &request.command) {
                 let reply = job.session.changed();

@@ -13,7 +13,6 @@ use crate::rules::{Command, GiveUp, Reply, Request};
 use crate::run::hold::Hold;
 use crate::values::clock;
 use crate::values::key::Key;
-use crate::values::options::Protocol;
 use crate::values::value::ValueBytes;
 use crate::values::version::Version;
 
@@ -52,7 +51,7 @@ impl Engine {
         let written = session(first).send_each(&trips, now);
         for ((hold, request), sent) in holds.iter().zip(&requests).zip(written) {
             let mut session = session(hold);
-            let reply = session.heard(request, sent, Protocol::Classic);
+            let reply = session.heard(request, sent);
             if let Some(error) = unnamed(session, &reply) {
                 self.report_unnamed(hold, &error);
             }

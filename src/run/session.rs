@@ -8,9 +8,7 @@ use std::time::Duration;
 use super::Engine;
 use super::acquire::Answer;
 use super::outbox::{LateReport, Outbox};
-use crate::net::{
-    Budget, ConnectError, Failure, NoConnection, RefusalKind, Sent, StopCheck, TransportError, Trip, Watch,
-};
+use crate::net::{Budget, Failure, RefusalKind, Sent, StopCheck, TransportError, Trip, Watch};
 use crate::rules::lease::Lease;
 use crate::rules::task::{Plan, Task};
 use crate::rules::waiting_list::Waiting;
@@ -18,7 +16,6 @@ use crate::rules::{Command, GiveUp, Reply, Request, Step, WhyRefused};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
-use failure::LastFailure;
 
 /// What one call sends for one lock: its limits, its failures, and where what happens is reported.
 pub(super) struct Session<'a> {
@@ -32,7 +29,8 @@ pub(super) struct Session<'a> {
     stop: StopCheck<'a>,
     /// True if it acquires.
     acquires: bool,
-    last_failure: Option<Box<LastFailure>>,
+    /// The last command that has failed, and how.
+    failed: Option<Box<(&'static str, Failure)>>,
     /// True if the last command got no answer.
     unanswered_last: bool,
     /// Where to put what is to be reported later; `None` if it is reported at once.
@@ -64,7 +62,7 @@ impl<'a> Session<'a> {
             held_until: None,
             stop,
             acquires: false,
-            last_failure: None,
+            failed: None,
             unanswered_last: false,
             outbox: None,
             behind: None,
@@ -110,7 +108,7 @@ impl<'a> Session<'a> {
 
     /// Notes that there was no connection. Returns why the call ends.
     pub(super) fn not_connected(&mut self, failure: Failure) -> GiveUp {
-        match self.reply(Err(failure), "SET", true, Protocol::Classic) {
+        match self.reply(Err(failure), "SET", true) {
             Reply::Refused(_) => GiveUp::Refused,
             _ => GiveUp::Unsent,
         }
@@ -147,8 +145,7 @@ impl<'a> Session<'a> {
             return Reply::Unsent;
         }
         let sent = self.engine.backend.send(&trip(self.key, request, plan, behind.as_ref()), &limits);
-        let needs = limits.needs;
-        self.heard(request, sent, needs)
+        self.heard(request, sent)
     }
 
     /// Returns what goes behind a command.
@@ -157,7 +154,7 @@ impl<'a> Session<'a> {
     }
 
     /// Notes what came of a trip. Returns the rules' reply to its first command.
-    pub(super) fn heard(&mut self, request: &Request, sent: Sent, needs: Protocol) -> Reply {
+    pub(super) fn heard(&mut self, request: &Request, sent: Sent) -> Reply {
         let Sent { watched, reply, behind, .. } = sent;
         if let Some(taken) = behind {
             (self.behind, self.taken) = (None, Some(Box::new(taken)));
@@ -166,43 +163,38 @@ impl<'a> Session<'a> {
         match watched {
             Some(watched) => {
                 self.changed = reply.map(Box::new);
-                self.reply(watched, command.name(), true, needs)
+                self.reply(watched, command.name(), true)
             }
-            None => self.reply(
-                reply.unwrap_or(Err(Failure::TooLate)),
-                command.name(),
-                command.only_reads(),
-                needs,
-            ),
+            None => self.reply(reply.unwrap_or(Err(Failure::TooLate)), command.name(), command.only_reads()),
         }
     }
 
     /// Returns the rules' reply to EXEC. None was sent if the key holds something else than was expected, or its time had passed.
     pub(super) fn changed(&mut self) -> Reply {
         match self.changed.take() {
-            Some(changed) => self.reply(*changed, "EXEC", false, Protocol::Watched),
+            Some(changed) => self.reply(*changed, "EXEC", false),
             None => Reply::TooLate,
         }
     }
 
     /// Sends a command, and another behind it in the same trip. Returns both replies; none to the second if that was not sent.
-    fn send_both(&mut self, request: &Request, behind: &Command, now: Now) -> Option<(Sent, Protocol)> {
+    fn send_both(&mut self, request: &Request, behind: &Command, now: Now) -> Option<Sent> {
         let limits = self.limits(&request.command, now);
         if self.is_too_late(&limits) {
             return None;
         }
         let trip = Trip { behind: Some(behind), ..Trip::new(self.key, request) };
-        Some((self.engine.backend.send(&trip, &limits), limits.needs))
+        Some(self.engine.backend.send(&trip, &limits))
     }
 
     /// Asks for this lock and looks at others in one trip. Returns both replies.
     pub(super) fn ask_and_look(&mut self, request: &Request, look: &Command, now: Now) -> (Reply, Reply) {
-        let Some((Sent { reply, behind, .. }, needs)) = self.send_both(request, look, now) else {
+        let Some(Sent { reply, behind, .. }) = self.send_both(request, look, now) else {
             return (Reply::Unsent, Reply::Unsent);
         };
-        let found = behind.map_or(Reply::Unsent, |found| self.reply(found, look.name(), true, needs));
+        let found = behind.map_or(Reply::Unsent, |found| self.reply(found, look.name(), true));
         let reply = reply.unwrap_or(Err(Failure::TooLate));
-        (self.reply(reply, request.command.name(), false, needs), found)
+        (self.reply(reply, request.command.name(), false), found)
     }
 
     /// Sends a command and another behind it, whose failure does not matter. Returns both replies; none to the second if it has failed.
@@ -212,11 +204,11 @@ impl<'a> Session<'a> {
         behind: &Command,
         now: Now,
     ) -> (Reply, Option<Reply>) {
-        let Some((mut sent, needs)) = self.send_both(request, behind, now) else {
+        let Some(mut sent) = self.send_both(request, behind, now) else {
             return (Reply::Unsent, None);
         };
         let behind = sent.behind.take().and_then(Result::ok);
-        (self.heard(request, sent, needs), behind)
+        (self.heard(request, sent), behind)
     }
 
     /// Sends a trip for each of several keys, of which this call's is the first, together.
@@ -228,14 +220,14 @@ impl<'a> Session<'a> {
     /// Looks at the key, right behind a command on its waiting list. Returns the replies to both; none to that one if it was not sent.
     pub(super) fn look(&mut self, waiting: Waiting, now: Now) -> (Reply, Option<Result<Reply, Failure>>) {
         let request = Request::at_any_time(Command::Waiting(waiting));
-        let Some((Sent { reply, behind, .. }, needs)) = self.send_both(&request, &Command::Get, now) else {
+        let Some(Sent { reply, behind, .. }) = self.send_both(&request, &Command::Get, now) else {
             return (Reply::Unsent, None);
         };
         let (entered, looked) = match (reply, behind) {
             (entered, Some(looked)) => (entered, looked),
             (failed, None) => (None, failed.unwrap_or(Err(Failure::TooLate))),
         };
-        (self.reply(looked, Command::Get.name(), true, needs), entered)
+        (self.reply(looked, Command::Get.name(), true), entered)
     }
 
     /// Returns the rules' reply for what the backend returned, and keeps why it is none.
@@ -244,60 +236,48 @@ impl<'a> Session<'a> {
         carried: Result<Reply, Failure>,
         command: &'static str,
         only_reads: bool,
-        needs: Protocol,
     ) -> Reply {
-        self.unanswered_last = matches!(carried, Err(Failure::Lost(_) | Failure::NoConnection { .. }));
-        let (reply, failure) = match carried {
+        self.unanswered_last = matches!(carried, Err(Failure::Lost(_) | Failure::Unreachable { .. }));
+        let failure = match carried {
             Ok(reply) => {
                 if let Reply::Bulk(Some(found)) = &reply {
                     self.engine.gems.note(found);
                 }
                 return reply;
             }
-            Err(Failure::TooLate) => return Reply::TooLate,
-            Err(Failure::TooOld(version)) => {
-                (Reply::Refused(WhyRefused::Command), LastFailure::TooOld { version, protocol: needs })
-            }
-            Err(Failure::NoTransactions(refusal)) => (
-                Reply::Refused(WhyRefused::Command),
-                LastFailure::NoTransactions { refusal, protocol: needs },
-            ),
-            Err(Failure::Refused(refusal)) => {
-                let why = match refusal.kind() {
-                    RefusalKind::WrongType => WhyRefused::NoLock,
-                    RefusalKind::ReadOnly => WhyRefused::ReadOnly,
-                    _ if refusal.is_transient() => WhyRefused::ForNow,
-                    _ if refusal.is_about_the_command() => WhyRefused::Command,
-                    _ => WhyRefused::Otherwise,
-                };
-                (Reply::Refused(why), LastFailure::Refused { command, refusal })
-            }
-            Err(Failure::NoConnection { cause, waited }) => {
-                let is_replica = matches!(cause, NoConnection::Connect(ConnectError::Replica { .. }));
-                let reply = if is_replica { Reply::Refused(WhyRefused::ReadOnly) } else { Reply::Unsent };
-                (reply, LastFailure::NoConnection { cause, waited })
-            }
-            Err(Failure::Lost(error)) => {
+            Err(failure) => failure,
+        };
+        let reply = match &failure {
+            Failure::TooLate => return Reply::TooLate,
+            Failure::Refused(refusal) => Reply::Refused(match refusal.kind() {
+                RefusalKind::WrongType => WhyRefused::NoLock,
+                RefusalKind::ReadOnly => WhyRefused::ReadOnly,
+                _ if refusal.is_transient() => WhyRefused::ForNow,
+                _ if refusal.is_about_the_command() => WhyRefused::Command,
+                _ => WhyRefused::Otherwise,
+            }),
+            Failure::Unreachable { .. } | Failure::Panicked(_) => Reply::Unsent,
+            Failure::Lost(error) => {
                 match self.outbox {
                     Some(outbox) => {
                         outbox.push(LateReport::ReplyLost(self.key.clone(), command, error.clone()));
                     }
-                    None => self.engine.observer.reply_lost(self.key, command, &error),
+                    None => self.engine.observer.reply_lost(self.key, command, error),
                 }
                 if !only_reads {
                     self.unanswered = Some(Box::new((command, error.clone())));
                 }
-                (Reply::Lost, LastFailure::Lost { command, error })
+                Reply::Lost
             }
         };
-        self.last_failure = Some(Box::new(failure));
+        self.failed = Some(Box::new((command, failure)));
         reply
     }
 
     /// Returns the lease and the reply of an answer, as if this call had sent the command.
     pub(super) fn answered(&mut self, answer: Answer) -> (Lease, Reply) {
         let Answer { lease, command, reply, .. } = answer;
-        (lease, self.reply(reply, command, false, self.protocol.on(None, true)))
+        (lease, self.reply(reply, command, false))
     }
 }
 

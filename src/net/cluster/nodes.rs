@@ -10,7 +10,7 @@ use std::{mem, thread};
 use super::slot_map::{self, Range, SlotMap};
 use crate::net::NodeId;
 use crate::net::connections::{Address, Group, Opener, ask_in_turn, panicked};
-use crate::net::errors::{ConnectError, Failure, NoConnection, TransportError};
+use crate::net::errors::{Failure, TransportError};
 use crate::net::limits::Limits;
 use crate::net::server::OneServer;
 use crate::values::clock::{self, Uptime};
@@ -50,7 +50,7 @@ pub(super) struct Nodes {
 #[derive(Default)]
 struct MapRequest {
     in_progress: bool,
-    last: Option<(Uptime, Result<(), ConnectError>)>,
+    last: Option<(Uptime, Result<(), Failure>)>,
 }
 
 impl Nodes {
@@ -127,7 +127,7 @@ impl Nodes {
         while Arc::ptr_eq(&self.map(), seen) {
             let waited = clock::uptime().since(limits.waits_since);
             if let Some((_, outcome)) = asked.last.as_ref().filter(|(at, _)| is_recent(*at)) {
-                return outcome.clone().map_err(|error| Failure::of_connecting(error, waited));
+                return outcome.clone().map_err(|failure| failure.after(waited));
             }
             if !asked.in_progress {
                 self.start_asking(&mut asked, first.cloned());
@@ -135,8 +135,7 @@ impl Nodes {
             }
             let left = limits.connected_by.since(clock::uptime());
             if left.is_zero() || limits.stop.0() {
-                let cause = NoConnection::Connecting { address: self.opener.address() };
-                return Err(Failure::NoConnection { cause, waited });
+                return Err(Failure::connecting(&self.opener.address()).after(waited));
             }
             let woken = self.answered.wait_timeout(asked, left.min(LOOK));
             asked = woken;
@@ -157,16 +156,16 @@ impl Nodes {
         if let Err(error) = thread::Builder::new().name("setnx-lock-cluster".into()).spawn(ask) {
             let text = format!("no thread could be started to ask the nodes of the cluster: {error}");
             let error = TransportError::new(error.kind(), &text);
-            self.end_asking(asked, Err(ConnectError::Failed(error)));
+            self.end_asking(asked, Err(Failure::unreachable(error)));
         }
     }
 
-    fn end_asking(&self, asked: &mut MapRequest, outcome: Result<(), ConnectError>) {
+    fn end_asking(&self, asked: &mut MapRequest, outcome: Result<(), Failure>) {
         *asked = MapRequest { in_progress: false, last: Some((clock::uptime(), outcome)) };
         self.answered.notify_all();
     }
 
-    fn ask(&self, first: Option<&Address>) -> Result<(), ConnectError> {
+    fn ask(&self, first: Option<&Address>) -> Result<(), Failure> {
         let map = self.map();
         let known = first.into_iter().chain(map.addresses()).chain(&self.seeds);
         let clients: Vec<_> = known.map(|address| self.opener.client_at(address)).collect();

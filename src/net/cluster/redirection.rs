@@ -1,7 +1,7 @@
 //! What a node's refusal says of where a command belongs.
 
 use crate::net::connections::Address;
-use crate::net::errors::{ConnectError, Failure, NoConnection, RefusalKind};
+use crate::net::errors::{Failure, RefusalKind};
 use crate::net::{Sent, Trip};
 use crate::rules::Reply;
 
@@ -31,14 +31,10 @@ pub(super) fn next_for(trip: &Trip<'_>, sent: &Sent, slot: u16) -> Option<Next> 
                 next => Some(next),
             },
             RefusalKind::NotReady => Some(Next::Wait),
+            RefusalKind::ReadOnly if refusal.is_of_replica() => Some(Next::Wait),
             _ => None,
         },
-        Failure::NoConnection {
-            cause:
-                NoConnection::Connect(ConnectError::Failed(_) | ConnectError::Replica { .. })
-                | NoConnection::Connecting { .. },
-            ..
-        } => Some(Next::Wait),
+        Failure::Unreachable { all_in_use: false, .. } => Some(Next::Wait),
         _ => None,
     }
 }

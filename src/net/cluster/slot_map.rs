@@ -5,7 +5,7 @@ use std::io;
 use redis::{Client, Value, cmd};
 
 use crate::net::connections::{Address, Handshake, address_of};
-use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
+use crate::net::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::net::slots::SLOTS;
 
 /// Slots from one to another, and the address of the node that has them.
@@ -77,12 +77,12 @@ impl<N: Clone> SlotMap<N> {
 }
 
 /// Asks a node which has which slot.
-pub(super) fn ask(client: &Client, _: usize, mut node: Handshake<'_>) -> Result<Vec<Range>, ConnectError> {
+pub(super) fn ask(client: &Client, _: usize, mut node: Handshake<'_>) -> Result<Vec<Range>, Failure> {
     let told = node.send(cmd("CLUSTER").arg("SLOTS")).map_err(|error| match error {
-        ConnectError::Refused(refusal)
+        Failure::Refused(refusal)
             if matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::Other) =>
         {
-            ConnectError::Refused(Refusal::of_no_cluster(&client.get_connection_info().addr().to_string()))
+            Failure::Refused(Refusal::of_no_cluster(&client.get_connection_info().addr().to_string()))
         }
         error => error,
     })?;
@@ -93,7 +93,7 @@ pub(super) fn ask(client: &Client, _: usize, mut node: Handshake<'_>) -> Result<
     if ranges.is_empty() {
         let (address, what) =
             (client.get_connection_info().addr().to_string(), " knows no node that has slots");
-        return Err(ConnectError::Failed(TransportError::at(&address, io::ErrorKind::NotConnected, what)));
+        return Err(Failure::unreachable(TransportError::at(&address, io::ErrorKind::NotConnected, what)));
     }
     Ok(ranges)
 }

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use redis::{Client, ConnectionAddr};
 
-use crate::net::errors::{ConnectError, TransportError};
+use crate::net::errors::{Failure, TransportError};
 use crate::values::credentials::{CredentialSource, Credentials};
 use crate::values::key::Cut;
 
@@ -41,12 +41,12 @@ pub(super) fn at(client: &Client, (host, port): &Address) -> Client {
 pub(crate) fn logging_in<'a>(
     client: &'a Client,
     credentials: Option<&CredentialSource>,
-) -> Result<Cow<'a, Client>, ConnectError> {
+) -> Result<Cow<'a, Client>, Failure> {
     let Some(source) = credentials else { return Ok(Cow::Borrowed(client)) };
     let asked = catch_unwind(AssertUnwindSafe(|| source.now()));
     let Credentials { user, password } = asked.map_err(|panic| {
         let what = format!("the function given for the login panicked: {}", words_of(panic.as_ref()));
-        ConnectError::Failed(TransportError::new(io::ErrorKind::Other, &what))
+        Failure::unreachable(TransportError::new(io::ErrorKind::Other, &what))
     })?;
     let info = client.get_connection_info();
     let settings = info.redis_settings().clone().set_password(password);
@@ -61,8 +61,8 @@ pub(crate) fn logging_in<'a>(
 }
 
 /// Returns the error of a panic while connecting.
-pub(in crate::net) fn panicked(panic: &(dyn Any + Send)) -> ConnectError {
-    ConnectError::Panicked(words_of(panic))
+pub(in crate::net) fn panicked(panic: &(dyn Any + Send)) -> Failure {
+    Failure::Panicked(words_of(panic))
 }
 
 fn words_of(panic: &(dyn Any + Send)) -> String {

@@ -13,7 +13,7 @@ use super::opener::Opener;
 use super::server_info::Known;
 use super::socket::in_steps;
 use super::transport::{Longest, Transport};
-use crate::net::errors::{ConnectError, Refusal, TransportError};
+use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::values::clock::{self, Uptime};
 
 /// A connection made by an [`Opener`]. After the first I/O or protocol error each further command fails (I8).
@@ -49,7 +49,7 @@ impl Connection {
     }
 
     /// Opens the connection if it is not open. Waits for as long as connecting may take.
-    pub(in crate::net) fn connect(&mut self) -> Result<(), ConnectError> {
+    pub(in crate::net) fn connect(&mut self) -> Result<(), Failure> {
         if self.open.is_none() {
             let opened = self.opener.open()?;
             self.use_opened(opened);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::opener::Opener;
-use crate::net::errors::{ConnectError, Failure, NoConnection};
+use crate::net::errors::{Failure, RefusalKind};
 use crate::net::limits::Limits;
 use crate::values::clock::{self, Uptime};
 use crate::values::sync::Mutex;
@@ -24,7 +24,7 @@ struct DialState {
     /// No attempt begins before, since a server without room has closed a connection.
     left_alone_until: Uptime,
     /// When the last attempt failed and how, unless a later one succeeded.
-    failure: Option<(Uptime, ConnectError)>,
+    failure: Option<(Uptime, Failure)>,
     /// No attempt begins before.
     next_attempt: Uptime,
     in_progress: usize,
@@ -62,7 +62,7 @@ impl Dialing {
         self.state.lock().left_alone_until = now.after(PAUSE);
     }
 
-    pub(in crate::net) fn failed(&self, now: Uptime, error: ConnectError) {
+    pub(in crate::net) fn failed(&self, now: Uptime, error: Failure) {
         let mut state = self.state.lock();
         state.in_progress -= 1;
         state.next_attempt = state.next_attempt.max(now.after(pause(&error)));
@@ -71,12 +71,16 @@ impl Dialing {
 
     /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since. With no time left
     /// for another attempt any failure counts.
-    pub(in crate::net) fn failure_since(&self, began: Uptime, over: bool) -> Option<ConnectError> {
+    pub(in crate::net) fn failure_since(&self, began: Uptime, over: bool) -> Option<Failure> {
         let state = self.state.lock();
         let (when, error) = state.failure.as_ref()?;
         let valid = match error {
             // It may have become a master since.
-            ConnectError::Replica { .. } | ConnectError::Sentinel { .. } => Duration::ZERO,
+            Failure::Refused(refusal)
+                if refusal.is_of_replica() || refusal.kind() == RefusalKind::Sentinel =>
+            {
+                Duration::ZERO
+            }
             error => pause(error),
         };
         (over || when.after(valid) >= began).then(|| error.clone())
@@ -89,47 +93,45 @@ impl Dialing {
         let waited = now.since(limits.waits_since);
         // While there are connections, a failure to open one more says nothing about the server.
         if opener.is_connected() {
-            return over.then(|| Failure::NoConnection { cause: opener.all_in_use(), waited });
+            return over.then(|| opener.all_in_use().after(waited));
         }
         match self.failure_since(limits.waits_since, over) {
-            Some(error) if over || now >= limits.waits_until(&error) => {
-                Some(Failure::of_connecting(error, waited))
-            }
+            Some(error) if over || now >= limits.waits_until(&error) => Some(error.after(waited)),
             None if over => {
                 let address = opener.address();
-                let cause = if self.is_in_progress() {
-                    NoConnection::Connecting { address }
+                Some(if self.is_in_progress() {
+                    Failure::connecting(&address).after(waited)
                 } else {
-                    NoConnection::Unanswering { address }
-                };
-                Some(Failure::NoConnection { cause, waited })
+                    Failure::all_in_use(Some(&address)).after(waited)
+                })
             }
             _ => None,
         }
     }
 }
 
-fn pause(error: &ConnectError) -> Duration {
-    if matches!(error, ConnectError::Panicked(_)) { PANIC_PAUSE } else { PAUSE }
+fn pause(error: &Failure) -> Duration {
+    if matches!(error, Failure::Panicked(_)) { PANIC_PAUSE } else { PAUSE }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::net::errors::Refusal;
 
     fn at(millis: u64) -> Uptime {
         Uptime::of(Duration::from_millis(millis))
     }
 
-    fn replica() -> ConnectError {
-        ConnectError::Replica { address: "a".into(), of: None }
+    fn replica() -> Failure {
+        Failure::Refused(Refusal::of_replica("a", None))
     }
 
     #[test]
     fn attempts_are_free_until_one_fails_and_paced_until_one_succeeds() {
         let dialing = Dialing::default();
         assert!(dialing.begin(at(0)) && dialing.begin(at(0)));
-        dialing.failed(at(10), ConnectError::Panicked("no provider".into()));
+        dialing.failed(at(10), Failure::Panicked("no provider".into()));
         assert!(!dialing.begin(at(5009)) && dialing.begin(at(5010)));
         assert!(!dialing.begin(at(5011)), "one at a time");
         assert!(dialing.begin(at(5060)));
@@ -155,7 +157,7 @@ mod tests {
         let dialing = Dialing::default();
         assert_eq!(dialing.failure_since(at(0), false), None);
         assert!(dialing.begin(at(50)));
-        dialing.failed(at(100), ConnectError::Panicked("no provider".into()));
+        dialing.failed(at(100), Failure::Panicked("no provider".into()));
         assert!(dialing.failure_since(at(0), false).is_some());
         assert!(dialing.failure_since(at(5100), false).is_some());
         assert_eq!(dialing.failure_since(at(5101), false), None);

@@ -8,7 +8,7 @@ use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, RedisError, Value, cmd
 
 use super::server_info::{ServerInfo, Settling};
 use super::transport::{Longest, Transport};
-use crate::net::errors::{ConnectError, Refusal, TransportError};
+use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
 use crate::values::version::Version;
@@ -39,7 +39,7 @@ pub(super) fn open(
     limit: Duration,
     checks: Checks,
     looks: &Arc<Looks>,
-) -> Result<Opened, ConnectError> {
+) -> Result<Opened, Failure> {
     let info = client.get_connection_info();
     let address = info.addr().to_string();
     let mut handshake = log_in(client, &address, limit, looks)?;
@@ -63,7 +63,7 @@ pub(super) fn log_in<'a>(
     address: &'a str,
     limit: Duration,
     looks: &Arc<Looks>,
-) -> Result<Handshake<'a>, ConnectError> {
+) -> Result<Handshake<'a>, Failure> {
     let deadline = clock::uptime().after(limit);
     let info = client.get_connection_info();
     let settings = info.redis_settings();
@@ -82,10 +82,10 @@ pub(super) fn log_in<'a>(
     Ok(handshake)
 }
 
-fn failed(address: &str, limit: Duration, error: &RedisError) -> ConnectError {
+fn failed(address: &str, limit: Duration, error: &RedisError) -> Failure {
     match Refusal::of(error) {
-        Some(refusal) => ConnectError::Refused(refusal.of_connecting(address)),
-        None => ConnectError::Failed(TransportError::on(address, limit, error)),
+        Some(refusal) => Failure::Refused(refusal.of_connecting(address)),
+        None => Failure::unreachable(TransportError::on(address, limit, error)),
     }
 }
 
@@ -98,7 +98,7 @@ pub(in crate::net) struct Handshake<'a> {
 }
 
 impl Handshake<'_> {
-    pub(in crate::net) fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
+    pub(in crate::net) fn send(&mut self, command: &Cmd) -> Result<Value, Failure> {
         let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
         let reply = sent.and_then(|()| self.transport.receive(self.deadline, Longest::WHOLE, true));
         reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))
@@ -109,21 +109,19 @@ impl Handshake<'_> {
         &mut self,
         command: &Cmd,
         matters: impl Fn(&Refusal) -> bool,
-    ) -> Result<Option<Value>, ConnectError> {
+    ) -> Result<Option<Value>, Failure> {
         match self.send(command) {
-            Err(ConnectError::Refused(refusal)) if !refusal.closes_connection() && !matters(&refusal) => {
-                Ok(None)
-            }
+            Err(Failure::Refused(refusal)) if !refusal.closes_connection() && !matters(&refusal) => Ok(None),
             reply => reply.map(Some),
         }
     }
 
     /// A proxy forwards GET. A port that speaks TLS closes the connection on any command, and would on one that acquires a lock.
-    fn expect_plaintext(&mut self) -> Result<(), ConnectError> {
+    fn expect_plaintext(&mut self) -> Result<(), Failure> {
         match self.send_optional(cmd("GET").arg("setnx-lock:probe"), |_| false) {
-            Err(ConnectError::Failed(error)) if error.is_disconnect() => {
+            Err(Failure::Unreachable { cause, .. }) if cause.is_disconnect() => {
                 let what = " closes each connection at the first command; if it speaks TLS, use rediss:// in its URL";
-                Err(ConnectError::Failed(TransportError::at(
+                Err(Failure::unreachable(TransportError::at(
                     self.address,
                     io::ErrorKind::ConnectionReset,
                     what,
@@ -134,29 +132,26 @@ impl Handshake<'_> {
     }
 
     /// Returns the server's version, if it reports one, and why it settles. A replica is an error.
-    fn check_server(
-        &mut self,
-        settles: Duration,
-    ) -> Result<(Option<Version>, Option<Settling>), ConnectError> {
+    fn check_server(&mut self, settles: Duration) -> Result<(Option<Version>, Option<Settling>), Failure> {
         let matters = |refusal: &Refusal| !settles.is_zero() && !refusal.is_about_the_command();
         let Some(info) = self.send_optional(&cmd("INFO"), matters)?.and_then(ServerInfo::parse) else {
             let unknown = Refusal::settling(self.address, None, settles);
-            return if settles.is_zero() { Ok((None, None)) } else { Err(ConnectError::Refused(unknown)) };
+            return if settles.is_zero() { Ok((None, None)) } else { Err(Failure::Refused(unknown)) };
         };
         if info.is_replica() {
-            return Err(ConnectError::Replica { address: self.address.to_owned(), of: info.master() });
+            return Err(Failure::Refused(Refusal::of_replica(self.address, info.master().as_deref())));
         }
         match info.answers_nothing_else(self.address) {
-            Some(error) => Err(error),
+            Some(refusal) => Err(Failure::Refused(refusal)),
             None => {
-                let settling = info.settling(settles, self.address).map_err(ConnectError::Refused)?;
+                let settling = info.settling(settles, self.address).map_err(Failure::Refused)?;
                 Ok((info.version(), settling))
             }
         }
     }
 
     /// The user, if there is a password, goes with the command: a server that requires it refuses HELLO alone.
-    fn switch_to_resp3(&mut self, user: Option<&str>, password: Option<&str>) -> Result<(), ConnectError> {
+    fn switch_to_resp3(&mut self, user: Option<&str>, password: Option<&str>) -> Result<(), Failure> {
         let mut hello = cmd("HELLO");
         hello.arg(3);
         if let Some(password) = password {
@@ -166,11 +161,10 @@ impl Handshake<'_> {
     }
 
     /// Servers before 6 know no users: there, as in the redis crate, the password alone is sent.
-    fn authenticate(&mut self, user: Option<&str>, password: &str) -> Result<(), ConnectError> {
+    fn authenticate(&mut self, user: Option<&str>, password: &str) -> Result<(), Failure> {
         if let Some(user) = user {
             match self.send(cmd("AUTH").arg(user).arg(password)) {
-                Err(ConnectError::Refused(refusal))
-                    if refusal.text().contains("wrong number of arguments") => {}
+                Err(Failure::Refused(refusal)) if refusal.text().contains("wrong number of arguments") => {}
                 reply => return reply.map(drop),
             }
         }

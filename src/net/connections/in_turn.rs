@@ -8,7 +8,7 @@ use redis::Client;
 use super::client::logging_in;
 use super::handshake::{self, Handshake};
 use super::socket::in_steps;
-use crate::net::errors::{ConnectError, TransportError};
+use crate::net::errors::{Failure, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
 use crate::values::credentials::CredentialSource;
@@ -35,8 +35,8 @@ pub(in crate::net) fn ask_in_turn<T>(
     first: usize,
     deadline: Uptime,
     looks: &Arc<Looks>,
-    ask: impl Fn(&Client, usize, Handshake<'_>) -> Result<T, ConnectError>,
-) -> Result<T, ConnectError> {
+    ask: impl Fn(&Client, usize, Handshake<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let (mut refusal, mut passes, mut failures) = (None, false, Vec::new());
     for (left, at) in (1..=clients.len()).rev().zip(first..) {
         let at = at % clients.len();
@@ -50,17 +50,17 @@ pub(in crate::net) fn ask_in_turn<T>(
             Err(error) => {
                 failures.push(error.to_string());
                 match error {
-                    ConnectError::Refused(refused) if !refused.is_transient() => refusal = Some(refused),
+                    Failure::Refused(refused) if !refused.is_transient() => refusal = Some(refused),
                     _ => passes = true,
                 }
             }
         }
     }
     Err(match refusal {
-        Some(refusal) if !passes => ConnectError::Refused(refusal),
+        Some(refusal) if !passes => Failure::Refused(refusal),
         _ => {
             let text = format!("none of {name} answers: {}", failures.join("; "));
-            ConnectError::Failed(TransportError::new(io::ErrorKind::NotConnected, &text))
+            Failure::unreachable(TransportError::new(io::ErrorKind::NotConnected, &text))
         }
     })
 }

@@ -16,7 +16,7 @@ use super::server_info::Settling;
 use super::socket::in_steps;
 use super::subscription::{self, Heard};
 use super::transport::Transport;
-use crate::net::errors::{ConnectError, Failure, NoConnection, Refusal, TransportError};
+use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock;
 use crate::values::credentials::CredentialSource;
@@ -97,7 +97,7 @@ impl Opener {
     }
 
     /// Opens a connection within the time for connecting. A panic is an error.
-    pub(super) fn open(&self) -> Result<Opened, ConnectError> {
+    pub(super) fn open(&self) -> Result<Opened, Failure> {
         let closures = self.health.closures();
         let opened = catch_unwind(AssertUnwindSafe(|| match &self.target {
             Target::Master(client, sentinels) => self.open_to_master(client, sentinels),
@@ -119,7 +119,7 @@ impl Opener {
     }
 
     /// Opens one to where the Sentinels say the master is. Returns with it whether the master was elsewhere before.
-    fn open_to_master(&self, client: &Client, sentinels: &Sentinels) -> Result<(Opened, bool), ConnectError> {
+    fn open_to_master(&self, client: &Client, sentinels: &Sentinels) -> Result<(Opened, bool), Failure> {
         let deadline = clock::uptime().after(self.connect_timeout);
         let settles = self.settles_after_failover;
         let master = sentinels.master(deadline, &self.looks)?;
@@ -131,7 +131,7 @@ impl Opener {
         if !left.is_zero() {
             let refusal = Refusal::settling_after_failover(&self.address(), master.since, settles);
             if master.since.is_none() {
-                return Err(ConnectError::Refused(refusal));
+                return Err(Failure::Refused(refusal));
             }
             if opened.settling.as_ref().is_none_or(|settling| settling.left < left) {
                 opened.settling = Some(Settling { left, refusal });
@@ -140,10 +140,10 @@ impl Opener {
         Ok((opened, is_other))
     }
 
-    fn borrow(&self, pool: &dyn Lender) -> Result<Opened, ConnectError> {
+    fn borrow(&self, pool: &dyn Lender) -> Result<Opened, Failure> {
         let lent = pool.lend_within(self.connect_timeout);
         lent.map(|lent| self.borrowed(lent))
-            .map_err(|words| ConnectError::Failed(TransportError::new(io::ErrorKind::NotConnected, &words)))
+            .map_err(|words| Failure::unreachable(TransportError::new(io::ErrorKind::NotConnected, &words)))
     }
 
     /// Borrows a connection that is free, if a pool lends them.
@@ -158,7 +158,7 @@ impl Opener {
 
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
     /// without INFO.
-    fn open_to(&self, client: &Client, limit: Duration) -> Result<Opened, ConnectError> {
+    fn open_to(&self, client: &Client, limit: Duration) -> Result<Opened, Failure> {
         let deadline = clock::uptime().after(limit);
         let client = logging_in(client, self.credentials.as_ref())?;
         let open = |info| {
@@ -168,7 +168,8 @@ impl Opener {
         };
         for _ in 0..if self.checks_server { 2 } else { 0 } {
             match open(true) {
-                Err(ConnectError::Failed(error)) if error.is_disconnect() && self.settles.is_zero() => {}
+                Err(Failure::Unreachable { cause, .. })
+                    if cause.is_disconnect() && self.settles.is_zero() => {}
                 outcome => return outcome,
             }
         }
@@ -187,8 +188,7 @@ impl Opener {
         loop {
             let began = clock::uptime();
             let opened = outside.open();
-            let opened =
-                opened.map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
+            let opened = opened.map_err(|failure| failure.after(clock::uptime().since(began)))?;
             let closures = opened.closures_before;
             let mut goes_on = true;
             let hear = |received: Heard<'_>| {
@@ -239,12 +239,9 @@ impl Opener {
     }
 
     /// Returns why no connection is free while there are some.
-    pub(in crate::net) fn all_in_use(&self) -> NoConnection {
-        if self.lends() {
-            NoConnection::PoolExhausted
-        } else {
-            NoConnection::Unanswering { address: self.address() }
-        }
+    pub(in crate::net) fn all_in_use(&self) -> Failure {
+        let address = (!self.lends()).then(|| self.address());
+        Failure::all_in_use(address.as_deref())
     }
 
     /// Host and port of the server.
@@ -262,7 +259,7 @@ impl Opener {
     }
 
     /// Returns a client of the server to which a connection would be opened now.
-    pub(crate) fn find_server(&self) -> Result<Client, ConnectError> {
+    pub(crate) fn find_server(&self) -> Result<Client, Failure> {
         let client = match &self.target {
             Target::Master(client, sentinels) => {
                 let deadline = clock::uptime().after(self.connect_timeout);

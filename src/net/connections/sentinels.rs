@@ -12,7 +12,7 @@ use redis::{Client, ConnectionAddr, RedisError, cmd};
 use super::client::Address;
 use super::handshake::Handshake;
 use super::in_turn::{Group, ask_in_turn};
-use crate::net::errors::{ConnectError, Refusal, RefusalKind, TransportError};
+use crate::net::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
 use crate::values::credentials::CredentialSource;
@@ -81,7 +81,7 @@ impl Sentinels {
     }
 
     /// Returns the view of the first Sentinel with an epoch not lower than any before, else that of a majority.
-    pub(super) fn master(&self, deadline: Uptime, looks: &Arc<Looks>) -> Result<Master, ConnectError> {
+    pub(super) fn master(&self, deadline: Uptime, looks: &Arc<Looks>) -> Result<Master, Failure> {
         let all = format!("the Sentinels of \"{}\"", self.name);
         let first = self.first.load(Ordering::Relaxed);
         let passed_over = RefCell::new(Vec::new());
@@ -90,7 +90,7 @@ impl Sentinels {
             self.take(&view).map_err(|why| {
                 let address = client.get_connection_info().addr().to_string();
                 passed_over.borrow_mut().push(view.clone());
-                ConnectError::Failed(TransportError::at(&address, io::ErrorKind::NotConnected, &why))
+                Failure::unreachable(TransportError::at(&address, io::ErrorKind::NotConnected, &why))
             })?;
             Ok(view)
         };
@@ -148,24 +148,24 @@ impl Sentinels {
     }
 
     /// Returns what one Sentinel says.
-    fn ask(&self, client: &Client, asked: usize, mut session: Handshake<'_>) -> Result<View, ConnectError> {
+    fn ask(&self, client: &Client, asked: usize, mut session: Handshake<'_>) -> Result<View, Failure> {
         let address = || client.get_connection_info().addr().to_string();
         let failed =
-            |error: &RedisError| ConnectError::Failed(TransportError::on(&address(), Duration::ZERO, error));
+            |error: &RedisError| Failure::unreachable(TransportError::on(&address(), Duration::ZERO, error));
         let reply = session.send(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name));
         let reply = reply.map_err(|error| match error {
-            ConnectError::Refused(refusal) if refusal.kind() == RefusalKind::UnknownCommand => {
-                ConnectError::Refused(Refusal::of_no_sentinel(&address()))
+            Failure::Refused(refusal) if refusal.kind() == RefusalKind::UnknownCommand => {
+                Failure::Refused(Refusal::of_no_sentinel(&address()))
             }
             error => error,
         })?;
         let found = redis::from_redis_value::<Option<Address>>(reply);
-        let ignorant = || ConnectError::Refused(Refusal::of_ignorant(&address(), &self.name));
+        let ignorant = || Failure::Refused(Refusal::of_ignorant(&address(), &self.name));
         let master = found.map_err(|error| failed(&error.into()))?.ok_or_else(ignorant)?;
         // In a failover it calls the new master so before it counts from there.
         let told = match session.send(cmd("SENTINEL").arg("MASTER").arg(&self.name)) {
             // Before 2.8 it tells less.
-            Err(ConnectError::Refused(_)) => return Ok(View { asked, master, since: None, epoch: None }),
+            Err(Failure::Refused(_)) => return Ok(View { asked, master, since: None, epoch: None }),
             told => redis::from_redis_value::<HashMap<String, String>>(told?),
         };
         let told = told.map_err(|error| failed(&error.into()))?;
@@ -175,20 +175,22 @@ impl Sentinels {
     }
 
     /// Describes why the server is no master, or cannot be reached, and has another Sentinel asked next.
-    pub(super) fn was_wrong(&self, master: &Master, error: ConnectError) -> ConnectError {
+    pub(super) fn was_wrong(&self, master: &Master, failure: Failure) -> Failure {
         self.first.store(master.asked + 1, Ordering::Relaxed);
-        // One that refuses is a master.
-        if !matches!(error, ConnectError::Refused(_)) {
+        let refusal = if let Failure::Refused(refusal) = &failure { Some(refusal) } else { None };
+        let is_replica = refusal.is_some_and(Refusal::is_of_replica);
+        // One that refuses is a master, but for a Sentinel.
+        if refusal.is_none_or(|refusal| is_replica || refusal.kind() == RefusalKind::Sentinel) {
             self.state.lock().wrong = Some((master.asked, master.address.clone()));
         }
-        match error {
-            // A failover is under way, which passes.
-            ConnectError::Replica { address, .. } => {
-                let what = " is a replica, although a Sentinel calls it the master, as in a failover";
-                ConnectError::Failed(TransportError::at(&address, io::ErrorKind::NotConnected, what))
-            }
-            error => error,
+        if !is_replica {
+            return failure;
         }
+        // A failover is under way, which passes.
+        let (host, port) = master.address.clone();
+        let what = " is a replica, although a Sentinel calls it the master, as in a failover";
+        let address = ConnectionAddr::Tcp(host, port).to_string();
+        Failure::unreachable(TransportError::at(&address, io::ErrorKind::NotConnected, what))
     }
 
     /// Notes where the master is. Returns true if another server was, before.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
-use crate::net::errors::{ConnectError, Refusal};
+use crate::net::errors::Refusal;
 use crate::values::clock::Uptime;
 use crate::values::key::Cut;
 use crate::values::version::Version;
@@ -50,12 +50,12 @@ impl ServerInfo {
     }
 
     /// Returns why a server that answers INFO refuses all commands of locks: it is a Sentinel, or is loading its data.
-    pub(in crate::net) fn answers_nothing_else(&self, address: &str) -> Option<ConnectError> {
+    pub(in crate::net) fn answers_nothing_else(&self, address: &str) -> Option<Refusal> {
         if self.get("redis_mode") == Some("sentinel") {
-            return Some(ConnectError::Sentinel { address: address.to_owned() });
+            return Some(Refusal::of_sentinel(address));
         }
         let refusal = Refusal::new("LOADING Redis is loading the dataset in memory");
-        (self.get("loading") == Some("1")).then(|| ConnectError::Refused(refusal.of_connecting(address)))
+        (self.get("loading") == Some("1")).then(|| refusal.of_connecting(address))
     }
 
     /// Returns for how long the server grants no locks, since it may have lost some in a restart less than `settles` ago. Fails if

@@ -39,7 +39,7 @@ pub(in crate::net) fn listen(
     mut heard: impl FnMut(Heard<'_>) -> bool,
 ) -> Result<(), Failure> {
     if let Some(version) = opened.version.filter(|version| *version < NEEDS) {
-        return Err(Failure::TooOld(version));
+        return Err(Failure::Refused(Refusal::without_channels(version)));
     }
     let listened = match opened.transport {
         Transport::Socket(mut socket) => on_socket(&mut socket, channel, answered_within, &mut heard),

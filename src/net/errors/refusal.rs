@@ -158,6 +158,16 @@ impl Refusal {
         Self::found(RefusalKind::TooOld, text)
     }
 
+    /// The server is too old for channels.
+    pub(in crate::net) fn without_channels(version: Version) -> Self {
+        Self::found(RefusalKind::TooOld, format!("the server is Redis {version}, and notifications need 2.0"))
+    }
+
+    /// Returns true if a new connection has led to a replica.
+    pub(in crate::net) fn is_of_replica(&self) -> bool {
+        self.kind == RefusalKind::ReadOnly && !self.is_said
+    }
+
     /// Notes that the server at this address refused the connection.
     pub(in crate::net) fn of_connecting(self, address: &str) -> Self {
         Self { address: Some(address.to_owned()), ..self }
@@ -235,7 +245,13 @@ impl Refusal {
 
     /// Returns true if the server refused this command, and not the client or all commands.
     pub(crate) fn is_about_the_command(&self) -> bool {
-        matches!(self.kind, RefusalKind::NotPermitted | RefusalKind::UnknownCommand | RefusalKind::Other)
+        matches!(
+            self.kind,
+            RefusalKind::NotPermitted
+                | RefusalKind::UnknownCommand
+                | RefusalKind::TooOld
+                | RefusalKind::Other
+        )
     }
 
     /// Returns true if the server closes the connection after this refusal.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use super::OneServer;
-use crate::net::errors::{Failure, NoConnection};
+use crate::net::errors::Failure;
 use crate::net::limits::Limits;
 use crate::net::threads::on_threads;
 use crate::net::{Sent, Trip};
@@ -19,7 +19,7 @@ struct Parts {
     all: Vec<Sent>,
     left: Vec<Part>,
     /// Set once the server has taken long not to answer: nothing more is sent.
-    stuck: Option<NoConnection>,
+    stuck: Option<Failure>,
 }
 
 /// Trips that are sent together.
@@ -74,8 +74,8 @@ impl OneServer {
         let stuck = before.stuck.clone();
         drop(before);
         let sent = match (stuck, batch.as_slice()) {
-            (Some(cause), batch) => {
-                let failure = Failure::NoConnection { cause, waited: began.since(limits.waits_since) };
+            (Some(failure), batch) => {
+                let failure = failure.after(began.since(limits.waits_since));
                 batch.iter().map(|trip| Sent::failed(trip, failure.clone())).collect()
             }
             (None, [one]) if is_new => vec![self.send_one(one, limits)],
@@ -83,7 +83,7 @@ impl OneServer {
         };
         let mut after = parts();
         if after.stuck.is_none() && clock::uptime().since(began) >= self.opener.command_timeout / 2 {
-            after.stuck = sent.iter().find_map(Sent::unanswered);
+            after.stuck = sent.iter().find_map(Sent::unreachable);
         }
         for (at, sent) in places.iter().zip(sent) {
             after.all[*at].replace(sent);

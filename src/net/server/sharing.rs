@@ -43,14 +43,8 @@ impl OneServer {
         let finished = match self.wait_for_lane(&slot, batching, limits) {
             Ok(Told::Lead(lane)) => self.lead(lane, &slot, batching, finished, limits),
             Ok(Told::Done) => finished,
-            Err(Failure::NoConnection { cause, .. }) => {
-                // It includes the wait for another thread.
-                return Err(Failure::NoConnection {
-                    cause,
-                    waited: clock::uptime().since(limits.decided_at.uptime),
-                });
-            }
-            Err(failure) => return Err(failure),
+            // Its time includes the wait for another thread.
+            Err(failure) => return Err(failure.after(clock::uptime().since(limits.decided_at.uptime))),
         };
         let mut job = slot.job();
         let sent = job.end(trip);

@@ -11,7 +11,7 @@ use redis::cmd;
 use super::leading::{Carrier, Lane, Slot, WaitingJob};
 use super::{OneServer, pause};
 use crate::net::connections::{Connection, Dialing};
-use crate::net::errors::{ConnectError, Failure, TransportError};
+use crate::net::errors::{Failure, Refusal, TooOld, TransportError};
 use crate::net::lanes::{Batching, Entered, Lanes, Terms, Told};
 use crate::net::limits::Limits;
 use crate::net::trip::TripState;
@@ -52,13 +52,13 @@ impl OneServer {
             // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
             let limit = limits.answered_by.since(now.uptime).min(self.opener.command_timeout);
             let Err(error) = connection.ask(&cmd("PING"), limit) else {
-                return Err(Failure::TooOld(version));
+                return Err(Failure::Refused(Refusal::too_old(limits.needs, TooOld::Reported(version))));
             };
             connection.invalidate();
             limits.decided_at = clock::now();
             if limits.decided_at.uptime >= limits.answered_by {
                 let waited = limits.decided_at.uptime.since(began);
-                return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
+                return Err(Failure::unreachable(error).after(waited));
             }
         }
     }
@@ -138,7 +138,7 @@ impl OneServer {
         };
         if let Err(error) = thread::Builder::new().name("setnx-lock-connect".into()).spawn(open) {
             let text = format!("no thread could be started to connect: {error}");
-            let error = ConnectError::Failed(TransportError::new(error.kind(), &text));
+            let error = Failure::unreachable(TransportError::new(error.kind(), &text));
             failed(&self.lanes, &self.dialing, error);
         }
     }
@@ -154,7 +154,7 @@ fn opened(lanes: &Lanes<TripState, Carrier>, dialing: &Dialing, connection: Conn
     }
 }
 
-fn failed(lanes: &Lanes<TripState, Carrier>, dialing: &Dialing, error: ConnectError) {
+fn failed(lanes: &Lanes<TripState, Carrier>, dialing: &Dialing, error: Failure) {
     dialing.failed(clock::uptime(), error);
     lanes.opened(None);
     lanes.wake_queued();

@@ -4,7 +4,7 @@ use super::*;
 use std::error::Error as _;
 use std::io;
 
-use crate::net::{ConnectError, NoConnection, TooOld};
+use crate::net::{Failure, TooOld};
 use crate::values::options::Protocol;
 use crate::values::value::LockState;
 
@@ -17,11 +17,10 @@ fn chain(error: &dyn std::error::Error) -> Vec<String> {
 fn a_cause_is_the_source_and_stands_in_no_other_text() {
     let reset = TransportError::at("10.0.0.1:6379", io::ErrorKind::ConnectionReset, " closed the connection");
     let key = || Key::from("k");
-    let connect = NoConnection::Connect(ConnectError::Failed(reset.clone()));
     let errors = [
         Error::InDoubt { key: key(), command: "SETNX", advice: "wait", cause: reset.clone() },
-        Error::no_reply(key(), "GET", reset.clone()),
-        Error::no_connection(key(), connect, Duration::ZERO),
+        Error::of_failure(key(), "GET", Failure::Lost(reset.clone())),
+        Error::of_failure(key(), "GET", Failure::unreachable(reset)),
     ];
     for error in errors {
         let chain = chain(&error);
@@ -53,7 +52,7 @@ fn no_text_grows_with_what_it_shows() {
         Error::Contended { key: key.clone(), timeout: Some(timeout), details: Box::new(details) },
         Error::refused(key.clone(), refusal.clone()),
         Error::refused(key.clone(), Refusal::too_old(Protocol::Ttl, TooOld::Refuses(&refusal))),
-        Error::no_reply(key, "GET", lost),
+        Error::of_failure(key, "GET", Failure::Lost(lost)),
     ];
     let answers =
         (0..7).map(|n| (format!("10.0.0.{n}:6379"), Some(Error::refused(Key::from("k"), refusal.clone()))));
@@ -87,7 +86,7 @@ fn the_answers_of_a_quorum_s_servers_classify_its_error() {
     };
     let gone = || {
         let reset = TransportError::new(io::ErrorKind::ConnectionReset, "reset");
-        Some(Error::no_reply(key(), "GET", reset))
+        Some(Error::of_failure(key(), "GET", Failure::Lost(reset)))
     };
     let refused = || Some(Error::refused(key(), Refusal::new("NOAUTH Authentication required.")));
     let doubt = || {
@@ -125,8 +124,7 @@ fn errors_are_classified() {
     let refused = |text| Error::refused(key(), Refusal::new(text));
     assert!(refused("LOADING Redis is loading the dataset in memory").is_transient());
     assert!(!refused("WRONGTYPE Operation against a key").is_transient());
-    let replica = NoConnection::Connect(ConnectError::Replica { address: "a:1".into(), of: None });
-    assert!(Error::no_connection(key(), replica, Duration::ZERO).is_transient());
+    assert!(Error::refused(key(), Refusal::of_replica("a:1", None)).is_transient());
     let cause = TransportError::new(io::ErrorKind::TimedOut, "no answer");
     let unknown = Error::InDoubt { key: key(), command: "DEL", advice: "", cause };
     assert!(unknown.may_hold_lock() && unknown.is_transient() && !unknown.is_contention());
@@ -148,6 +146,134 @@ fn seconds_are_written_as_they_were_given() {
 #[test]
 fn a_release_that_failed_says_what_that_means_for_the_lock() {
     let reset = TransportError::at("a:1", io::ErrorKind::ConnectionReset, " closed the connection");
-    let error = Error::no_reply(Key::from("k"), "WATCH", reset).not_released("it frees itself");
+    let error =
+        Error::of_failure(Key::from("k"), "WATCH", Failure::Lost(reset)).not_released("it frees itself");
     assert_eq!(error.to_string(), "lock k: WATCH failed at a:1; it frees itself");
+}
+
+/// Asserts what the error of each failure of a command says, with its cause.
+fn assert_says(table: impl IntoIterator<Item = (Failure, &'static str, &'static str)>) {
+    for (failure, command, text) in table {
+        let error = Error::of_failure(Key::from("k"), command, failure.after(Duration::from_secs(2)));
+        assert_eq!(chain(&error).join(" | "), format!("lock k: {text}"));
+    }
+}
+
+#[test]
+fn what_a_failure_says() {
+    let at = |kind, what| TransportError::at("a:1", kind, what);
+    let refused = at(io::ErrorKind::ConnectionRefused, ": refused");
+    let closed = at(io::ErrorKind::ConnectionReset, " closed the connection");
+    let nodes = TransportError::new(io::ErrorKind::NotConnected, "none of the nodes answers");
+    assert_says([
+        (
+            Failure::all_in_use(None),
+            "GET",
+            "no free connection of the pool within 2s; make the pool larger, or hold its connections for less long | all connections of the \
+             pool were in use",
+        ),
+        (
+            Failure::all_in_use(Some("a:1")),
+            "GET",
+            "no reply from a:1 within 2s; check the server and the network | a:1 has not answered earlier commands",
+        ),
+        (
+            Failure::connecting("a:1"),
+            "GET",
+            "no connection to a:1 within 2s; check that the server is up and that the address is right | a:1 has not answered the attempt to \
+             connect yet",
+        ),
+        (
+            Failure::unreachable(refused),
+            "GET",
+            "no connection to a:1 within 2s; check that the server is up and that the address is right | a:1: refused",
+        ),
+        (
+            Failure::unreachable(nodes),
+            "GET",
+            "no connection to the server within 2s; check that the server is up and that the address is right | none of the nodes answers",
+        ),
+        (
+            Failure::Panicked("no provider".into()),
+            "GET",
+            "connecting panicked: no provider; with the feature tls-rustls a program must choose its cryptography: let it depend on rustls \
+             with the feature ring or aws_lc_rs",
+        ),
+        (
+            Failure::Lost(closed),
+            "GET",
+            "GET failed at a:1; check the server and the network, then try again | a:1 closed the connection",
+        ),
+        (
+            Failure::TooLate,
+            "GET",
+            "no free connection of the pool; make the pool larger, or hold its connections for less long | all connections of the pool were \
+             in use",
+        ),
+    ]);
+}
+
+#[test]
+fn what_a_refusal_says() {
+    use crate::values::options::Protocol::{Ttl, Watched};
+    let said = Refusal::new;
+    let reported = |version: &str| TooOld::Reported(version.parse().unwrap());
+    let no_watch = said("ERR unknown command 'WATCH'");
+    let table = [
+        (
+            Refusal::of_replica("a:1", None),
+            "GET",
+            "a:1 is a replica, and a lock there protects nothing; lock on its master",
+        ),
+        (
+            Refusal::of_replica("a:1", Some("b:2")),
+            "GET",
+            "a:1 is a replica of b:2, and a lock there protects nothing; lock on its master",
+        ),
+        (
+            Refusal::of_sentinel("a:1"),
+            "GET",
+            "a:1 is a Sentinel, which has no keys; lock on the master, whose address it returns for SENTINEL GET-MASTER-ADDR-BY-NAME",
+        ),
+        (
+            Refusal::too_old(Watched, reported("2.0.4")),
+            "WATCH",
+            "the server is Redis 2.0.4, too old for the protocol Watched, which needs Redis 2.2.0; use the protocol Auto or Classic",
+        ),
+        (
+            Refusal::too_old(Ttl, reported("2.4.18")),
+            "SET",
+            "the server is Redis 2.4.18, too old for the protocol Ttl, which needs Redis 2.6.12; use the protocol Auto",
+        ),
+        (
+            Refusal::too_old(Watched, TooOld::HangsUp),
+            "WATCH",
+            "connections are closed on WATCH, as a proxy does (it is tried again after a minute), so the server lacks the commands of the \
+             protocol Watched, which needs Redis 2.2.0; use the protocol Auto or Classic",
+        ),
+        (
+            Refusal::too_old(Ttl, TooOld::Refuses(&no_watch)),
+            "WATCH",
+            "the server refused with \"ERR unknown command 'WATCH'\", so it lacks the commands of the protocol Ttl, which needs Redis 2.6.12; \
+             use the protocol Auto",
+        ),
+        (
+            said("ERR syntax error"),
+            "SET",
+            "the server refused with \"ERR syntax error\", so it lacks the commands of the protocol Ttl, which needs Redis 2.6.12; use the \
+             protocol Auto",
+        ),
+        (
+            no_watch.clone(),
+            "WATCH",
+            "the server refused with \"ERR unknown command 'WATCH'\", so it lacks the commands of the protocol Watched, which needs Redis \
+             2.2.0; use the protocol Auto or Classic",
+        ),
+        (
+            said("NOAUTH Authentication required."),
+            "GET",
+            "the server refused: NOAUTH Authentication required: the server wants a password; put it into the address, redis://:password@host",
+        ),
+    ];
+    assert_says(table.map(|(refusal, command, text)| (Failure::Refused(refusal), command, text)));
 }

@@ -78,7 +78,6 @@ impl Notifications {
             }
             match failure {
                 Failure::Refused(refusal) if !refusal.is_transient() => return self.end(Some(REFUSED)),
-                Failure::TooOld(_) => return self.end(Some(REFUSED)),
                 _ => {}
             }
             thread::sleep(pause);

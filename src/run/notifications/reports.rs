@@ -12,7 +12,6 @@ pub(super) fn concerns_all_keys(failure: &Failure) -> bool {
 
 pub(super) fn describe(failure: &Failure) -> String {
     match failure {
-        Failure::NoConnection { cause, .. } => cause.to_string(),
         Failure::Refused(refusal) => {
             let text = refusal.text().trim_end_matches('.');
             match refusal.kind() {
@@ -28,9 +27,6 @@ pub(super) fn describe(failure: &Failure) -> String {
                 _ => refusal.to_string(),
             }
         }
-        Failure::Lost(error) => error.to_string(),
-        Failure::TooOld(version) => format!("the server is Redis {version}, and notifications need 2.0"),
-        Failure::NoTransactions(_) => unreachable!("no notification needs a transaction"),
-        Failure::TooLate => "there was no time left".to_owned(),
+        failure => failure.to_string(),
     }
 }

@@ -3,51 +3,29 @@
 use std::time::Duration;
 
 use super::Session;
-use crate::net::{ConnectError, NoConnection, Refusal, RefusalKind, TooOld, TransportError};
+use crate::net::{Failure, Refusal, RefusalKind};
 use crate::report::error::Error;
 use crate::rules::GiveUp;
 use crate::rules::owned::LOOKS;
-use crate::values::options::Protocol;
-use crate::values::version::Version;
-
-pub(super) enum LastFailure {
-    TooOld { version: Version, protocol: Protocol },
-    NoTransactions { refusal: Option<Refusal>, protocol: Protocol },
-    Refused { command: &'static str, refusal: Refusal },
-    NoConnection { cause: NoConnection, waited: Duration },
-    Lost { command: &'static str, error: TransportError },
-}
 
 impl Session<'_> {
-    /// Returns true if a command has failed, so that the next may not take long.
+    /// Returns true if a command has had no connection or no reply, so that the next may not take long.
     pub(in crate::run) fn has_failed(&self) -> bool {
-        matches!(
-            self.last_failure.as_deref(),
-            Some(LastFailure::Lost { .. } | LastFailure::NoConnection { .. })
-        )
+        self.failure().and_then(Failure::of_the_next).is_some()
     }
 
     /// Returns how the server was found unreachable by the last command, if it was.
-    pub(in crate::run) fn unreachable(&self) -> Option<NoConnection> {
-        match self.last_failure.as_deref().filter(|_| self.unanswered_last) {
-            Some(LastFailure::Lost { error, .. }) => {
-                Some(NoConnection::Connect(ConnectError::Failed(error.clone())))
-            }
-            Some(LastFailure::NoConnection { cause, .. }) => Some(cause.clone()),
-            _ => None,
-        }
+    pub(in crate::run) fn unreachable(&self) -> Option<Failure> {
+        self.failure().filter(|_| self.unanswered_last)?.of_the_next()
     }
 
     /// Returns how the server has refused the last command, if it has.
     pub(in crate::run) fn refusal(&self) -> Option<Refusal> {
-        match self.last_failure.as_deref()? {
-            LastFailure::Refused { refusal, .. } => Some(refusal.clone()),
-            LastFailure::NoConnection {
-                cause: NoConnection::Connect(ConnectError::Replica { address, of }),
-                ..
-            } => Some(Refusal::of_replica(address, of.as_deref())),
-            _ => None,
-        }
+        if let Failure::Refused(refusal) = self.failure()? { Some(refusal.clone()) } else { None }
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        self.failed.as_deref().map(|(_, failure)| failure)
     }
 
     /// Returns true if a release that gave up for this reason may be tried again: not after a refusal that stays, nor after a command without
@@ -65,24 +43,18 @@ impl Session<'_> {
     }
 
     /// Notes that nothing is sent, since another call has found the server unreachable.
-    pub(in crate::run) fn fail(&mut self, cause: NoConnection) {
-        self.last_failure = Some(Box::new(LastFailure::NoConnection { cause, waited: Duration::ZERO }));
+    pub(in crate::run) fn fail(&mut self, failure: Failure) {
+        self.failed = Some(Box::new(("", failure.after(Duration::ZERO))));
     }
 
     /// Returns true if the last command was not sent because all connections were in use.
     pub(in crate::run) fn found_all_in_use(&self) -> bool {
-        matches!(
-            self.last_failure.as_deref(),
-            Some(LastFailure::NoConnection {
-                cause: NoConnection::PoolExhausted | NoConnection::Unanswering { .. },
-                ..
-            })
-        )
+        self.failure().is_some_and(Failure::found_all_in_use)
     }
 
     /// Forgets how long a connection was waited for by the last command of a call that has waited much longer: it had little time left.
     pub(in crate::run) fn has_waited(&mut self, total: Duration) {
-        if let Some(LastFailure::NoConnection { waited, .. }) = self.last_failure.as_deref_mut()
+        if let Some((_, Failure::Unreachable { waited, .. })) = self.failed.as_deref_mut()
             && *waited < total / 2
         {
             *waited = Duration::ZERO;
@@ -115,20 +87,7 @@ impl Session<'_> {
         if reason == GiveUp::Rewritten {
             return Error::refused(key, Refusal::of_rewritten(LOOKS));
         }
-        let too_old =
-            |protocol, known_by| Error::refused(self.key.clone(), Refusal::too_old(protocol, known_by));
-        match self.last_failure.take().map(|failure| *failure) {
-            Some(LastFailure::TooOld { version, protocol }) => too_old(protocol, TooOld::Reported(version)),
-            Some(LastFailure::NoTransactions { refusal, protocol }) => {
-                too_old(protocol, refusal.as_ref().map_or(TooOld::HangsUp, TooOld::Refuses))
-            }
-            Some(LastFailure::Refused { command, refusal }) => match refusal.protocol_too_new(command) {
-                Some(protocol) => too_old(protocol, TooOld::Refuses(&refusal)),
-                None => Error::refused(key, refusal),
-            },
-            Some(LastFailure::Lost { command, error }) => Error::no_reply(key, command, error),
-            Some(LastFailure::NoConnection { cause, waited }) => Error::no_connection(key, cause, waited),
-            None => Error::no_connection(key, NoConnection::PoolExhausted, Duration::ZERO),
-        }
+        let (command, failure) = self.failed.take().map_or(("", Failure::TooLate), |failed| *failed);
+        Error::of_failure(key, command, failure)
     }
 }

@@ -49,7 +49,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn is_too_late(&self, limits: &Limits<'_>) -> bool {
-        self.last_failure.is_some() && clock::uptime() >= limits.answered_by
+        self.failed.is_some() && clock::uptime() >= limits.answered_by
     }
 
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto

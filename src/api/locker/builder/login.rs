@@ -5,7 +5,7 @@ use std::io;
 
 use super::{Connections, LockerBuilder};
 use crate::api::locker::url::Servers;
-use crate::net::{ConnectError, logging_in};
+use crate::net::{Failure, logging_in};
 #[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
 use crate::report::error::Error;
 use crate::values::credentials::{CredentialSource, Credentials};
@@ -113,7 +113,7 @@ impl LockerBuilder {
             return nodes.iter().map(client).collect();
         }
         self.opener().find_server().map(|client| vec![client]).map_err(|error| {
-            let kind = if matches!(error, ConnectError::Refused(_)) {
+            let kind = if matches!(error, Failure::Refused(_)) {
                 io::ErrorKind::PermissionDenied
             } else {
                 io::ErrorKind::NotConnected
