@@ -243,8 +243,8 @@ impl Locker {
         LockerBuilder::on_several(Servers::Cluster(nodes))
     }
 
-    /// Returns a builder for a locker whose connections your own pool lends, each for one round trip: other code may
-    /// use it as well.
+    /// Returns a builder for a locker on your own pool, which lends a connection for each command. Other code can use
+    /// the pool as well.
     ///
     /// The manager can be [`redis::Client`], a sentinel client, or another manager of [`redis::Connection`]s. For
     /// `redis::Client`, enable the feature `r2d2` of the redis crate, in the version that this crate re-exports.
@@ -258,6 +258,7 @@ impl Locker {
     /// - A connection keeps the read and write timeouts of the lock's last command. Other code that needs longer
     ///   ones must set its own.
     /// - A broken connection is closed.
+    /// - Threads share round trips, so they use few of its connections.
     ///
     /// ```
     /// use setnx_lock::{Error, Locker, r2d2, redis};

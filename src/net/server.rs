@@ -97,7 +97,7 @@ impl OneServer {
             return self.send_alone(trips, limits, false);
         }
         let waited = limits.decided_at.uptime.since(limits.waits_since);
-        let late = self.opener.all_in_use().after(waited);
+        let late = self.dialing.all_in_use(&self.opener).after(waited);
         trips.iter().map(|trip| Sent::failed(trip, late.clone())).collect()
     }
 

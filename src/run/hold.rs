@@ -324,8 +324,7 @@ impl WaitingThread<'_> {
     fn sleep(&mut self, time: Duration) {
         let mut count = self.changes.count.lock();
         if *count == self.seen {
-            let waited = self.changes.changed.wait_timeout(count, time);
-            count = waited;
+            count = self.changes.changed.wait_timeout(count, time);
         }
         self.seen = *count;
     }

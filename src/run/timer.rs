@@ -278,8 +278,6 @@ impl<T: Send + 'static> Schedule<T> {
     }
 }
 
-impl<T> Schedule<T> {}
-
 impl<T> DueWork<T> {
     fn insert(&mut self, id: u64, node: NodeId, due: Uptime, item: DueItem<T>) {
         self.at.insert(id, (node, due));

@@ -9,7 +9,7 @@ pub(crate) use park::park_until;
 pub(crate) use std::sync::{MutexGuard, atomic};
 pub(crate) use std::thread::{Thread, current};
 
-/// A mutex that is locked also after a panic: what it guards is never left half changed.
+/// A mutex that can be locked even after a panic: what it guards is never left half changed.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
@@ -36,7 +36,7 @@ impl<T> Mutex<T> {
     }
 }
 
-/// What threads wait for that have locked such a mutex.
+/// A condition variable for [`Mutex`].
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(sync::Condvar);
 

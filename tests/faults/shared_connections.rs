@@ -68,7 +68,7 @@ fn keys_are_overwritten(connections: Connections) -> Outcome {
     Ok(())
 }
 
-/// Each thread locks a key of its own again and again, half of them by Watched, or on a pool all, where a DEL of Classic may arrive late, while `disturb` is called.
+/// Each thread locks a key of its own again and again, while `disturb` is called.
 fn run(
     connections: Connections,
     command_timeout: Duration,
@@ -89,6 +89,7 @@ fn run(
         });
         let threads: Vec<_> = (0..THREADS)
             .map(|n| {
+                // On a pool a DEL of Classic may arrive late.
                 let is_classic = n % 2 == 0 && matches!(connections, Connections::Own);
                 let protocol = if is_classic { Protocol::Classic } else { Protocol::Watched };
                 let lock = Lock::new(&locker, format!("own:{n}"), expiring().protocol(protocol)).unwrap();

@@ -188,8 +188,8 @@ fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
     let lock = Lock::new(&locker, "busy", expiring().wait_forever())?;
     let taken = pool.get()?;
     let waiting = thread::spawn(move || lock.lock().map(drop));
-    // Longer than a command may take.
-    thread::sleep(millis(1500));
+    // Longer than a command may take, and than a connection is waited for at a time.
+    thread::sleep(millis(2700));
     drop(taken);
     waiting.join().unwrap()?;
     Ok(())

@@ -70,7 +70,7 @@ impl fmt::Debug for LockerBuilder {
     /// Leaves the login out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockerBuilder")
-            .field("address", &self.opener().address())
+            .field("address", &self.login().map(|client| client.get_connection_info().addr().to_string()))
             .field("command_timeout", &self.command_timeout)
             .field("retry_for", &self.retry_for)
             .finish_non_exhaustive()

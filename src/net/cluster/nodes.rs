@@ -137,8 +137,7 @@ impl Nodes {
             if left.is_zero() || limits.stop.0() {
                 return Err(Failure::connecting(&self.opener.address()).after(waited));
             }
-            let woken = self.answered.wait_timeout(asked, left.min(LOOK));
-            asked = woken;
+            asked = self.answered.wait_timeout(asked, left.min(LOOK));
         }
         Ok(())
     }

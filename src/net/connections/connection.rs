@@ -1,4 +1,4 @@
-//! A connection of the library's own: opens itself when it is needed, carries commands, and is never used again after the first error
+//! A connection, of the library's own or lent: opens itself when it is needed, carries commands, and is never used again after the first error
 //! that is not a refusal.
 
 use std::io;
@@ -15,6 +15,7 @@ use super::socket::in_steps;
 use super::transport::{Longest, Transport};
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::values::clock::{self, Uptime};
+use crate::values::contained::contained;
 
 /// A connection made by an [`Opener`]. After the first I/O or protocol error each further command fails (I8).
 pub(crate) struct Connection {
@@ -31,7 +32,7 @@ struct Open {
     server: Known,
     /// Why no lock is granted before that time.
     settling: Option<Refusal>,
-    /// When it was last returned to its pool, or opened.
+    /// When it was last used, or opened.
     last_used: Uptime,
     /// How many connections had been found closed when this one was opened.
     opened_at: u64,
@@ -106,7 +107,7 @@ impl Connection {
         limit: Duration,
     ) -> Result<(), TransportError> {
         let open = self.open.as_mut().filter(|_| !self.broken);
-        let Some(open) = open else { return Err(unusable().into()) };
+        let Some(open) = open else { return Err(unusable()) };
         self.broken = true;
         let sent = open.transport.send(packed, now, now.after(limit));
         sent.map_err(|error| self.failed(limit, &error))
@@ -130,7 +131,7 @@ impl Connection {
         replies: &mut Vec<Value>,
     ) -> Result<(), TransportError> {
         let limit = self.opener.command_timeout;
-        let Some(open) = &mut self.open else { return Err(unusable().into()) };
+        let Some(open) = &mut self.open else { return Err(unusable()) };
         let missing = count.saturating_sub(replies.len());
         let received = collect(missing, replies, || open.transport.receive(deadline, Longest::VALUE, spins));
         match received {
@@ -183,7 +184,7 @@ impl Connection {
         match replies.pop() {
             Some(Value::ServerError(error)) => Ok(Err(error.into())),
             Some(reply) => Ok(Ok(reply)),
-            None => Err(ended.unwrap_or_else(|| unusable().into())),
+            None => Err(ended.unwrap_or_else(unusable)),
         }
     }
 
@@ -196,8 +197,9 @@ impl Connection {
     }
 }
 
-fn unusable() -> RedisError {
-    io::Error::new(io::ErrorKind::NotConnected, "this connection saw an error and is not used again").into()
+fn unusable() -> TransportError {
+    let what = "this connection saw an error and is not used again";
+    TransportError::new(io::ErrorKind::NotConnected, what)
 }
 
 /// Receives `count` replies. A server that refuses the first command and hangs up, because it has no room for a client, has read
@@ -222,12 +224,40 @@ fn collect(
 }
 
 impl Drop for Connection {
-    /// After a panic, too, its pool finds a broken connection that is lent closed.
+    /// One that is lent goes back, closed if it is broken. That may run the program's code.
     fn drop(&mut self) {
-        if self.broken
-            && let Some(open) = self.open.take()
-        {
-            open.transport.close();
+        if !self.opener.lends() {
+            return;
         }
+        let (open, broken) = (self.open.take(), self.broken);
+        contained(|| match open {
+            Some(open) if broken => open.transport.close(),
+            open => drop(open),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::net::connections::fake::{FakeConnection, late};
+
+    #[test]
+    fn one_that_is_lent_goes_back_closed_after_an_error_or_a_panic() {
+        let sends = |script: fn() -> (Vec<Value>, Option<RedisError>)| {
+            let fake = FakeConnection::answering(move |_| script());
+            let mut connection = fake.open();
+            let exchange = || connection.exchange(b"GET k", 1, Duration::from_secs(1), &mut Vec::new());
+            let _ = catch_unwind(AssertUnwindSafe(exchange));
+            drop(connection);
+            fake.is_closed.load(Ordering::Relaxed)
+        };
+        assert!(!sends(|| (vec![Value::Nil], None)));
+        assert!(sends(|| (Vec::new(), Some(late()))));
+        // Without the panic hook, whose backtrace takes long.
+        assert!(sends(|| resume_unwind(Box::new("on purpose"))));
     }
 }

@@ -65,6 +65,13 @@ impl Dialing {
     pub(in crate::net) fn failed(&self, now: Uptime, error: Failure) {
         let mut state = self.state.lock();
         state.in_progress -= 1;
+        if error.found_all_in_use() {
+            // It says nothing about the server: what was known of it counts on.
+            if let Some((when, _)) = &mut state.failure {
+                *when = now;
+            }
+            return;
+        }
         state.next_attempt = state.next_attempt.max(now.after(pause(&error)));
         state.failure = Some((now, error));
     }
@@ -86,6 +93,13 @@ impl Dialing {
         (over || when.after(valid) >= began).then(|| error.clone())
     }
 
+    /// Returns why no connection is free while there are some: a pool lends none, or the server has not answered what they carry.
+    pub(in crate::net) fn all_in_use(&self, opener: &Opener) -> Failure {
+        let is_lending = opener.lends() && self.is_in_progress();
+        let address = (!is_lending).then(|| opener.address());
+        Failure::all_in_use(address.as_deref())
+    }
+
     /// Returns why a thread waits for a connection no longer, if so.
     pub(in crate::net) fn given_up(&self, limits: &Limits<'_>, opener: &Opener) -> Option<Failure> {
         let now = clock::uptime();
@@ -93,13 +107,13 @@ impl Dialing {
         let waited = now.since(limits.waits_since);
         // While there are connections, a failure to open one more says nothing about the server.
         if opener.is_connected() {
-            return over.then(|| opener.all_in_use().after(waited));
+            return over.then(|| self.all_in_use(opener).after(waited));
         }
         match self.failure_since(limits.waits_since, over) {
             Some(error) if over || now >= limits.waits_until(&error) => Some(error.after(waited)),
             None if over => {
                 let address = opener.address();
-                Some(if self.is_in_progress() {
+                Some(if self.is_in_progress() || opener.lends() {
                     Failure::connecting(&address).after(waited)
                 } else {
                     Failure::all_in_use(Some(&address)).after(waited)

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub(crate) struct FakeConnection {
     left: VecDeque<RedisResult<Value>>,
     /// What was sent in each trip.
     pub(in crate::net) sent: Arc<Mutex<Vec<String>>>,
+    /// True once it was closed before it went back.
+    pub(in crate::net) is_closed: Arc<AtomicBool>,
 }
 
 impl FakeConnection {
@@ -34,7 +37,12 @@ impl FakeConnection {
     pub(in crate::net) fn answering_to(
         script: impl Fn(&str, usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync + 'static,
     ) -> Self {
-        Self { script: Arc::new(script), left: VecDeque::new(), sent: Arc::default() }
+        Self {
+            script: Arc::new(script),
+            left: VecDeque::new(),
+            sent: Arc::default(),
+            is_closed: Arc::default(),
+        }
     }
 
     /// Returns the opener of such connections.
@@ -68,7 +76,7 @@ impl Lender for FakeConnection {
         Some(Transport::Fake(self.clone()))
     }
 
-    fn lend_within(&self, _: Duration) -> Result<Transport, String> {
+    fn lend_within(&self, _: Duration, _: Duration) -> Result<Transport, Option<String>> {
         Ok(Transport::Fake(self.clone()))
     }
 

@@ -1,5 +1,4 @@
-//! A pool of the user's own, which other code may use as well: it lends its connections, each for the time of a trip. Whose turn it is there is
-//! left to r2d2.
+//! A user's own pool, which other code may use as well: it lends its connections, each for one command. Whose turn it is there is left to r2d2.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
@@ -15,7 +14,7 @@ pub(super) type CrateConnection = Box<dyn DerefMut<Target = redis::Connection> +
 
 /// How long r2d2 is waited for at a time: it opens a connection in place of one that broke only when it is asked.
 const TURN: Duration = Duration::from_millis(50);
-/// The same while it has none: each time that it is asked then, it opens one more.
+/// The same while it has none, at most: each time that it is asked then, it opens one more.
 const OPENING_TURN: Duration = Duration::from_secs(1);
 
 /// Lends the connections of a pool, whatever its manager.
@@ -23,8 +22,8 @@ pub(crate) trait Lender: Send + Sync {
     /// Returns a connection that is free.
     fn lend_at_once(&self) -> Option<Transport>;
 
-    /// Returns a connection, or waits for one for so long. Fails in r2d2's words.
-    fn lend_within(&self, limit: Duration) -> Result<Transport, String>;
+    /// Waits at most `limit` for a connection, and while there are none at most `turn` for word of why. Fails in r2d2's words, if it has any.
+    fn lend_within(&self, limit: Duration, turn: Duration) -> Result<Transport, Option<String>>;
 
     /// Returns how many connections it has open.
     fn open(&self) -> u32;
@@ -35,20 +34,26 @@ pub(crate) trait Lender: Send + Sync {
 
 impl<M: r2d2::ManageConnection<Connection = redis::Connection>> Lender for r2d2::Pool<M> {
     fn lend_at_once(&self) -> Option<Transport> {
-        self.try_get().map(|lent| Transport::lent(Box::new(lent)))
+        // `try_get` would not call the pool's event handler.
+        let is_free = self.state().idle_connections > 0;
+        let lent = is_free.then(|| self.get_timeout(Duration::ZERO).ok()).flatten();
+        lent.map(|lent| Transport::lent(Box::new(lent)))
     }
 
-    fn lend_within(&self, limit: Duration) -> Result<Transport, String> {
+    fn lend_within(&self, limit: Duration, turn: Duration) -> Result<Transport, Option<String>> {
         let until = clock::uptime().after(limit);
         loop {
-            let turn = if self.open() > 0 { TURN } else { OPENING_TURN };
+            let turn = if self.open() > 0 { TURN } else { OPENING_TURN.min(turn) };
             match self.get_timeout(until.since(clock::uptime()).min(turn)) {
                 Ok(lent) => return Ok(Transport::lent(Box::new(lent))),
                 Err(error) => {
                     let words = error.to_string();
                     // It reports a cause once, after its own words and a colon.
-                    if words.contains(": ") || clock::uptime() >= until {
-                        return Err(words);
+                    if words.contains(": ") {
+                        return Err(Some(words));
+                    }
+                    if clock::uptime() >= until {
+                        return Err(None);
                     }
                 }
             }
@@ -73,11 +78,11 @@ pub(super) fn close(mut lent: CrateConnection) {
         // The old one is closed by being dropped; its replacement reports itself closed.
         Ok(closed) => **lent = closed,
         Err(error) => {
+            mem::forget(lent);
             log::warn!(
                 target: "setnx_lock",
                 "a broken connection could not be closed, and its pool has one less from now on: {error}"
             );
-            mem::forget(lent);
         }
     }
 }

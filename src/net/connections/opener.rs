@@ -106,7 +106,15 @@ impl Opener {
             }
             Target::Pool(pool) => self.borrow(&**pool).map(|lent| (lent, false)),
         }))
-        .unwrap_or_else(|panic| Err(panicked(panic.as_ref())))
+        .unwrap_or_else(|panic| {
+            Err(match panicked(panic.as_ref()) {
+                Failure::Panicked(words) if self.lends() => {
+                    let text = format!("the pool panicked: {words}");
+                    Failure::unreachable(TransportError::new(io::ErrorKind::Other, &text))
+                }
+                panicked => panicked,
+            })
+        })
         .map(|(opened, is_other)| {
             if is_other {
                 // The others lead to a server that is no master any more.
@@ -141,9 +149,11 @@ impl Opener {
     }
 
     fn borrow(&self, pool: &dyn Lender) -> Result<Opened, Failure> {
-        let lent = pool.lend_within(self.connect_timeout);
-        lent.map(|lent| self.borrowed(lent))
-            .map_err(|words| Failure::unreachable(TransportError::new(io::ErrorKind::NotConnected, &words)))
+        let lent = pool.lend_within(self.connect_timeout, self.command_timeout / 2);
+        lent.map(|lent| self.borrowed(lent)).map_err(|words| match words {
+            Some(words) => Failure::unreachable(TransportError::new(io::ErrorKind::NotConnected, &words)),
+            None => Failure::all_in_use(None),
+        })
     }
 
     /// Borrows a connection that is free, if a pool lends them.
@@ -236,12 +246,6 @@ impl Opener {
             Target::Pool(pool) => pool.open() > 0,
             _ => self.health.open() > 0,
         }
-    }
-
-    /// Returns why no connection is free while there are some.
-    pub(in crate::net) fn all_in_use(&self) -> Failure {
-        let address = (!self.lends()).then(|| self.address());
-        Failure::all_in_use(address.as_deref())
     }
 
     /// Host and port of the server.

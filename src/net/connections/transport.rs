@@ -1,4 +1,4 @@
-//! What carries bytes to the server and replies back: a socket, or for TLS the redis crate's connection.
+//! What carries bytes to the server and replies back: a socket, or the redis crate's connection, for TLS or lent by a pool.
 
 use std::io;
 use std::sync::Arc;
@@ -19,8 +19,6 @@ pub(crate) enum Transport {
     Socket(Socket),
     Crate {
         connection: CrateConnection,
-        /// True if it goes back to a pool of the user's.
-        is_lent: bool,
         /// How long a read or a write blocks at most.
         timeout: Option<Duration>,
     },
@@ -39,18 +37,21 @@ impl Transport {
         let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
         let client = Client::open(info.clone().set_redis_settings(silent).set_tcp_settings(tcp))?;
         let connection = Box::new(Box::new(client.get_connection_with_timeout(limit)?));
-        Ok(Self::Crate { connection, is_lent: false, timeout: None })
+        Ok(Self::Crate { connection, timeout: None })
     }
 
     /// A connection of the user's pool.
     pub(super) fn lent(connection: CrateConnection) -> Self {
-        Self::Crate { connection, is_lent: true, timeout: None }
+        Self::Crate { connection, timeout: None }
     }
 
-    /// Drops it while replies may be missing, or a transaction may be open.
+    /// Closes one that is lent before it goes back, as replies may be missing, or a transaction be open.
     pub(super) fn close(self) {
-        if let Self::Crate { connection, is_lent: true, .. } = self {
-            lender::close(connection);
+        match self {
+            Self::Socket(_) => {}
+            Self::Crate { connection, .. } => lender::close(connection),
+            #[cfg(test)]
+            Self::Fake(fake) => fake.is_closed.store(true, std::sync::atomic::Ordering::Relaxed),
         }
     }
 

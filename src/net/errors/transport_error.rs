@@ -1,7 +1,5 @@
 //! An I/O error, or bytes that are no reply, as a command's caller gets it. The redis crate's error type ends here.
 
-use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -42,9 +40,7 @@ impl TransportError {
     /// Describes an error of a connection to `address`, on which an answer may take `limit`. The system's own words are
     /// "Resource temporarily unavailable" when time is up, and name no address.
     pub(in crate::net) fn on(address: &str, limit: Duration, error: &RedisError) -> Self {
-        if let Some(described) = described(error) {
-            Self::at(address, described.kind, &format!(": {described}"))
-        } else if error.is_timeout() {
+        if error.is_timeout() {
             Self::at(address, io::ErrorKind::TimedOut, &format!(" gave no reply within {limit:?}"))
         } else if error.is_connection_refusal() {
             Self::at(address, io::ErrorKind::ConnectionRefused, &format!(": {error}"))
@@ -85,61 +81,5 @@ impl fmt::Debug for TransportError {
             .field("kind", &self.kind)
             .field("text", &format_args!("\"{}\"", self.text))
             .finish_non_exhaustive()
-    }
-}
-
-impl From<RedisError> for TransportError {
-    /// Takes out the error that [`From<TransportError>`] has put in, or describes one of another connection.
-    fn from(error: RedisError) -> Self {
-        if let Some(described) = described(&error) {
-            return described.clone();
-        }
-        if !error.is_io_error() {
-            return Self::unreadable("the server", &error);
-        }
-        let kind = if error.is_timeout() {
-            io::ErrorKind::TimedOut
-        } else if error.is_connection_refusal() {
-            io::ErrorKind::ConnectionRefused
-        } else if error.is_connection_dropped() {
-            io::ErrorKind::ConnectionReset
-        } else {
-            io::ErrorKind::Other
-        };
-        Self::new(kind, &error.to_string())
-    }
-}
-
-impl From<TransportError> for RedisError {
-    fn from(error: TransportError) -> Self {
-        io::Error::new(error.kind, error).into()
-    }
-}
-
-/// The redis crate keeps an error behind an `Arc`, an `io::Error` keeps its own in a box.
-fn described(error: &RedisError) -> Option<&TransportError> {
-    let kept = error.source()?.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
-    kept.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_described_error_comes_through_the_redis_crate_unchanged() {
-        for kind in [io::ErrorKind::TimedOut, io::ErrorKind::InvalidData, io::ErrorKind::ConnectionReset] {
-            let error = TransportError::new(kind, "127.0.0.1:6379: a reason");
-            assert_eq!(TransportError::from(RedisError::from(error.clone())), error);
-        }
-        let other = RedisError::from(io::Error::new(io::ErrorKind::BrokenPipe, "broken pipe"));
-        assert!(TransportError::from(other).is_disconnect());
-        let parser = redis::parse_redis_value(b"HTTP/1.1 200 OK\r\n").unwrap_err();
-        let error = TransportError::from(parser);
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-        assert!(
-            error.to_string().starts_with("the server does not answer as a Redis server does: "),
-            "{error}"
-        );
     }
 }

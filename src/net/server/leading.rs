@@ -86,7 +86,7 @@ impl<'a> Leading<'a> {
         self.end()
     }
 
-    /// Stops leading a lane over a connection that is in order, but is not kept. Returns an empty list.
+    /// Stops leading a lane whose connection still works, and is given back or closed. Returns an empty list.
     pub(super) fn leave(mut self) -> Vec<Arc<Slot>> {
         if let Some(Lane { connection, batch }) = self.lane.take() {
             drop(connection);

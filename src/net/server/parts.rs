@@ -49,8 +49,8 @@ impl OneServer {
             let left = self.divide(trips, &all, places());
             Parts { all, left, stuck: None }
         };
-        // Transactions of several slots need a connection each.
-        let count = if in_cluster { parts.left.len().min(self.size) } else { 1 };
+        // Transactions of several slots need a connection each. Other users of a pool need some as well.
+        let count = if in_cluster && !self.opener.lends() { parts.left.len().min(self.size) } else { 1 };
         let parts = Mutex::new(parts);
         on_threads(count, || {
             let mut own = *limits;

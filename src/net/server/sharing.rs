@@ -8,7 +8,7 @@ use super::OneServer;
 use super::leading::{Carrier, Lane, Leading, Slot};
 use crate::net::errors::{Failure, TransportError};
 use crate::net::lanes::{Batching, Told};
-use crate::net::limits::Limits;
+use crate::net::limits::{Budget, Limits};
 use crate::net::patience::SMALL;
 use crate::net::trip::TripState;
 use crate::net::{Sent, Trip};
@@ -69,7 +69,12 @@ impl OneServer {
         let mut leading = Leading::of(lanes, slot, lane, finished);
         if let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) {
             lane.batch.push(Arc::clone(slot));
-            lanes.fill(lane, batching);
+            // On a connection that ends with a timeout, this thread waits as long as the others of its batch.
+            let time = self.opener.command_timeout;
+            let has_time = || limits.answered_by.since(clock::uptime()) >= Budget::until_sent(time);
+            if lane.connection.connection.resumes() || has_time() {
+                lanes.fill(lane, batching);
+            }
             self.send(lane);
         }
         let mut answered_by = limits.answered_by;

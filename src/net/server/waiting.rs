@@ -1,5 +1,5 @@
-//! Who waits for a connection and for how long, and how they are opened or borrowed. The thread that needs one waits while another opens it, and
-//! uses another if that is free before.
+//! How threads wait for connections, and how these are opened or borrowed. A thread that needs one waits while another opens it, and takes
+//! another one that becomes free first.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl OneServer {
             }
         }
     }
-    /// Has this thread lead, or waits until it does or its job is done.
+    /// Makes this thread lead, or waits until it does or its job is done.
     pub(super) fn wait_for_lane(
         &self,
         slot: &Arc<Slot>,
@@ -78,8 +78,8 @@ impl OneServer {
                 move |line: &Carrier| !line.connection.is_suspect_at(now) && line.connection.is_connected();
             // One transaction at a time goes over a lane.
             let most = match batching {
-                Batching::Group(_) => self.size,
-                Batching::Any | Batching::Alone => self.patience.lanes(self.size, now),
+                Batching::Group(_) if !self.opener.lends() => self.size,
+                _ => self.patience.lanes(self.size, now),
             };
             Terms { most, usable, may_open }
         };
@@ -115,7 +115,9 @@ impl OneServer {
             if left.is_zero() {
                 return queued;
             }
-            thread::park_timeout(if self.opener.is_connected() { left } else { left.min(LOOK) });
+            // Where others use the connections as well, they wake no thread of this locker.
+            let is_told = self.opener.is_connected() && !self.opener.lends();
+            thread::park_timeout(if is_told { left } else { left.min(LOOK) });
             true
         };
         let told = slot.wait(|| yields.one(), park);
@@ -162,9 +164,9 @@ fn failed(lanes: &Lanes<TripState, Carrier>, dialing: &Dialing, error: Failure) 
 
 /// A connection that a thread has for itself.
 pub(crate) struct Alone {
-    pub(super) lanes: Arc<Lanes<TripState, Carrier>>,
+    lanes: Arc<Lanes<TripState, Carrier>>,
     /// Until it is dropped.
-    pub(super) lane: Option<Lane>,
+    lane: Option<Lane>,
 }
 
 const HERE: &str = "it is here until it is dropped";
@@ -193,6 +195,10 @@ impl Drop for Alone {
     fn drop(&mut self) {
         let Some(mut lane) = self.lane.take() else { return };
         lane.connection.connection.used(clock::uptime());
+        if thread::panicking() {
+            // A transaction may be open.
+            lane.connection.connection.invalidate();
+        }
         let is_kept = |connection: &Connection| {
             connection.is_connected() && !connection.is_lent() && !connection.is_outdated()
         };
