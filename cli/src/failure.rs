@@ -1,6 +1,5 @@
 //! Why a command of the tool failed: one line for people, and an exit code.
 
-use std::error::Error as _;
 use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
@@ -147,7 +146,7 @@ impl From<Error> for Failure {
                 format!("lock {key}: {}", refused_words(refusal))
             }
             Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::TooOld => {
-                with_sources(&error).replace("use the protocol Auto or Classic", "use --protocol auto").replace(
+                error.chain().to_string().replace("use the protocol Auto or Classic", "use --protocol auto").replace(
                     "use the protocol Auto",
                     "use --protocol auto",
                 )
@@ -157,7 +156,7 @@ impl From<Error> for Failure {
             }
             // It may have a password in it.
             Error::Invalid { key: None, .. } => "invalid Redis URL in --url or REDIS_URL; expected redis://[user@]host[:port][/database], unix:///path, redis+sentinel://[user@]host[:port],…/master or redis+cluster://[user@]host[:port],…; percent-encode special characters in a user or password, such as @ as %40".into(),
-            error => with_sources(error),
+            error => error.chain().to_string(),
         });
         let code = match &error {
             Error::Contended { .. } => Code::Of(Condition::Contended),
@@ -240,15 +239,4 @@ impl From<io::Error> for Failure {
             _ => Self::system("cannot write the output", error),
         }
     }
-}
-
-/// The error and its causes, on one line.
-pub(crate) fn with_sources(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

@@ -5,6 +5,7 @@ mod text;
 mod unanswered;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::time::Duration;
 
 use crate::net::{Refusal, TransportError};
@@ -12,12 +13,12 @@ use crate::rules::ownership::LossReason;
 use crate::rules::quorum;
 use crate::values::key::{Cut, Key};
 pub use contention::Contention;
-use text::{Answers, Cancellation, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
+use text::{Answers, Cancellation, Chain, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
 
 /// Why a call on a lock failed.
 ///
-/// The text says what happened to which key and what to do; the [`source`](std::error::Error::source), if any, says why. Print both, for
-/// example with anyhow's `{:#}`. No text is longer than 1 kB: long keys and values are cut.
+/// The text says what happened to which key and what to do; the [`source`](std::error::Error::source), if any, says why. [`chain`](Self::chain)
+/// shows both. No text is longer than 1 kB: long keys and values are cut.
 ///
 /// Calls for which contention is an expected outcome, such as [`Lock::try_lock`](crate::Lock::try_lock), return `None` instead of an error.
 /// [`is_contention`](Self::is_contention), [`is_lost`](Self::is_lost), [`may_hold_lock`](Self::may_hold_lock) and
@@ -222,6 +223,26 @@ impl Error {
         let Error::NoMajority { agreed, lost: false, answers, .. } = self else { return false };
         let such = answers.iter().filter(|(_, answer)| is_such(answer.as_ref())).count();
         agreed + such >= quorum::majority(agreed + answers.len())
+    }
+
+    /// Shows the error with its causes in a line, for a log or a terminal, as anyhow's `{:#}` does.
+    ///
+    /// ```
+    /// use setnx_lock::{Lock, LockOptions, Locker};
+    /// use std::time::Duration;
+    ///
+    /// let locker = Locker::builder("redis://127.0.0.1:1/")?.retry_for(Duration::ZERO).build()?;
+    /// let lock = Lock::new(&locker, "report", LockOptions::expiring_after(Duration::from_secs(60)))?;
+    /// if let Err(error) = lock.with(|_held| println!("building the report")) {
+    ///     eprintln!("{}", error.chain());
+    ///     // lock report: no connection to 127.0.0.1:1 …; check that the server is up …: 127.0.0.1:1: Connection refused
+    ///     # assert!(error.chain().to_string().contains("refused"));
+    /// }
+    /// # Ok::<(), setnx_lock::Error>(())
+    /// ```
+    #[must_use]
+    pub fn chain(&self) -> impl fmt::Display + '_ {
+        Chain(self)
     }
 
     /// Returns true if a lock that was held was lost: another client may have worked under it at the same time.

@@ -1,6 +1,5 @@
 //! Events: what happens to locks, reported to the log and to the observer.
 
-use std::error::Error as _;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -256,7 +255,7 @@ pub(super) fn log_event(event: &Event<'_>, more: &LeftOut) {
             log_at!(debug, key, "acquired after {waited:.1?}, attempts: {attempts}");
         }
         Event::AcquireFinished { outcome: Err(error), .. } => {
-            log::debug!(target: TARGET, "not acquired: {}", Chain(error));
+            log::debug!(target: TARGET, "not acquired: {}", error.chain());
         }
         Event::TakenOver { key, from } => log_at!(info, key, "taken over, it was {from}"),
         Event::NeverExpires { key, state } => {
@@ -265,7 +264,7 @@ pub(super) fn log_event(event: &Event<'_>, more: &LeftOut) {
         Event::RefusedForNow { key, refusal } => log_at!(warn, key, "waiting: {refusal}{more}"),
         Event::Extended { key, certified } => log_at!(debug, key, "extended, certified: {certified}"),
         Event::ExtendFailed { error, .. } => {
-            log::warn!(target: TARGET, "not extended: {}{more}", Chain(error));
+            log::warn!(target: TARGET, "not extended: {}{more}", error.chain());
         }
         Event::Lost { key, reason, held } => {
             log_at!(warn, key, "lost: {reason}; another holder may work at the same time (held {held:.1?})");
@@ -283,27 +282,12 @@ pub(super) fn log_event(event: &Event<'_>, more: &LeftOut) {
             log_at!(info, key, "released {after:.1?} after the release had failed");
         }
         Event::ReleaseFailed { error, .. } => {
-            log::warn!(target: TARGET, "not released: {}{more}", Chain(error));
+            log::warn!(target: TARGET, "not released: {}{more}", error.chain());
         }
         Event::Problem { key: Some(key), kind: ProblemKind::ValueOverwritten, details } => {
             log_at!(debug, key, "{details}");
         }
         Event::Problem { key: Some(key), details, .. } => log_at!(warn, key, "{details}{more}"),
         Event::Problem { key: None, details, .. } => log::warn!(target: TARGET, "{details}"),
-    }
-}
-
-/// An error and its sources, on one line.
-pub(crate) struct Chain<'a>(pub(crate) &'a Error);
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut source = self.0.source();
-        while let Some(error) = source {
-            write!(f, ": {error}")?;
-            source = error.source();
-        }
-        Ok(())
     }
 }

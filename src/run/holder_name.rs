@@ -7,7 +7,7 @@ use super::Engine;
 use super::session::Session;
 use crate::net::Trip;
 use crate::report::error::Error;
-use crate::report::event::{Chain, ProblemKind};
+use crate::report::event::ProblemKind;
 use crate::rules::holder_name::{HolderName, named};
 use crate::rules::{Command, GiveUp, Reply, Request};
 use crate::run::hold::Hold;
@@ -64,7 +64,7 @@ impl Engine {
     }
 
     fn report_unnamed(&self, hold: &Hold, error: &Error) {
-        let details = format_args!("the holder's name is not written: {}", Chain(error));
+        let details = format_args!("the holder's name is not written: {}", error.chain());
         self.observer.problem(Some(&hold.key), ProblemKind::HolderNameNotWritten, &details);
     }
 

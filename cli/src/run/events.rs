@@ -4,7 +4,6 @@ use serde::Serialize;
 use setnx_lock::{Error, Event, LockGuard};
 
 use super::event::Status;
-use crate::failure::with_sources;
 use crate::keys::date;
 
 /// What has happened. Each has the fields that it needs.
@@ -53,7 +52,7 @@ pub(super) enum RunEvent {
 impl RunEvent {
     /// Returns the event of the library's; `None` if it is reported otherwise.
     pub(super) fn of(event: &Event<'_>) -> Option<Self> {
-        let failed = |error: &Error| with_sources(error);
+        let failed = |error: &Error| error.chain().to_string();
         Some(match event {
             Event::AcquireFinished { waited, attempts, outcome: Ok(()), .. } => {
                 Self::Acquired { waited_seconds: waited.as_secs_f64(), attempts: *attempts }

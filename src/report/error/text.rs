@@ -1,5 +1,6 @@
 //! How the parts of errors read.
 
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
@@ -23,6 +24,16 @@ impl fmt::Display for Of<'_> {
             Some(key) => write!(f, "lock {}: ", shown(key)),
             None => Ok(()),
         }
+    }
+}
+
+/// An error with its causes, in a line.
+pub(super) struct Chain<'a>(pub(super) &'a dyn Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        self.0.source().map_or(Ok(()), |cause| write!(f, ": {}", Chain(cause)))
     }
 }
 
