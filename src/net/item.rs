@@ -16,7 +16,7 @@ use crate::values::key::Key;
 use crate::values::options::Protocol;
 
 /// A command as it goes over the wire, which may be several of the server's. The default is none.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Item {
     pub(super) packed: Packed,
     name: &'static str,
@@ -29,7 +29,7 @@ pub(super) struct Item {
     pub(super) replies: Vec<Value>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 enum ItemState {
     #[default]
     Unsent,
@@ -149,7 +149,7 @@ pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Known, now: N
 }
 
 /// In what state a trip leaves the connection.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct AfterTrip {
     /// It must not be used again (I8).
     pub(super) out_of_order: bool,

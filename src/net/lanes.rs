@@ -68,7 +68,7 @@ struct Queued<J, C> {
 }
 
 /// With which others a job may be in a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Batching {
     /// Any others.
     Any,

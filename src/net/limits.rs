@@ -32,7 +32,7 @@ pub(crate) struct Limits<'a> {
 }
 
 /// How long a call may take, from which the limits of its commands follow.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Budget {
     /// When the call ends, except for its last command; `None` waits for ever.
     pub(crate) deadline: Option<Uptime>,

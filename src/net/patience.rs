@@ -21,7 +21,7 @@ const QUICK: u64 = 300;
 /// How many jobs a small trip has at most.
 pub(super) const SMALL: usize = 8;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Patience {
     /// In microseconds of uptime.
     crowded_until: AtomicU64,
@@ -120,7 +120,7 @@ const CROWD: Duration = Duration::from_millis(1);
 const LEFT_OUT: u32 = 63;
 
 /// Whether looking for replies pays. What was in vain is left out the next time, then three times, and so on; what paid is done again.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Looks {
     never: bool,
     left_out: AtomicU32,

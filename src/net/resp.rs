@@ -6,7 +6,7 @@ use redis::Value;
 const DEPTH: u8 = 4;
 
 /// Commands as they go over the wire.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Packed {
     pub(super) bytes: Vec<u8>,
     /// Of each command's reply.

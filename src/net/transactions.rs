@@ -21,7 +21,7 @@ use crate::values::options::Protocol;
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 /// What is known of a server.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Transactions {
     work: AtomicBool,
     /// Until when they are not tried, in microseconds of uptime.

@@ -32,7 +32,7 @@ use crate::values::key::Key;
 use crate::values::options::Protocol;
 
 /// What one key has sent. Its lists are used again.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct TripState {
     own: Item,
     behind: Item,
@@ -112,7 +112,7 @@ impl TripState {
 }
 
 /// What is on the wire of a connection.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Wire {
     pub(super) packed: Packed,
     pub(super) replies: Vec<Value>,

@@ -12,7 +12,7 @@ const EVERY: Duration = Duration::from_secs(60);
 const MOST: usize = 1024;
 
 /// The warnings that were written last.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Repeats(Mutex<HashMap<(Key, &'static str), Written>>);
 
 #[derive(Debug)]

@@ -36,7 +36,6 @@ use unresolved::Unresolved;
 pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 
 /// One attempt to acquire one lock: what is wanted, and what is known so far.
-#[derive(Debug)]
 pub(crate) struct Attempt {
     pub(crate) pace: Pace,
     unresolved: Unresolved,
@@ -59,7 +58,6 @@ pub(crate) struct Held {
 }
 
 /// How a round ends: what is done without a pause. In the code below `?` ends the round, even if the lock is held.
-#[derive(Debug)]
 pub(super) enum Round {
     Held(Held),
     Pause(Duration),

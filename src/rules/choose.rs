@@ -23,7 +23,6 @@ const TRIES: u32 = 3;
 type Values = Vec<Option<Vec<u8>>>;
 
 /// One attempt to acquire one of several locks: what is wanted, and what is known so far.
-#[derive(Debug)]
 pub(crate) struct Choice {
     pub(crate) pace: Pace,
     slots: Arc<[Key]>,

@@ -44,7 +44,7 @@ pub(crate) struct Next {
 }
 
 /// What is known of a held lock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Progress {
     /// True if the lease is to be extended, or the program wants to learn of a loss.
     pub(crate) is_kept: bool,

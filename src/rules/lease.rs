@@ -57,7 +57,7 @@ struct Written {
 }
 
 /// Whose bytes they are, for the holder of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wrote {
     /// This holder's, and the last that were written before another client could have the lock.
     Proven,

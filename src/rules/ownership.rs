@@ -33,7 +33,7 @@ impl fmt::Display for LossReason {
 }
 
 /// What a key shows of a lock to the client that has acquired it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Ownership {
     /// Our own bytes, which name this holder and no other (I2): no other client has had the lock until they were read.
     Ours,

@@ -63,7 +63,7 @@ pub(crate) enum Entry {
 }
 
 /// What a thread that leaves owes to other processes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owed {
     Nothing,
     /// To remove the entry.

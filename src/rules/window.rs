@@ -20,7 +20,7 @@ const LOOKS: Duration = Duration::from_millis(3);
 pub(super) const ASKS: Duration = Duration::from_millis(2);
 
 /// What the threads of a process have done with a key since one of them has had a lease or waited for one without a pause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Activity {
     since: Uptime,
     /// When the last two holds ended, the last one first.

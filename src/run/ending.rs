@@ -20,7 +20,7 @@ use crate::values::clock::{self, Now};
 use crate::wait::HolderTicket;
 
 /// How a holder ends its hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaving {
     Release,
     /// The key expires by itself.
@@ -28,7 +28,7 @@ pub(crate) enum Leaving {
 }
 
 /// How a hold has ended without a loss.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Ended {
     /// How long the lock was held.
     pub(crate) held: Duration,

@@ -14,7 +14,7 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 const LONGEST: usize = 18;
 
 /// When a gem's value was last read, in microseconds of uptime; 0 is never.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Gems(AtomicU64);
 
 impl Gems {

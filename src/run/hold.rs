@@ -15,7 +15,7 @@ use crate::values::clock::{self, Now, Uptime};
 use crate::values::contained::{Contained, contained};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
-use crate::values::sync::{Condvar, Mutex, MutexGuard};
+use crate::values::sync::{Condvar, Mutex, MutexGuard, wait_timeout};
 
 /// How often a thread that waits for a loss looks at the wall clock, which may be set.
 const CLOCK_CHECKED_EVERY: Duration = Duration::from_secs(1);
@@ -43,7 +43,6 @@ pub(crate) struct Hold {
 }
 
 /// What the commands of a hold need.
-#[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) lease: Lease,
     pub(crate) token: Option<u64>,
@@ -75,7 +74,7 @@ enum KeeperState {
     Reported,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 enum Phase {
     Held,
     Lost(LossReason),
@@ -287,7 +286,7 @@ pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
 }
 
 /// Wakes the threads that wait for a loss when something has changed of any lock of the locker.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Changes {
     /// How many there have been while threads waited.
     count: Mutex<u64>,
@@ -324,7 +323,7 @@ impl WaitingThread<'_> {
     fn sleep(&mut self, time: Duration) {
         let mut count = self.changes.count.lock();
         if *count == self.seen {
-            count = self.changes.changed.wait_timeout(count, time);
+            count = wait_timeout(&self.changes.changed, count, time);
         }
         self.seen = *count;
     }

@@ -14,7 +14,6 @@ use crate::values::options::{LockOptions, Protocol};
 use crate::wait::Observation;
 
 /// A lock that may be held.
-#[derive(Debug)]
 pub(crate) struct MaybeHeld {
     key: Key,
     options: LockOptions,

@@ -74,7 +74,7 @@ struct Waited {
 }
 
 /// Who was notified of a release.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Passed {
     /// The process that has waited longest, and is another.
     ToOther,

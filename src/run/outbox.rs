@@ -8,14 +8,13 @@ use crate::report::sink::EventSink;
 use crate::rules::acquire::Note;
 use crate::values::key::Key;
 
-#[derive(Debug)]
 pub(super) enum LateReport {
     ReplyLost(Key, &'static str, TransportError),
     /// What the rules of a holder have noted.
     Note(Key, Note),
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Outbox(RefCell<Vec<LateReport>>);
 
 impl Outbox {

@@ -13,7 +13,7 @@ use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 
 /// The locks of which one is wanted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Permits<'a> {
     /// The name of all.
     pub(crate) name: &'a Key,

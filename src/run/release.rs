@@ -27,7 +27,6 @@ use crate::wait::{Ending, Hint, HolderTicket, WaitMode};
 const SLICE: Duration = Duration::from_millis(10);
 
 /// A held lock, to be released.
-#[derive(Debug)]
 pub(super) struct HeldLock<'a> {
     pub(super) key: &'a Key,
     pub(super) options: &'a LockOptions,
@@ -51,7 +50,7 @@ impl<'a> HeldLock<'a> {
 }
 
 /// What is done when all locks that end together have ended, so that each next thread has its lock first.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Later<'a> {
     pub(super) outbox: Outbox,
     /// Locks that were handed over, and that no thread waits for any more.

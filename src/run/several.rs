@@ -24,7 +24,7 @@ use asked::Asked;
 use early::{Early, InOrder};
 
 /// The locks that are wanted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Several<'a> {
     /// At least one, in the order of their bytes, and no two are equal.
     pub(crate) keys: &'a Arc<[Key]>,

@@ -15,7 +15,7 @@ use std::{io, process};
 use crate::net::NodeId;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::contained::contained;
-use crate::values::sync::{Condvar, Mutex};
+use crate::values::sync::{Condvar, Mutex, wait_timeout};
 
 /// How long the thread waits for more before it ends.
 const LINGER: Duration = Duration::from_secs(5);
@@ -202,7 +202,7 @@ impl<T> Timer<T> {
             if left.is_zero() {
                 return;
             }
-            state = self.schedule.done.wait_timeout(state, left);
+            state = wait_timeout(&self.schedule.done, state, left);
         }
     }
 }
@@ -272,7 +272,7 @@ impl<T: Send + 'static> Schedule<T> {
             }
             state.sleeps_until = Some(until);
             let time = until.since(now);
-            state = self.changed.wait_timeout(state, time);
+            state = wait_timeout(&self.changed, state, time);
             state.sleeps_until = None;
         }
     }

@@ -29,7 +29,6 @@ pub(crate) struct Unfinished {
     what: What,
 }
 
-#[derive(Debug)]
 enum What {
     /// Threads of this process wait for the holder meanwhile.
     Release(Box<FailedRelease>, HolderTicket<Delivery>),
@@ -37,7 +36,6 @@ enum What {
 }
 
 /// A release that has failed.
-#[derive(Debug)]
 struct FailedRelease {
     key: Key,
     options: LockOptions,
@@ -47,7 +45,7 @@ struct FailedRelease {
 }
 
 /// What is known of earlier attempts to release a lock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Earlier {
     /// When the first failed.
     since: Uptime,

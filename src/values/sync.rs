@@ -6,7 +6,7 @@ use std::sync::{self, PoisonError, TryLockError};
 use std::time::Duration;
 
 pub(crate) use park::park_until;
-pub(crate) use std::sync::{MutexGuard, atomic};
+pub(crate) use std::sync::{Condvar, MutexGuard, atomic};
 pub(crate) use std::thread::{Thread, current};
 
 /// A mutex that can be locked even after a panic: what it guards is never left half changed.
@@ -36,20 +36,11 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A condition variable for [`Mutex`].
-#[derive(Debug, Default)]
-pub(crate) struct Condvar(sync::Condvar);
-
-impl Condvar {
-    pub(crate) fn wait_timeout<'a, T>(&self, guard: MutexGuard<'a, T>, time: Duration) -> MutexGuard<'a, T> {
-        self.0.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    pub(crate) fn notify_one(&self) {
-        self.0.notify_one();
-    }
-
-    pub(crate) fn notify_all(&self) {
-        self.0.notify_all();
-    }
+/// Waits until another thread that has locked such a mutex notifies, or for this time.
+pub(crate) fn wait_timeout<'a, T>(
+    changed: &Condvar,
+    guard: MutexGuard<'a, T>,
+    time: Duration,
+) -> MutexGuard<'a, T> {
+    changed.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
 }

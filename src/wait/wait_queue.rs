@@ -43,10 +43,8 @@ pub(crate) use holder::{Ending, HolderTicket};
 pub(crate) use ticket::Ticket;
 
 /// The wait queues of a locker. `A` is a lease that a holder delivers.
-#[derive(Debug)]
 pub(crate) struct WaitQueue<A>(Mutex<All<A>>);
 
-#[derive(Debug)]
 struct All<A> {
     keys: BTreeMap<Key, KeyQueue<A>>,
     /// No thread waits any more.
@@ -54,7 +52,6 @@ struct All<A> {
     next_id: u64,
 }
 
-#[derive(Debug)]
 struct KeyQueue<A> {
     /// How many threads of this process have the lock: more than one if a holder outlived its lease.
     holders: usize,
@@ -69,7 +66,6 @@ struct KeyQueue<A> {
     shared: Option<Key>,
 }
 
-#[derive(Debug)]
 struct Waiter<A> {
     id: u64,
     thread: Thread,
@@ -81,7 +77,7 @@ struct Waiter<A> {
 }
 
 /// What a head is told of its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hint {
     /// Something happened to it: look.
     Changed,
@@ -90,7 +86,6 @@ pub(crate) enum Hint {
 }
 
 /// How waiting for one's turn ended.
-#[derive(Debug)]
 pub(crate) enum Turn<A> {
     /// The thread is a head, and talks to the server. With what was last seen, unless that is no longer true, and the hint that it got.
     Head(Option<Observation>, Option<Hint>),
@@ -101,7 +96,6 @@ pub(crate) enum Turn<A> {
 }
 
 /// How the sleep of a head ended.
-#[derive(Debug)]
 pub(crate) enum Woken<A> {
     Hint(Hint),
     /// A holder has delivered a lease.

@@ -56,14 +56,8 @@ pub struct LockerBuilder {
 enum Connections {
     Own(Box<redis::Client>),
     Several(Servers),
-    Shared(UserPool),
-}
-
-/// The user's own pool, of any manager.
-#[derive(Clone)]
-struct UserPool {
-    lender: Arc<dyn Lender>,
-    tests_on_check_out: bool,
+    /// The user's own pool, of any manager.
+    Lent(Arc<dyn Lender>),
 }
 
 impl fmt::Debug for LockerBuilder {
@@ -90,8 +84,7 @@ impl LockerBuilder {
     where
         M: r2d2::ManageConnection<Connection = redis::Connection>,
     {
-        let tests_on_check_out = pool.test_on_check_out();
-        Self::over(Connections::Shared(UserPool { lender: Arc::new(pool), tests_on_check_out }))
+        Self::over(Connections::Lent(Arc::new(pool)))
     }
 
     fn over(connections: Connections) -> Self {
@@ -239,7 +232,7 @@ impl LockerBuilder {
         }
         let opener = self.opener();
         let size = match &self.connections {
-            Connections::Shared(pool) => pool.lender.size(),
+            Connections::Lent(pool) => pool.size(),
             _ => self.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
         };
         let locker = match self.connections {
@@ -267,7 +260,7 @@ impl LockerBuilder {
             _ => None,
         };
         let mut opener = match (&self.connections, self.login()) {
-            (Connections::Shared(pool), _) => Opener::borrowing(Arc::clone(&pool.lender)),
+            (Connections::Lent(pool), _) => Opener::borrowing(Arc::clone(pool)),
             (_, Some(client)) => Opener::new(client.clone(), sentinels),
             (_, None) => unreachable!("there is a client unless a pool logs in"),
         };

@@ -14,7 +14,7 @@ use crate::net::errors::{Failure, TransportError};
 use crate::net::limits::Limits;
 use crate::net::server::OneServer;
 use crate::values::clock::{self, Uptime};
-use crate::values::sync::{Condvar, Mutex};
+use crate::values::sync::{Condvar, Mutex, wait_timeout};
 
 /// How long an unreachable node is tried before the cluster is asked which node has the slot now.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
@@ -137,7 +137,7 @@ impl Nodes {
             if left.is_zero() || limits.stop.0() {
                 return Err(Failure::connecting(&self.opener.address()).after(waited));
             }
-            asked = self.answered.wait_timeout(asked, left.min(LOOK));
+            asked = wait_timeout(&self.answered, asked, left.min(LOOK));
         }
         Ok(())
     }

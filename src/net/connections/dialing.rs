@@ -14,12 +14,12 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PANIC_PAUSE: Duration = Duration::from_secs(5);
 
 /// Shared by the threads that use a pool.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(in crate::net) struct Dialing {
     state: Mutex<DialState>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct DialState {
     /// No attempt begins before, since a server without room has closed a connection.
     left_alone_until: Uptime,

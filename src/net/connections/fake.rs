@@ -87,6 +87,10 @@ impl Lender for FakeConnection {
     fn size(&self) -> u32 {
         1
     }
+
+    fn tests_on_check_out(&self) -> bool {
+        false
+    }
 }
 
 /// A connection that was closed.

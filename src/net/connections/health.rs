@@ -7,7 +7,7 @@ use crate::values::sync::Mutex;
 use crate::values::version::Version;
 
 /// Shared by an opener, its connections and their pool.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Health {
     open: AtomicUsize,
     /// Counts the connections that were found closed, or to lead to a replica. A connection opened before the last of them is
@@ -59,7 +59,6 @@ impl Health {
 }
 
 /// One of the open connections.
-#[derive(Debug)]
 pub(super) struct CountedOpen(Arc<Health>);
 
 impl Drop for CountedOpen {

@@ -10,7 +10,7 @@ use crate::values::key::Cut;
 use crate::values::version::Version;
 
 /// What is known of the server of a connection.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Default)]
 pub(crate) struct Known {
     /// As it was reported, if it was.
     pub(crate) version: Option<Version>,

@@ -34,7 +34,7 @@ pub(crate) struct Socket {
 }
 
 /// How much of what a server sends is kept.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(super) struct Longest {
     /// A reply of which more bytes are kept ends the connection.
     pub(super) reply: usize,

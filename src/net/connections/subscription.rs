@@ -21,7 +21,7 @@ const TICK: Duration = Duration::from_secs(1);
 const TICKS: usize = 5;
 
 /// What a subscription receives.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) enum Heard<'a> {
     /// From now on messages arrive; what was published before is lost.
     Subscribed,

@@ -1,18 +1,25 @@
 //! What carries bytes to the server and replies back: a socket, or the redis crate's connection, for TLS or lent by a pool.
 
-use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, mem};
 
-use redis::{Client, ConnectionInfo, RedisConnectionInfo, RedisResult, Value};
+use redis::{
+    Client, ConnectionAddr, ConnectionInfo, ConnectionLike as _, IntoConnectionInfo as _,
+    RedisConnectionInfo, RedisResult, Value,
+};
 
 #[cfg(test)]
 use super::fake::FakeConnection;
-use super::lender::{self, CrateConnection};
 pub(super) use super::socket::Longest;
 use super::socket::{Socket, in_steps};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
+
+/// A connection of the redis crate, which may be lent.
+type CrateConnection = Box<dyn DerefMut<Target = redis::Connection> + Send>;
 
 /// An open way to the server. After an error it must not be used again (I8).
 pub(crate) enum Transport {
@@ -49,7 +56,7 @@ impl Transport {
     pub(super) fn close(self) {
         match self {
             Self::Socket(_) => {}
-            Self::Crate { connection, .. } => lender::close(connection),
+            Self::Crate { connection, .. } => close(connection),
             #[cfg(test)]
             Self::Fake(fake) => fake.is_closed.store(true, std::sync::atomic::Ordering::Relaxed),
         }
@@ -111,4 +118,46 @@ fn limit(
         *timeout = wanted;
     }
     Ok(())
+}
+
+/// Closes a connection that is lent, so that its pool finds it broken (I8). If that fails, the pool never gets it back.
+pub(super) fn close(mut lent: CrateConnection) {
+    if !lent.is_open() {
+        return;
+    }
+    match closed_connection() {
+        // The old one is closed by being dropped; its replacement reports itself closed.
+        Ok(closed) => **lent = closed,
+        Err(error) => {
+            mem::forget(lent);
+            log::warn!(
+                target: "setnx_lock",
+                "a broken connection could not be closed, and its pool has one less from now on: {error}"
+            );
+        }
+    }
+}
+
+/// Returns a connection that has been closed. The one way to make [`redis::Connection`] report itself closed is to read the
+/// end of its stream, so this one is opened to a listener of our own that hangs up.
+fn closed_connection() -> RedisResult<redis::Connection> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = ConnectionAddr::Tcp(Ipv4Addr::LOCALHOST.to_string(), listener.local_addr()?.port());
+    let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let info = address.into_connection_info()?.set_redis_settings(silent);
+    let mut connection = redis::Client::open(info)?.get_connection_with_timeout(Duration::from_secs(1))?;
+    drop(listener.accept()?);
+    connection.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let _end = connection.recv_response();
+    Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_is_closed_reports_itself_closed() {
+        assert!(!closed_connection().unwrap().is_open());
+    }
 }

@@ -75,9 +75,3 @@ impl Failure {
         matches!(self, Self::Unreachable { all_in_use: true, .. })
     }
 }
-
-impl From<TransportError> for Failure {
-    fn from(error: TransportError) -> Self {
-        Failure::Lost(error)
-    }
-}

@@ -175,19 +175,15 @@ impl Deref for Alone {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        match &self.lane {
-            Some(lane) => &lane.connection.connection,
-            None => unreachable!("{HERE}"),
-        }
+        let Some(lane) = &self.lane else { unreachable!("{HERE}") };
+        &lane.connection.connection
     }
 }
 
 impl DerefMut for Alone {
     fn deref_mut(&mut self) -> &mut Connection {
-        match &mut self.lane {
-            Some(lane) => &mut lane.connection.connection,
-            None => unreachable!("{HERE}"),
-        }
+        let Some(lane) = &mut self.lane else { unreachable!("{HERE}") };
+        &mut lane.connection.connection
     }
 }
 

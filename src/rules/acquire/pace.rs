@@ -22,7 +22,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const IMMEDIATE_RETRIES: u32 = 3;
 
 /// What decides when an attempt looks again, and when it gives up.
-#[derive(Debug)]
 pub(crate) struct Pace {
     pub(crate) options: LockOptions,
     /// True if the user's options say [`Protocol::Auto`].

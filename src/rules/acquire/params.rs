@@ -9,7 +9,7 @@ use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Nonce};
 
 /// The parameters of an attempt to acquire a lock.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct Params {
     /// Their protocol is never [`Protocol::Auto`].
     pub(crate) options: LockOptions,
@@ -24,7 +24,7 @@ pub(crate) struct Params {
 }
 
 /// How an attempt begins, or goes on after a pause.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) enum Cue {
     /// The lock is probably free.
     Ask,

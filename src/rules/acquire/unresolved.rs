@@ -5,7 +5,7 @@ use crate::values::clock::Now;
 use crate::values::value::{LockState, ValueBytes};
 
 /// What the commands without a reply may have written. A value is recognised, since it names this client alone (I2).
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Unresolved {
     /// The leases of a SETNX or an EXEC that may have been carried out, or may still arrive; with what an EXEC took over from. Their value
     /// in the key proves that they were granted.

@@ -20,7 +20,7 @@ pub(super) enum Changed {
 }
 
 /// What the key is expected to hold, and whose that is.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Expected {
     pub(super) bytes: Vec<u8>,
     pub(super) whose: Ownership,

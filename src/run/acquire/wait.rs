@@ -29,7 +29,6 @@ pub(in crate::run) use readers::ComparedReaders;
 pub(crate) use readers::ReaderCount;
 
 /// A lock that was granted, and what it took.
-#[derive(Debug)]
 pub(in crate::run) struct Granted {
     /// Which, of several.
     pub(in crate::run) slot: usize,

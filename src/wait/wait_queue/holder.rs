@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Activity, All, Hint, Key, KeyQueue, Thread, Uptime, WaitMode, WaitQueue, Waiter, unpark};
 
 /// How the head of a queue learns that a holder has released the lock, or has it no longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Hint(Hint),
     /// By this hint, since it is its turn among the processes.
@@ -18,7 +18,6 @@ pub(crate) enum Ending {
 }
 
 /// A lock that a thread of this process holds, as the queue knows it. The waiters are notified when it is dropped.
-#[derive(Debug)]
 pub(crate) struct HolderTicket<A> {
     queue: Arc<WaitQueue<A>>,
     key: Key,

@@ -8,7 +8,6 @@ use super::{
 };
 
 /// A waiting thread's place in the queue of a key. Left when dropped.
-#[derive(Debug)]
 pub(crate) struct Ticket<A> {
     queue: Arc<WaitQueue<A>>,
     key: Key,

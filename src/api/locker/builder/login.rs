@@ -85,7 +85,7 @@ impl LockerBuilder {
             Connections::Several(Servers::Sentinels(sentinels, master)) => {
                 sentinels.iter_mut().chain([&mut **master]).try_for_each(with)?;
             }
-            Connections::Shared(_) => {
+            Connections::Lent(_) => {
                 return Err(Error::invalid_locker(
                     "a pool of your own has its TLS certificates already; set them there",
                 ));
@@ -127,7 +127,7 @@ impl LockerBuilder {
         match &self.connections {
             Connections::Own(client) | Connections::Several(Servers::Sentinels(_, client)) => Some(client),
             Connections::Several(Servers::Cluster(nodes)) => nodes.first(),
-            Connections::Shared(_) => None,
+            Connections::Lent(_) => None,
         }
     }
 }

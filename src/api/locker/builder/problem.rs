@@ -14,7 +14,7 @@ const MAX_NAME: usize = 257;
 impl LockerBuilder {
     /// Returns why no locker can be built, in words for the user.
     pub(super) fn problem(&self) -> Option<&'static str> {
-        let asks = self.checks_server && !matches!(self.connections, Connections::Shared(_));
+        let asks = self.checks_server && !matches!(self.connections, Connections::Lent(_));
         if !asks && !self.settles.is_zero() {
             return Some(
                 "`settle_after_restart` needs the check of the server on each new connection; leave out `skip_server_check`, and give no pool of \
@@ -57,13 +57,13 @@ impl LockerBuilder {
             }
             _ => {}
         }
-        if let Connections::Shared(pool) = &self.connections {
+        if let Connections::Lent(pool) = &self.connections {
             if self.pool_size.is_some() || self.connect_timeout.is_some() || self.credentials.is_some() {
                 return Some(
                     "a pool of your own has its size, its time for connecting and its login already; set them there",
                 );
             }
-            if pool.tests_on_check_out {
+            if pool.tests_on_check_out() {
                 return Some(
                     "the pool tests each connection on check-out, without a time limit, so a call could block forever; build the pool \
                      with `.test_on_check_out(false)`",

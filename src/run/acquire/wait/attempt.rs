@@ -20,7 +20,7 @@ use crate::values::options::Protocol;
 use crate::wait::{Hint, Observation, Ticket, Woken};
 
 /// What the server has answered to a SETNX that was sent before the wait for the lock.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(in crate::run) struct Answer {
     /// The lock that was asked for.
     pub(in crate::run) key: Key,

@@ -21,7 +21,7 @@ const LOOKS: u32 = 3;
 const MAX_REMEMBERED: usize = 10_000;
 
 /// The numbers of readers that callers have compared through a locker, by their keys.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(in crate::run) struct ComparedReaders(Mutex<HashMap<Key, usize>>);
 
 impl ComparedReaders {
