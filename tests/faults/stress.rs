@@ -45,10 +45,16 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Threads with keys of their own, while what they share is disturbed.
 fn no_hold_is_reported_lost(situation: Situation) -> Outcome {
-    for protocol in [Protocol::Watched, Protocol::Auto] {
-        let plan = Plan { threads: 24, holds: 1500, delay: Duration::ZERO, protocol };
+    let each = [(Protocol::Watched, false), (Protocol::Auto, false), (Protocol::Watched, true)];
+    for (protocol, on_pool) in each {
+        let plan = Plan { threads: 24, holds: 1500, delay: Duration::ZERO, protocol, on_pool };
         let tally = situation.run(&plan)?;
-        assert!(tally.is_clean(), "{protocol:?}: {tally}: {:?} {:?}", tally.lost, tally.failed);
+        assert!(
+            tally.is_clean(),
+            "{protocol:?}, pool: {on_pool}: {tally}: {:?} {:?}",
+            tally.lost,
+            tally.failed
+        );
         let refuses = [Situation::Full, Situation::NoReplicas, Situation::TextCounter].contains(&situation);
         assert_eq!(tally.refused > 0, refuses, "{tally}");
     }

@@ -55,7 +55,7 @@ pub(crate) struct Options {
     /// Run on this server, through the same proxy, with keys of its own, which are removed; a URL as `redis://:password@host:6379/3`, without TLS
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// Instead, let threads hold keys of their own while what they share is disturbed, and count the holds that are reported lost: in all situations, or in these, of cluster, one-node-cluster, one-node-cluster-as-server, full-server, no-replicas, takeovers, writer-of-other-keys, text-in-counters, users-pool and kept-locks
+    /// Instead, let threads hold keys of their own while what they share is disturbed, and count the holds that are reported lost: in all situations, or in these, of cluster, one-node-cluster, one-node-cluster-as-server, full-server, no-replicas, takeovers, writer-of-other-keys, text-in-counters, kept-locks, kept-locks-in-cluster and hung-node
     #[arg(long, value_name = "SITUATION", value_delimiter = ',', num_args = 0..)]
     pub(crate) own_keys: Option<Vec<Situation>>,
     /// With --own-keys: how long a command takes to arrive, and its reply
@@ -64,6 +64,9 @@ pub(crate) struct Options {
     /// With --own-keys: the protocol, of classic, watched, ttl and auto
     #[arg(long, value_name = "PROTOCOL", default_value = "watched", value_parser = protocol)]
     protocol: Protocol,
+    /// With --own-keys: on one server, use the connections of an r2d2 pool of 8
+    #[arg(long)]
+    on_pool: bool,
     /// Keep the workers' logs also if all goes well, and say where
     #[arg(long)]
     pub(crate) keep_logs: bool,
@@ -83,7 +86,10 @@ impl Options {
         }
         let (threads, holds) =
             (self.threads as usize, usize::try_from(self.acquisitions).unwrap_or(usize::MAX));
-        Some((Plan { threads, holds, delay: self.delay, protocol: self.protocol }, situations))
+        Some((
+            Plan { threads, holds, delay: self.delay, protocol: self.protocol, on_pool: self.on_pool },
+            situations,
+        ))
     }
 
     /// Returns the contenders, each with the acquisitions it has to make. Without names, those that a server of this version, where it

@@ -30,7 +30,6 @@ pub(crate) enum Situation {
     Takeover,
     Writer,
     TextCounter,
-    Pool,
     Kept,
     KeptInCluster,
     HungNode,
@@ -44,6 +43,8 @@ pub(crate) struct Plan {
     /// How long a command and a reply take to arrive.
     pub(crate) delay: Duration,
     pub(crate) protocol: Protocol,
+    /// True if a pool of the program's lends the connections to one server.
+    pub(crate) on_pool: bool,
 }
 
 /// What came of the holds of threads whose keys nobody else wrote.
@@ -59,6 +60,8 @@ pub(crate) struct Tally {
     pub(crate) least_left: Option<Duration>,
 }
 
+/// How many connections a pool lends.
+const LENT: u32 = 8;
 /// Keys that another client writes all the time.
 const WRITTEN: usize = 8;
 
@@ -99,7 +102,7 @@ impl FromStr for Situation {
 }
 
 impl Situation {
-    pub(crate) const ALL: [(&'static str, Self); 12] = [
+    pub(crate) const ALL: [(&'static str, Self); 11] = [
         ("cluster", Self::Cluster),
         ("one-node-cluster", Self::OneNode),
         ("one-node-cluster-as-server", Self::OneNodeAsServer),
@@ -108,7 +111,6 @@ impl Situation {
         ("takeovers", Self::Takeover),
         ("writer-of-other-keys", Self::Writer),
         ("text-in-counters", Self::TextCounter),
-        ("users-pool", Self::Pool),
         ("kept-locks", Self::Kept),
         ("kept-locks-in-cluster", Self::KeptInCluster),
         ("hung-node", Self::HungNode),
@@ -132,7 +134,7 @@ impl Situation {
                 }
                 let locker = match self {
                     Self::OneNode => Locker::cluster([server.address().to_string()])?,
-                    _ => Locker::open(&server.url())?,
+                    _ => work.open(&server.url())?,
                 };
                 work.hold_and_release(&locker, plan.threads)
             }
@@ -141,7 +143,6 @@ impl Situation {
             Self::Takeover => work.take_over(),
             Self::Writer => work.beside_a_writer(),
             Self::TextCounter => work.counted(),
-            Self::Pool => work.on_a_pool(),
             Self::Kept => work.kept(),
             Self::KeptInCluster => work.kept_in_a_cluster(),
             Self::HungNode => work.kept_beside_a_node_that_hangs(),
@@ -160,6 +161,15 @@ struct Work {
 impl Work {
     fn options(&self) -> LockOptions {
         LockOptions::expiring_after(Duration::from_secs(60)).protocol(self.plan.protocol)
+    }
+
+    /// Returns a locker on this server.
+    fn open(&self, url: &str) -> Result<Locker, Failure> {
+        if !self.plan.on_pool {
+            return Ok(Locker::open(url)?);
+        }
+        let pool = r2d2::Pool::builder().max_size(LENT).test_on_check_out(false);
+        Ok(Locker::with_pool(pool.build(Client::open(url)?)?).build()?)
     }
 
     fn lock(&self, locker: &Locker, key: &str) -> Result<Lock, Error> {
@@ -219,7 +229,7 @@ impl Work {
     fn server(&self) -> Result<(RedisServer, Relay, Locker), Failure> {
         let server = RedisServer::start()?;
         let relay = Relay::start(server.address(), self.plan.delay)?;
-        let locker = Locker::open(&if self.plan.delay.is_zero() { server.url() } else { relay.url() })?;
+        let locker = self.open(&if self.plan.delay.is_zero() { server.url() } else { relay.url() })?;
         Ok((server, relay, locker))
     }
 
@@ -237,7 +247,7 @@ impl Work {
     /// Two lockers take over expired keys. Who has a lock releases it, and no key is left.
     fn take_over(&self) -> Result<(), Failure> {
         let (server, _relay, locker) = self.server()?;
-        let other = Locker::open(&server.url())?;
+        let other = self.open(&server.url())?;
         let mut redis = Client::open(server.url())?.get_connection()?;
         let keys = (self.plan.threads * 50).min(self.plan.holds / 2).max(1);
         let rounds = self.plan.holds.div_ceil(2 * keys);
@@ -307,13 +317,6 @@ impl Work {
             .collect::<Result<_, Failure>>()?;
         self.on_threads(held.len(), |n, _| held[n].fencing_token().map(drop));
         Ok(())
-    }
-
-    fn on_a_pool(&self) -> Result<(), Failure> {
-        let server = RedisServer::start()?;
-        let pool =
-            r2d2::Pool::builder().max_size(8).test_on_check_out(false).build(Client::open(server.url())?)?;
-        self.hold_and_release(&Locker::with_pool(pool).build()?, self.plan.threads)
     }
 }
 
