@@ -29,3 +29,5 @@ pub(crate) use sentinels::Sentinels;
 pub(super) use server_info::Known;
 pub(crate) use subscription::Heard;
 pub(super) use subscription::NEEDS as NEEDED_TO_PUBLISH;
+#[cfg(test)]
+pub(super) use transport::Transport;

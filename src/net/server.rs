@@ -90,7 +90,7 @@ impl OneServer {
         shares.then(|| slot_of(trip.key))
     }
 
-    /// Sends trips on a connection of the pool, if there is time.
+    /// Sends trips on a connection that this thread has for itself, if there is time.
     fn send_part(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let limits = Limits { decided_at: clock::now(), ..*limits };
         if limits.decided_at.uptime < limits.answered_by {
@@ -106,7 +106,7 @@ impl OneServer {
         sent.undecided == Some(Undecided::CrossSlot) && !self.in_cluster.swap(true, Ordering::Relaxed)
     }
 
-    /// Sends trips on a connection of the pool, which carries nothing else meanwhile. `asks`: with ASKING before each command.
+    /// Sends trips on a connection that carries nothing else meanwhile. `asks`: with ASKING before each command.
     fn send_alone(&self, trips: &[Trip<'_>], mut limits: Limits<'_>, asks: bool) -> Vec<Sent> {
         let (mut jobs, mut wire) = KEPT.try_with(Cell::take).unwrap_or_default();
         if jobs.len() < trips.len() {
@@ -195,7 +195,7 @@ impl OneServer {
         }
     }
 
-    /// Returns the limits as they are with the connections of this pool.
+    /// Returns the limits as they are with own connections or lent ones.
     pub(super) fn limits<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
         if self.opener.lends() { *limits } else { limits.for_own_connections(self.opener.command_timeout) }
     }

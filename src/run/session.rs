@@ -237,7 +237,7 @@ impl<'a> Session<'a> {
         command: &'static str,
         only_reads: bool,
     ) -> Reply {
-        self.unanswered_last = matches!(carried, Err(Failure::Lost(_) | Failure::Unreachable { .. }));
+        self.unanswered_last = carried.as_ref().is_err_and(Failure::is_unanswered);
         let failure = match carried {
             Ok(reply) => {
                 if let Reply::Bulk(Some(found)) = &reply {

@@ -198,8 +198,7 @@ impl Connection {
 }
 
 fn unusable() -> TransportError {
-    let what = "this connection saw an error and is not used again";
-    TransportError::new(io::ErrorKind::NotConnected, what)
+    TransportError::new(io::ErrorKind::NotConnected, "this connection saw an error and is not used again")
 }
 
 /// Receives `count` replies. A server that refuses the first command and hangs up, because it has no room for a client, has read

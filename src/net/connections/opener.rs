@@ -156,10 +156,11 @@ impl Opener {
         })
     }
 
-    /// Borrows a connection that is free, if a pool lends them.
+    /// Borrows a connection that is free, if a pool lends them. A panic of the program's code there is as if none were free.
     pub(super) fn borrow_at_once(&self) -> Option<Opened> {
         let Target::Pool(pool) = &self.target else { return None };
-        pool.lend_at_once().map(|lent| self.borrowed(lent))
+        let lent = catch_unwind(AssertUnwindSafe(|| pool.lend_at_once())).ok()?;
+        lent.map(|lent| self.borrowed(lent))
     }
 
     fn borrowed(&self, transport: Transport) -> Opened {

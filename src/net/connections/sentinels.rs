@@ -179,7 +179,7 @@ impl Sentinels {
         self.first.store(master.asked + 1, Ordering::Relaxed);
         let refusal = if let Failure::Refused(refusal) = &failure { Some(refusal) } else { None };
         let is_replica = refusal.is_some_and(Refusal::is_of_replica);
-        // One that refuses is a master, but for a Sentinel.
+        // Any other server that refuses is a master.
         if refusal.is_none_or(|refusal| is_replica || refusal.kind() == RefusalKind::Sentinel) {
             self.state.lock().wrong = Some((master.asked, master.address.clone()));
         }
@@ -187,10 +187,9 @@ impl Sentinels {
             return failure;
         }
         // A failover is under way, which passes.
-        let (host, port) = master.address.clone();
+        let (host, port) = &master.address;
         let what = " is a replica, although a Sentinel calls it the master, as in a failover";
-        let address = ConnectionAddr::Tcp(host, port).to_string();
-        Failure::unreachable(TransportError::at(&address, io::ErrorKind::NotConnected, what))
+        Failure::unreachable(TransportError::at(&format!("{host}:{port}"), io::ErrorKind::NotConnected, what))
     }
 
     /// Notes where the master is. Returns true if another server was, before.

@@ -65,7 +65,7 @@ impl Transport {
     pub(super) fn send(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> RedisResult<()> {
         match self {
             Self::Socket(socket) => Ok(socket.send(bytes, now, deadline)?),
-            Self::Crate { connection, timeout, .. } => {
+            Self::Crate { connection, timeout } => {
                 limit(connection, timeout, deadline)?;
                 connection.send_packed_command(bytes)
             }
@@ -88,7 +88,7 @@ impl Transport {
         loop {
             let reply = match self {
                 Self::Socket(socket) => socket.receive(deadline, longest, spins)?,
-                Self::Crate { connection, timeout, .. } => {
+                Self::Crate { connection, timeout } => {
                     limit(connection, timeout, deadline)?;
                     connection.recv_response()?
                 }

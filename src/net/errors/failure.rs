@@ -66,9 +66,13 @@ impl Failure {
     pub(crate) fn of_the_next(&self) -> Option<Self> {
         match self {
             Self::Lost(cause) => Some(Self::unreachable(cause.clone())),
-            Self::Unreachable { .. } | Self::Panicked(_) => Some(self.clone()),
-            Self::Refused(_) | Self::TooLate => None,
+            other => other.is_unanswered().then(|| other.clone()),
         }
+    }
+
+    /// Returns true if there was no connection or no reply.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Lost(_) | Self::Unreachable { .. } | Self::Panicked(_))
     }
 
     pub(crate) fn found_all_in_use(&self) -> bool {

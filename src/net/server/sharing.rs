@@ -46,9 +46,7 @@ impl OneServer {
             // Its time includes the wait for another thread.
             Err(failure) => return Err(failure.after(clock::uptime().since(limits.decided_at.uptime))),
         };
-        let mut job = slot.job();
-        let sent = job.end(trip);
-        drop(job);
+        let sent = slot.job().end(trip);
         if !slot.is_gone() {
             // The thread may be ending.
             let _ = SLOT.try_with(|kept| kept.set(Some((slot, finished))));

@@ -10,6 +10,7 @@ use redis::{FromRedisValue as _, RedisError, Value};
 use super::*;
 use crate::net::Watch;
 use crate::net::connections::fake::{FakeConnection, refused};
+use crate::net::connections::{Lender, Transport};
 use crate::net::limits::Budget;
 use crate::rules::{Change, Command, NewValue, Reply, Request};
 
@@ -195,4 +196,61 @@ fn of_two_changes_of_a_key_the_second_finds_the_first() {
     assert!(matches!(sent[0].reply, Some(Ok(Reply::Executed(Some(1))))), "{sent:?}");
     assert!(sent[1].reply.is_none(), "{sent:?}");
     assert!(matches!(&sent[1].watched, Some(Ok(Reply::Bulk(Some(found)))) if found == b"y"), "{sent:?}");
+}
+
+/// A pool whose event handler panics at first, each time that it is asked.
+struct PanicsAtFirst(FakeConnection, Mutex<u32>);
+
+impl PanicsAtFirst {
+    fn ask(&self) {
+        let mut left = self.1.lock().unwrap();
+        if *left > 0 {
+            *left -= 1;
+            drop(left);
+            // Without the panic hook, whose backtrace takes long.
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+    }
+}
+
+impl Lender for PanicsAtFirst {
+    fn lend_at_once(&self) -> Option<Transport> {
+        self.ask();
+        self.0.lend_at_once()
+    }
+
+    fn lend_within(&self, limit: Duration, turn: Duration) -> Result<Transport, Option<String>> {
+        self.ask();
+        self.0.lend_within(limit, turn)
+    }
+
+    fn open(&self) -> u32 {
+        0
+    }
+
+    fn size(&self) -> u32 {
+        1
+    }
+
+    fn tests_on_check_out(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_pool_that_panics_is_asked_again_and_keeps_no_thread_waiting() {
+    let fake = FakeConnection::answering(|_| (vec![Value::Nil], None));
+    let pool = PanicsAtFirst(fake, Mutex::new(2));
+    let server = OneServer::new(Opener::borrowing(Arc::new(pool)), 1, Duration::ZERO);
+    let get = || {
+        let now = clock::now();
+        let command_timeout = Duration::from_secs(60);
+        let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
+        let (key, get) = (Key::from("k"), Request::at_any_time(Command::Get));
+        server.send(&Trip::new(&key, &get), &Limits::within(budget, now)).own()
+    };
+    let failure = get().unwrap_err().to_string();
+    assert_eq!(failure, "the pool panicked: on purpose");
+    // Until the next attempt may begin.
+    while get().is_err() {}
 }

@@ -17,7 +17,7 @@ use crate::net::limits::Limits;
 use crate::net::trip::TripState;
 use crate::values::clock::{self, Now, Uptime};
 
-/// How often a queued thread looks whether the server is still waited for, while there is no connection.
+/// How often a queued thread looks whether the server is still waited for, while there is no connection, or where others use them as well.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl OneServer {
@@ -62,6 +62,7 @@ impl OneServer {
             }
         }
     }
+
     /// Makes this thread lead, or waits until it does or its job is done.
     pub(super) fn wait_for_lane(
         &self,

@@ -11,7 +11,7 @@ use crate::rules::owned::LOOKS;
 impl Session<'_> {
     /// Returns true if a command has had no connection or no reply, so that the next may not take long.
     pub(in crate::run) fn has_failed(&self) -> bool {
-        self.failure().and_then(Failure::of_the_next).is_some()
+        self.failure().is_some_and(Failure::is_unanswered)
     }
 
     /// Returns how the server was found unreachable by the last command, if it was.
