@@ -24,7 +24,7 @@ mod trip;
 use std::fmt;
 use std::time::Duration;
 
-use crate::rules::{Command, Reply, Request};
+use crate::rules::{Command, Reply, Trip};
 use crate::values::key::Key;
 use crate::values::sync;
 use crate::values::version::Version;
@@ -57,40 +57,34 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// What one key sends in one round trip; two if it is changed by a transaction.
+/// A trip for one key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Trip<'a> {
+pub(crate) struct KeyTrip<'a> {
     pub(crate) key: &'a Key,
     /// What the names of its side keys begin with; in a cluster so that they have its slot.
     pub(crate) side_prefix: &'a Key,
-    /// Before a change: WATCH and GET. The change is sent if the key holds what is expected.
-    pub(crate) watch: Option<Watch<'a>>,
-    /// Sent once, unless the server refused it unread because it has no room for the connection.
-    pub(crate) request: &'a Request,
-    /// Goes right behind it, at any time.
+    pub(crate) trip: &'a Trip,
+    /// What goes behind the trip's command.
     pub(crate) behind: Option<&'a Command>,
 }
 
-/// What a key must hold to be changed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch<'a> {
-    /// [`Command::WatchGet`], or [`Command::WatchGetTtl`] of a key that must have no time to live.
-    pub(crate) command: &'a Command,
-    pub(crate) expected: &'a [u8],
-}
+impl<'a> KeyTrip<'a> {
+    pub(crate) fn new(key: &'a Key, trip: &'a Trip) -> Self {
+        Self { key, side_prefix: key, trip, behind: trip.behind.as_deref() }
+    }
 
-impl<'a> Trip<'a> {
-    pub(crate) fn new(key: &'a Key, request: &'a Request) -> Self {
-        Self { key, side_prefix: key, watch: None, request, behind: None }
+    /// Returns true if it changes the key by a transaction.
+    fn transacts(&self) -> bool {
+        self.trip.if_holds.is_some()
     }
 }
 
 /// What came of a trip.
 #[derive(Debug, Default)]
 pub(crate) struct Sent {
-    /// To WATCH and GET: what the key holds.
-    pub(crate) watched: Option<Result<Reply, Failure>>,
-    /// `None` only if the key holds something else than expected, or WATCH failed.
+    /// What a key was found to hold that must hold something, by WATCH and GET.
+    pub(crate) found: Option<Result<Reply, Failure>>,
+    /// `None` if the command was not sent: the key holds something else than expected, could not be read, or the command's time had passed.
     pub(crate) reply: Option<Result<Reply, Failure>>,
     /// `None` if nothing was sent behind it.
     pub(crate) behind: Option<Result<Reply, Failure>>,
@@ -109,16 +103,18 @@ enum Undecided {
 
 impl Sent {
     /// Returns what came of a trip that failed as a whole.
-    pub(crate) fn failed(trip: &Trip<'_>, failure: Failure) -> Self {
-        match trip.watch {
-            Some(_) => Self { watched: Some(Err(failure)), ..Self::default() },
-            None => Self { reply: Some(Err(failure)), ..Self::default() },
+    pub(crate) fn failed(trip: &KeyTrip<'_>, failure: Failure) -> Self {
+        let failed = Some(Err(failure));
+        if trip.transacts() {
+            Self { found: failed, ..Self::default() }
+        } else {
+            Self { reply: failed, ..Self::default() }
         }
     }
 
     /// Returns how the server was found unreachable, if it was: not by all connections being in use.
     fn unreachable(&self) -> Option<Failure> {
-        let outcomes = [&self.watched, &self.reply, &self.behind];
+        let outcomes = [&self.found, &self.reply, &self.behind];
         let failures = outcomes.into_iter().flatten().filter_map(|outcome| outcome.as_ref().err());
         failures.filter(|failure| !failure.found_all_in_use()).find_map(Failure::of_the_next)
     }
@@ -131,12 +127,12 @@ impl Sent {
     }
 
     /// Returns what is to be sent again of a trip: what went behind the command has been carried out, unless it was refused.
-    fn again<'a>(&self, trip: &Trip<'a>) -> Trip<'a> {
+    fn again<'a>(&self, trip: &KeyTrip<'a>) -> KeyTrip<'a> {
         let goes_again = self.behind.is_none() || is_refused(self.behind.as_ref());
-        Trip { behind: trip.behind.filter(|_| goes_again), ..*trip }
+        KeyTrip { behind: trip.behind.filter(|_| goes_again), ..*trip }
     }
 
-    /// Returns what came of a command that needed no watch.
+    /// Returns what came of a command that depends on nothing.
     pub(crate) fn own(self) -> Result<Reply, Failure> {
         self.reply.unwrap_or(Err(Failure::TooLate))
     }
@@ -150,11 +146,11 @@ fn is_refused(outcome: Option<&Result<Reply, Failure>>) -> bool {
 /// What the engine needs of a server.
 pub(crate) trait Backend: Send + Sync {
     /// Sends what one key sends, with what other threads send, and returns what came of it.
-    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent;
+    fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent;
 
     /// Sends what several keys send together, and returns what came of each. Those that are changed by transactions share one, as far as
     /// that is carried out.
-    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent>;
+    fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent>;
 
     /// Returns which node has a key, as far as is known.
     fn node_of(&self, _key: &Key) -> NodeId {

@@ -58,13 +58,9 @@ pub(crate) enum Command {
     /// MGET.
     GetAll(Arc<[Key]>),
     GetSet(ValueBytes),
+    /// Only if the key holds what is expected.
+    Set(NewValue),
     Del,
-    /// WATCH, GET and MULTI, with an [`Exec`](Command::Exec) that follows if the key holds what is expected.
-    WatchGet,
-    /// The same with PTTL behind GET.
-    WatchGetTtl,
-    /// The change and EXEC: carried out only if no client has written the key since it was watched.
-    Exec(Change),
     /// Increases the key's counter of fencing tokens.
     Count,
     /// On the holder's name. Part of no rules.
@@ -81,48 +77,31 @@ pub(crate) struct NewValue {
     pub(crate) ttl: Option<Duration>,
 }
 
-/// What a transaction does, to the key or beside it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    Set(NewValue),
-    Del,
-    /// Increases the counter of fencing tokens.
-    Count,
-}
-
 impl Command {
-    /// The name of the command that may change the key, or of the one that reads it.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Command::SetNx(NewValue { ttl: None, .. }) => "SETNX",
-            Command::SetNx(NewValue { ttl: Some(_), .. }) => "SET",
+            Command::SetNx(NewValue { ttl: Some(_), .. }) | Command::Set(_) => "SET",
             Command::GetAll(_) => "MGET",
             Command::Get => "GET",
             Command::TimeToLive => "PTTL",
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
-            Command::WatchGet | Command::WatchGetTtl => "WATCH",
-            Command::Exec(_) => "EXEC",
             Command::Count => "INCR",
             Command::HolderName(name) => name.name(),
             Command::Waiting(waiting) => waiting.name(),
         }
     }
 
-    /// Returns true if it deletes the key.
-    pub(crate) fn deletes(&self) -> bool {
-        matches!(self, Command::Del | Command::Exec(Change::Del))
-    }
-
     /// Returns true if a call that acquires sends it to be granted the lock.
     pub(crate) fn may_grant(&self) -> bool {
-        matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Exec(Change::Set(_)))
+        matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Set(_))
     }
 
     /// Returns true if it is on a side key of the lock.
     pub(crate) fn is_on_side_key(&self) -> bool {
         match self {
-            Command::Count | Command::Exec(Change::Count) | Command::HolderName(_) => true,
+            Command::Count | Command::HolderName(_) => true,
             // It has the lock's key in it.
             Command::Waiting(waiting) => !matches!(waiting, Waiting::Wake(_)),
             _ => false,
@@ -133,32 +112,66 @@ impl Command {
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Command::Get | Command::TimeToLive | Command::GetAll(_) => true,
-            Command::WatchGet | Command::WatchGetTtl => true,
-            Command::Exec(Change::Count) | Command::Count | Command::HolderName(_) | Command::Waiting(_) => {
-                true
-            }
-            Command::SetNx(_) | Command::GetSet(_) => false,
-            Command::Del => false,
-            Command::Exec(Change::Set(_) | Change::Del) => false,
+            Command::Count | Command::HolderName(_) | Command::Waiting(_) => true,
+            Command::SetNx(_) | Command::GetSet(_) | Command::Set(_) | Command::Del => false,
         }
     }
 }
 
-/// A command as the rules ask for it to be sent.
+/// What is sent for one key in one round trip; in two where the command depends on what the key holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Request {
+pub(crate) struct Trip {
+    /// Sent once, unless the server refused it unread because it has no room for the connection.
     pub(crate) command: Command,
-    /// It is not sent once this has passed, by the clocks as read with a connection in hand (I4, I5).
+    /// The command is not sent once this has passed, by the clocks as read with a connection in hand (I4, I5).
     pub(crate) before: Option<End>,
+    /// If set, the command is sent only if the key holds this, and is carried out only if no client has written the key since: a transaction.
+    pub(crate) if_holds: Option<Expected>,
+    /// Goes right behind the command, at any time. Boxed, since it is rare.
+    pub(crate) behind: Option<Box<Command>>,
 }
 
-impl Request {
-    pub(crate) fn at_any_time(command: Command) -> Self {
-        Self { command, before: None }
+/// What a key must hold for a command to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    pub(crate) bytes: Vec<u8>,
+    /// True if it must have no time to live: such a key is left to the server.
+    pub(crate) without_ttl: bool,
+}
+
+impl Trip {
+    /// Returns the trip of a command alone, at any time.
+    pub(crate) fn of(command: Command) -> Self {
+        Self { command, before: None, if_holds: None, behind: None }
     }
 
-    pub(crate) fn before(end: End, command: Command) -> Self {
-        Self { command, before: Some(end) }
+    /// The name of the command that may change the key, or of the one that reads it.
+    pub(crate) fn name(&self) -> &'static str {
+        if self.if_holds.is_some() { "EXEC" } else { self.command.name() }
+    }
+}
+
+/// What a trip was answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Replies {
+    /// What a key was found to hold that must hold something. `None` of other trips.
+    pub(crate) found: Option<Reply>,
+    /// `None` if the command was not sent: the key was found to hold something else, could not be read, or the command's time had passed.
+    pub(crate) reply: Option<Reply>,
+    /// `None` if nothing was sent behind the command.
+    pub(crate) behind: Option<Reply>,
+}
+
+impl Replies {
+    /// Returns the reply to a command that depends on nothing.
+    pub(crate) fn own(self) -> Reply {
+        self.reply.unwrap_or(Reply::TooLate)
+    }
+}
+
+impl From<Reply> for Replies {
+    fn from(reply: Reply) -> Self {
+        Self { reply: Some(reply), ..Self::default() }
     }
 }
 
@@ -167,10 +180,10 @@ impl Request {
 pub(crate) enum Reply {
     /// To SETNX, DEL, INCR and PTTL. SET with NX has the same reply in other words.
     Integer(i64),
-    /// To GET and GETSET, also to GET after WATCH.
+    /// To GET and GETSET, and what a key was found to hold.
     Bulk(Option<Vec<u8>>),
-    /// To [`Command::WatchGetTtl`], of a key that has a time to live: what it holds, and after how long the server removes it.
-    Expiring(Vec<u8>, Duration),
+    /// A key that must have no time to live was found to have one: what it holds, and after how long the server removes it.
+    Expiring(Box<(Vec<u8>, Duration)>),
     /// To MGET. A key that holds something else than a string looks absent.
     Bulks(Vec<Option<Vec<u8>>>),
     /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because this key had been
@@ -221,7 +234,7 @@ pub(crate) enum GiveUp {
 /// What a task does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step<T> {
-    Send(Request),
+    Send(Trip),
     /// Only to acquire.
     Sleep(Pause),
     Done(T),
@@ -229,10 +242,10 @@ pub(crate) enum Step<T> {
 }
 
 impl<T> Step<T> {
-    /// Returns the outcome of code that never pauses, or the command that is next.
-    pub(crate) fn outcome(self) -> Result<Result<T, GiveUp>, Request> {
+    /// Returns the outcome of code that never pauses, or the trip that is next.
+    pub(crate) fn outcome(self) -> Result<Result<T, GiveUp>, Trip> {
         match self {
-            Step::Send(request) => Err(request),
+            Step::Send(trip) => Err(trip),
             Step::Done(outcome) => Ok(Ok(outcome)),
             Step::GiveUp(reason) => Ok(Err(reason)),
             Step::Sleep(_) => unreachable!("only an attempt to acquire pauses"),

@@ -31,7 +31,7 @@ use crate::report::error::Error;
 use crate::report::sink::{EventSink, Reporter, noticing};
 use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
-use crate::rules::{Command, GiveUp, Reply, Request};
+use crate::rules::{Command, GiveUp, Replies, Reply, Trip};
 use crate::run::hold::Changes;
 use crate::run::thread_holds::HoldKind;
 use crate::run::timer::Timer;
@@ -141,7 +141,7 @@ impl Engine {
         }
         let removes = |version| version >= Protocol::Ttl.min_version();
         let asks = self.backend.server_version().is_some_and(removes);
-        let (found, left) = self.once_with(key, Command::Get, asks.then_some(&Command::TimeToLive))?;
+        let (found, left) = self.once_with(key, Command::Get, asks.then_some(Command::TimeToLive))?;
         let Reply::Bulk(found) = found else { unreachable!("a backend answers GET with a bulk") };
         let state = LockState::of_value(found.as_deref());
         let left = if let Some(Reply::Integer(left)) = left { u64::try_from(left).ok() } else { None };
@@ -188,25 +188,22 @@ impl Engine {
         &self,
         key: &Key,
         command: Command,
-        behind: Option<&Command>,
+        behind: Option<Command>,
     ) -> Result<(Reply, Option<Reply>), Error> {
         self.refuse_after_fork(key)?;
         let now = clock::now();
         let mut session = Session::new(self, key, Protocol::Classic, Some(now.uptime));
-        let request = Request::at_any_time(command);
-        let (reply, behind) = match behind {
-            Some(behind) => session.send_with(&request, behind, now),
-            None => (session.send(&request, None, now), None),
-        };
-        let reason = match reply {
-            Reply::Integer(_)
+        let trip = Trip { behind: behind.map(Box::new), ..Trip::of(command) };
+        let Replies { reply, behind, .. } = session.send(&trip, now);
+        let reason = match reply.unwrap_or(Reply::TooLate) {
+            reply @ (Reply::Integer(_)
             | Reply::Bulk(_)
             | Reply::Expiring(..)
             | Reply::Bulks(_)
-            | Reply::Executed(_) => return Ok((reply, behind)),
+            | Reply::Executed(_)) => return Ok((reply, behind)),
             Reply::Refused(_) => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
-            Reply::Lost if !request.command.only_reads() => GiveUp::Unknown,
+            Reply::Lost if !trip.command.only_reads() => GiveUp::Unknown,
             Reply::Lost => GiveUp::Io,
         };
         Err(session.error(reason, "look at the key again"))

@@ -8,10 +8,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::net::{Backend, Limits, NodeId, Trip, Watch};
+use crate::net::{Backend, KeyTrip, Limits, NodeId};
 use crate::report::error::Error;
 use crate::report::sink::noticing;
-use crate::rules::{Change, Command, NewValue, Reply, Request};
+use crate::rules::{Command, Expected, NewValue, Reply, Trip};
 use crate::run::timer::Timer;
 use crate::run::{Engine, Reports, Unfinished};
 use crate::values::clock;
@@ -283,21 +283,15 @@ impl Locker {
     #[must_use]
     pub fn set_and_delete(&self, key: &Key, value: &[u8], watched: bool) -> bool {
         let entry = NewValue { value: value.into(), ttl: None };
-        let (set, delete) = (Command::SetNx(entry), Request::at_any_time(Command::Del));
+        let if_holds = watched.then(|| Expected { bytes: value.to_vec(), without_ttl: false });
+        let (set, delete) = (Trip::of(Command::SetNx(entry)), Trip { if_holds, ..Trip::of(Command::Del) });
         let backend = &self.engine.backend;
         let limits = || {
             let now = clock::now();
             Limits::within(self.engine.budget(Some(now.uptime)), now)
         };
-        let set = backend.send(&Trip::new(key, &Request::at_any_time(set)), &limits()).own();
-        let exec = Request::at_any_time(Command::Exec(Change::Del));
-        let watch = Watch { command: &Command::WatchGet, expected: value };
-        let deleted = if watched {
-            Trip { watch: Some(watch), ..Trip::new(key, &exec) }
-        } else {
-            Trip::new(key, &delete)
-        };
-        let deleted = backend.send(&deleted, &limits()).own();
+        let set = backend.send(&KeyTrip::new(key, &set), &limits()).own();
+        let deleted = backend.send(&KeyTrip::new(key, &delete), &limits()).own();
         matches!(set, Ok(Reply::Integer(1)))
             && matches!(deleted, Ok(Reply::Integer(1) | Reply::Executed(Some(1))))
     }

@@ -15,8 +15,8 @@ use super::limits::{Budget, Limits};
 use super::server::{PAUSE, pause};
 use super::slots::{side_prefix, slot_of};
 use super::threads::on_threads;
-use super::{Backend, NodeId, Sent, Trip, is_refused};
-use crate::rules::{Command, Reply, Request};
+use super::{Backend, KeyTrip, NodeId, Sent, is_refused};
+use crate::rules::{Command, Reply, Trip};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::sync::Mutex;
@@ -55,7 +55,7 @@ impl ClusterBackend {
 
     /// Sends trips, each to the node that has the slot of its key. While a slot moves its keys are on two nodes: then what goes behind a command
     /// on another key goes by itself. A grant does not wait for it.
-    fn carry(&self, trips: &[Trip<'_>], slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
+    fn carry(&self, trips: &[KeyTrip<'_>], slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
         let mut sent = self.route(trips.to_vec(), slots, limits);
         let is_left = |at: &usize| {
             let Sent { reply, behind, .. } = &sent[*at];
@@ -67,11 +67,10 @@ impl ClusterBackend {
         if left.is_empty() {
             return sent;
         }
-        let request = |at: &usize| trips[*at].behind.cloned().map(Request::at_any_time);
-        let requests: Vec<Request> = left.iter().filter_map(request).collect();
-        let by_itself =
-            |(at, request): (&usize, _)| Trip { watch: None, behind: None, request, ..trips[*at] };
-        let behind = left.iter().zip(&requests).map(by_itself).collect();
+        let by_itself = |at: &usize| trips[*at].behind.cloned().map(Trip::of);
+        let behind: Vec<Trip> = left.iter().filter_map(by_itself).collect();
+        let behind = left.iter().zip(&behind).map(|(at, trip)| KeyTrip { trip, behind: None, ..trips[*at] });
+        let behind = behind.collect();
         let slots: Vec<u16> = left.iter().map(|at| slots[*at]).collect();
         for (at, outcome) in left.into_iter().zip(self.route(behind, &slots, &self.without_waiting(limits))) {
             sent[at].behind = outcome.reply;
@@ -80,7 +79,7 @@ impl ClusterBackend {
     }
 
     /// Sends trips, and what a node refuses because it has not the slot or the key to the other one.
-    fn route(&self, mut trips: Vec<Trip<'_>>, slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
+    fn route(&self, mut trips: Vec<KeyTrip<'_>>, slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
         let mut limits = *limits;
         let mut sent: Vec<Sent> = trips.iter().map(|_| Sent::default()).collect();
         let mut pending: Vec<Pending> = (0..trips.len()).map(|at| Pending { at, to: None }).collect();
@@ -121,7 +120,13 @@ impl ClusterBackend {
     }
 
     /// Returns where a trip goes next, if a node has named another. What others are told meanwhile says nothing about this one.
-    fn follow(&self, next: Next, trip: &mut Trip<'_>, slot: u16, limits: &Limits<'_>) -> Option<Destination> {
+    fn follow(
+        &self,
+        next: Next,
+        trip: &mut KeyTrip<'_>,
+        slot: u16,
+        limits: &Limits<'_>,
+    ) -> Option<Destination> {
         match next {
             Next::Wait => {
                 // If no node answers, the next look finds out.
@@ -143,7 +148,7 @@ impl ClusterBackend {
     fn send_once(
         &self,
         pending: &[Pending],
-        trips: &[Trip<'_>],
+        trips: &[KeyTrip<'_>],
         slots: &[u16],
         limits: &Limits<'_>,
     ) -> Vec<Sent> {
@@ -173,7 +178,7 @@ impl ClusterBackend {
         on_threads(count, || {
             let next = || groups.lock().next();
             while let Some((destination, members)) = next() {
-                let batch: Vec<Trip<'_>> = members.iter().map(|n| trips[pending[*n].at]).collect();
+                let batch: Vec<KeyTrip<'_>> = members.iter().map(|n| trips[pending[*n].at]).collect();
                 let outcomes = destination.send(&batch, &limits);
                 let mut sent = sent.lock();
                 members.into_iter().zip(outcomes).for_each(|(n, outcome)| sent[n] = outcome);
@@ -227,8 +232,8 @@ impl ClusterBackend {
     /// Reads keys of several slots, one after the other. No node is waited for.
     fn read_each(&self, keys: &[Key], limits: &Limits<'_>) -> Result<Reply, Failure> {
         let limits = &self.without_waiting(limits);
-        let get = Request::at_any_time(Command::Get);
-        let read = |key: &Key| match self.send(&Trip::new(key, &get), limits).own()? {
+        let get = Trip::of(Command::Get);
+        let read = |key: &Key| match self.send(&KeyTrip::new(key, &get), limits).own()? {
             Reply::Bulk(found) => Ok(found),
             _ => Err(Failure::TooLate),
         };
@@ -237,7 +242,7 @@ impl ClusterBackend {
 }
 
 impl Destination {
-    fn send(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+    fn send(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let backend = &self.node.backend;
         match trips {
             // A transaction of several keys would decide about each.
@@ -264,14 +269,14 @@ fn are_in_one_slot(keys: &[Key]) -> bool {
 
 impl Backend for ClusterBackend {
     /// Keys of several slots, or of one that moves, are read one after the other.
-    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
-        let (own, behind) = (reads(&trip.request.command), trip.behind.and_then(reads));
+    fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
+        let (own, behind) = (reads(&trip.trip.command), trip.behind.and_then(reads));
         if let Some(keys) = own.filter(|keys| !are_in_one_slot(keys)) {
             return Sent { reply: Some(self.read_each(keys, limits)), ..Sent::default() };
         }
         let is_spread = behind.is_some_and(|keys| !are_in_one_slot(keys));
         let prefix = side_prefix(trip.key);
-        let one = Trip {
+        let one = KeyTrip {
             side_prefix: prefix.as_ref().unwrap_or(trip.key),
             behind: trip.behind.filter(|_| !is_spread),
             ..*trip
@@ -290,12 +295,12 @@ impl Backend for ClusterBackend {
     }
 
     /// Those of one node go together, as far as they may, and those of all nodes at the same time.
-    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+    fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let prefixes: Vec<_> = trips.iter().map(|trip| side_prefix(trip.key)).collect();
         let slots: Vec<u16> = trips.iter().map(|trip| slot_of(trip.key)).collect();
         let trips = trips.iter().zip(&prefixes);
         let trips =
-            trips.map(|(trip, prefix)| Trip { side_prefix: prefix.as_ref().unwrap_or(trip.key), ..*trip });
+            trips.map(|(trip, prefix)| KeyTrip { side_prefix: prefix.as_ref().unwrap_or(trip.key), ..*trip });
         self.carry(&trips.collect::<Vec<_>>(), &slots, limits)
     }
 

@@ -9,7 +9,7 @@ use super::errors::{Refusal, TransportError};
 use super::resp::{Form, Packed};
 use crate::rules::holder_name::HolderName;
 use crate::rules::waiting_list::{LIST_TTL, Waiting};
-use crate::rules::{Change, Command, NewValue, Reply};
+use crate::rules::{Command, Expected, NewValue, Reply};
 
 /// What follows a lock's key in the names of the keys beside it.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
@@ -19,7 +19,10 @@ const HOLDER: &[u8] = b":setnx-lock:holder";
 /// The reply to PTTL of a key that the server does not remove by itself.
 pub(super) const NO_TTL: i64 = -1;
 
-/// Packs a command, without the MULTI and the EXEC of a transaction.
+/// What replies come to: the rules' reply, or the server's refusal. The error is of replies that have another form than their command's.
+pub(super) type ReadReply = Result<Result<Reply, Refusal>, TransportError>;
+
+/// Packs a command that depends on nothing.
 pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     match command {
         Command::SetNx(NewValue { value, ttl: None }) => {
@@ -36,16 +39,9 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
             }
         }
         Command::GetSet(value) => packed.command(Form::Bulk, &[b"GETSET", key, value]),
+        Command::Set(entry) => set(packed, Form::Okay, key, entry, false),
         Command::Del => packed.command(Form::Integer, &[b"DEL", key]),
-        // MULTI goes behind all that is watched: a server that refuses it does so before anything that changes a key is on its way.
-        Command::WatchGet => watch(packed, key),
-        Command::WatchGetTtl => {
-            watch(packed, key);
-            packed.command(Form::Integer, &[b"PTTL", key]);
-        }
-        // EXEC goes behind all changes.
-        Command::Exec(change) => pack_change(packed, key, change),
-        Command::Count => count(packed, key, Form::Integer),
+        Command::Count => packed.command(Form::Integer, &[b"INCR", &[key, FENCE].concat()]),
         Command::HolderName(name) => {
             let holder = [key, HOLDER].concat();
             match name {
@@ -62,21 +58,21 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     }
 }
 
-fn watch(packed: &mut Packed, key: &[u8]) {
+/// Packs what looks whether a key holds what is expected. MULTI goes behind all that is watched: a server that refuses it does so before
+/// anything that changes a key is on its way.
+pub(super) fn pack_look(packed: &mut Packed, key: &[u8], asks_ttl: bool) {
     packed.command(Form::Okay, &[b"WATCH", key]);
     packed.command(Form::Bulk, &[b"GET", key]);
-}
-
-fn pack_change(packed: &mut Packed, key: &[u8], change: &Change) {
-    match change {
-        Change::Set(entry) => set(packed, Form::Queued, key, entry, false),
-        Change::Del => packed.command(Form::Queued, &[b"DEL", key]),
-        Change::Count => count(packed, key, Form::Queued),
+    if asks_ttl {
+        packed.command(Form::Integer, &[b"PTTL", key]);
     }
 }
 
-fn count(packed: &mut Packed, key: &[u8], form: Form) {
-    packed.command(form, &[b"INCR", &[key, FENCE].concat()]);
+/// Packs a command of a transaction. EXEC goes behind all of them.
+pub(super) fn pack_change(packed: &mut Packed, key: &[u8], command: &Command) {
+    let from = packed.forms.len();
+    pack(packed, key, command);
+    packed.forms[from..].fill(Form::Queued);
 }
 
 fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
@@ -134,12 +130,8 @@ fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &NewValue, if_absent:
     packed.command(form, &words[..length]);
 }
 
-/// Reads the replies to a packed command: its reply, or the server's refusal. The error is of replies that have another form than this
-/// command's.
-pub(super) fn read(
-    command: &Command,
-    replies: &mut Vec<Value>,
-) -> Result<Result<Reply, Refusal>, TransportError> {
+/// Reads the replies to a command that depends on nothing.
+pub(super) fn read(command: &Command, replies: &mut Vec<Value>) -> ReadReply {
     match (command, replies.as_slice()) {
         // The usual ones first, whose list can be used again.
         (Command::SetNx(NewValue { ttl: None, .. }) | Command::Del, [Value::Int(n)]) => {
@@ -149,12 +141,7 @@ pub(super) fn read(
     }
 }
 
-fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
-    match command {
-        Command::Exec(change) => return executed(command, change, replies),
-        Command::WatchGetTtl => return read_watch_ttl(replies),
-        _ => {}
-    }
+fn read_any(command: &Command, mut replies: Vec<Value>) -> ReadReply {
     let judged = match command {
         // What was taken counts, also where the entry of this process was refused.
         Command::Waiting(Waiting::NextAfter { .. }) => &replies[replies.len().saturating_sub(1)..],
@@ -165,19 +152,12 @@ fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, 
     if let Some(refusal) = judged.iter().find_map(refusal) {
         return Ok(Err(refusal));
     }
-    if *command == Command::WatchGet && replies.pop() != Some(Value::Okay) {
-        return Err(unexpected(command.name(), None));
-    }
     if let Command::Waiting(waiting) = command {
         return waiting_reply(waiting, &replies)
             .ok_or_else(|| unexpected(command.name(), replies.first()))
             .map(Ok);
     }
-    let last = replies.pop();
-    if *command == Command::WatchGet && replies != [Value::Okay] {
-        return Err(unexpected(command.name(), replies.first()));
-    }
-    Ok(Ok(match (command, last) {
+    Ok(Ok(match (command, replies.pop()) {
         (
             Command::SetNx(NewValue { ttl: None, .. }) | Command::Del | Command::Count | Command::TimeToLive,
             Some(Value::Int(n)),
@@ -192,31 +172,34 @@ fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, 
         (Command::SetNx(NewValue { ttl: Some(_), .. }), Some(Value::Okay)) => Reply::Integer(1),
         (Command::SetNx(NewValue { ttl: Some(_), .. }), Some(Value::Nil)) => Reply::Integer(0),
         (
-            Command::Get | Command::GetSet(_) | Command::WatchGet | Command::HolderName(HolderName::Read),
-            Some(Value::BulkString(bytes)),
-        ) => Reply::Bulk(Some(bytes)),
-        (
-            Command::Get | Command::GetSet(_) | Command::WatchGet | Command::HolderName(HolderName::Read),
-            Some(Value::Nil),
-        ) => Reply::Bulk(None),
+            Command::Get | Command::GetSet(_) | Command::HolderName(HolderName::Read),
+            Some(reply @ (Value::BulkString(_) | Value::Nil)),
+        ) => Reply::Bulk(found(reply).unwrap_or_default()),
         (command, other) => return Err(unexpected(command.name(), other.as_ref())),
     }))
 }
 
-/// Reads the replies to WATCH, GET, PTTL and MULTI: those of [`Command::WatchGet`], and the time to live among them.
-fn read_watch_ttl(mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
-    let ttl = if replies.len() == 4 { Some(replies.remove(2)) } else { None };
-    Ok(match (read_any(&Command::WatchGet, replies)?, ttl) {
-        (Ok(Reply::Bulk(found)), Some(Value::Int(left))) => match (found, u64::try_from(left)) {
-            (Some(value), Ok(left)) => Ok(Reply::Expiring(value, Duration::from_millis(left))),
-            // Without a time to live; or it ended behind GET.
-            (found, Err(_)) => Ok(Reply::Bulk(found.filter(|_| left == NO_TTL))),
-            (None, Ok(_)) => Ok(Reply::Bulk(None)),
-        },
-        (Err(refusal), _) => Err(refusal),
-        (Ok(_), Some(Value::ServerError(error))) => Err(error.into()),
-        (Ok(_), other) => return Err(unexpected(Command::WatchGetTtl.name(), other.as_ref())),
-    })
+/// Reads the replies to WATCH, GET, PTTL if that was asked, and MULTI: what the key was found to hold.
+pub(super) fn read_look(Expected { without_ttl, .. }: &Expected, replies: &mut Vec<Value>) -> ReadReply {
+    if let Some(refusal) = replies.iter().find_map(refusal) {
+        return Ok(Err(refusal));
+    }
+    let mut replies = mem::take(replies).into_iter();
+    let mut next = || replies.next();
+    let (watch, found_there) = (next(), next().map(found));
+    let ttl = if *without_ttl { next() } else { Some(Value::Int(NO_TTL)) };
+    Ok(Ok(match (watch, found_there, ttl, next(), next()) {
+        (Some(Value::Okay), Some(Ok(found)), Some(Value::Int(left)), Some(Value::Okay), None) => {
+            match (found, u64::try_from(left)) {
+                (Some(value), Ok(left)) => Reply::Expiring(Box::new((value, Duration::from_millis(left)))),
+                // Without a time to live; or it ended behind GET.
+                (found, Err(_)) => Reply::Bulk(found.filter(|_| left == NO_TTL)),
+                (None, Ok(_)) => Reply::Bulk(None),
+            }
+        }
+        (Some(Value::Okay), Some(Err(other)), ..) => return Err(unexpected("WATCH", Some(&other))),
+        (watch, ..) => return Err(unexpected("WATCH", watch.as_ref())),
+    }))
 }
 
 fn is_queued(reply: &Value) -> bool {
@@ -241,34 +224,30 @@ fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
     })
 }
 
-/// The change is answered by QUEUED, and EXEC by the outcome: nil if the key was written, or a list of exactly as
-/// many replies as there were changes. Servers before 2.6.5 carry out the rest when a change could not be queued, and
-/// answer with a shorter list.
-fn executed(
-    command: &Command,
-    change: &Change,
-    replies: Vec<Value>,
-) -> Result<Result<Reply, Refusal>, TransportError> {
+/// Reads the replies to a command of a transaction, which is answered by QUEUED, and to EXEC, which is answered by the outcome: nil if the key
+/// was written, or a list of exactly as many replies as there were commands. Servers before 2.6.5 carry out the rest when one could not be
+/// queued, and answer with a shorter list.
+pub(super) fn read_change(command: &Command, replies: &mut Vec<Value>) -> ReadReply {
     // The first refusal is the reason; EXEC's own only repeats that there was one.
     if let Some(refusal) = replies.first().and_then(refusal) {
         return Ok(Err(refusal));
     }
-    let Ok([queued, exec]) = <[Value; 2]>::try_from(replies) else {
-        return Err(unexpected(command.name(), None));
+    let Ok([queued, exec]) = <[Value; 2]>::try_from(mem::take(replies)) else {
+        return Err(unexpected("EXEC", None));
     };
     if !is_queued(&queued) {
-        return Err(unexpected(command.name(), Some(&queued)));
+        return Err(unexpected("EXEC", Some(&queued)));
     }
     match &exec {
         Value::Nil => Ok(Ok(Reply::Executed(None))),
         Value::ServerError(error) => Ok(Err(error.clone().into())),
-        Value::Array(results) => match (change, results.as_slice()) {
-            (Change::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
-            (Change::Del | Change::Count, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
+        Value::Array(results) => match (command, results.as_slice()) {
+            (Command::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
+            (Command::Del | Command::Count, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
             (_, [Value::ServerError(error)]) => Ok(Err(error.clone().into())),
-            _ => Err(unexpected(command.name(), Some(&exec))),
+            _ => Err(unexpected("EXEC", Some(&exec))),
         },
-        _ => Err(unexpected(command.name(), Some(&exec))),
+        _ => Err(unexpected("EXEC", Some(&exec))),
     }
 }
 

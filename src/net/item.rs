@@ -10,7 +10,7 @@ use super::connections::Known;
 use super::errors::{Failure, Refusal, RefusalKind, TransportError};
 use super::resp::{Form, Packed};
 use crate::rules::lease::End;
-use crate::rules::{Command, Reply, Request};
+use crate::rules::{Command, Expected, Reply, Trip};
 use crate::values::clock::Now;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -49,9 +49,25 @@ impl Item {
         self.state = ItemState::Sent;
     }
 
-    /// Makes it the item of a command; of a change without the EXEC that carries it out.
-    pub(super) fn set(&mut self, key: &Key, Request { command, before }: &Request, needs: Protocol) {
-        self.begin(command.name(), needs, *before);
+    /// Makes it the item of a trip's command; in a transaction without the EXEC that carries it out.
+    pub(super) fn set(&mut self, key: &Key, trip: &Trip, needs: Protocol) {
+        self.begin(trip.name(), needs, trip.before);
+        if trip.if_holds.is_some() {
+            codec::pack_change(&mut self.packed, key.as_bytes(), &trip.command);
+        } else {
+            codec::pack(&mut self.packed, key.as_bytes(), &trip.command);
+        }
+    }
+
+    /// Makes it the item of what looks whether a key holds what is expected.
+    pub(super) fn set_look(&mut self, key: &Key, expected: &Expected, needs: Protocol) {
+        self.begin("WATCH", needs, None);
+        codec::pack_look(&mut self.packed, key.as_bytes(), expected.without_ttl);
+    }
+
+    /// Makes it the item of what goes behind a command.
+    pub(super) fn set_behind(&mut self, key: &Key, command: &Command) {
+        self.begin(command.name(), Protocol::Classic, None);
         codec::pack(&mut self.packed, key.as_bytes(), command);
     }
 
@@ -119,8 +135,11 @@ impl Item {
         }
     }
 
-    /// Returns what came of the command, once. `None`: the server has not read it.
-    pub(super) fn outcome(&mut self, command: &Command) -> Option<Result<Reply, Failure>> {
+    /// Returns what came of the command, once, whose replies are read so. `None`: the server has not read it.
+    pub(super) fn outcome(
+        &mut self,
+        read: impl FnOnce(&mut Vec<Value>) -> codec::ReadReply,
+    ) -> Option<Result<Reply, Failure>> {
         Some(match mem::take(&mut self.state) {
             ItemState::Unsent | ItemState::Unread(_) => return None,
             ItemState::Sent => {
@@ -129,7 +148,7 @@ impl Item {
                 Err(Failure::Lost(lost_in_batch()))
             }
             ItemState::Lost(error) => Err(Failure::Lost(error)),
-            ItemState::Replied => match codec::read(command, &mut self.replies) {
+            ItemState::Replied => match read(&mut self.replies) {
                 Ok(Ok(reply)) => Ok(reply),
                 Ok(Err(refusal)) => Err(Failure::Refused(refusal)),
                 Err(error) => Err(Failure::Lost(error)),
@@ -158,7 +177,7 @@ pub(crate) struct AfterTrip {
 }
 
 /// The replies of a trip, which go to its items one after the other.
-pub(super) struct Replies<'a> {
+pub(super) struct Incoming<'a> {
     values: vec::Drain<'a, Value>,
     /// Why there are no more than these.
     ended: Option<TransportError>,
@@ -171,7 +190,7 @@ pub(super) struct Replies<'a> {
     pub(super) left: AfterTrip,
 }
 
-impl<'a> Replies<'a> {
+impl<'a> Incoming<'a> {
     /// Those that were received, and why there are no more.
     pub(super) fn of(replies: &'a mut Vec<Value>, ended: Option<TransportError>) -> Self {
         let only = replies.len() == 1 && ended.is_none();

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Backend, Failure, Limits, Refusal, Sent, TransportError, Trip};
+use super::{Backend, Failure, KeyTrip, Limits, Refusal, Sent, TransportError};
 use crate::rules::lease::End;
 use crate::rules::{Command, Reply};
 use crate::values::clock::Now;
@@ -39,7 +39,7 @@ impl ScriptedBackend {
 }
 
 impl Backend for ScriptedBackend {
-    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
+    fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
         let reply = |command: &Command, before: Option<End>| {
             self.sent.lock().unwrap().push((command.name(), limits.decided_at, before));
             Some(match (self.reply)(trip.key, command) {
@@ -54,13 +54,13 @@ impl Backend for ScriptedBackend {
                 reply => Ok(reply),
             })
         };
-        assert!(trip.watch.is_none(), "Classic watches nothing");
-        let own = reply(&trip.request.command, trip.request.before);
+        assert!(!trip.transacts(), "Classic has no transactions");
+        let own = reply(&trip.trip.command, trip.trip.before);
         let behind = trip.behind.and_then(|behind| reply(behind, None));
         Sent { reply: own, behind, ..Sent::default() }
     }
 
-    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+    fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         trips.iter().map(|trip| self.send(trip, limits)).collect()
     }
 

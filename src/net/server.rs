@@ -21,7 +21,7 @@ use super::patience::Patience;
 use super::slots::slot_of;
 use super::transactions::Transactions;
 use super::trip::{TripState, Wire};
-use super::{Backend, Heard, NodeId, Sent, Trip, Undecided};
+use super::{Backend, Heard, KeyTrip, NodeId, Sent, Undecided};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
@@ -85,13 +85,13 @@ impl OneServer {
     }
 
     /// Returns the slot of a trip's key, where the keys of a transaction must have one.
-    fn slot(&self, trip: &Trip<'_>) -> Option<u16> {
-        let shares = trip.watch.is_some() && self.in_cluster.load(Ordering::Relaxed);
+    fn slot(&self, trip: &KeyTrip<'_>) -> Option<u16> {
+        let shares = trip.transacts() && self.in_cluster.load(Ordering::Relaxed);
         shares.then(|| slot_of(trip.key))
     }
 
     /// Sends trips on a connection that this thread has for itself, if there is time.
-    fn send_part(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+    fn send_part(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let limits = Limits { decided_at: clock::now(), ..*limits };
         if limits.decided_at.uptime < limits.answered_by {
             return self.send_alone(trips, limits, false);
@@ -107,7 +107,7 @@ impl OneServer {
     }
 
     /// Sends trips on a connection that carries nothing else meanwhile. `asks`: with ASKING before each command.
-    fn send_alone(&self, trips: &[Trip<'_>], mut limits: Limits<'_>, asks: bool) -> Vec<Sent> {
+    fn send_alone(&self, trips: &[KeyTrip<'_>], mut limits: Limits<'_>, asks: bool) -> Vec<Sent> {
         let (mut jobs, mut wire) = KEPT.try_with(Cell::take).unwrap_or_default();
         if jobs.len() < trips.len() {
             jobs.resize_with(trips.len(), RefCell::default);
@@ -137,8 +137,8 @@ impl OneServer {
                 None => break,
             }
         }
-        let end = |(job, trip): (&mut RefCell<TripState>, &Trip<'_>)| match job.get_mut().end(trip) {
-            Sent { watched: None, reply: None, .. } => Sent::failed(trip, Failure::TooLate),
+        let end = |(job, trip): (&mut RefCell<TripState>, &KeyTrip<'_>)| match job.get_mut().end(trip) {
+            Sent { found: None, reply: None, .. } => Sent::failed(trip, Failure::TooLate),
             sent => sent,
         };
         let sent = jobs.iter_mut().zip(trips).map(end).collect();
@@ -148,7 +148,7 @@ impl OneServer {
     }
 
     #[inline]
-    fn send_one(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
+    fn send_one(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
         let mut shared = match self.share(trip, self.slot(trip), limits) {
             Some(sent) if sent.undecided.is_none() => return sent,
             Some(sent) => sent,
@@ -184,7 +184,7 @@ impl OneServer {
     }
 
     /// Sends trips to a server that takes over the slot of their keys.
-    pub(super) fn send_asking(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+    pub(super) fn send_asking(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         self.send_alone(trips, self.limits(limits), true)
     }
 
@@ -215,14 +215,14 @@ impl OneServer {
 }
 
 impl Backend for OneServer {
-    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
+    fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
         if let Err(failure) = self.ensure_transactions(trip.key, limits) {
             return Sent::failed(trip, failure);
         }
         self.send_to_master(limits, |limits| self.send_one(trip, limits), is_read_only)
     }
 
-    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+    fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         // As for one: no lock is acquired that could not be released.
         if let Err(failure) = self.ensure_transactions(trips[0].key, limits) {
             return trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();

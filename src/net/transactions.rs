@@ -12,7 +12,6 @@ use super::connections::Connection;
 use super::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
 use super::limits::Limits;
 use super::resp::{Form, Packed};
-use crate::rules::Command;
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -117,7 +116,7 @@ fn try_one(
         connection.ask(&get, limit).map_err(Closed::OnGet)?.ok();
     }
     let mut packed = Packed::default();
-    codec::pack(&mut packed, key.as_bytes(), &Command::WatchGet);
+    codec::pack_look(&mut packed, key.as_bytes(), false);
     packed.command(Form::Okay, &[b"MULTI"]);
     packed.command(Form::Okay, &[b"DISCARD"]);
     let mut replies = Vec::new();

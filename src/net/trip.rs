@@ -22,11 +22,11 @@ use super::asking::with_asking;
 use super::codec;
 use super::connections::{Connection, Known};
 use super::errors::{Refusal, TransportError};
-use super::item::{self, AfterTrip, Item, Replies};
+use super::item::{self, AfterTrip, Incoming, Item};
 use super::limits::Limits;
 use super::resp::{Form, Packed};
-use super::{Sent, Trip, Undecided};
-use crate::rules::{Command, Request};
+use super::{KeyTrip, Sent, Undecided};
+use crate::rules::{Command, Trip};
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -68,24 +68,25 @@ impl Place for RefCell<TripState> {
 
 impl TripState {
     /// Makes it the state of this trip. `grants`: it may grant a lock.
-    pub(super) fn set(&mut self, trip: &Trip<'_>, needs: Protocol, grants: bool) {
+    pub(super) fn set(&mut self, trip: &KeyTrip<'_>, needs: Protocol, grants: bool) {
         self.behind.clear();
         if self.changes.take().is_some() {
             self.expected.clear();
             self.look.clear();
         }
         (self.watches, self.is_done, self.undecided) = (false, false, None);
-        let key = |command: &Command| if command.is_on_side_key() { trip.side_prefix } else { trip.key };
-        self.own.set(key(&trip.request.command), trip.request, needs);
+        let KeyTrip { key, side_prefix, trip, behind } = *trip;
+        let key_of = |command: &Command| if command.is_on_side_key() { side_prefix } else { key };
+        self.own.set(key_of(&trip.command), trip, needs);
         self.own.grants = grants;
-        if let Some(watch) = &trip.watch {
-            self.look.set(trip.key, &Request::at_any_time(watch.command.clone()), needs);
+        if let Some(expected) = &trip.if_holds {
+            self.look.set_look(key, expected, needs);
             self.look.grants = grants;
-            self.changes = Some(trip.key.clone());
-            self.expected.extend_from_slice(watch.expected);
+            self.changes = Some(key.clone());
+            self.expected.extend_from_slice(&expected.bytes);
         }
-        if let Some(behind) = trip.behind {
-            self.behind.set(key(behind), &Request::at_any_time(behind.clone()), Protocol::Classic);
+        if let Some(behind) = behind {
+            self.behind.set_behind(key_of(behind), behind);
         }
     }
 
@@ -95,13 +96,21 @@ impl TripState {
     }
 
     /// Returns what came of it. Nothing is set if it was not sent, or not read.
-    pub(super) fn end(&mut self, trip: &Trip<'_>) -> Sent {
+    pub(super) fn end(&mut self, trip: &KeyTrip<'_>) -> Sent {
         // Its change was to go in the next trip, before which the connection was given up, or its thread.
         let is_left = self.watches && !self.is_done && !self.own.is_sent();
+        let KeyTrip { trip: Trip { command, if_holds, .. }, behind, .. } = trip;
+        let (found, reply) = match if_holds {
+            None => (None, self.own.outcome(|replies| codec::read(command, replies))),
+            Some(expected) => (
+                self.look.outcome(|replies| codec::read_look(expected, replies)),
+                self.own.outcome(|replies| codec::read_change(command, replies)),
+            ),
+        };
         Sent {
-            watched: trip.watch.and_then(|watch| self.look.outcome(watch.command)),
-            reply: self.own.outcome(&trip.request.command),
-            behind: trip.behind.and_then(|behind| self.behind.outcome(behind)),
+            found,
+            reply,
+            behind: behind.and_then(|behind| self.behind.outcome(|replies| codec::read(behind, replies))),
             undecided: self.undecided.or(is_left.then_some(Undecided::Together)),
         }
     }
@@ -193,7 +202,7 @@ impl Wire {
     /// Reads the replies, of which `ended` says why some are missing, and gives each job its own.
     pub(super) fn read(&mut self, batch: &[impl Place], ended: Option<TransportError>) -> AfterTrip {
         let mut values = mem::take(&mut self.replies);
-        let mut replies = Replies::of(&mut values, ended);
+        let mut replies = Incoming::of(&mut values, ended);
         if self.ends {
             self.is_watching = read_changes(batch, self.watched > 1, &mut self.beside, &mut replies);
         }
@@ -255,7 +264,7 @@ impl Wire {
 }
 
 /// Reads the end of a transaction, which watches `many` keys. Returns whether it may be open still.
-fn read_changes(batch: &[impl Place], many: bool, discard: &mut Item, replies: &mut Replies<'_>) -> bool {
+fn read_changes(batch: &[impl Place], many: bool, discard: &mut Item, replies: &mut Incoming<'_>) -> bool {
     let mut jobs: Vec<_> = batch.iter().map(Place::job).filter(|job| job.watches && !job.is_done).collect();
     jobs.retain_mut(|job| {
         job.is_done = true;
@@ -277,7 +286,7 @@ fn read_changes(batch: &[impl Place], many: bool, discard: &mut Item, replies: &
 }
 
 /// Reads what each key holds that is watched now. Returns whether a transaction is open, and how many there are.
-fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Replies<'_>) -> (bool, usize) {
+fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Incoming<'_>) -> (bool, usize) {
     let mut jobs: Vec<_> =
         batch.iter().map(Place::job).filter(|job| job.changes.is_some() && !job.is_done).collect();
     for job in &mut jobs {

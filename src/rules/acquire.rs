@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use super::lease::{End, Lease};
 use super::task::Io;
-use super::{Change, Command, GiveUp, Reply, Request, WhyRefused};
+use super::{Command, Expected, GiveUp, Replies, Reply, Trip, WhyRefused};
 #[cfg(test)]
 use super::{Step, task::Task};
 use crate::values::clock::{Now, Uptime, Wall};
@@ -99,10 +99,10 @@ pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<H
 }
 
 /// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
-pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (Lease, Request) {
+pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (Lease, Trip) {
     let lease = Lease::of(options, nonce, now);
-    let (command, before) = (Command::SetNx(lease.new_value()), lease.sent_before());
-    (lease, Request { command, before })
+    let trip = Trip { before: lease.sent_before(), ..Trip::of(Command::SetNx(lease.new_value())) };
+    (lease, trip)
 }
 
 /// Returns true if a lock that expires may be taken over: I1, and the one option that departs from it.
@@ -149,7 +149,7 @@ impl Attempt {
         loop {
             let found = match looked.take() {
                 Some(found) => found,
-                None => match self.send(io, Request::at_any_time(Command::Get)).await? {
+                None => match self.send(io, Trip::of(Command::Get)).await? {
                     Reply::Bulk(found) => found,
                     _ => {
                         self.pace.lost(io.now())?;
@@ -166,8 +166,8 @@ impl Attempt {
     }
 
     /// Sends a command. Returns its reply; one that is lost or does not fit is for the caller.
-    async fn send(&mut self, io: &Io, request: Request) -> ControlFlow<Round, Reply> {
-        let reply = io.send(request).await;
+    async fn send(&mut self, io: &Io, trip: Trip) -> ControlFlow<Round, Reply> {
+        let reply = io.send(trip).await.own();
         self.heard(io, reply)
     }
 
@@ -193,8 +193,8 @@ impl Attempt {
                 Some(sent) => sent,
                 None => {
                     let nonce = self.pace.next_nonce();
-                    let (lease, request) = first_command(&self.pace.options, nonce, io.now());
-                    (lease, io.send(request).await)
+                    let (lease, trip) = first_command(&self.pace.options, nonce, io.now());
+                    (lease, io.send(trip).await.own())
                 }
             };
             if self.pace.does_without(&lease, &reply) {
@@ -240,17 +240,17 @@ impl Attempt {
     async fn take_over(&mut self, io: &Io) -> ControlFlow<Round> {
         let judged_at = io.now();
         let lease = self.new_lease(judged_at);
-        let command = Command::GetSet(lease.value);
-        let found =
-            match self.send(io, Request::before(End::of(judged_at, GETSET_TIME_LIMIT), command)).await? {
-                Reply::Bulk(found) => found,
-                // What was read may no longer be true.
-                Reply::TooLate => return Break(self.pace.wait(io)),
-                _ => {
-                    self.keep_takeover(lease.value);
-                    return self.pace.lost(io.now());
-                }
-            };
+        let before = Some(End::of(judged_at, GETSET_TIME_LIMIT));
+        let swap = Trip { before, ..Trip::of(Command::GetSet(lease.value)) };
+        let found = match self.send(io, swap).await? {
+            Reply::Bulk(found) => found,
+            // What was read may no longer be true.
+            Reply::TooLate => return Break(self.pace.wait(io)),
+            _ => {
+                self.keep_takeover(lease.value);
+                return self.pace.lost(io.now());
+            }
+        };
         self.pace.in_doubt = false;
         let state = LockState::of_value(found.as_deref());
         // A SETNX of our own may have arrived late in between: then our own value was replaced.
@@ -263,32 +263,35 @@ impl Attempt {
         Break(self.pace.wait(io))
     }
 
-    /// Rule 3, Watched and Ttl: WATCH, GET, MULTI, and if the key is as it was seen, SET and EXEC. Goes on if it is to be looked at; with what
-    /// it was found to hold.
+    /// Rule 3, Watched and Ttl: SET if the key is as it was seen, by a transaction. Goes on if it is to be looked at; with what it was found to
+    /// hold.
     async fn replace(&mut self, io: &Io, seen: Found, from: LockState) -> ControlFlow<Round, Option<Found>> {
-        let lease = self.new_lease(io.now());
-        // It changes what was watched, or nothing. But a lease that has passed is of no use.
-        let set = Change::Set(lease.new_value());
-        let exec = Request { command: Command::Exec(set), before: lease.sent_before() };
-        let watch = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };
-        let reply = io.watch(watch, seen.as_deref().unwrap_or_default(), exec.clone()).await;
-        if self.pace.auto && reply == Reply::Refused(WhyRefused::Command) {
+        let (lease, asks_ttl) = (self.new_lease(io.now()), self.protocol() == Protocol::Ttl);
+        let if_holds = Expected { bytes: seen.clone().unwrap_or_default(), without_ttl: asks_ttl };
+        // It changes what was seen, or nothing. But a lease that has passed is of no use.
+        let (command, before) = (Command::Set(lease.new_value()), lease.sent_before());
+        let trip = Trip { command, before, if_holds: Some(if_holds), behind: None };
+        let Replies { found, reply, .. } = io.send(trip).await;
+        if self.pace.auto && found == Some(Reply::Refused(WhyRefused::Command)) {
             // It was chosen by the server's version alone, and this server has no PTTL, or no WATCH, for this user.
-            let asks_ttl = self.protocol() == Protocol::Ttl;
             self.pace.options.protocol = if asks_ttl { Protocol::Watched } else { Protocol::Classic };
             return Continue(None);
         }
+        let Some(reply) = reply else {
+            return match self.heard(io, found.unwrap_or(Reply::Unsent))? {
+                // Its time has passed.
+                Reply::Bulk(found) if found == seen => self.pace.retry(io).map_continue(|()| None),
+                Reply::Bulk(found) => {
+                    self.resolve(io, found.as_deref())?;
+                    self.pace.retry(io)?;
+                    Continue(Some(found))
+                }
+                Reply::Expiring(found) => match self.leave_to_server(io, &found.0, found.1)? {},
+                _ => self.pace.lost(io.now()).map_continue(|()| None),
+            };
+        };
+        self.pace.answered();
         match self.heard(io, reply)? {
-            Reply::Bulk(found) if found == seen => {}
-            Reply::Bulk(found) => {
-                self.resolve(io, found.as_deref())?;
-                self.pace.retry(io)?;
-                return Continue(Some(found));
-            }
-            Reply::Expiring(found, left) => match self.leave_to_server(io, &found, left)? {},
-            _ => return self.pace.lost(io.now()).map_continue(|()| None),
-        }
-        match self.send(io, exec).await? {
             Reply::Executed(Some(_)) => return Break(self.granted(io, lease, Some(from))),
             // Another client was faster, and nothing was overwritten; or nothing was sent.
             Reply::Executed(None) | Reply::TooLate => self.pace.retry(io)?,

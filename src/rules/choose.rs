@@ -10,7 +10,7 @@ use super::acquire::{
 };
 use super::lease::Lease;
 use super::task::Io;
-use super::{Command, GiveUp, Reply, Request, WhyRefused};
+use super::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{Now, Wall};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
@@ -107,9 +107,11 @@ impl Choice {
         let (slot, lease, set, found) = loop {
             let nonce = self.pace.next_nonce();
             let slot = usize::try_from(nonce.seed() % self.slots.len() as u64).unwrap_or(0);
-            let (lease, request) = first_command(&self.pace.options, nonce, io.now());
+            let (lease, trip) = first_command(&self.pace.options, nonce, io.now());
             io.on(slot);
-            let (set, found) = io.send_with(request, Command::GetAll(Arc::clone(&self.slots))).await;
+            let behind = Some(Box::new(Command::GetAll(Arc::clone(&self.slots))));
+            let Replies { reply, behind, .. } = io.send(Trip { behind, ..trip }).await;
+            let (set, found) = (reply.unwrap_or(Reply::TooLate), behind.unwrap_or(Reply::Unsent));
             if !self.pace.does_without(&lease, &set) {
                 break (slot, lease, set, found);
             }
@@ -153,8 +155,8 @@ impl Choice {
     /// Sends MGET, until there is a reply.
     async fn look(&mut self, io: &Io) -> ControlFlow<Round, Values> {
         loop {
-            let look = Request::at_any_time(Command::GetAll(Arc::clone(&self.slots)));
-            let found = io.send(look).await;
+            let look = Trip::of(Command::GetAll(Arc::clone(&self.slots)));
+            let found = io.send(look).await.own();
             if let Some(values) = self.values(io, found)? {
                 self.pace.answered();
                 self.pace.in_doubt = false;

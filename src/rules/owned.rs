@@ -11,7 +11,7 @@ mod watched;
 
 use again::Tried;
 pub(crate) use hand_over::{HandedOver, end, hand_over};
-use watched::{Changed, Expected, change_watched};
+use watched::{Changed, Seen, change_watched};
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use super::acquire::{GETSET_TIME_LIMIT, Note};
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
-use super::{Change, Command, GiveUp, Reply, Request};
+use super::{Command, GiveUp, Reply, Trip};
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
 use crate::values::value::Nonce;
@@ -96,7 +96,7 @@ pub(crate) fn usable(token: i64) -> Option<u64> {
 /// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
 pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
     if own.by_transaction() {
-        match change_watched(io, &own, Change::Del, None).await? {
+        match change_watched(io, &own, Command::Del, None).await? {
             // The server's time to live was over.
             Changed::Done { count: 0, .. } => return Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
             Changed::Done { ours, .. } => {
@@ -119,7 +119,7 @@ pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
     {
         return Ok(Release::Lost(reason));
     }
-    match io.send(own.within_lease(Command::Del)).await {
+    match io.send(own.within_lease(Command::Del)).await.own() {
         Reply::Integer(0) => Ok(Release::Lost(LossReason::Gone)),
         Reply::Integer(_) => Ok(Release::Released { certified: false }),
         Reply::TooLate => Ok(Release::Lost(LossReason::Expired)),
@@ -138,9 +138,9 @@ pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension,
 }
 
 /// The same, after the key was seen to hold this value of a loser.
-async fn replace(io: &Io, own: Owned, new: Lease, mut seen: Option<Expected>) -> Result<Extension, GiveUp> {
+async fn replace(io: &Io, own: Owned, new: Lease, mut seen: Option<Seen>) -> Result<Extension, GiveUp> {
     if own.by_transaction() {
-        match change_watched(io, &own, Change::Set(new.new_value()), seen.clone()).await? {
+        match change_watched(io, &own, Command::Set(new.new_value()), seen.clone()).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
             Changed::Done { ours, .. } => return Ok(own.extended(new, ours)),
             Changed::NotOurs(reason) => return Ok(own.not_extended(reason, io.now())),
@@ -155,14 +155,14 @@ async fn replace(io: &Io, own: Owned, new: Lease, mut seen: Option<Expected>) ->
         let Some(end) = own.lease.end.filter(|end| !end.has_passed(io.now())) else {
             return Ok(own.not_extended(LossReason::Expired, io.now()));
         };
-        let Expected { bytes, whose } = match seen.take() {
+        let Seen { bytes, whose } = match seen.take() {
             Some(seen) => seen,
             None => {
                 let found = look(io).await?;
                 if own.lease.has_passed(io.now()) {
                     return Ok(own.not_extended(LossReason::Expired, io.now()));
                 }
-                Expected { whose: own.judge(found.as_deref(), io.now()), bytes: found.unwrap_or_default() }
+                Seen { whose: own.judge(found.as_deref(), io.now()), bytes: found.unwrap_or_default() }
             }
         };
         // Neither after our lease (I5) nor after the time limit of a GETSET (I4): by then another client may hold the lock.
@@ -173,7 +173,8 @@ async fn replace(io: &Io, own: Owned, new: Lease, mut seen: Option<Expected>) ->
         };
         let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
         let soon = End::of(io.now(), time);
-        match io.send(Request::before(soon, Command::GetSet(new.value))).await {
+        let swap = Trip { before: Some(soon), ..Trip::of(Command::GetSet(new.value)) };
+        match io.send(swap).await.own() {
             Reply::Bulk(replaced) => {
                 // What was seen is not judged again: the reply may come late.
                 let whose = if replaced.as_ref() == Some(&bytes) {
@@ -204,7 +205,7 @@ pub(crate) async fn verify(io: &Io, own: Owned, nonce: Nonce) -> Result<Verifica
         Ownership::Unproven => Verification::Held { certified: false },
         whose @ Ownership::Overwritten(_) => {
             let again = own.lease.written_again(nonce, io.now());
-            let seen = Expected { bytes: found.unwrap_or_default(), whose };
+            let seen = Seen { bytes: found.unwrap_or_default(), whose };
             Verification::Overwritten(replace(io, own, again, Some(seen)).await)
         }
         Ownership::Lost(reason) => Verification::Lost(own.loss(reason, io.now())),
@@ -216,7 +217,7 @@ pub(crate) async fn verify(io: &Io, own: Owned, nonce: Nonce) -> Result<Verifica
 pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
     let mut asked_again = false;
     while own.by_transaction() {
-        match change_watched(io, &own, Change::Count, None).await? {
+        match change_watched(io, &own, Command::Count, None).await? {
             Changed::Done { ours, count } => return Ok(own.token(count, ours, io.now())),
             Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
@@ -228,7 +229,7 @@ pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
         if own.lease.has_passed(io.now()) {
             return Ok(Counted::Lost(LossReason::Expired));
         }
-        match io.send(own.within_lease(Command::Count)).await {
+        match io.send(own.within_lease(Command::Count)).await.own() {
             Reply::Integer(token) => return Ok(own.token(token, false, io.now())),
             Reply::TooLate => return Ok(Counted::Lost(LossReason::Expired)),
             Reply::Refused(_) => return Err(GiveUp::Refused),
@@ -242,7 +243,7 @@ pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
 /// Reads the key; once more if the reply is lost, as that of a connection that the server has closed.
 async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
     for _ in 0..2 {
-        match io.send(Request::at_any_time(Command::Get)).await {
+        match io.send(Trip::of(Command::Get)).await.own() {
             Reply::Bulk(found) => return Ok(found),
             Reply::Refused(_) => return Err(GiveUp::Refused),
             Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),
@@ -254,7 +255,7 @@ async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
 
 /// Reads the key after a command whose reply was lost, which is never sent again (I6).
 async fn read(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
-    match io.send(Request::at_any_time(Command::Get)).await {
+    match io.send(Trip::of(Command::Get)).await.own() {
         Reply::Bulk(holds) => Ok(holds),
         _ => Err(GiveUp::Unknown),
     }
@@ -285,8 +286,8 @@ impl Owned {
         matches!(self.protocol, Protocol::Watched | Protocol::Ttl) && self.lease.end.is_some()
     }
 
-    fn within_lease(&self, command: Command) -> Request {
-        Request { command, before: self.lease.end }
+    fn within_lease(&self, command: Command) -> Trip {
+        Trip { before: self.lease.end, ..Trip::of(command) }
     }
 
     fn judge(&self, found: Option<&[u8]>, now: Now) -> Ownership {

@@ -41,7 +41,7 @@ use std::{env, fs};
 
 use super::Step;
 use super::acquire::{self, Cue, Observation, Params};
-use super::simulated::Server;
+use super::simulated::{Leg, Next, Server};
 use super::{Reply, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::Protocol;
@@ -194,15 +194,12 @@ impl Interpreter {
             [name, "has", "no", "connection"] => self.deliver(name, Reply::Unsent).map(Some),
             [name, "request", "is", "lost"] => {
                 let client = self.client(owner(name)?)?;
-                let watching = client.watching;
-                client.lost.extend(client.sent.clone().map(|command| (command, watching)));
+                client.lost.extend(client.sent.clone());
                 self.deliver(owner(name)?, Reply::Lost).map(Some)
             }
             [name, "request", "arrives", "late"] => {
-                let (command, mut watching) =
-                    self.client(owner(name)?)?.lost.pop_front().ok_or("it has lost no request")?;
-                let elapsed = self.elapsed;
-                self.server.carry_out(elapsed, &mut watching, &command);
+                let mut leg = self.client(owner(name)?)?.lost.pop_front().ok_or("it has lost no request")?;
+                self.server.carry_out(self.elapsed, &mut leg);
                 Ok(None)
             }
             [name, "reply", "is", "lost"] => {
@@ -279,18 +276,18 @@ impl Interpreter {
 
     fn too_late(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
-        if !self.client(name)?.before.is_some_and(|end| end.has_passed(now)) {
+        let before = self.client(name)?.sent.as_ref().and_then(Leg::before);
+        if !before.is_some_and(|end| end.has_passed(now)) {
             return Err("it may still be sent".into());
         }
         self.deliver(name, Reply::TooLate)
     }
 
     fn execute(&mut self, name: &str) -> ScriptResult<()> {
-        let command = self.client(name)?.sent.clone().ok_or("it has sent nothing")?;
-        let mut watching = self.client(name)?.watching;
-        let reply = self.server.carry_out(self.elapsed, &mut watching, &command);
+        let mut leg = self.client(name)?.sent.take().ok_or("it has sent nothing")?;
+        let reply = self.server.carry_out(self.elapsed, &mut leg);
         let client = self.client(name)?;
-        (client.reply, client.watching) = (Some(reply), watching);
+        (client.reply, client.sent) = (Some(reply), Some(leg));
         Ok(())
     }
 
@@ -299,38 +296,42 @@ impl Interpreter {
         self.deliver(name, reply)
     }
 
-    /// Hands a reply to the rules that the client follows.
+    /// Hands a reply to the rules that the client follows, unless the trip has another step.
     fn deliver(&mut self, name: &str, reply: Reply) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        client.sent.take().ok_or("it has sent nothing")?;
+        let leg = client.sent.take().ok_or("it has sent nothing")?;
         if matches!(reply, Reply::Executed(None) | Reply::TooLate) {
             // Its value was not written.
             client.values.pop();
         }
+        let looked = matches!(reply, Reply::Bulk(_));
+        let replies = match leg.answered(reply) {
+            Next::Leg(leg) => return Ok(client.takes(leg)),
+            Next::End(replies) => replies,
+        };
         if let Some(releasing) = &mut client.releasing {
-            let step = releasing.resume(reply, now);
+            let step = releasing.resume(replies, now);
             return Ok(client.shown_release(step, now));
         }
         if let Some((task, _)) = &mut client.handing_over {
-            let step = task.resume(reply, now);
+            let step = task.resume(replies, now);
             return self.shows_hand_over(name, step);
         }
         if let Some(extending) = &mut client.extending {
-            let step = extending.resume(reply, now);
+            let step = extending.resume(replies, now);
             return Ok(client.shown_extension(step, now));
         }
         if let Some(verifying) = &mut client.verifying {
-            let step = verifying.resume(reply, now);
+            let step = verifying.resume(replies, now);
             return Ok(client.shown_verification(step, now));
         }
         if let Some(counting) = &mut client.counting {
-            let step = counting.resume(reply, now);
+            let step = counting.resume(replies, now);
             return Ok(client.shown_token(step));
         }
-        let looked = matches!(reply, Reply::Bulk(_));
         let attempt = client.attempt.as_mut().ok_or("it has no attempt")?;
-        let step = attempt.resume(reply, now);
+        let step = attempt.resume(replies, now);
         if let (Step::Sleep(pause), true) = (&step, looked) {
             client.observation = Some(Observation { seen: pause.seen.clone(), at: now.uptime });
         }

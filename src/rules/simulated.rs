@@ -1,8 +1,9 @@
-//! The simulated server of the scenarios and of the random search: one key, what commands do to it, and which connections watch it.
+//! The simulated server of the scenarios and of the random search: one key, and what the steps of trips do to it.
 
 use std::time::Duration;
 
-use crate::rules::{Change, Command, NewValue, Reply};
+use crate::rules::lease::End;
+use crate::rules::{Command, Expected, NewValue, Replies, Reply, Trip};
 
 /// One key, as every server since 2.2 has it.
 #[derive(Clone, Debug, Default)]
@@ -16,9 +17,63 @@ pub(crate) struct Server {
     counter: i64,
 }
 
-/// The version of the key that a connection watches.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Watching(Option<u64>);
+/// A trip on its way to the server, one step at a time. One that needs the key to hold something has two, since other clients may come in
+/// between: WATCH, and EXEC if the key holds that.
+#[derive(Clone, Debug)]
+pub(crate) struct Leg {
+    trip: Trip,
+    /// The version of the key that the connection watches.
+    watched: Option<u64>,
+    /// What the first step has found.
+    found: Option<Reply>,
+}
+
+/// What follows a step.
+pub(crate) enum Next {
+    Leg(Leg),
+    End(Replies),
+}
+
+impl Leg {
+    pub(crate) fn first(trip: Trip) -> Self {
+        Self { trip, watched: None, found: None }
+    }
+
+    /// What the key must hold, if this step looks whether it does.
+    fn looks(&self) -> Option<&Expected> {
+        self.trip.if_holds.as_ref().filter(|_| self.found.is_none())
+    }
+
+    /// Returns the command that this step sends; `None` if it looks.
+    pub(crate) fn command(&self) -> Option<&Command> {
+        if self.looks().is_some() { None } else { Some(&self.trip.command) }
+    }
+
+    #[allow(dead_code, reason = "only in the scenarios")]
+    pub(crate) fn name(&self) -> &'static str {
+        if self.looks().is_some() { "WATCH" } else { self.trip.name() }
+    }
+
+    /// When it may no longer be sent.
+    pub(crate) fn before(&self) -> Option<End> {
+        self.trip.before.filter(|_| self.looks().is_none())
+    }
+
+    /// Returns what follows this step, which was answered by this.
+    pub(crate) fn answered(mut self, reply: Reply) -> Next {
+        match self.looks() {
+            None => {
+                let reply = Some(reply).filter(|reply| *reply != Reply::TooLate);
+                Next::End(Replies { found: self.found, reply, behind: None })
+            }
+            Some(Expected { bytes, .. }) if matches!(&reply, Reply::Bulk(Some(found)) if found == bytes) => {
+                self.found = Some(reply);
+                Next::Leg(self)
+            }
+            Some(_) => Next::End(Replies { found: Some(reply), ..Replies::default() }),
+        }
+    }
+}
 
 impl Server {
     /// Writes or clears the key, as any client may.
@@ -45,9 +100,32 @@ impl Server {
         Some(self.expires?.saturating_sub(now))
     }
 
-    pub(crate) fn carry_out(&mut self, now: Duration, watching: &mut Watching, command: &Command) -> Reply {
+    /// Carries out a step of a trip. Returns the reply.
+    pub(crate) fn carry_out(&mut self, now: Duration, leg: &mut Leg) -> Reply {
         let found = self.value(now).map(<[u8]>::to_vec);
-        let watched = std::mem::take(watching).0;
+        let Some(command) = leg.command() else {
+            leg.watched = Some(self.version);
+            let asks = leg.trip.if_holds.as_ref().is_some_and(|expected| expected.without_ttl);
+            let left = self.time_to_live(now).filter(|_| asks);
+            return match found.clone().zip(left) {
+                Some(expiring) => Reply::Expiring(Box::new(expiring)),
+                None => Reply::Bulk(found),
+            };
+        };
+        if leg.trip.if_holds.is_none() {
+            return self.change(now, command, found);
+        }
+        if leg.watched != Some(self.version) {
+            return Reply::Executed(None);
+        }
+        match self.change(now, command, found) {
+            Reply::Integer(count) => Reply::Executed(Some(count)),
+            reply => unreachable!("a transaction changes something: {reply:?}"),
+        }
+    }
+
+    /// Carries out a command alone.
+    fn change(&mut self, now: Duration, command: &Command, found: Option<Vec<u8>>) -> Reply {
         match command {
             Command::SetNx(entry) => {
                 if found.is_none() {
@@ -60,28 +138,11 @@ impl Server {
                 self.write(Some(value.to_vec()), None);
                 Reply::Bulk(found)
             }
-            Command::Del => self.delete(),
-            Command::WatchGet => {
-                *watching = Watching(Some(self.version));
-                Reply::Bulk(found)
-            }
-            Command::WatchGetTtl => {
-                *watching = Watching(Some(self.version));
-                match found.clone().zip(self.time_to_live(now)) {
-                    Some((value, left)) => Reply::Expiring(value, left),
-                    None => Reply::Bulk(found),
-                }
-            }
-            Command::Exec(_) if watched != Some(self.version) => Reply::Executed(None),
-            Command::Exec(Change::Set(entry)) => {
+            Command::Set(entry) => {
                 self.put(entry, now);
-                Reply::Executed(Some(1))
+                Reply::Integer(1)
             }
-            Command::Exec(Change::Del) => match self.delete() {
-                Reply::Integer(n) => Reply::Executed(Some(n)),
-                _ => unreachable!("the reply to DEL is a count"),
-            },
-            Command::Exec(Change::Count) => Reply::Executed(Some(self.count())),
+            Command::Del => self.delete(),
             Command::Count => Reply::Integer(self.count()),
             Command::GetAll(_) => unreachable!("it is on several keys"),
             Command::TimeToLive => unreachable!("no rules send it"),

@@ -1,9 +1,9 @@
-//! Runs an `async fn` that does no I/O, one command at a time.
+//! Runs an `async fn` that does no I/O, one trip to the server at a time.
 //!
 //! The rules are written as straight-line code: send a command, look at its reply, send the next. A function that could be stopped at
-//! each command and continued later would do, and that is what `async` makes: at each `await` the compiler stores where the function is,
-//! and what its variables hold. No runtime is needed. [`Io::send`] leaves the request in a cell and is pending until the reply is in
-//! another; [`Task::resume`] puts the reply there, polls once, and takes out the next request. So the owner of the task decides when the
+//! each trip and continued later would do, and that is what `async` makes: at each `await` the compiler stores where the function is,
+//! and what its variables hold. No runtime is needed. [`Io::send`] leaves the trip in a cell and is pending until the replies are in
+//! another; [`Task::resume`] puts them there, polls once, and takes out the next trip. So the owner of the task decides when the
 //! function goes on: the engine once the server has answered, a test at any moment.
 //!
 //! The test below has an example.
@@ -16,48 +16,34 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::acquire::{Cue, Note, Pause};
-use super::{Command, GiveUp, Reply, Request, Step};
+use super::{GiveUp, Replies, Step, Trip};
 use crate::values::clock::Now;
 
 /// What the code of a task sees of the world.
 pub(crate) struct Io {
     asked: Cell<Option<Awaited>>,
-    reply: Cell<Option<Reply>>,
+    replies: Cell<Option<Replies>>,
     cue: Cell<Option<Cue>>,
     now: Cell<Now>,
-    plan: Cell<Option<Plan>>,
     notes: RefCell<Vec<(usize, Note)>>,
     /// Which of several locks the commands are for.
     slot: Cell<usize>,
-    /// What goes behind the next command, and its reply.
-    behind: Cell<Option<Command>>,
-    reply_behind: Cell<Option<Reply>>,
 }
 
 enum Awaited {
-    Command(Request),
+    Trip(Trip),
     Pause(Pause),
-}
-
-/// The transaction that follows a WATCH if the key holds what is expected, and has no time to live where that is asked for.
-pub(crate) struct Plan {
-    pub(crate) expected: Vec<u8>,
-    /// EXEC.
-    pub(crate) change: Request,
 }
 
 impl Io {
     pub(crate) fn new(now: Now) -> Self {
         Self {
             asked: Cell::default(),
-            reply: Cell::default(),
+            replies: Cell::default(),
             cue: Cell::default(),
             now: Cell::new(now),
-            plan: Cell::default(),
             notes: RefCell::default(),
             slot: Cell::new(0),
-            behind: Cell::default(),
-            reply_behind: Cell::default(),
         }
     }
 
@@ -66,17 +52,10 @@ impl Io {
         self.now.get()
     }
 
-    /// Sends a command, and returns its reply.
-    pub(crate) async fn send(&self, request: Request) -> Reply {
-        self.asked.set(Some(Awaited::Command(request)));
-        future::poll_fn(|_| self.reply.take().map_or(Poll::Pending, Poll::Ready)).await
-    }
-
-    /// Sends a command, and another behind it in the same trip. Returns both replies.
-    pub(super) async fn send_with(&self, request: Request, behind: Command) -> (Reply, Reply) {
-        self.behind.set(Some(behind));
-        let reply = self.send(request).await;
-        (reply, self.reply_behind.take().unwrap_or(Reply::Unsent))
+    /// Makes a trip to the server, and returns the replies.
+    pub(crate) async fn send(&self, trip: Trip) -> Replies {
+        self.asked.set(Some(Awaited::Trip(trip)));
+        future::poll_fn(|_| self.replies.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
     /// Has the commands that follow sent for this one of several locks.
@@ -95,12 +74,6 @@ impl Io {
         future::poll_fn(|_| self.cue.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// Sends WATCH, with what is to follow if the key holds what is expected. Returns what it holds; then EXEC is sent as any command.
-    pub(super) async fn watch(&self, watch: Command, expected: &[u8], change: Request) -> Reply {
-        self.plan.set(Some(Plan { expected: expected.to_vec(), change }));
-        self.send(Request::at_any_time(watch)).await
-    }
-
     /// Notes something to be reported.
     pub(super) fn note(&self, note: Note) {
         self.notes.borrow_mut().push((self.slot(), note));
@@ -111,26 +84,10 @@ impl Io {
         if self.notes.borrow().is_empty() { Vec::new() } else { self.notes.take() }
     }
 
-    /// Takes what is to go behind the command of the last step.
-    pub(crate) fn take_behind(&self) -> Option<Command> {
-        self.behind.take()
-    }
-
-    /// Leaves the reply to what went behind a command.
-    pub(crate) fn answer_behind(&self, reply: Reply) {
-        self.reply_behind.set(Some(reply));
-    }
-
-    /// Takes what is to follow the WATCH of the last step.
-    pub(crate) fn take_plan(&self) -> Option<Plan> {
-        self.plan.take()
-    }
-
-    /// Lets the code go on after its command.
-    pub(crate) fn answer(&self, reply: Reply, now: Now) {
-        self.plan.set(None);
+    /// Lets the code go on after its trip.
+    pub(crate) fn answer(&self, replies: Replies, now: Now) {
         self.now.set(now);
-        self.reply.set(Some(reply));
+        self.replies.set(Some(replies));
     }
 
     /// Lets the code go on after its pause.
@@ -139,7 +96,7 @@ impl Io {
         self.cue.set(Some(cue));
     }
 
-    /// Runs code with this `Io` to its next command or pause, or its end.
+    /// Runs code with this `Io` to its next trip or pause, or its end.
     pub(crate) fn step<T>(
         &self,
         code: Pin<&mut (impl Future<Output = Result<T, GiveUp>> + ?Sized)>,
@@ -148,7 +105,7 @@ impl Io {
             Poll::Ready(Ok(outcome)) => Step::Done(outcome),
             Poll::Ready(Err(reason)) => Step::GiveUp(reason),
             Poll::Pending => match self.asked.take() {
-                Some(Awaited::Command(request)) => Step::Send(request),
+                Some(Awaited::Trip(trip)) => Step::Send(trip),
                 Some(Awaited::Pause(pause)) => Step::Sleep(pause),
                 None => unreachable!("rules wait for nothing but a reply or a pause"),
             },
@@ -156,7 +113,7 @@ impl Io {
     }
 }
 
-/// Code that has been begun, and waits for the reply to the command of its last [`Step`].
+/// Code that has been begun, and waits for the replies to the trip of its last [`Step`].
 pub(crate) struct Task<T> {
     io: Rc<Io>,
     code: Pin<Box<dyn Future<Output = Result<T, GiveUp>>>>,
@@ -175,15 +132,10 @@ impl<T> Task<T> {
         (task, step)
     }
 
-    /// Goes on after the command of the last step.
-    pub(crate) fn resume(&mut self, reply: Reply, now: Now) -> Step<T> {
-        self.io.answer(reply, now);
+    /// Goes on after the trip of the last step.
+    pub(crate) fn resume(&mut self, replies: impl Into<Replies>, now: Now) -> Step<T> {
+        self.io.answer(replies.into(), now);
         self.step()
-    }
-
-    /// Takes what is to follow the WATCH of the last step.
-    pub(crate) fn take_plan(&self) -> Option<Plan> {
-        self.io.take_plan()
     }
 
     fn step(&mut self) -> Step<T> {
@@ -213,13 +165,13 @@ impl<T> fmt::Debug for Task<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::WhyRefused;
+    use crate::rules::{Command, Reply, WhyRefused};
     use crate::values::clock;
 
     /// Code as a rule has it.
     async fn is_ours(io: &Io, own: Vec<u8>) -> Result<bool, GiveUp> {
         for _ in 0..2 {
-            match io.send(Request::at_any_time(Command::Get)).await {
+            match io.send(Trip::of(Command::Get)).await.own() {
                 Reply::Bulk(found) => return Ok(found.as_ref() == Some(&own)),
                 Reply::Lost => {}
                 _ => return Err(GiveUp::Refused),
@@ -229,8 +181,8 @@ mod tests {
     }
 
     #[test]
-    fn a_task_stops_at_each_command_and_goes_on_with_its_reply() {
-        let (look, now) = (Request::at_any_time(Command::Get), clock::now());
+    fn a_task_stops_at_each_trip_and_goes_on_with_its_reply() {
+        let (look, now) = (Trip::of(Command::Get), clock::now());
         let begin = || Task::begin(now, async |io| is_ours(io, b"5.25".to_vec()).await);
         let (mut task, step) = begin();
         assert_eq!(step, Step::Send(look.clone()));

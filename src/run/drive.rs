@@ -5,10 +5,10 @@ use std::mem;
 
 use super::Engine;
 use super::outbox::{LateReport, Outbox};
-use super::session::{self, Session};
-use crate::net::{Failure, NodeId, Trip};
-use crate::rules::task::{Plan, Task};
-use crate::rules::{Command, GiveUp, Reply, Request, Step};
+use super::session::Session;
+use crate::net::{Failure, KeyTrip, NodeId};
+use crate::rules::task::Task;
+use crate::rules::{Command, GiveUp, Reply, Step, Trip};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -24,43 +24,23 @@ pub(super) struct Job<'a, T> {
     pub(super) session: Session<'a>,
 }
 
-/// What a job sends next.
-struct Sends<'a> {
-    key: &'a Key,
-    request: Request,
-    plan: Option<Plan>,
-    behind: Option<Command>,
-}
-
 impl<'a, T> Job<'a, T> {
     pub(super) fn new(key: &'a Key, (task, step): (Task<T>, Step<T>), session: Session<'a>) -> Self {
         Self { key, task, step, session }
     }
 
-    /// Returns the command that is to be sent next, if there is one.
-    fn request(&self) -> Option<&Request> {
+    /// Returns the trip that is to be made next, if there is one.
+    fn trip(&self) -> Option<&Trip> {
         match &self.step {
-            Step::Send(request) => Some(request),
+            Step::Send(trip) => Some(trip),
             Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => None,
         }
     }
 
-    /// Returns what it sends next.
-    fn sends(&mut self) -> Option<Sends<'a>> {
-        let request = self.request()?.clone();
-        let plan = self.task.take_plan();
-        let behind = self.session.behind(plan.as_ref().map_or(&request.command, |plan| &plan.change.command));
-        Some(Sends { key: self.key, request, plan, behind })
-    }
-
-    fn reply(&mut self, reply: Reply, now: Now) {
-        self.step = self.task.resume(reply, now);
-    }
-
     /// Ends the task as if there were no connection.
     fn abandon(&mut self, now: Now) {
-        while self.request().is_some() {
-            self.reply(Reply::Unsent, now);
+        while self.trip().is_some() {
+            self.step = self.task.resume(Reply::Unsent, now);
         }
     }
 
@@ -116,7 +96,7 @@ impl Engine {
     fn finish_each<T>(&self, jobs: Vec<&mut Job<'_, T>>) {
         let command_timeout = self.backend.command_timeout();
         let mut hung: Vec<(NodeId, Failure, Uptime)> = Vec::new();
-        for job in jobs.into_iter().filter(|job| job.request().is_some()) {
+        for job in jobs.into_iter().filter(|job| job.trip().is_some()) {
             let began = clock::now();
             let node = self.backend.node_of(job.key);
             match hung.iter().find(|(at, ..)| *at == node) {
@@ -144,36 +124,30 @@ impl Engine {
     /// any.
     fn send_together<T>(&self, jobs: &mut [&mut Job<'_, T>], transacts: bool) -> bool {
         let now = clock::now();
-        let goes = |job: &&mut Job<'_, T>| match job.request().map(|request| &request.command) {
-            Some(Command::Get | Command::GetSet(_) | Command::Del | Command::Count) => true,
-            Some(Command::WatchGet) => transacts,
-            _ => false,
+        let goes = |job: &&mut Job<'_, T>| match job.trip() {
+            Some(Trip { if_holds: Some(expected), .. }) => transacts && !expected.without_ttl,
+            Some(Trip { command, .. }) => {
+                matches!(command, Command::Get | Command::GetSet(_) | Command::Del | Command::Count)
+            }
+            None => false,
         };
-        let mut jobs: Vec<&mut Job<'_, T>> = jobs.iter_mut().map(|job| &mut **job).filter(goes).collect();
+        let jobs: Vec<&mut Job<'_, T>> = jobs.iter_mut().map(|job| &mut **job).filter(goes).collect();
         if jobs.len() < 2 {
             return false;
         }
-        let sends: Vec<_> = jobs.iter_mut().filter_map(|job| job.sends()).collect();
-        let trips: Vec<Trip<'_>> = sends
-            .iter()
-            .map(|Sends { key, request, plan, behind }| {
-                session::trip(key, request, plan.as_ref(), behind.as_ref())
-            })
-            .collect();
-        let watches = trips.iter().any(|trip| trip.watch.is_some());
-        let needs = if watches { Protocol::Watched } else { Protocol::Classic };
-        let limits = jobs[0].session.limits_together(needs, now);
-        let sent = self.backend.send_all(&trips, &limits);
+        let trips = jobs.iter().filter_map(|job| Some(job.session.trip(job.trip()?)));
+        let trips: Vec<KeyTrip<'_>> = trips.collect();
+        let transacted = trips.iter().any(|trip| trip.trip.if_holds.is_some());
+        let needs = if transacted { Protocol::Watched } else { Protocol::Classic };
+        let sent = self.backend.send_all(&trips, &jobs[0].session.limits_together(needs, now));
         drop(trips);
         let now = clock::now();
-        for ((job, Sends { request, .. }), sent) in jobs.iter_mut().zip(sends).zip(sent) {
-            let reply = job.session.heard(&request, sent);
-            job.reply(reply, now);
-            if let Some(Command::Exec(_)) = job.request().map(|request| &request.command) {
-                let reply = job.session.changed();
-                job.reply(reply, now);
+        for (job, sent) in jobs.into_iter().zip(sent) {
+            if let Step::Send(trip) = &job.step {
+                let replies = job.session.heard(trip, sent);
+                job.step = job.task.resume(replies, now);
             }
         }
-        watches
+        transacted
     }
 }

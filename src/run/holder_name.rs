@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::Engine;
 use super::session::Session;
-use crate::net::Trip;
+use crate::net::KeyTrip;
 use crate::report::error::Error;
 use crate::report::event::ProblemKind;
 use crate::rules::holder_name::{HolderName, named};
-use crate::rules::{Command, GiveUp, Reply, Request};
+use crate::rules::{Command, GiveUp, Reply, Trip};
 use crate::run::hold::Hold;
 use crate::values::clock;
 use crate::values::key::Key;
@@ -29,11 +29,11 @@ impl Engine {
     /// Writes the names of holders behind their values, in one trip, if they have a name. Reports for which that failed.
     pub(super) fn write_names<'a>(&self, holds: impl Iterator<Item = Named<'a>>) {
         let Some(name) = self.holder_name.as_deref() else { return };
-        let request = |(hold, value, lease): Named<'a>| {
+        let write = |(hold, value, lease): Named<'a>| {
             let command = Command::HolderName(HolderName::write(name, &value, lease?));
-            Some((hold, Request::at_any_time(command)))
+            Some((hold, Trip::of(command)))
         };
-        let (holds, requests): (Vec<&Arc<Hold>>, Vec<Request>) = holds.filter_map(request).unzip();
+        let (holds, writes): (Vec<&Arc<Hold>>, Vec<Trip>) = holds.filter_map(write).unzip();
         let Some(first) = holds.first() else { return };
         if !self.has_names() {
             return holds.iter().for_each(|hold| self.report_unnamed(hold, &too_old(&hold.key)));
@@ -46,12 +46,12 @@ impl Engine {
             session.hurry(left.map_or(Duration::MAX, |left| left / 2));
             session
         };
-        let trips: Vec<Trip<'_>> =
-            holds.iter().zip(&requests).map(|(hold, request)| Trip::new(&hold.key, request)).collect();
-        let written = session(first).send_each(&trips, now);
-        for ((hold, request), sent) in holds.iter().zip(&requests).zip(written) {
+        let trips: Vec<KeyTrip<'_>> =
+            holds.iter().zip(&writes).map(|(hold, write)| KeyTrip::new(&hold.key, write)).collect();
+        let written = self.backend.send_all(&trips, &session(first).limits(&writes[0], now));
+        for ((hold, write), sent) in holds.iter().zip(&writes).zip(written) {
             let mut session = session(hold);
-            let reply = session.heard(request, sent);
+            let reply = session.heard(write, sent).own();
             if let Some(error) = unnamed(session, &reply) {
                 self.report_unnamed(hold, &error);
             }
@@ -76,7 +76,7 @@ impl Engine {
     /// Reads the key, and the name that goes with what it holds, in one trip.
     pub(crate) fn holder(&self, key: &Key) -> Result<Option<String>, Error> {
         let read = Command::HolderName(HolderName::Read);
-        Ok(match self.once_with(key, Command::Get, Some(&read))? {
+        Ok(match self.once_with(key, Command::Get, Some(read))? {
             (Reply::Bulk(Some(value)), Some(Reply::Bulk(Some(entry)))) => named(&entry, &value),
             _ => None,
         })

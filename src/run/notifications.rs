@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Delivery, SHORT_CONNECT_WAIT};
-use crate::net::{Backend, Budget, Failure, Limits, NodeId, Trip};
+use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
 use crate::report::sink::EventSink;
 use crate::rules::waiting_list::{Entry, Owed, Waiting};
-use crate::rules::{Command, Reply, Request};
+use crate::rules::{Command, Reply, Trip};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::sync::Mutex;
@@ -301,7 +301,7 @@ impl Notifications {
     }
 
     fn send(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
-        self.backend.send(&Trip::new(key, &Request::at_any_time(Command::Waiting(waiting))), limits).own()
+        self.backend.send(&KeyTrip::new(key, &Trip::of(Command::Waiting(waiting))), limits).own()
     }
 
     /// Reports why something could not be sent, from time to time.

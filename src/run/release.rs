@@ -159,7 +159,7 @@ impl Engine {
         let Releasing { options, own, earlier, holder, turn, next, job } = release;
         let Some(holder) = holder.take() else { unreachable!("it ends once") };
         let (key, outcome) = (job.key, job.outcome(&later.outbox));
-        let taken = job.session.taken.take().map(|taken| *taken);
+        let taken = job.session.take_listed();
         let (outcome, lease, in_doubt) = match outcome {
             Ok(HandedOver { release, next, in_doubt }) => (release, next, in_doubt),
             Err(reason) => (Err(reason), None, false),

@@ -8,11 +8,11 @@ use std::time::Duration;
 use super::Engine;
 use super::acquire::Answer;
 use super::outbox::{LateReport, Outbox};
-use crate::net::{Budget, Failure, RefusalKind, Sent, StopCheck, TransportError, Trip, Watch};
+use crate::net::{Budget, Failure, KeyTrip, RefusalKind, Sent, StopCheck, TransportError};
 use crate::rules::lease::Lease;
-use crate::rules::task::{Plan, Task};
+use crate::rules::task::Task;
 use crate::rules::waiting_list::Waiting;
-use crate::rules::{Command, GiveUp, Reply, Request, Step, WhyRefused};
+use crate::rules::{Command, GiveUp, Replies, Reply, Step, Trip, WhyRefused};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -36,11 +36,9 @@ pub(super) struct Session<'a> {
     /// Where to put what is to be reported later; `None` if it is reported at once.
     outbox: Option<&'a Outbox>,
     /// What takes an entry from the key's waiting list, behind the command that deletes the key, until that is sent.
-    behind: Option<Waiting>,
-    /// The reply to the command on the waiting list.
-    pub(super) taken: Option<Box<Result<Reply, Failure>>>,
-    /// What came of the change that was sent with WATCH: it is the reply to the EXEC that the rules ask for next.
-    changed: Option<Box<Result<Reply, Failure>>>,
+    behind: Option<Command>,
+    /// What came of the last command on the waiting list.
+    listed: Option<Box<Result<Reply, Failure>>>,
     /// The last command that may have changed the key and whose reply was lost, and why.
     unanswered: Option<Box<(&'static str, TransportError)>>,
 }
@@ -66,8 +64,7 @@ impl<'a> Session<'a> {
             unanswered_last: false,
             outbox: None,
             behind: None,
-            taken: None,
-            changed: None,
+            listed: None,
             unanswered: None,
         }
     }
@@ -98,12 +95,12 @@ impl<'a> Session<'a> {
 
     /// Has the session also take an entry from the key's waiting list, along with the command that deletes the key.
     pub(super) fn take(&mut self, waiting: Waiting) {
-        self.behind = Some(waiting);
+        self.behind = Some(Command::Waiting(waiting));
     }
 
     /// Connects if no connection was opened before, so that it is known what the server has.
     pub(super) fn connect(&self, now: Now) -> Result<(), Failure> {
-        self.engine.backend.connect(&self.limits(&Command::Get, now))
+        self.engine.backend.connect(&self.limits(&Trip::of(Command::Get), now))
     }
 
     /// Notes that there was no connection. Returns why the call ends.
@@ -122,112 +119,56 @@ impl<'a> Session<'a> {
         mut now: Now,
     ) -> Result<T, GiveUp> {
         loop {
-            let request = match step.outcome() {
-                Err(request) => request,
+            let trip = match step.outcome() {
+                Err(trip) => trip,
                 Ok(outcome) => return outcome,
             };
-            let reply = self.send(&request, task.take_plan().as_ref(), now);
+            let replies = self.send(&trip, now);
             now = clock::now();
-            step = task.resume(reply, now);
+            step = task.resume(replies, now);
         }
     }
 
-    /// Sends a command; a WATCH with what is planned to follow.
-    pub(super) fn send(&mut self, request: &Request, plan: Option<&Plan>, now: Now) -> Reply {
-        if let Command::Exec(_) = request.command {
-            // It was sent with its WATCH.
-            return self.changed();
+    /// Makes a trip to the server. Returns the rules' replies.
+    pub(super) fn send(&mut self, trip: &Trip, now: Now) -> Replies {
+        let limits = self.limits(trip, now);
+        if self.failed.is_some() && clock::uptime() >= limits.answered_by {
+            return Reply::Unsent.into();
         }
-        let change = plan.map_or(&request.command, |plan| &plan.change.command);
-        let behind = self.behind(change);
-        let limits = self.limits(change, now);
-        if self.is_too_late(&limits) {
-            return Reply::Unsent;
-        }
-        let sent = self.engine.backend.send(&trip(self.key, request, plan, behind.as_ref()), &limits);
-        self.heard(request, sent)
+        let sent = self.engine.backend.send(&self.trip(trip), &limits);
+        self.heard(trip, sent)
     }
 
-    /// Returns what goes behind a command.
-    pub(super) fn behind(&self, command: &Command) -> Option<Command> {
-        self.behind.as_ref().filter(|_| command.deletes()).cloned().map(Command::Waiting)
+    /// Returns a trip of this call, with what goes behind a command that deletes the key.
+    pub(super) fn trip<'b>(&'b self, trip: &'b Trip) -> KeyTrip<'b> {
+        let taking = self.behind.as_ref().filter(|_| trip.command == Command::Del);
+        KeyTrip { behind: trip.behind.as_deref().or(taking), ..KeyTrip::new(self.key, trip) }
     }
 
-    /// Notes what came of a trip. Returns the rules' reply to its first command.
-    pub(super) fn heard(&mut self, request: &Request, sent: Sent) -> Reply {
-        let Sent { watched, reply, behind, .. } = sent;
-        if let Some(taken) = behind {
-            (self.behind, self.taken) = (None, Some(Box::new(taken)));
-        }
-        let command = &request.command;
-        match watched {
-            Some(watched) => {
-                self.changed = reply.map(Box::new);
-                self.reply(watched, command.name(), true)
+    /// Notes what came of a trip. Returns the rules' replies.
+    pub(super) fn heard(&mut self, trip: &Trip, sent: Sent) -> Replies {
+        let Sent { found, mut reply, mut behind, .. } = sent;
+        // A command on the waiting list may be refused, which is no failure of the call.
+        if let Command::Waiting(_) = trip.command {
+            match behind {
+                Some(_) => self.listed = reply.take().map(Box::new),
+                None => behind = reply.take(),
             }
-            None => self.reply(reply.unwrap_or(Err(Failure::TooLate)), command.name(), command.only_reads()),
+        } else if trip.behind.is_none() && behind.is_some() {
+            (self.behind, self.listed) = (None, behind.take().map(Box::new));
         }
+        let found = found.map(|found| self.reply(found, "WATCH", true));
+        let behind = behind
+            .zip(trip.behind.as_ref())
+            .map(|(outcome, behind)| self.reply(outcome, behind.name(), true));
+        let only_reads = trip.if_holds.is_none() && trip.command.only_reads();
+        let reply = reply.map(|reply| self.reply(reply, trip.name(), only_reads));
+        Replies { found, reply, behind }
     }
 
-    /// Returns the rules' reply to EXEC. None was sent if the key holds something else than was expected, or its time had passed.
-    pub(super) fn changed(&mut self) -> Reply {
-        match self.changed.take() {
-            Some(changed) => self.reply(*changed, "EXEC", false),
-            None => Reply::TooLate,
-        }
-    }
-
-    /// Sends a command, and another behind it in the same trip. Returns both replies; none to the second if that was not sent.
-    fn send_both(&mut self, request: &Request, behind: &Command, now: Now) -> Option<Sent> {
-        let limits = self.limits(&request.command, now);
-        if self.is_too_late(&limits) {
-            return None;
-        }
-        let trip = Trip { behind: Some(behind), ..Trip::new(self.key, request) };
-        Some(self.engine.backend.send(&trip, &limits))
-    }
-
-    /// Asks for this lock and looks at others in one trip. Returns both replies.
-    pub(super) fn ask_and_look(&mut self, request: &Request, look: &Command, now: Now) -> (Reply, Reply) {
-        let Some(Sent { reply, behind, .. }) = self.send_both(request, look, now) else {
-            return (Reply::Unsent, Reply::Unsent);
-        };
-        let found = behind.map_or(Reply::Unsent, |found| self.reply(found, look.name(), true));
-        let reply = reply.unwrap_or(Err(Failure::TooLate));
-        (self.reply(reply, request.command.name(), false), found)
-    }
-
-    /// Sends a command and another behind it, whose failure does not matter. Returns both replies; none to the second if it has failed.
-    pub(super) fn send_with(
-        &mut self,
-        request: &Request,
-        behind: &Command,
-        now: Now,
-    ) -> (Reply, Option<Reply>) {
-        let Some(mut sent) = self.send_both(request, behind, now) else {
-            return (Reply::Unsent, None);
-        };
-        let behind = sent.behind.take().and_then(Result::ok);
-        (self.heard(request, sent), behind)
-    }
-
-    /// Sends a trip for each of several keys, of which this call's is the first, together.
-    pub(super) fn send_each(&self, trips: &[Trip<'_>], now: Now) -> Vec<Sent> {
-        let limits = self.limits(&trips[0].request.command, now);
-        self.engine.backend.send_all(trips, &limits)
-    }
-
-    /// Looks at the key, right behind a command on its waiting list. Returns the replies to both; none to that one if it was not sent.
-    pub(super) fn look(&mut self, waiting: Waiting, now: Now) -> (Reply, Option<Result<Reply, Failure>>) {
-        let request = Request::at_any_time(Command::Waiting(waiting));
-        let Some(Sent { reply, behind, .. }) = self.send_both(&request, &Command::Get, now) else {
-            return (Reply::Unsent, None);
-        };
-        let (entered, looked) = match (reply, behind) {
-            (entered, Some(looked)) => (entered, looked),
-            (failed, None) => (None, failed.unwrap_or(Err(Failure::TooLate))),
-        };
-        (self.reply(looked, Command::Get.name(), true), entered)
+    /// Takes what came of the last command on the waiting list; `None` if it was not sent.
+    pub(super) fn take_listed(&mut self) -> Option<Result<Reply, Failure>> {
+        self.listed.take().map(|listed| *listed)
     }
 
     /// Returns the rules' reply for what the backend returned, and keeps why it is none.
@@ -278,21 +219,5 @@ impl<'a> Session<'a> {
     pub(super) fn answered(&mut self, answer: Answer) -> (Lease, Reply) {
         let Answer { lease, command, reply, .. } = answer;
         (lease, self.reply(reply, command, false))
-    }
-}
-
-/// Returns the trip of a command, and of what is planned to follow if that is a WATCH.
-pub(super) fn trip<'a>(
-    key: &'a Key,
-    request: &'a Request,
-    plan: Option<&'a Plan>,
-    behind: Option<&'a Command>,
-) -> Trip<'a> {
-    match plan {
-        Some(Plan { expected, change }) => {
-            let watch = Some(Watch { command: &request.command, expected });
-            Trip { watch, behind, ..Trip::new(key, change) }
-        }
-        None => Trip { behind, ..Trip::new(key, request) },
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::acquire::{Granted, Wait};
 use super::session::Session;
 use super::{Acquired, Answer, Engine, ReaderCount};
-use crate::net::{Sent, StopCheck, Trip};
+use crate::net::{KeyTrip, Sent, StopCheck};
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::run::thread_holds::HoldKind;
@@ -143,8 +143,10 @@ impl WaitAll<'_> {
     }
 
     /// Sends a command on each of several keys in one trip.
-    fn send_each(&self, trips: &[Trip<'_>]) -> Vec<Sent> {
-        self.talk(trips[0].key, |session| session.send_each(trips, clock::now()))
+    fn send_each(&self, trips: &[KeyTrip<'_>]) -> Vec<Sent> {
+        self.talk(trips[0].key, |session| {
+            self.engine.backend.send_all(trips, &session.limits(trips[0].trip, clock::now()))
+        })
     }
 
     /// Talks to the server for several keys, of which this is the first.

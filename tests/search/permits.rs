@@ -12,8 +12,8 @@ use crate::rules::acquire::{Held, Params};
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, HandedOver, Owned};
 use crate::rules::task::Task;
-use crate::rules::{Command, Reply, Step};
-use crate::simulated::{Server, Watching};
+use crate::rules::{Reply, Step, Trip};
+use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
@@ -35,7 +35,8 @@ struct Client {
     attempt: Option<Stepped>,
     action: Option<Action>,
     held: Option<(usize, Lease)>,
-    watching: Watching,
+    /// The second step of what it sends.
+    leg: Option<Leg>,
     grants: u64,
 }
 
@@ -61,13 +62,13 @@ impl Search {
         Reply::Bulks(self.servers.iter_mut().map(|server| server.value(now).map(<[u8]>::to_vec)).collect())
     }
 
-    /// Carries the command out, unless the request is lost, and returns the reply, unless that is.
-    fn send(&mut self, n: usize, slot: usize, command: &Command, choice: u8) -> Reply {
+    /// Carries a step of a trip out, unless the request is lost, and returns the reply, unless that is.
+    fn send(&mut self, slot: usize, leg: &mut Leg, choice: u8) -> Reply {
         if choice % 8 == 1 {
             return Reply::Lost;
         }
         let now = Duration::from_micros(self.time);
-        let reply = self.servers[slot].carry_out(now, &mut self.clients[n].watching, command);
+        let reply = self.servers[slot].carry_out(now, leg);
         if choice % 8 == 2 { Reply::Lost } else { reply }
     }
 
@@ -88,9 +89,9 @@ impl Search {
         }
         let action = match self.clients[n].action.take() {
             // A crash, at any moment.
-            Some(_) if choice == 255 => return,
-            Some(Action::Ask { slot, request }) => {
-                let set = self.send(n, slot, &request.command, choice);
+            Some(_) if choice == 255 => return self.clients[n].leg = None,
+            Some(Action::Ask { slot, trip }) => {
+                let set = self.send(slot, &mut Leg::first(Trip { behind: None, ..trip }), choice);
                 let found = if set == Reply::Lost { Reply::Lost } else { self.look(choice) };
                 self.attempt(n).asked(&set, &found, now)
             }
@@ -98,12 +99,19 @@ impl Search {
                 let found = self.look(choice);
                 self.attempt(n).reply(found, now)
             }
-            Some(Action::Send { slot, request }) => {
-                let reply = match request.before {
+            Some(Action::Send { slot, trip }) => {
+                let mut leg = self.clients[n].leg.take().unwrap_or_else(|| Leg::first(trip.clone()));
+                let reply = match leg.before() {
                     Some(end) if end.has_passed(now) => Reply::TooLate,
-                    _ => self.send(n, slot, &request.command, choice),
+                    _ => self.send(slot, &mut leg, choice),
                 };
-                self.attempt(n).reply(reply, now)
+                match leg.answered(reply) {
+                    Next::Leg(leg) => {
+                        self.clients[n].leg = Some(leg);
+                        Action::Send { slot, trip }
+                    }
+                    Next::End(replies) => self.attempt(n).reply(replies, now),
+                }
             }
             Some(Action::Sleep(_)) => self.attempt(n).woken(now),
             Some(Action::Held(_) | Action::GiveUp(_)) | None => {
@@ -148,10 +156,17 @@ impl Search {
             Some(next) => Task::begin(now, async move |io| owned::hand_over(io, own, next).await),
             None => Task::begin(now, async move |io| owned::end(io, own).await),
         };
-        while let Step::Send(request) = step {
-            let reply = self.send(n, slot, &request.command, choice);
-            choice = choice.rotate_left(3) ^ 5;
-            step = task.resume(reply, now);
+        while let Step::Send(trip) = step {
+            let mut leg = Leg::first(trip);
+            let replies = loop {
+                let reply = self.send(slot, &mut leg, choice);
+                choice = choice.rotate_left(3) ^ 5;
+                match leg.answered(reply) {
+                    Next::Leg(next) => leg = next,
+                    Next::End(replies) => break replies,
+                }
+            };
+            step = task.resume(replies, now);
         }
         if let (Some(next), Step::Done(HandedOver { next: Some(lease), in_doubt, .. })) = (next, step) {
             let now = self.now(next);

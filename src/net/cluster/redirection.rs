@@ -2,7 +2,7 @@
 
 use crate::net::connections::Address;
 use crate::net::errors::{Failure, RefusalKind};
-use crate::net::{Sent, Trip};
+use crate::net::{KeyTrip, Sent};
 use crate::rules::Reply;
 
 /// What is to be done about a trip.
@@ -12,22 +12,20 @@ pub(super) enum Next {
     Moved(Address),
     /// The slot moves there, with this key already.
     Ask(Address),
-    /// The slot moves. The lock's key, which the trip watches, and the counter, which it changes, may be on two nodes.
+    /// The slot moves. The lock's key, which must hold something, and the counter, which is changed, may be on two nodes.
     Split,
     /// The node is gone, or the cluster has no node for the slot.
     Wait,
 }
 
 /// Returns what is to be done about a trip that was not carried out, on keys of this slot.
-pub(super) fn next_for(trip: &Trip<'_>, sent: &Sent, slot: u16) -> Option<Next> {
-    let outcomes = [sent.watched.as_ref(), sent.reply.as_ref()];
+pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Next> {
+    let outcomes = [sent.found.as_ref(), sent.reply.as_ref()];
     match outcomes.into_iter().flatten().find_map(|outcome| outcome.as_ref().err())? {
         Failure::Refused(refusal) => match refusal.kind() {
             RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
                 // A node that takes a slot over makes a second one of a key that the other has still.
-                Next::Ask(_) if trip.watch.is_some() && trip.request.command.is_on_side_key() => {
-                    Some(Next::Split)
-                }
+                Next::Ask(_) if trip.transacts() && trip.trip.command.is_on_side_key() => Some(Next::Split),
                 next => Some(next),
             },
             RefusalKind::NotReady => Some(Next::Wait),
@@ -64,9 +62,8 @@ fn redirection(text: &str, slot: u16) -> Option<Next> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Watch;
     use crate::net::errors::Refusal;
-    use crate::rules::{Change, Command, Request};
+    use crate::rules::{Command, Expected, Trip};
     use crate::values::key::Key;
 
     fn refused(text: &str) -> Result<Reply, Failure> {
@@ -75,7 +72,7 @@ mod tests {
 
     fn next(text: &str) -> Option<Next> {
         let sent = Sent { reply: Some(refused(text)), ..Sent::default() };
-        next_for(&Trip::new(&Key::from("k"), &Request::at_any_time(Command::Get)), &sent, 3999)
+        next_for(&KeyTrip::new(&Key::from("k"), &Trip::of(Command::Get)), &sent, 3999)
     }
 
     #[test]
@@ -95,17 +92,15 @@ mod tests {
 
     #[test]
     fn a_counter_is_changed_where_it_is_and_a_lock_s_key_follows_its_own_answer() {
-        let (key, get) = (Key::from("k"), Command::WatchGet);
-        let exec = |change| Request::at_any_time(Command::Exec(change));
-        let (count, delete) = (exec(Change::Count), exec(Change::Del));
+        let key = Key::from("k");
+        let if_holds = || Some(Expected { bytes: b"1".to_vec(), without_ttl: false });
+        let change = |command| Trip { if_holds: if_holds(), ..Trip::of(command) };
+        let (count, delete) = (change(Command::Count), change(Command::Del));
         let ask = || Some(refused("ASK 3999 a:1"));
-        let key_has_moved = || Sent { watched: ask(), ..Sent::default() };
+        let key_has_moved = || Sent { found: ask(), ..Sent::default() };
         let found = Some(Ok(Reply::Bulk(Some(b"1".to_vec()))));
-        let counter_has_moved = || Sent { watched: found.clone(), reply: ask(), ..Sent::default() };
-        let to = |request: &Request, sent: Sent| {
-            let watch = Some(Watch { command: &get, expected: b"1" });
-            next_for(&Trip { watch, ..Trip::new(&key, request) }, &sent, 3999)
-        };
+        let counter_has_moved = || Sent { found: found.clone(), reply: ask(), ..Sent::default() };
+        let to = |trip: &Trip, sent: Sent| next_for(&KeyTrip::new(&key, trip), &sent, 3999);
         assert_eq!(to(&count, key_has_moved()), Some(Next::Split));
         assert_eq!(to(&count, counter_has_moved()), Some(Next::Split));
         for sent in [key_has_moved(), counter_has_moved()] {

@@ -30,7 +30,10 @@ fn read(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refu
 }
 
 fn words(command: &Command) -> (String, usize) {
-    let Packed { bytes, forms } = packed(&Key::from("k"), command);
+    text(packed(&Key::from("k"), command))
+}
+
+fn text(Packed { bytes, forms }: Packed) -> (String, usize) {
     let text = String::from_utf8(bytes).unwrap();
     (
         text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "),
@@ -64,10 +67,8 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (Command::Get, "GET k ", 1),
         (Command::GetSet(b"2".as_slice().into()), "GETSET k 2 ", 1),
         (Command::Del, "DEL k ", 1),
-        (Command::WatchGet, "WATCH k GET k ", 2),
-        (Command::Exec(Change::Set(entry(None))), "SET k 2 ", 1),
-        (Command::Exec(Change::Set(entry(ttl))), "SET k 2 PX 2001 ", 1),
-        (Command::Exec(Change::Del), "DEL k ", 1),
+        (Command::Set(entry(None)), "SET k 2 ", 1),
+        (Command::Set(entry(ttl)), "SET k 2 PX 2001 ", 1),
         (
             Command::Waiting(Waiting::Enter { channel: b"c".to_vec(), expires: true }),
             "RPUSH k:setnx-lock:waiters c EXPIRE k:setnx-lock:waiters 600 ",
@@ -90,7 +91,6 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
         (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
         (Command::Count, "INCR k:setnx-lock:fence ", 1),
-        (Command::Exec(Change::Count), "INCR k:setnx-lock:fence ", 1),
         (
             Command::HolderName(HolderName::Write { entry: b"2 a".to_vec(), seconds: 11 }),
             "SETEX k:setnx-lock:holder 11 2 a ",
@@ -115,10 +115,48 @@ fn a_reply_of_another_form_is_an_error() {
     assert!(read(&Command::Waiting(Waiting::Next), vec![Value::Int(1)]).is_err());
     assert!(read(&Command::Waiting(Waiting::Wake(vec![])), vec![Value::Nil]).is_err());
     assert!(read(&check(false), vec![Value::Int(1)]).is_err());
-    assert!(read(&Command::WatchGet, vec![Value::Nil]).is_err());
-    assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil]).is_err());
-    assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil, Value::Nil]).is_err());
-    assert!(read(&Command::WatchGet, vec![Value::Int(1), Value::Nil, Value::Okay]).is_err());
+    let (okay, nil, one) = (|| Value::Okay, || Value::Nil, || Value::Int(1));
+    for replies in [
+        vec![nil()],
+        vec![okay(), nil()],
+        vec![okay(), nil(), nil()],
+        vec![one(), nil(), okay()],
+        vec![okay(), one(), okay()],
+        vec![okay(), nil(), okay(), okay()],
+    ] {
+        assert!(looked(false, replies.clone()).is_err(), "{replies:?}");
+    }
+    assert!(looked(true, vec![okay(), nil(), okay()]).is_err());
+}
+
+/// What the replies come to of what looks whether a key holds what is expected.
+fn looked(without_ttl: bool, mut replies: Vec<Value>) -> ReadReply {
+    read_look(&Expected { bytes: Vec::new(), without_ttl }, &mut replies)
+}
+
+#[test]
+fn what_is_looked_for_is_the_value_and_whether_it_has_a_time_to_live() {
+    let look = |asks_ttl| {
+        let mut packed = Packed::default();
+        pack_look(&mut packed, b"k", asks_ttl);
+        text(packed)
+    };
+    assert_eq!(look(false), ("WATCH k GET k ".to_owned(), 2));
+    assert_eq!(look(true), ("WATCH k GET k PTTL k ".to_owned(), 3));
+    let x = || Value::BulkString(b"x".to_vec());
+    let found = |value: Option<&[u8]>| Ok(Ok(Reply::Bulk(value.map(<[u8]>::to_vec))));
+    assert_eq!(looked(false, vec![Value::Okay, x(), Value::Okay]), found(Some(b"x")));
+    let with_ttl = |value, left| looked(true, vec![Value::Okay, value, Value::Int(left), Value::Okay]);
+    assert_eq!(with_ttl(x(), NO_TTL), found(Some(b"x")));
+    assert_eq!(with_ttl(Value::Nil, -2), found(None));
+    assert_eq!(with_ttl(x(), -2), found(None), "its time ended behind GET");
+    assert_eq!(
+        with_ttl(x(), 700),
+        Ok(Ok(Reply::Expiring(Box::new((b"x".to_vec(), Duration::from_millis(700))))))
+    );
+    let refused = redis::parse_redis_value(b"-NOPERM no\r\n").unwrap();
+    let outcome = looked(true, vec![Value::Okay, x(), refused, Value::Okay]);
+    assert!(matches!(outcome, Ok(Err(refusal)) if refusal.kind() == RefusalKind::NotPermitted));
 }
 
 #[test]
@@ -138,11 +176,6 @@ fn replies_are_read_as_the_rules_want_them() {
         ),
         (check(false), vec![Value::Array(vec![bulk("b"), bulk("c"), bulk("c")])], Reply::Integer(2)),
         (check(true), vec![Value::Array(vec![bulk("b")]), Value::Int(1)], Reply::Integer(0)),
-        (
-            Command::WatchGet,
-            vec![Value::Okay, Value::BulkString(b"x".to_vec()), Value::Okay],
-            Reply::Bulk(Some(b"x".to_vec())),
-        ),
     ];
     for (command, replies, reply) in table {
         assert_eq!(read(&command, replies).unwrap(), Ok(reply));
@@ -152,17 +185,18 @@ fn replies_are_read_as_the_rules_want_them() {
 #[test]
 fn exec_is_judged_by_the_length_of_its_reply() {
     let queued = || Value::SimpleString("QUEUED".into());
-    let exec = |change: Change, reply: Value| read(&Command::Exec(change), vec![queued(), reply]);
+    let changed = |command: Command, mut replies: Vec<Value>| read_change(&command, &mut replies);
+    let exec = |command, reply: Value| changed(command, vec![queued(), reply]);
     let done = |count| Ok(Ok(Reply::Executed(count)));
-    let set = || Change::Set(entry(None));
+    let set = || Command::Set(entry(None));
     assert_eq!(exec(set(), Value::Array(vec![Value::Okay])), done(Some(1)));
-    assert_eq!(exec(Change::Del, Value::Array(vec![Value::Int(0)])), done(Some(0)));
+    assert_eq!(exec(Command::Del, Value::Array(vec![Value::Int(0)])), done(Some(0)));
     assert_eq!(exec(set(), Value::Nil), done(None));
     for other in [Value::Okay, Value::Array(vec![]), Value::Array(vec![Value::Okay, Value::Okay])] {
         assert!(exec(set(), other.clone()).is_err(), "{other:?}");
-        assert!(exec(Change::Del, other.clone()).is_err(), "{other:?}");
+        assert!(exec(Command::Del, other.clone()).is_err(), "{other:?}");
     }
-    let short = read(&Command::Exec(set()), vec![queued()]);
+    let short = changed(set(), vec![queued()]);
     assert!(short.is_err());
     // The first refusal is the reason; that EXEC is refused as well is a consequence.
     let no = |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
@@ -173,7 +207,7 @@ fn exec_is_judged_by_the_length_of_its_reply() {
         vec![queued(), Value::Array(vec![no("NOPERM first")])],
         vec![no("NOPERM first")],
     ] {
-        let outcome = read(&Command::Exec(set()), replies.clone());
+        let outcome = changed(set(), replies.clone());
         assert!(
             matches!(&outcome, Ok(Err(refusal)) if refusal.kind() == RefusalKind::NotPermitted),
             "{replies:?}: {outcome:?}"

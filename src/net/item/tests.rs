@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::net::connections::fake::{FakeConnection, closed, late, refused};
-use crate::rules::{Change, NewValue};
+use crate::rules::NewValue;
 use crate::values::clock;
 use crate::values::version::Version;
 
@@ -15,7 +15,7 @@ fn trip(fake: &FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
     let mut replies = Vec::new();
     let limit = Duration::from_secs(1);
     let ended = fake.open().exchange(&packed.bytes, packed.forms.len(), limit, &mut replies);
-    let mut replies = Replies::of(&mut replies, ended);
+    let mut replies = Incoming::of(&mut replies, ended);
     for item in items {
         replies.give(item);
     }
@@ -24,10 +24,19 @@ fn trip(fake: &FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
 
 /// The outcome of an item, in short.
 fn short((item, command): (&mut Item, &Command)) -> String {
+    outcome(item, |replies| codec::read(command, replies))
+}
+
+/// The outcome of a deletion in a transaction, in short.
+fn changed(item: &mut Item) -> String {
+    outcome(item, |replies| codec::read_change(&Command::Del, replies))
+}
+
+fn outcome(item: &mut Item, read: impl FnOnce(&mut Vec<Value>) -> codec::ReadReply) -> String {
     if let Some(refusal) = item.found_no_room() {
         return format!("no room: {:?}", refusal.kind());
     }
-    match item.outcome(command) {
+    match item.outcome(read) {
         Some(Ok(Reply::Integer(n))) => n.to_string(),
         Some(Ok(Reply::Bulk(bytes))) => bytes.map_or("nil".into(), |bytes| String::from_utf8(bytes).unwrap()),
         Some(Ok(Reply::Executed(count))) => format!("executed: {count:?}"),
@@ -41,7 +50,15 @@ fn short((item, command): (&mut Item, &Command)) -> String {
 
 fn item(command: &Command, needs: Protocol, before: Option<End>) -> Item {
     let mut item = Item::default();
-    item.set(&Key::from("k"), &Request { command: command.clone(), before }, needs);
+    item.set(&Key::from("k"), &Trip { before, ..Trip::of(command.clone()) }, needs);
+    item
+}
+
+/// A deletion in a transaction.
+fn deletion() -> Item {
+    let mut item = Item::default();
+    let if_holds = Some(Expected { bytes: b"1".to_vec(), without_ttl: false });
+    item.set(&Key::from("k"), &Trip { if_holds, ..Trip::of(Command::Del) }, Protocol::Watched);
     item
 }
 
@@ -138,7 +155,7 @@ fn one_that_is_sent_is_lost_as_long_as_it_has_no_reply_and_has_its_reply_then() 
     let mut item = item(&Command::Del, Protocol::Classic, None);
     assert!(item.sends(Known::default(), clock::now()));
     assert_eq!(short((&mut item, &Command::Del)), "lost");
-    Replies::of(&mut vec![Value::Int(1)], None).give(&mut item);
+    Incoming::of(&mut vec![Value::Int(1)], None).give(&mut item);
     assert_eq!(short((&mut item, &Command::Del)), "1");
 }
 
@@ -147,7 +164,7 @@ fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
     let (now, fake) = (clock::now(), FakeConnection::answering(|count| (vec![Value::Int(1); count], None)));
     let mut item = item(&Command::Del, Protocol::Classic, Some(End::of(now, Duration::from_secs(1))));
     assert!(item.sends(Known::default(), now));
-    Replies::of(&mut vec![refused("ERR max number of clients reached")], None).give(&mut item);
+    Incoming::of(&mut vec![refused("ERR max number of clients reached")], None).give(&mut item);
     assert!(item.found_no_room().is_some());
     let later = crate::values::clock::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
     assert!(!item.sends(Known::default(), later));
@@ -158,20 +175,19 @@ fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
 
 /// Two deletions in one transaction, and a GET behind it.
 fn transaction(replies: &[Value], ended: Option<TransportError>) -> ([String; 3], bool, bool) {
-    let delete = Command::Exec(Change::Del);
     let now = clock::now();
-    let mut changes = [(); 2].map(|()| item(&delete, Protocol::Watched, None));
+    let mut changes = [(); 2].map(|()| deletion());
     for change in &mut changes {
         assert!(change.sends(Known::default(), now));
     }
     let mut behind = item(&Command::Get, Protocol::Classic, None);
     assert!(behind.sends(Known::default(), now));
     let mut replies = replies.to_vec();
-    let mut replies = Replies::of(&mut replies, ended);
+    let mut replies = Incoming::of(&mut replies, ended);
     let refused = replies.give_changes(&mut changes.each_mut());
     replies.give(&mut behind);
     let [first, second] = &mut changes;
-    let outcomes = [short((first, &delete)), short((second, &delete)), short((&mut behind, &Command::Get))];
+    let outcomes = [changed(first), changed(second), short((&mut behind, &Command::Get))];
     (outcomes, refused, replies.left.out_of_order)
 }
 
@@ -229,7 +245,7 @@ fn each_change_of_a_transaction_has_its_part_of_exec() {
 
 #[test]
 fn a_change_alone_is_read_as_one_of_several() {
-    let (queued, delete) = (|| Value::SimpleString("QUEUED".into()), Command::Exec(Change::Del));
+    let queued = || Value::SimpleString("QUEUED".into());
     let list = |results: &[Value]| Value::Array(results.to_vec());
     let oom = || refused("OOM command not allowed");
     let table: [(Vec<Value>, &str, bool, bool); 8] = [
@@ -245,12 +261,12 @@ fn a_change_alone_is_read_as_one_of_several() {
     ];
     for (mut replies, outcome, may_be_open, out_of_order) in table {
         let shown = format!("{replies:?}");
-        let mut change = item(&delete, Protocol::Watched, None);
+        let mut change = deletion();
         assert!(change.sends(Known::default(), clock::now()));
         let ended = (replies.len() < 2).then(hung_up);
-        let mut replies = Replies::of(&mut replies, ended);
+        let mut replies = Incoming::of(&mut replies, ended);
         assert_eq!(replies.give_changes(&mut [&mut change]), may_be_open, "{shown}");
-        assert_eq!(short((&mut change, &delete)), outcome, "{shown}");
+        assert_eq!(changed(&mut change), outcome, "{shown}");
         assert_eq!(replies.left.out_of_order, out_of_order, "{shown}");
     }
 }

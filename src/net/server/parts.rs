@@ -7,7 +7,7 @@ use super::OneServer;
 use crate::net::errors::Failure;
 use crate::net::limits::Limits;
 use crate::net::threads::on_threads;
-use crate::net::{Sent, Trip};
+use crate::net::{KeyTrip, Sent};
 use crate::values::clock;
 use crate::values::sync::Mutex;
 
@@ -33,7 +33,7 @@ struct Part {
 impl OneServer {
     /// Sends trips, those of a slot together. What comes of a transaction of several says nothing about one of them: those that it has not
     /// changed go again in halves, and in the end each alone.
-    pub(super) fn send_in_parts(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+    pub(super) fn send_in_parts(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let places = || (0..trips.len()).collect();
         let in_cluster = self.in_cluster.load(Ordering::Relaxed);
         let parts = if in_cluster {
@@ -65,12 +65,12 @@ impl OneServer {
     }
 
     /// Sends the next of several parts. Returns false if there is none.
-    fn send_next(&self, parts: &Mutex<Parts>, trips: &[Trip<'_>], limits: &Limits<'_>) -> bool {
+    fn send_next(&self, parts: &Mutex<Parts>, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> bool {
         let parts = || parts.lock();
         let began = clock::uptime();
         let mut before = parts();
         let Some(Part { places, is_new }) = before.left.pop() else { return false };
-        let batch: Vec<Trip<'_>> = places.iter().map(|at| before.all[*at].again(&trips[*at])).collect();
+        let batch: Vec<KeyTrip<'_>> = places.iter().map(|at| before.all[*at].again(&trips[*at])).collect();
         let stuck = before.stuck.clone();
         drop(before);
         let sent = match (stuck, batch.as_slice()) {
@@ -94,7 +94,7 @@ impl OneServer {
     }
 
     /// Returns in which parts those of these trips go again that are undecided.
-    fn divide(&self, trips: &[Trip<'_>], all: &[Sent], mut part: Vec<usize>) -> Vec<Part> {
+    fn divide(&self, trips: &[KeyTrip<'_>], all: &[Sent], mut part: Vec<usize>) -> Vec<Part> {
         part.retain(|at| all[*at].undecided.is_some());
         let parts = if part.iter().any(|at| self.learns_slots(&all[*at])) {
             self.by_slot(trips, part)
@@ -108,7 +108,7 @@ impl OneServer {
     }
 
     /// Divides places of trips by their slots.
-    fn by_slot(&self, trips: &[Trip<'_>], places: Vec<usize>) -> Vec<Vec<usize>> {
+    fn by_slot(&self, trips: &[KeyTrip<'_>], places: Vec<usize>) -> Vec<Vec<usize>> {
         let mut slots: BTreeMap<Option<u16>, Vec<usize>> = BTreeMap::new();
         for at in places {
             slots.entry(self.slot(&trips[at])).or_default().push(at);

@@ -11,7 +11,7 @@ use crate::net::lanes::{Batching, Told};
 use crate::net::limits::{Budget, Limits};
 use crate::net::patience::SMALL;
 use crate::net::trip::TripState;
-use crate::net::{Sent, Trip};
+use crate::net::{KeyTrip, Sent};
 use crate::values::clock::{self, Uptime};
 
 /// The slot of a thread, and room for a list of others.
@@ -25,10 +25,10 @@ thread_local! {
 impl OneServer {
     /// Sends a trip together with those of other threads. `None`: it is to be sent alone, since it may not be sent any more, or not to this server,
     /// or the server had no room. `slot`: of the key in a cluster, where a transaction has one.
-    pub(super) fn share(&self, trip: &Trip<'_>, slot: Option<u16>, limits: &Limits<'_>) -> Option<Sent> {
-        let batching = slot.filter(|_| trip.watch.is_some()).map_or(Batching::Any, Batching::Group);
+    pub(super) fn share(&self, trip: &KeyTrip<'_>, slot: Option<u16>, limits: &Limits<'_>) -> Option<Sent> {
+        let batching = slot.filter(|_| trip.transacts()).map_or(Batching::Any, Batching::Group);
         match self.carry(trip, batching, limits) {
-            Ok(Sent { watched: None, reply: None, .. }) => None,
+            Ok(Sent { found: None, reply: None, .. }) => None,
             Ok(sent) => Some(sent),
             Err(failure) => Some(Sent::failed(trip, failure)),
         }
@@ -36,7 +36,7 @@ impl OneServer {
 
     /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
     /// another slot.
-    fn carry(&self, trip: &Trip<'_>, batching: Batching, limits: &Limits<'_>) -> Result<Sent, Failure> {
+    fn carry(&self, trip: &KeyTrip<'_>, batching: Batching, limits: &Limits<'_>) -> Result<Sent, Failure> {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()));
         slot.job().set(trip, limits.needs, limits.grants);

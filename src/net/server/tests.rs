@@ -8,11 +8,10 @@ use proptest::test_runner::{Config, TestRunner};
 use redis::{FromRedisValue as _, RedisError, Value};
 
 use super::*;
-use crate::net::Watch;
 use crate::net::connections::fake::{FakeConnection, refused};
 use crate::net::connections::{Lender, Transport};
 use crate::net::limits::Budget;
-use crate::rules::{Change, Command, NewValue, Reply, Request};
+use crate::rules::{Command, Expected, NewValue, Reply, Trip};
 
 /// What happens to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -123,15 +122,14 @@ fn changed(keys: &[(String, Fate)], in_cluster: bool) -> (Vec<Sent>, Arc<Mutex<S
     opener.command_timeout = Duration::from_secs(60);
     let backend = OneServer::new(opener, 1, Duration::ZERO);
     let value = NewValue { value: b"y".as_slice().into(), ttl: None };
-    let change = Request::at_any_time(Command::Exec(Change::Set(value)));
-    let pop = Command::Waiting(crate::rules::waiting_list::Waiting::Next);
-    let names: Vec<Key> = keys.iter().map(|(key, _)| Key::from(key.as_str())).collect();
-    let trip = |key| Trip {
-        watch: Some(Watch { command: &Command::WatchGet, expected: b"x" }),
-        behind: Some(&pop),
-        ..Trip::new(key, &change)
+    let change = Trip {
+        command: Command::Set(value),
+        before: None,
+        if_holds: Some(Expected { bytes: b"x".to_vec(), without_ttl: false }),
+        behind: Some(Box::new(Command::Waiting(crate::rules::waiting_list::Waiting::Next))),
     };
-    let trips: Vec<Trip<'_>> = names.iter().map(trip).collect();
+    let names: Vec<Key> = keys.iter().map(|(key, _)| Key::from(key.as_str())).collect();
+    let trips: Vec<KeyTrip<'_>> = names.iter().map(|key| KeyTrip::new(key, &change)).collect();
     let now = clock::now();
     let budget = Budget {
         deadline: Some(now.uptime),
@@ -195,7 +193,7 @@ fn of_two_changes_of_a_key_the_second_finds_the_first() {
     let (sent, _) = changed(&twice, false);
     assert!(matches!(sent[0].reply, Some(Ok(Reply::Executed(Some(1))))), "{sent:?}");
     assert!(sent[1].reply.is_none(), "{sent:?}");
-    assert!(matches!(&sent[1].watched, Some(Ok(Reply::Bulk(Some(found)))) if found == b"y"), "{sent:?}");
+    assert!(matches!(&sent[1].found, Some(Ok(Reply::Bulk(Some(found)))) if found == b"y"), "{sent:?}");
 }
 
 /// A pool whose event handler panics at first, each time that it is asked.
@@ -246,8 +244,8 @@ fn a_pool_that_panics_is_asked_again_and_keeps_no_thread_waiting() {
         let now = clock::now();
         let command_timeout = Duration::from_secs(60);
         let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
-        let (key, get) = (Key::from("k"), Request::at_any_time(Command::Get));
-        server.send(&Trip::new(&key, &get), &Limits::within(budget, now)).own()
+        let (key, get) = (Key::from("k"), Trip::of(Command::Get));
+        server.send(&KeyTrip::new(&key, &get), &Limits::within(budget, now)).own()
     };
     let failure = get().unwrap_err().to_string();
     assert_eq!(failure, "the pool panicked: on purpose");

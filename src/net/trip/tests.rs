@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::*;
+use crate::net::Sent;
 use crate::net::connections::fake::{FakeConnection, closed, refused};
 use crate::net::errors::Failure;
 use crate::net::limits::Budget;
-use crate::net::{Sent, Watch};
-use crate::rules::{Change, NewValue, Reply};
+use crate::rules::{Expected, NewValue, Reply};
 
 type Answer = (Vec<Value>, Option<redis::RedisError>);
 /// A name, the replies to each trip, what is sent, what comes of each key, and whether the connection stays.
@@ -41,14 +41,21 @@ fn short(outcome: Option<Result<Reply, Failure>>) -> String {
     }
 }
 
+/// Sets a key that should hold `x`.
+fn set(without_ttl: bool) -> Trip {
+    let entry = NewValue { value: b"y".as_slice().into(), ttl: None };
+    let if_holds = Some(Expected { bytes: b"x".to_vec(), without_ttl });
+    Trip { if_holds, ..Trip::of(Command::Set(entry)) }
+}
+
 /// Changes the keys, which should hold `x`, with GET behind each. Returns what was sent, what came of each, and whether the connection stays.
-fn changed(watch: &Command, keys: [&str; 2], answers: &[Answer]) -> (Vec<String>, [String; 2], bool) {
-    changed_on(&mut Wire::default(), [watch; 2], keys, answers)
+fn changed(keys: [&str; 2], answers: &[Answer]) -> (Vec<String>, [String; 2], bool) {
+    changed_on(&mut Wire::default(), [false; 2], keys, answers)
 }
 
 fn changed_on(
     wire: &mut Wire,
-    watches: [&Command; 2],
+    without_ttl: [bool; 2],
     keys: [&str; 2],
     answers: &[Answer],
 ) -> (Vec<String>, [String; 2], bool) {
@@ -58,21 +65,17 @@ fn changed_on(
         assert!(ended.is_some() || replies.len() == count, "{replies:?}: {count}");
         (replies, ended)
     });
-    let entry = NewValue { value: b"y".as_slice().into(), ttl: None };
-    let (set, keys) = (Request::at_any_time(Command::Exec(Change::Set(entry))), keys.map(Key::from));
-    let trip = |at: usize| Trip {
-        watch: Some(Watch { command: watches[at], expected: b"x" }),
-        behind: Some(&Command::Get),
-        ..Trip::new(&keys[at], &set)
-    };
-    let trips = [trip(0), trip(1)];
+    let keys = keys.map(Key::from);
+    let sets =
+        without_ttl.map(|without_ttl| Trip { behind: Some(Box::new(Command::Get)), ..set(without_ttl) });
+    let trips = [KeyTrip::new(&keys[0], &sets[0]), KeyTrip::new(&keys[1], &sets[1])];
     let (jobs, now, limits) = begun(&trips);
     let left = wire.exchange(&mut connection.open(), &jobs, now, &limits, false);
     let mut trips = trips.iter();
     let ended = jobs.map(|job| {
-        let Sent { watched, reply, behind, undecided } = job.into_inner().end(trips.next().unwrap());
+        let Sent { found, reply, behind, undecided } = job.into_inner().end(trips.next().unwrap());
         let reply = if undecided.is_some() { "undecided".into() } else { short(reply) };
-        format!("{}, {reply}, {}", short(watched), short(behind))
+        format!("{}, {reply}, {}", short(found), short(behind))
     });
     let words = |packed: &String| {
         let words = packed.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
@@ -109,7 +112,7 @@ const LOOKS: &str = "WATCH k0 GET k0 WATCH k1 GET k1 MULTI";
 const CHANGES: &str = "SET k0 y SET k1 y EXEC GET k0 GET k1";
 
 /// The states of two trips that begin now, and their limits.
-fn begun(trips: &[Trip<'_>; 2]) -> ([RefCell<TripState>; 2], Now, Limits<'static>) {
+fn begun(trips: &[KeyTrip<'_>; 2]) -> ([RefCell<TripState>; 2], Now, Limits<'static>) {
     let jobs = trips.each_ref().map(|trip| {
         let mut job = TripState::default();
         job.set(trip, Protocol::Watched, false);
@@ -235,7 +238,7 @@ fn assert_changed<const N: usize>(table: [Row; N]) {
     for (name, answers, sent, outcomes, stays) in table {
         let expected =
             (sent.iter().map(|sent| (*sent).to_owned()).collect(), outcomes.map(str::to_owned), stays);
-        assert_eq!(changed(&Command::WatchGet, KEYS, &answers), expected, "{name}");
+        assert_eq!(changed(KEYS, &answers), expected, "{name}");
     }
 }
 
@@ -244,7 +247,7 @@ fn a_key_with_a_time_to_live_is_left_to_the_server() {
     let ttl = Value::Int;
     let looks = vec![ok(), bulk(), ttl(-1), ok(), bulk(), ttl(700), ok()];
     let answers = [(looks, None), (vec![queued(), list(&[ok()]), bulk()], None)];
-    let (sent, outcomes, stays) = changed(&Command::WatchGetTtl, KEYS, &answers);
+    let (sent, outcomes, stays) = changed_on(&mut Wire::default(), [true; 2], KEYS, &answers);
     assert_eq!(sent[0], "WATCH k0 GET k0 PTTL k0 WATCH k1 GET k1 PTTL k1 MULTI");
     assert_eq!(outcomes, ["x, done, x", "expires, -, -"]);
     assert!(stays);
@@ -254,14 +257,13 @@ fn a_key_with_a_time_to_live_is_left_to_the_server() {
 fn of_two_changes_of_a_key_one_is_sent() {
     let looks = vec![ok(), bulk(), ok(), bulk(), ok()];
     let answers = [(looks, None), (vec![queued(), list(&[ok()]), bulk()], None)];
-    let (sent, outcomes, _) = changed(&Command::WatchGet, ["k0", "k0"], &answers);
+    let (sent, outcomes, _) = changed(["k0", "k0"], &answers);
     assert_eq!(sent[1], "SET k0 y EXEC GET k0");
     assert_eq!(outcomes, ["x, done, x", "x, undecided, -"]);
     // However each of them looks.
     let looks = vec![ok(), bulk(), ok(), bulk(), Value::Int(-1), ok()];
     let answers = [(looks, None), (vec![queued(), list(&[ok()]), bulk()], None)];
-    let watches = [&Command::WatchGet, &Command::WatchGetTtl];
-    let (_, outcomes, _) = changed_on(&mut Wire::default(), watches, ["k0", "k0"], &answers);
+    let (_, outcomes, _) = changed_on(&mut Wire::default(), [false, true], ["k0", "k0"], &answers);
     assert_eq!(outcomes, ["x, done, x", "x, undecided, -"]);
 }
 
@@ -271,11 +273,10 @@ fn a_connection_that_is_out_of_order_leaves_nothing_to_the_next() {
     let replica = || refused("READONLY You can't write against a read only replica.");
     let refused = (vec![replica(), replica(), refused("EXECABORT discarded"), bulk(), bulk()], None);
     let mut wire = Wire::default();
-    let watches = [&Command::WatchGet; 2];
-    let (_, outcomes, stays) = changed_on(&mut wire, watches, KEYS, &[looks(), refused]);
+    let (_, outcomes, stays) = changed_on(&mut wire, [false; 2], KEYS, &[looks(), refused]);
     assert_eq!((outcomes[0].as_str(), stays), ("x, ReadOnly, x", false));
     let done = (vec![queued(), queued(), list(&[ok(), ok()]), bulk(), bulk()], None);
-    let (sent, outcomes, stays) = changed_on(&mut wire, watches, KEYS, &[looks(), done]);
+    let (sent, outcomes, stays) = changed_on(&mut wire, [false; 2], KEYS, &[looks(), done]);
     assert_eq!(sent, [LOOKS, CHANGES]);
     assert_eq!((outcomes[0].as_str(), stays), ("x, done, x", true));
 }
@@ -284,11 +285,9 @@ fn a_connection_that_is_out_of_order_leaves_nothing_to_the_next() {
 fn beside_a_plain_command(plain: &Command, answers: Vec<Answer>) -> [String; 2] {
     let script = Arc::new(Mutex::new(answers));
     let connection = FakeConnection::answering(move |_| script.lock().unwrap().remove(0));
-    let entry = NewValue { value: b"y".as_slice().into(), ttl: None };
     let keys = KEYS.map(Key::from);
-    let requests = [plain.clone(), Command::Exec(Change::Set(entry))].map(Request::at_any_time);
-    let watch = Some(Watch { command: &Command::WatchGet, expected: b"x" });
-    let trips = [Trip::new(&keys[0], &requests[0]), Trip { watch, ..Trip::new(&keys[1], &requests[1]) }];
+    let trips = [Trip::of(plain.clone()), set(false)];
+    let trips = [KeyTrip::new(&keys[0], &trips[0]), KeyTrip::new(&keys[1], &trips[1])];
     let (jobs, now, limits) = begun(&trips);
     Wire::default().exchange(&mut connection.open(), &jobs, now, &limits, false);
     let mut trips = trips.iter();

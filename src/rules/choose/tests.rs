@@ -68,7 +68,7 @@ fn asking(options: LockOptions) -> (Stepped, usize, ValueBytes) {
 
 #[track_caller]
 fn asks(action: &Action) -> (usize, ValueBytes) {
-    let Action::Ask { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
+    let Action::Ask { slot, trip: Trip { command: Command::SetNx(entry), .. } } = action else {
         panic!("{action:?}")
     };
     assert!(*slot < SLOTS);
@@ -128,7 +128,7 @@ fn what_is_free_is_tried_before_what_has_expired() {
         let (mut attempt, asked, first) = asking(expiring());
         let (free, expired) = ((asked + 2) % SLOTS, (asked + 1) % SLOTS);
         let action = attempt.asked(&TAKEN, &but(&[(free, None), (expired, Some(PAST))]), start());
-        let Action::Send { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
+        let Action::Send { slot, trip: Trip { command: Command::SetNx(entry), .. } } = action else {
             panic!("{action:?}")
         };
         assert_eq!(slot, free);
@@ -136,15 +136,15 @@ fn what_is_free_is_tried_before_what_has_expired() {
         // Another client was faster, so the next is tried.
         let action = attempt.reply(TAKEN, start());
         let action = match action {
-            Action::Send { slot, request: Request { command: Command::Get, .. } } if slot == free => {
+            Action::Send { slot, trip: Trip { command: Command::Get, .. } } if slot == free => {
                 attempt.reply(Reply::Bulk(held_for(60)), start())
             }
             action => action,
         };
-        let expected = Request::at_any_time(Command::Get);
-        assert_eq!(action, Action::Send { slot: expired, request: expected });
+        let expected = Trip::of(Command::Get);
+        assert_eq!(action, Action::Send { slot: expired, trip: expected });
         let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), start());
-        let Action::Send { slot, request: Request { command: Command::GetSet(value), .. } } = action else {
+        let Action::Send { slot, trip: Trip { command: Command::GetSet(value), .. } } = action else {
             panic!("{action:?}")
         };
         assert_eq!(slot, expired);
@@ -159,7 +159,7 @@ fn what_is_free_is_tried_before_what_has_expired() {
 fn the_one_that_was_asked_for_is_taken_over_if_it_has_expired() {
     let (mut attempt, asked, _) = asking(expiring());
     let action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
-    assert_eq!(action, Action::Send { slot: asked, request: Request::at_any_time(Command::Get) });
+    assert_eq!(action, Action::Send { slot: asked, trip: Trip::of(Command::Get) });
 }
 
 #[test]
@@ -168,9 +168,9 @@ fn three_that_looked_free_are_tried_in_a_row() {
     assert!(matches!(action, Action::Ask { .. }));
     let mut action = attempt.asked(&TAKEN, &Reply::Bulks(vec![None; 8]), start());
     let mut tried = Vec::new();
-    while let Action::Send { slot, request } = &action {
+    while let Action::Send { slot, trip } = &action {
         tried.push(*slot);
-        let reply = if request.command == Command::Get { Reply::Bulk(held_for(60)) } else { TAKEN };
+        let reply = if trip.command == Command::Get { Reply::Bulk(held_for(60)) } else { TAKEN };
         action = attempt.reply(reply, start());
     }
     tried.dedup();
@@ -233,15 +233,15 @@ fn the_lost_reply_of_a_lock_that_is_tried_is_resolved_by_a_look_at_all() {
     let (mut attempt, asked, _) = asking(expiring());
     let free = (asked + 1) % SLOTS;
     let action = attempt.asked(&TAKEN, &but(&[(free, None)]), start());
-    let Action::Send { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
+    let Action::Send { slot, trip: Trip { command: Command::SetNx(entry), .. } } = action else {
         panic!("{action:?}")
     };
     assert_eq!(slot, free);
     // The look at this lock is lost as well.
     let action = attempt.reply(Reply::Lost, start());
-    assert_eq!(action, Action::Send { slot, request: Request::at_any_time(Command::Get) });
+    assert_eq!(action, Action::Send { slot, trip: Trip::of(Command::Get) });
     let mut action = attempt.reply(Reply::Lost, start());
-    while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
+    while let Action::Send { trip: Trip { command: Command::Get, .. }, .. } = action {
         action = attempt.reply(Reply::Lost, start());
     }
     let pause = pause(action);
@@ -256,7 +256,7 @@ fn the_lost_reply_of_a_lock_that_is_tried_is_resolved_by_a_look_at_all() {
 fn the_lost_look_at_an_expired_lock_does_not_end_the_wait() {
     let (mut attempt, asked, _) = asking(expiring());
     let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
-    while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
+    while let Action::Send { trip: Trip { command: Command::Get, .. }, .. } = action {
         action = attempt.reply(Reply::Lost, start());
     }
     assert_eq!(sleeps(action), POLL);
@@ -268,7 +268,7 @@ fn a_takeover_without_a_reply_ends_the_attempt() {
     let (mut attempt, asked, _) = asking(expiring());
     attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
     let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), start());
-    let Action::Send { request: Request { command: Command::GetSet(value), .. }, .. } = action else {
+    let Action::Send { trip: Trip { command: Command::GetSet(value), .. }, .. } = action else {
         panic!("{action:?}")
     };
     assert!(matches!(attempt.reply(Reply::Lost, start()), Action::Send { .. }));
@@ -282,15 +282,16 @@ fn a_transaction_that_is_refused_leaves_auto_with_the_rules_of_classic() {
     let (mut attempt, asked, _) = asking(expiring().protocol(Protocol::Auto));
     let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
     let mut sent = Vec::new();
-    while let Action::Send { request, .. } = action {
-        sent.push(request.command.name());
-        let reply = match request.command {
-            Command::WatchGetTtl | Command::WatchGet => Reply::Refused(WhyRefused::Command),
-            _ => Reply::Bulk(Some(PAST.to_vec())),
+    while let Action::Send { trip, .. } = action {
+        sent.push(trip.name());
+        let replies = if trip.if_holds.is_some() {
+            Replies { found: Some(Reply::Refused(WhyRefused::Command)), ..Replies::default() }
+        } else {
+            Reply::Bulk(Some(PAST.to_vec())).into()
         };
-        action = attempt.reply(reply, start());
+        action = attempt.reply(replies, start());
     }
-    assert_eq!(sent, ["GET", "WATCH", "GET", "WATCH", "GET", "GETSET"]);
+    assert_eq!(sent, ["GET", "EXEC", "GET", "EXEC", "GET", "GETSET"]);
     assert_eq!(held(action).protocol, Protocol::Classic);
 }
 
@@ -358,10 +359,10 @@ fn a_key_that_is_no_lock_is_tried_once() {
     let (mut attempt, ..) = asking(expiring());
     let mut action = attempt.asked(&TAKEN, &all(None), start());
     let mut tried = Vec::new();
-    while let Action::Send { slot, request } = action {
+    while let Action::Send { slot, trip } = action {
         tried.push(slot);
         action = attempt.reply(
-            if request.command == Command::Get { Reply::Refused(WhyRefused::NoLock) } else { TAKEN },
+            if trip.command == Command::Get { Reply::Refused(WhyRefused::NoLock) } else { TAKEN },
             start(),
         );
     }

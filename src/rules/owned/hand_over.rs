@@ -6,7 +6,7 @@ use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
-use crate::rules::{Change, Command, GiveUp, Reply, Request, WhyRefused};
+use crate::rules::{Command, GiveUp, Reply, Trip, WhyRefused};
 use crate::values::clock::Now;
 
 /// The outcome of handing over.
@@ -43,7 +43,7 @@ pub(crate) async fn end(io: &Io, own: Owned) -> Result<HandedOver, GiveUp> {
 /// `None` if nothing was written, and our lock is to be released.
 async fn by_transaction(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
     let lease = own.lease.replaced_by(next, io.now());
-    Ok(Some(match change_watched(io, own, Change::Set(lease.new_value()), None).await {
+    Ok(Some(match change_watched(io, own, Command::Set(lease.new_value()), None).await {
         // The transaction has waited for its connection. No thread has that lease, and the key would be held until it expires.
         Ok(Changed::Done { ours, .. }) if is_late(&lease, io.now()) => {
             let late = Owned { lease: lease.clone(), ..own.clone() };
@@ -74,8 +74,8 @@ async fn by_getset(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOv
     }
     // Within our lease, as DEL (I5), and soon: the next lease has begun.
     let before = end.min(until).min(End::of(io.now(), GETSET_TIME_LIMIT));
-    let request = Request::before(before, Command::GetSet(lease.value));
-    Ok(Some(match io.send(request).await {
+    let swap = Trip { before: Some(before), ..Trip::of(Command::GetSet(lease.value)) };
+    Ok(Some(match io.send(swap).await.own() {
         Reply::Bulk(replaced) => own.replaced_by_next(io, lease, replaced.as_deref()),
         Reply::Unsent if end.has_passed(io.now()) => to_nobody(Release::Lost(LossReason::Expired)),
         Reply::Refused(WhyRefused::NoLock) => return Err(GiveUp::Refused),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::rules::Step;
 use crate::rules::task::Task;
+use crate::rules::{Replies, Step};
 use crate::values::clock::{Uptime, Wall};
 use crate::values::identity::Identity;
 
@@ -29,23 +29,19 @@ fn own() -> Owned {
 const LOSERS: &[u8] = b"1795000010.999";
 
 #[test]
-fn a_change_that_was_sent_with_its_watch_is_not_judged_again() {
+fn a_change_that_was_carried_out_is_not_judged_again() {
     let (soon, late) = (at(Duration::from_millis(500)), at(EXPIRATION));
     let (own, found) = (own(), Reply::Bulk(Some(LOSERS.to_vec())));
     let end = own.lease.end;
     let (mut task, _) = Task::begin(at(Duration::ZERO), async move |io| release(io, own).await);
-    task.resume(found.clone(), soon);
     // Its own bytes were expected, so nothing was sent.
-    task.resume(Reply::Executed(None), soon);
-    let plan = task.take_plan().expect("it watches again");
-    assert_eq!(
-        (plan.expected.as_slice(), plan.change.before),
-        (LOSERS, end),
-        "a loser's bytes are not deleted later"
-    );
-    let step = task.resume(found, late);
-    assert!(matches!(step, Step::Send(Request { command: Command::Exec(Change::Del), .. })), "{step:?}");
-    let step = task.resume(Reply::Executed(Some(1)), late);
+    let step = task.resume(Replies { found: Some(found.clone()), ..Replies::default() }, soon);
+    let Step::Send(Trip { command: Command::Del, before, if_holds: Some(expected), .. }) = step else {
+        panic!("it looks again: {step:?}")
+    };
+    assert_eq!((expected.bytes.as_slice(), before), (LOSERS, end), "a loser's bytes are not deleted later");
+    let done = Some(Reply::Executed(Some(1)));
+    let step = task.resume(Replies { found: Some(found), reply: done, behind: None }, late);
     assert_eq!(step, Step::Done(Release::Released { certified: false }));
 }
 
@@ -56,8 +52,9 @@ fn what_an_extension_has_written_is_changed_after_the_lease_too() {
     own.lease.may_have_become(&extended, true, at(Duration::from_secs(1)));
     let found = Reply::Bulk(Some(extended.value.to_vec()));
     let (mut task, _) = Task::begin(at(Duration::ZERO), async move |io| release(io, own).await);
-    task.resume(found.clone(), late);
-    task.resume(Reply::Executed(None), late);
-    let plan = task.take_plan().expect("it watches again");
-    assert_eq!((plan.expected, plan.change.before), (extended.value.to_vec(), None));
+    let step = task.resume(Replies { found: Some(found), ..Replies::default() }, late);
+    let Step::Send(Trip { before, if_holds: Some(expected), .. }) = step else {
+        panic!("it looks again: {step:?}")
+    };
+    assert_eq!((expected.bytes, before), (extended.value.to_vec(), None));
 }

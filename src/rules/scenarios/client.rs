@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use super::{ScriptResult, time};
 use crate::rules::acquire::{Held, Note, Observation};
-use crate::rules::lease::{End, Lease};
+use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
 use crate::rules::ownership::LossReason;
-use crate::rules::simulated::Watching;
+use crate::rules::simulated::Leg;
 use crate::rules::task::Task;
-use crate::rules::{Change, Command, GiveUp, NewValue, Reply, Request, Step};
+use crate::rules::{Command, GiveUp, NewValue, Reply, Step, Trip};
 use crate::values::clock::Now;
 use crate::values::options::{LockOptions, Protocol, Takeover};
 use crate::values::value::LockState;
@@ -38,17 +38,14 @@ pub(super) struct Client {
     pub(super) counting: Option<Task<Counted>>,
     /// How often a lease was extended, or handed over to it.
     pub(super) extensions: u64,
-    /// What its connection watches.
-    pub(super) watching: Watching,
-    pub(super) sent: Option<Command>,
-    /// When it may no longer be sent.
-    pub(super) before: Option<End>,
+    /// What is on its way to the server.
+    pub(super) sent: Option<Leg>,
     /// The values that the commands of its attempt have carried; each may be sent once (I2).
     pub(super) values: Vec<Vec<u8>>,
     /// The reply on its way.
     pub(super) reply: Option<Reply>,
-    /// Lost requests, with what their connections watched.
-    pub(super) lost: VecDeque<(Command, Watching)>,
+    /// Lost requests.
+    pub(super) lost: VecDeque<Leg>,
     pub(super) asleep: bool,
 }
 
@@ -70,9 +67,7 @@ impl Client {
             verifying: None,
             counting: None,
             extensions: 0,
-            watching: Watching::default(),
             sent: None,
-            before: None,
             values: Vec::new(),
             reply: None,
             lost: VecDeque::new(),
@@ -124,7 +119,7 @@ impl Client {
             }));
         }
         shown.push(match step {
-            Step::Send(request) => self.sends(request),
+            Step::Send(trip) => self.sends(trip),
             Step::Sleep(pause) => {
                 self.asleep = true;
                 format!("sleeps {:?}", pause.time)
@@ -141,17 +136,17 @@ impl Client {
         shown.join(", ")
     }
 
-    pub(super) fn sends(&mut self, Request { command, before }: Request) -> String {
-        self.note_value(&command);
-        let name = command.name().to_owned();
-        (self.sent, self.before) = (Some(command), before);
-        name
+    pub(super) fn sends(&mut self, trip: Trip) -> String {
+        self.takes(Leg::first(trip))
     }
 
-    fn note_value(&mut self, command: &Command) {
-        if let Command::SetNx(NewValue { value, .. })
-        | Command::GetSet(value)
-        | Command::Exec(Change::Set(NewValue { value, .. })) = command
+    /// The next step of a trip is on its way. Returns its name.
+    pub(super) fn takes(&mut self, leg: Leg) -> String {
+        if let Some(
+            Command::SetNx(NewValue { value, .. })
+            | Command::GetSet(value)
+            | Command::Set(NewValue { value, .. }),
+        ) = leg.command()
         {
             assert!(
                 self.options.expiration.is_none() || !self.values.contains(&value.to_vec()),
@@ -159,6 +154,9 @@ impl Client {
             );
             self.values.push(value.to_vec());
         }
+        let name = leg.name().to_owned();
+        self.sent = Some(leg);
+        name
     }
 
     pub(super) fn release(&mut self, own: Owned, now: Now) -> String {
@@ -170,7 +168,7 @@ impl Client {
 
     pub(super) fn shown_release(&mut self, step: Step<Release>, now: Now) -> String {
         let outcome = match step.outcome() {
-            Err(request) => return self.sends(request),
+            Err(trip) => return self.sends(trip),
             Ok(outcome) => outcome,
         };
         let notes = shown_notes(self.releasing.take());
@@ -187,7 +185,7 @@ impl Client {
 
     pub(super) fn shown_extension(&mut self, step: Step<Extension>, now: Now) -> String {
         let outcome = match step.outcome() {
-            Err(request) => return self.sends(request),
+            Err(trip) => return self.sends(trip),
             Ok(outcome) => outcome,
         };
         let notes = shown_notes(self.extending.take());
@@ -217,7 +215,7 @@ impl Client {
 
     pub(super) fn shown_verification(&mut self, step: Step<Verification>, now: Now) -> String {
         let outcome = match step.outcome() {
-            Err(request) => return self.sends(request),
+            Err(trip) => return self.sends(trip),
             Ok(outcome) => outcome,
         };
         let notes = shown_notes(self.verifying.take());
@@ -233,7 +231,7 @@ impl Client {
 
     pub(super) fn shown_token(&mut self, step: Step<Counted>) -> String {
         let outcome = match step.outcome() {
-            Err(request) => return self.sends(request),
+            Err(trip) => return self.sends(trip),
             Ok(outcome) => outcome,
         };
         self.counting = None;

@@ -80,7 +80,7 @@ impl Interpreter {
     /// Shows a step of a hand-over. At its end the other client has the lock, if that still sleeps.
     pub(super) fn shows_hand_over(&mut self, name: &str, step: Step<HandedOver>) -> ScriptResult<String> {
         let handed = match step.outcome() {
-            Err(request) => return Ok(self.client(name)?.sends(request)),
+            Err(trip) => return Ok(self.client(name)?.sends(trip)),
             Ok(Ok(handed)) => handed,
             Ok(Err(reason)) => {
                 let now = self.now(name)?;

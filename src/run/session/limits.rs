@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Session;
 use crate::net::{Budget, Limits};
 use crate::rules::lease::End;
-use crate::rules::{Change, Command};
-use crate::values::clock::{self, Now, Uptime};
+use crate::rules::{Command, Trip};
+use crate::values::clock::{Now, Uptime};
 use crate::values::options::Protocol;
 
 impl<'a> Session<'a> {
@@ -17,10 +17,11 @@ impl<'a> Session<'a> {
         self
     }
 
-    pub(super) fn limits(&self, command: &Command, now: Now) -> Limits<'a> {
+    /// Returns the limits of a trip that is decided on now.
+    pub(in crate::run) fn limits(&self, trip: &Trip, now: Now) -> Limits<'a> {
         Limits {
-            needs: self.needs(command),
-            grants: self.acquires && command.may_grant(),
+            needs: self.needs(trip),
+            grants: self.acquires && trip.command.may_grant(),
             held_until: self.held_until,
             stop: self.stop,
             ..Limits::within(self.budget_from(now), now)
@@ -29,7 +30,7 @@ impl<'a> Session<'a> {
 
     /// The commands of a call share the time of one. But a release may have waited for a connection: then there is a quarter of that time
     /// for the next command, and all of it after a longer wait than any reply takes.
-    pub(super) fn budget_from(&self, now: Now) -> Budget {
+    fn budget_from(&self, now: Now) -> Budget {
         let Budget { deadline: Some(began), command_timeout, .. } = self.budget else { return self.budget };
         if self.held_until.is_none() || self.has_failed() {
             return self.budget;
@@ -48,21 +49,15 @@ impl<'a> Session<'a> {
         Limits { needs, held_until: self.held_until, ..Limits::within(self.budget_from(now), now) }
     }
 
-    pub(super) fn is_too_late(&self, limits: &Limits<'_>) -> bool {
-        self.failed.is_some() && clock::uptime() >= limits.answered_by
-    }
-
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
     /// manages without transactions, and without a time to live.
-    pub(super) fn needs(&self, command: &Command) -> Protocol {
-        let gives_ttl = match command {
-            Command::SetNx(value) | Command::Exec(Change::Set(value)) => value.ttl.is_some(),
-            command => *command == Command::WatchGetTtl,
-        };
-        match (self.protocol, command) {
-            (Protocol::Auto, _) if gives_ttl => Protocol::Ttl,
-            (Protocol::Auto, Command::WatchGet | Command::Exec(_)) => Protocol::Watched,
-            (protocol, _) => protocol.on(None, true),
+    fn needs(&self, trip: &Trip) -> Protocol {
+        let gives_ttl =
+            matches!(&trip.command, Command::SetNx(value) | Command::Set(value) if value.ttl.is_some());
+        match self.protocol {
+            Protocol::Auto if gives_ttl => Protocol::Ttl,
+            Protocol::Auto if trip.if_holds.is_some() => Protocol::Watched,
+            protocol => protocol.on(None, true),
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::early::Early;
 use super::{Several, WaitAll};
-use crate::net::{Failure, RefusalKind, Sent, Trip};
+use crate::net::{Failure, KeyTrip, RefusalKind, Sent};
 use crate::report::error::Error;
 use crate::rules::acquire::first_command;
-use crate::rules::{Command, Reply, Request};
+use crate::rules::{Command, Reply, Trip};
 use crate::run::Answer;
 use crate::run::acquire::{Granted, Wait};
 use crate::run::session::Session;
@@ -85,7 +85,8 @@ impl<'a> Asked<'a> {
         let unread = self.settle(1, |trips| {
             let now = clock::now();
             let protocol = self.all.wanted.options.protocol;
-            Session::new(self.all.engine, trips[0].key, protocol, Some(now.uptime)).send_each(trips, now)
+            let session = Session::new(self.all.engine, trips[0].key, protocol, Some(now.uptime));
+            self.all.engine.backend.send_all(trips, &session.limits(trips[0].trip, now))
         });
         let behind = self.take_granted(clock::now());
         let mut left = self.all.give_back(early, behind);
@@ -117,15 +118,15 @@ impl<'a> Asked<'a> {
             self.all.talk(&keys[0], |session| session.connect(clock::now()))
         };
         let (now, options) = (clock::now(), engine.on_server(wanted.options));
-        let mut requests = Vec::with_capacity(count);
+        let mut trips = Vec::with_capacity(count);
         for (key, place) in keys.iter().zip(&mut self.answers[index..]) {
-            let (lease, request) = first_command(&options, engine.identity.next_nonce(), now);
-            let command = request.command.name();
+            let (lease, trip) = first_command(&options, engine.identity.next_nonce(), now);
+            let command = trip.name();
             *place = Some(Answer { key: key.clone(), lease, command, reply: Err(Failure::TooLate) });
-            requests.push(request);
+            trips.push(trip);
         }
-        let trips: Vec<Trip<'_>> =
-            keys.iter().zip(&requests).map(|(key, request)| Trip::new(key, request)).collect();
+        let trips: Vec<KeyTrip<'_>> =
+            keys.iter().zip(&trips).map(|(key, trip)| KeyTrip::new(key, trip)).collect();
         let sent = match connected {
             Ok(()) => self.all.send_each(&trips),
             Err(failure) => trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect(),
@@ -145,7 +146,7 @@ impl<'a> Asked<'a> {
 
     /// Finds out what commands without a reply have acquired (I6): a lock is granted if its key holds the value. Returns an error for each
     /// that could not be read, or has no expiration, so that its value names no holder.
-    fn settle(&mut self, reads: u32, read: impl Fn(&[Trip<'_>]) -> Vec<Sent>) -> Vec<Error> {
+    fn settle(&mut self, reads: u32, read: impl Fn(&[KeyTrip<'_>]) -> Vec<Sent>) -> Vec<Error> {
         let Self { all: WaitAll { engine, wanted, .. }, answers, waited_for, .. } = self;
         let now = clock::now();
         let mut unread: Vec<&mut Option<Answer>> = Vec::new();
@@ -167,8 +168,8 @@ impl<'a> Asked<'a> {
                 break;
             }
             let keys = unread.iter().filter_map(|place| place.as_ref()).map(|answer| &answer.key);
-            let get = Request::at_any_time(Command::Get);
-            let trips: Vec<Trip<'_>> = keys.map(|key| Trip::new(key, &get)).collect();
+            let get = Trip::of(Command::Get);
+            let trips: Vec<KeyTrip<'_>> = keys.map(|key| KeyTrip::new(key, &get)).collect();
             let mut found = read(&trips).into_iter().map(Sent::own);
             unread.retain_mut(|place| match (place, found.next()) {
                 (Some(answer), Some(Ok(Reply::Bulk(Some(value))))) if value == answer.lease.value => {

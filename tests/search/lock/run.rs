@@ -15,8 +15,8 @@ use crate::rules::acquire::{self, Cue, Observation, Params};
 use crate::rules::lease::{End, Lease};
 use crate::rules::owned::{Owned, Release};
 use crate::rules::task::Task;
-use crate::rules::{Command, Reply, Request, Step};
-use crate::simulated::{Server, Watching};
+use crate::rules::{Replies, Reply, Step};
+use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
@@ -35,14 +35,14 @@ pub(super) type Choice = (usize, u8, u64);
 enum Doing {
     Nothing,
     /// There is no connection yet.
-    Waiting(Request),
+    Waiting(Leg),
     /// A command is on its way.
     Sent {
-        command: Command,
+        leg: Leg,
         since: u64,
     },
     /// The command was carried out, and the reply is on its way.
-    Replied(Reply),
+    Replied(Leg, Reply),
     /// Whether a command whose reply was lost may have acquired the lock.
     Asleep {
         in_doubt: bool,
@@ -71,7 +71,6 @@ struct Client {
     /// During an extension: until when one of the leases counts.
     counts_until: Option<End>,
     power: Option<Power>,
-    watching: Watching,
     /// When the server carried out its last command, counted by commands.
     executed: u64,
     /// And when.
@@ -104,7 +103,7 @@ pub(super) struct Run {
     server: Server,
     clients: Vec<Client>,
     /// Requests whose connections have failed, and that arrive all the same: when, and whose.
-    late: Vec<(u64, usize, Command, Watching)>,
+    late: Vec<(u64, usize, Leg)>,
     /// What happened; only on request, since writing it takes longer than the rest of the run.
     log: Option<Vec<String>>,
     /// How often a client acquired the lock, how often a holder's lease was extended, and how often that was certified.
@@ -150,7 +149,6 @@ impl Run {
             held: None,
             counts_until: None,
             power: None,
-            watching: Watching::default(),
             executed: 0,
             executed_at: START,
             replaced: None,
@@ -239,40 +237,37 @@ impl Run {
                 Some(own) => self.try_again(n, own, now),
                 None => self.start(n, choice, now),
             },
-            Doing::Waiting(Request { before, .. }) if before.is_some_and(|end| end.has_passed(now)) => {
-                self.reply(n, Reply::TooLate);
+            Doing::Waiting(leg) if leg.before().is_some_and(|end| end.has_passed(now)) => {
+                self.reply(n, leg, Reply::TooLate);
             }
-            Doing::Waiting(_) if one_in(16, choice) => self.reply(n, Reply::Unsent),
-            Doing::Waiting(Request { command, .. }) => {
-                self.clients[n].doing = Doing::Sent { command, since: self.time };
-            }
-            Doing::Sent { command, since } if !self.conditions.reliable && one_in(8, choice) => {
-                let watching = std::mem::take(&mut self.clients[n].watching);
+            Doing::Waiting(leg) if one_in(16, choice) => self.reply(n, leg, Reply::Unsent),
+            Doing::Waiting(leg) => self.clients[n].doing = Doing::Sent { leg, since: self.time },
+            Doing::Sent { leg, since } if !self.conditions.reliable && one_in(8, choice) => {
                 // It is lost, or arrives after the client has given it up.
                 if one_in(16, choice) {
                     let delay = self.conditions.delay * MILLI;
-                    self.late.push((since + delay, n, command, watching));
+                    self.late.push((since + delay, n, leg.clone()));
                 }
-                self.reply(n, Reply::Lost);
+                self.reply(n, leg, Reply::Lost);
             }
-            Doing::Sent { command, .. } => {
-                let reply = self.carry_out(n, &command);
-                self.clients[n].doing = Doing::Replied(reply);
+            Doing::Sent { mut leg, .. } => {
+                let reply = self.carry_out(n, &mut leg);
+                self.clients[n].doing = Doing::Replied(leg, reply);
             }
-            Doing::Replied(reply)
+            Doing::Replied(leg, reply)
                 if !self.conditions.reliable
                     && one_in(self.losses(matches!(reply, Reply::Executed(_))), choice) =>
             {
-                self.reply(n, Reply::Lost);
+                self.reply(n, leg, Reply::Lost);
             }
             paused @ Doing::Pausing { .. } if one_in(2, choice) => self.clients[n].doing = paused,
             Doing::Pausing { .. } => self.wake(n, Cue::Look, now),
-            replied @ Doing::Replied(_)
+            replied @ Doing::Replied(..)
                 if self.conditions.late > 0 && !self.is_gem(n) && !one_in(3, choice) =>
             {
                 self.clients[n].doing = replied;
             }
-            Doing::Replied(reply) => self.reply(n, reply),
+            Doing::Replied(leg, reply) => self.reply(n, leg, reply),
             // Another thread holds the lock mostly for longer than a sleep.
             asleep @ Doing::Asleep { .. } if one_in(3, choice) => self.clients[n].doing = asleep,
             // A hint may be old, or of another's release.
@@ -320,23 +315,27 @@ impl Run {
         LockOptions::expiring_after(expiration).protocol(protocol).wait_forever()
     }
 
-    fn reply(&mut self, n: usize, reply: Reply) {
+    fn reply(&mut self, n: usize, leg: Leg, reply: Reply) {
         let now = self.now(n);
+        let replies = match leg.answered(reply) {
+            Next::Leg(leg) => return self.clients[n].doing = self.on_its_way(leg),
+            Next::End(replies) => replies,
+        };
         let client = &mut self.clients[n];
         if let Some(releasing) = &mut client.releasing {
-            let step = releasing.resume(reply, now);
+            let step = releasing.resume(replies, now);
             self.act_on_release(n, step);
         } else if client.power.is_some() {
-            self.reply_to_holder(n, reply, now);
+            self.reply_to_holder(n, replies, now);
         } else {
-            self.reply_to_attempt(n, reply, now);
+            self.reply_to_attempt(n, replies, now);
         }
     }
 
-    fn reply_to_attempt(&mut self, n: usize, reply: Reply, now: Now) {
+    fn reply_to_attempt(&mut self, n: usize, replies: Replies, now: Now) {
         let client = &mut self.clients[n];
         if let Some(attempt) = &mut client.attempt {
-            let step = attempt.resume(reply, now);
+            let step = attempt.resume(replies, now);
             self.act(n, step);
         }
     }
@@ -352,7 +351,7 @@ impl Run {
         self.note(n, format_args!("{step:?}"));
         let now = self.now(n);
         self.clients[n].doing = match step {
-            Step::Send(request) => self.sent(request),
+            Step::Send(trip) => self.sent(trip),
             Step::Sleep(pause) if pause.time == gem::BETWEEN => Doing::Pausing { since: self.time },
             Step::Sleep(pause) => {
                 self.clients[n].observation = Some(Observation { seen: pause.seen, at: now.uptime });

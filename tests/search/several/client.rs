@@ -2,25 +2,25 @@
 
 use std::collections::HashMap;
 
+use crate::rules::Reply;
 use crate::rules::acquire::Held;
 use crate::rules::lease::Lease;
 use crate::rules::owned::Release;
 use crate::rules::task::Task;
-use crate::rules::{Command, Reply};
-use crate::simulated::Watching;
+use crate::simulated::Leg;
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
 
 pub(super) const KEYS: usize = 3;
 
 /// Commands of one trip, each on a key.
-pub(super) type Trip = Vec<(usize, Command)>;
+pub(super) type Trip = Vec<(usize, Leg)>;
 
 #[derive(Debug)]
 pub(super) enum Doing {
     Nothing,
     Sent { trip: Trip, since: u64 },
-    Replied(Vec<Reply>),
+    Replied(Trip, Vec<Reply>),
     Asleep,
     Working,
 }
@@ -81,7 +81,6 @@ pub(super) struct Client {
     pub(super) waited: bool,
     /// The leases of values that it knows to have written and has not deleted, as far as it knows.
     pub(super) known: HashMap<Vec<u8>, Lease>,
-    pub(super) watching: [Watching; KEYS],
 }
 
 impl Client {
@@ -96,7 +95,6 @@ impl Client {
             held: Default::default(),
             waited: false,
             known: HashMap::new(),
-            watching: Default::default(),
         }
     }
 

@@ -7,8 +7,8 @@ use crate::rules::acquire::{Cue, Held, Params, first_command};
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Owned, Release};
 use crate::rules::task::Task;
-use crate::rules::{Command, Reply, Request, Step};
-use crate::simulated::{Server, Watching};
+use crate::rules::{Command, Replies, Reply, Step, Trip as OneTrip};
+use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
@@ -32,7 +32,7 @@ pub(super) struct Run {
     servers: [Server; KEYS],
     clients: Vec<Client>,
     /// Requests whose connections have failed, and that arrive all the same.
-    late: Vec<(u64, Trip, [Watching; KEYS])>,
+    late: Vec<(u64, Trip)>,
     nonces: u64,
     /// How often several were acquired: at once, and after a wait.
     pub(super) at_once: u64,
@@ -122,9 +122,9 @@ impl Run {
             let next = next.filter(|(at, _)| *at <= end);
             let by = next.map_or(end, |(at, _)| at);
             if let Some(first) = self.late.iter().position(|(at, ..)| *at <= by) {
-                let (at, trip, mut watching) = self.late.swap_remove(first);
+                let (at, mut trip) = self.late.swap_remove(first);
                 self.time = self.time.max(at);
-                drop(self.carry_out(&trip, &mut watching));
+                drop(self.carry_out(&mut trip));
                 continue;
             }
             let Some((at, n)) = next else { break };
@@ -135,20 +135,15 @@ impl Run {
     }
 
     fn arrive(&mut self, n: usize) {
-        if let Doing::Sent { trip, .. } = std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
-            let mut watching = self.clients[n].watching;
-            let replies = self.carry_out(&trip, &mut watching);
-            self.clients[n].watching = watching;
-            self.clients[n].doing = Doing::Replied(replies);
+        if let Doing::Sent { mut trip, .. } = std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
+            let replies = self.carry_out(&mut trip);
+            self.clients[n].doing = Doing::Replied(trip, replies);
         }
     }
 
-    fn carry_out(&mut self, trip: &Trip, watching: &mut [Watching; KEYS]) -> Vec<Reply> {
+    fn carry_out(&mut self, trip: &mut Trip) -> Vec<Reply> {
         let now = self.since_start();
-        let each = |(key, command): &(usize, Command)| {
-            self.servers[*key].carry_out(now, &mut watching[*key], command)
-        };
-        trip.iter().map(each).collect()
+        trip.iter_mut().map(|(key, leg)| self.servers[*key].carry_out(now, leg)).collect()
     }
 
     /// Lets client `n` take a step. Without faults no command is lost, no client crashes, and none begins another call.
@@ -162,21 +157,21 @@ impl Run {
             Doing::Nothing => {}
             Doing::Sent { trip, since } if one_in(8) => {
                 if one_in(16) {
-                    let watching = std::mem::take(&mut self.clients[n].watching);
-                    self.late.push((since + self.delay, trip.clone(), watching));
+                    self.late.push((since + self.delay, trip.clone()));
                 }
-                self.reply(n, &vec![Reply::Lost; trip.len()]);
+                let lost = vec![Reply::Lost; trip.len()];
+                self.answer(n, trip, lost);
             }
             sent @ Doing::Sent { .. } => {
                 self.clients[n].doing = sent;
                 self.arrive(n);
             }
-            Doing::Replied(mut replies) => {
+            Doing::Replied(trip, mut replies) => {
                 if one_in(8) {
                     let lost_from = usize::from(choice / 8) % replies.len();
                     replies[lost_from..].fill(Reply::Lost);
                 }
-                self.reply(n, &replies);
+                self.answer(n, trip, replies);
             }
             Doing::Asleep => {
                 let now = self.now(n);
@@ -216,15 +211,15 @@ impl Run {
     fn next(&mut self, n: usize) {
         let Some(keys) = self.clients[n].together() else { return self.wait(n) };
         let now = self.now(n);
-        let commands: Vec<(Lease, Request)> = keys
+        let commands: Vec<(Lease, OneTrip)> = keys
             .iter()
             .map(|_| {
                 let params = self.params(n);
                 first_command(&params.options, params.nonce, now)
             })
             .collect();
-        let (leases, requests): (Vec<Lease>, Vec<Request>) = commands.into_iter().unzip();
-        let trip = keys.into_iter().zip(requests).map(|(key, request)| (key, request.command)).collect();
+        let (leases, trips): (Vec<Lease>, Vec<OneTrip>) = commands.into_iter().unzip();
+        let trip = keys.into_iter().zip(trips.into_iter().map(Leg::first)).collect();
         self.clients[n].rules = Rules::Asking(leases);
         self.send(n, trip);
     }
@@ -240,7 +235,7 @@ impl Run {
             }
             return self.end(n, Then::End);
         }
-        let trip = keys.iter().map(|key| (*key, Command::Get)).collect();
+        let trip = keys.iter().map(|key| (*key, Leg::first(OneTrip::of(Command::Get)))).collect();
         self.clients[n].rules = Rules::Settling { keys, reads };
         self.send(n, trip);
     }
@@ -269,8 +264,8 @@ impl Run {
         let now = self.now(n);
         let client = &mut self.clients[n];
         match step {
-            Step::Send(request) => {
-                let trip = vec![(client.key(), request.command)];
+            Step::Send(trip) => {
+                let trip = vec![(client.key(), Leg::first(trip))];
                 self.send(n, trip);
             }
             Step::Sleep(_) => client.doing = Doing::Asleep,
@@ -327,8 +322,8 @@ impl Run {
 
     fn release_step(&mut self, n: usize, step: Step<Release>) {
         match (step, std::mem::replace(&mut self.clients[n].rules, Rules::None)) {
-            (Step::Send(request), Rules::Releasing { releasing, left, then }) => {
-                let trip = left.last().map(|(key, _)| (*key, request.command)).into_iter().collect();
+            (Step::Send(trip), Rules::Releasing { releasing, left, then }) => {
+                let trip = left.last().map(|(key, _)| (*key, Leg::first(trip))).into_iter().collect();
                 self.clients[n].rules = Rules::Releasing { releasing, left, then };
                 self.send(n, trip);
             }
@@ -340,14 +335,26 @@ impl Run {
         }
     }
 
-    fn reply(&mut self, n: usize, replies: &[Reply]) {
+    /// Has each step of a trip answered. A transaction, which is one key's, has another.
+    fn answer(&mut self, n: usize, trip: Trip, replies: Vec<Reply>) {
+        let (mut again, mut ended) = (Vec::new(), Vec::new());
+        for ((key, leg), reply) in trip.into_iter().zip(replies) {
+            match leg.answered(reply) {
+                Next::Leg(leg) => again.push((key, leg)),
+                Next::End(replies) => ended.push(replies),
+            }
+        }
+        if again.is_empty() { self.reply(n, ended) } else { self.send(n, again) }
+    }
+
+    fn reply(&mut self, n: usize, replies: Vec<Replies>) {
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].rules, Rules::None) {
             Rules::Asking(leases) => {
                 let client = &mut self.clients[n];
                 let keys = client.together().unwrap_or_default();
-                for ((key, lease), reply) in keys.into_iter().zip(leases).zip(replies.iter().cloned()) {
-                    let answer = Answer { lease, reply };
+                for ((key, lease), replies) in keys.into_iter().zip(leases).zip(replies) {
+                    let answer = Answer { lease, reply: replies.own() };
                     if answer.is_granted() {
                         client.known.insert(answer.lease.value.to_vec(), answer.lease.clone());
                     }
@@ -358,13 +365,13 @@ impl Run {
             }
             Rules::Settling { keys, reads } => {
                 let mut unread = Vec::new();
-                for (key, reply) in keys.into_iter().zip(replies) {
+                for (key, replies) in keys.into_iter().zip(replies) {
                     let Client { answers, known, .. } = &mut self.clients[n];
-                    match (&mut answers[key], reply) {
+                    match (&mut answers[key], replies.own()) {
                         (_, Reply::Lost) => unread.push(key),
-                        (Some(answer), Reply::Bulk(Some(found))) if *found == answer.lease.value => {
+                        (Some(answer), Reply::Bulk(Some(found))) if found == answer.lease.value => {
                             answer.reply = Reply::Integer(1);
-                            known.insert(found.clone(), answer.lease.clone());
+                            known.insert(found, answer.lease.clone());
                         }
                         _ => {}
                     }
@@ -372,16 +379,21 @@ impl Run {
                 self.settle(n, unread, reads - 1);
             }
             Rules::Acquiring(mut attempt) => {
-                let step = attempt.resume(replies[0].clone(), now);
+                let step = attempt.resume(only(replies), now);
                 self.clients[n].rules = Rules::Acquiring(attempt);
                 self.act(n, step);
             }
             Rules::Releasing { mut releasing, left, then } => {
-                let step = releasing.resume(replies[0].clone(), now);
+                let step = releasing.resume(only(replies), now);
                 self.clients[n].rules = Rules::Releasing { releasing, left, then };
                 self.release_step(n, step);
             }
             Rules::None => unreachable!("it has asked for nothing"),
         }
     }
+}
+
+/// The replies to a trip of one key.
+fn only(replies: Vec<Replies>) -> Replies {
+    replies.into_iter().next().unwrap_or_default()
 }

@@ -72,10 +72,11 @@ fn in_ttl_the_pause_ends_when_the_server_removes_a_permit_that_looks_expired() {
     assert!(matches!(action, Action::Send { .. }), "{action:?}");
     let action = rules.reply(Reply::Bulk(past()), start());
     assert!(
-        matches!(&action, Action::Send { request, .. } if request.command == Command::WatchGetTtl),
+        matches!(&action, Action::Send { trip, .. } if trip.if_holds.as_ref().is_some_and(|expected| expected.without_ttl)),
         "{action:?}"
     );
     let left = Duration::from_millis(40);
-    let action = rules.reply(Reply::Expiring(PAST.to_vec(), left), start());
+    let found = Some(Reply::Expiring(Box::new((PAST.to_vec(), left))));
+    let action = rules.reply(Replies { found, ..Replies::default() }, start());
     assert_eq!(sleeps(action), left + Duration::from_millis(1));
 }

@@ -6,7 +6,7 @@ use crate::rules::acquire::{Cue, Held, Note, Params, Pause};
 use crate::rules::choose::{Choice, acquire_one_of};
 use crate::rules::lease::Lease;
 use crate::rules::task::{Io, Task};
-use crate::rules::{Command, GiveUp, Reply, Request, Step};
+use crate::rules::{Command, GiveUp, Replies, Reply, Step, Trip};
 use crate::values::clock::Now;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -17,13 +17,13 @@ pub(super) enum Action {
     /// SETNX of one, and MGET of all behind it.
     Ask {
         slot: usize,
-        request: Request,
+        trip: Trip,
     },
     /// MGET of all.
     Look,
     Send {
         slot: usize,
-        request: Request,
+        trip: Trip,
     },
     Sleep(Pause),
     Held(Held),
@@ -54,9 +54,9 @@ impl Stepped {
     fn action(&mut self, step: Step<(Held, Vec<(usize, Lease)>)>) -> Action {
         let slot = self.task.io().slot();
         match step {
-            Step::Send(request) if matches!(request.command, Command::GetAll(_)) => Action::Look,
-            Step::Send(request) if self.task.io().take_behind().is_some() => Action::Ask { slot, request },
-            Step::Send(request) => Action::Send { slot, request },
+            Step::Send(trip) if matches!(trip.command, Command::GetAll(_)) => Action::Look,
+            Step::Send(trip) if trip.behind.is_some() => Action::Ask { slot, trip },
+            Step::Send(trip) => Action::Send { slot, trip },
             Step::Sleep(pause) => Action::Sleep(pause),
             Step::Done((held, surplus)) => {
                 self.surplus = surplus;
@@ -67,12 +67,11 @@ impl Stepped {
     }
 
     pub(super) fn asked(&mut self, set: &Reply, found: &Reply, now: Now) -> Action {
-        self.task.io().answer_behind(found.clone());
-        self.reply(set.clone(), now)
+        self.reply(Replies { behind: Some(found.clone()), ..set.clone().into() }, now)
     }
 
-    pub(super) fn reply(&mut self, reply: Reply, now: Now) -> Action {
-        let step = self.task.resume(reply, now);
+    pub(super) fn reply(&mut self, replies: impl Into<Replies>, now: Now) -> Action {
+        let step = self.task.resume(replies, now);
         self.action(step)
     }
 

@@ -10,7 +10,7 @@ use crate::rules::acquire::{Attempt, Cue, Held, Pace, Pause, acquire};
 use crate::rules::choose::{Choice, acquire_one_of};
 use crate::rules::lease::Lease;
 use crate::rules::task::Io;
-use crate::rules::{Command, GiveUp, Reply, Request, Step};
+use crate::rules::{Command, GiveUp, Replies, Reply, Step, Trip};
 use crate::run::Delivery;
 use crate::run::release::HeldLock;
 use crate::run::session::Session;
@@ -75,11 +75,11 @@ struct Known {
 
 impl Known {
     /// Notes that a command has been answered, or could not be.
-    fn hear(&mut self, reply: &Reply) {
+    fn hear(&mut self, last: Option<&Reply>) {
         self.now = clock::now();
         self.handed_over = false;
-        self.is_answered = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
-        if !matches!(reply, Reply::Lost | Reply::Unsent | Reply::TooLate) {
+        self.is_answered = matches!(last, Some(Reply::Integer(_) | Reply::Bulk(_)));
+        if !matches!(last, Some(Reply::Lost | Reply::Unsent | Reply::TooLate) | None) {
             self.looked = self.now.uptime;
         }
     }
@@ -147,10 +147,10 @@ impl Wait<'_> {
                 self.engine.report_note(self.lock_key(slot), &note, &commands.session);
             }
             match step {
-                Step::Send(request) => {
-                    let reply = self.send(io, &request, commands, known, ticket.as_deref());
-                    known.hear(&reply);
-                    io.answer(reply, known.now);
+                Step::Send(trip) => {
+                    let replies = self.send(io, &trip, commands, known, ticket.as_deref());
+                    known.hear(replies.reply.as_ref().or(replies.found.as_ref()));
+                    io.answer(replies, known.now);
                 }
                 Step::Sleep(pause) => {
                     let Some(ticket) = ticket.as_deref_mut() else {
@@ -165,30 +165,27 @@ impl Wait<'_> {
         }
     }
 
-    /// Sends a command for the lock that the rules are at.
+    /// Makes a trip for the lock that the rules are at.
     fn send<'b>(
         &'b self,
         io: &Io,
-        request: &Request,
+        trip: &Trip,
         commands: &mut Commands<'b>,
         known: &mut Known,
         ticket: Option<&Ticket<Delivery>>,
-    ) -> Reply {
+    ) -> Replies {
         known.has_looked = false;
         if commands.slot != io.slot() {
             commands.slot = io.slot();
             commands.session = self.session(commands.slot, commands.stop);
         }
         let session = &mut commands.session;
-        match io.take_behind() {
-            Some(behind) => {
-                let (reply, behind) = session.ask_and_look(request, &behind, known.now);
-                io.answer_behind(behind);
-                reply
-            }
-            None if request.command == Command::Get => self.look(session, ticket, known.now),
-            None => session.send(request, io.take_plan().as_ref(), known.now),
+        if trip.command == Command::Get
+            && let Some(found) = self.look_listed(session, ticket, known.now)
+        {
+            return found.into();
         }
+        session.send(trip, known.now)
     }
 
     fn end(
@@ -227,9 +224,9 @@ impl Wait<'_> {
         let Pause { time, seen, in_doubt, leaves } = pause;
         let ends = known.now.uptime.after(time);
         if !mem::take(&mut known.has_looked)
-            && let Some(reply) = self.look_before_sleep(session, Some(ticket), known.now)
+            && let Some(reply) = self.look_listed(session, Some(ticket), known.now)
         {
-            known.hear(&reply);
+            known.hear(Some(&reply));
             match reply {
                 Reply::Bulk(None) if leaves => {}
                 Reply::Bulk(found) => {

@@ -2,7 +2,7 @@
 
 use super::Wait;
 use crate::rules::waiting_list::Waiting;
-use crate::rules::{Command, Reply, Request};
+use crate::rules::{Command, Reply, Trip};
 use crate::run::Delivery;
 use crate::run::Engine;
 use crate::run::session::Session;
@@ -27,8 +27,8 @@ impl Wait<'_> {
         if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
     }
 
-    /// Looks at the key before a sleep, if something is to be done with the waiting list: the rules do not look before each sleep.
-    pub(super) fn look_before_sleep(
+    /// Looks at the key, as a process that waits for notifications, if something is to be done with the waiting list.
+    pub(super) fn look_listed(
         &self,
         session: &mut Session<'_>,
         ticket: Option<&Ticket<Delivery>>,
@@ -37,26 +37,15 @@ impl Wait<'_> {
         self.entering(ticket).map(|waiting| self.look_behind(session, waiting, now))
     }
 
-    /// Looks at the key, as a process that waits for notifications.
-    pub(super) fn look(
-        &self,
-        session: &mut Session<'_>,
-        ticket: Option<&Ticket<Delivery>>,
-        now: Now,
-    ) -> Reply {
-        match self.entering(ticket) {
-            Some(waiting) => self.look_behind(session, waiting, now),
-            None => session.send(&Request::at_any_time(Command::Get), None, now),
-        }
-    }
-
     /// Enters this process in the waiting list, and looks at the key.
     fn look_behind(&self, session: &mut Session<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
         let Engine { notifications, observer, .. } = &**self.engine;
         loop {
-            let (reply, entered) = session.look(waiting.clone(), now);
+            let trip =
+                Trip { behind: Some(Box::new(Command::Get)), ..Trip::of(Command::Waiting(waiting.clone())) };
+            let reply = session.send(&trip, now).behind.unwrap_or(Reply::Unsent);
             let notifications = notifications.of(self.key);
-            if !notifications.entered(self.key, &waiting, entered, observer) {
+            if !notifications.entered(self.key, &waiting, session.take_listed(), observer) {
                 return reply;
             }
             match notifications.enter(self.key) {

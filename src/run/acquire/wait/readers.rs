@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::Wait;
 use crate::net::StopCheck;
 use crate::report::error::Error;
-use crate::rules::{Command, GiveUp, NewValue, Reply, Request};
+use crate::rules::{Command, GiveUp, NewValue, Reply, Trip};
 use crate::run::Engine;
 use crate::run::session::Session;
 use crate::values::clock;
@@ -61,11 +61,11 @@ impl ReaderCount {
 
     /// Reads the number of all callers, and writes this one if there is none. Returns what is there, if that is something else.
     fn differs(&self, mut session: Session<'_>) -> Result<Option<Vec<u8>>, Error> {
-        let look = Request::at_any_time(Command::Get);
-        let write = Request::at_any_time(Command::SetNx(NewValue { value: self.value(), ttl: None }));
+        let look = Trip::of(Command::Get);
+        let write = Trip::of(Command::SetNx(NewValue { value: self.value(), ttl: None }));
         for _ in 0..LOOKS {
-            let reply = match session.send(&look, None, clock::now()) {
-                Reply::Bulk(None) => session.send(&write, None, clock::now()),
+            let reply = match session.send(&look, clock::now()).own() {
+                Reply::Bulk(None) => session.send(&write, clock::now()).own(),
                 reply => reply,
             };
             match reply {

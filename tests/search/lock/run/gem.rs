@@ -9,8 +9,8 @@ use crate::rules::acquire::{Held, Pause};
 use crate::rules::lease::{End, Lease};
 use crate::rules::owned::Release;
 use crate::rules::task::{Io, Task};
-use crate::rules::{Command, GiveUp, NewValue, Reply, Request};
-use crate::simulated::Server;
+use crate::rules::{Command, GiveUp, NewValue, Reply, Trip};
+use crate::simulated::{Leg, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::Protocol;
 use crate::values::value::{Expiry, LockState};
@@ -26,12 +26,12 @@ pub(super) const BETWEEN: Duration = Duration::from_micros(PAUSE);
 
 /// Asks for the key. Returns what it holds if another has it.
 async fn ask(io: &Io, lease: &Lease) -> Result<Option<Found>, GiveUp> {
-    match io.send(Request::at_any_time(Command::SetNx(lease.new_value()))).await {
+    match io.send(Trip::of(Command::SetNx(lease.new_value()))).await.own() {
         Reply::Integer(0) => {}
         Reply::Integer(_) => return Ok(None),
         _ => return Err(GiveUp::Io),
     }
-    match io.send(Request::at_any_time(Command::Get)).await {
+    match io.send(Trip::of(Command::Get)).await.own() {
         Reply::Bulk(found) => Ok(Some(found)),
         _ => Err(GiveUp::Io),
     }
@@ -48,7 +48,7 @@ async fn acquire(io: &Io, expiration: Duration) -> Result<Held, GiveUp> {
         let is_past = |until: Expiry| until.0 < io.now().wall;
         if matches!(LockState::of_value(found.as_deref()), LockState::Until(until) if is_past(until)) {
             // Stands for a plain SET with PX.
-            return match io.send(Request::at_any_time(Command::GetSet(lease.value))).await {
+            return match io.send(Trip::of(Command::GetSet(lease.value))).await.own() {
                 Reply::Bulk(_) => Ok(held(lease)),
                 _ => Err(GiveUp::Io),
             };
@@ -70,7 +70,7 @@ async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Held, GiveUp> 
         if is_past(&found) {
             io.sleep(pause(BETWEEN)).await;
             let lease = classic_lease(io.now(), expiration);
-            match io.send(Request::at_any_time(Command::GetSet(lease.value))).await {
+            match io.send(Trip::of(Command::GetSet(lease.value))).await.own() {
                 Reply::Bulk(found) if is_past(&found) => return Ok(held(lease)),
                 Reply::Bulk(_) => {}
                 _ => return Err(GiveUp::Io),
@@ -99,13 +99,8 @@ fn held(lease: Lease) -> Held {
 }
 
 /// Carries out the plain SET of a gem; `None` if it is another command.
-pub(super) fn carry_out(
-    server: &mut Server,
-    command: &Command,
-    ttl: Duration,
-    now: Duration,
-) -> Option<Reply> {
-    let Command::GetSet(value) = command else { return None };
+pub(super) fn carry_out(server: &mut Server, leg: &Leg, ttl: Duration, now: Duration) -> Option<Reply> {
+    let Some(Command::GetSet(value)) = leg.command() else { return None };
     if !value.is_empty() {
         return None;
     }
@@ -137,7 +132,7 @@ impl Run {
         let now = self.now(n);
         let lasts = self.clients[n].held.as_ref().is_some_and(|held| !held.lease.has_passed(now));
         if lasts && choice % 4 == 1 && matches!(self.conditions.gems, Gems::Classic { .. }) {
-            let release = async move |io: &Io| match io.send(Request::at_any_time(Command::Del)).await {
+            let release = async move |io: &Io| match io.send(Trip::of(Command::Del)).await.own() {
                 Reply::Integer(_) => Ok(Release::Released { certified: false }),
                 _ => Err(GiveUp::Io),
             };
@@ -153,11 +148,11 @@ impl Run {
     }
 
     /// A command of a gem up to 1.4.1 was carried out that has replaced this. It has the lock from then on, or has overwritten a holder's value.
-    pub(super) fn note_gem(&mut self, n: usize, command: &Command, replaced: Option<&[u8]>) {
+    pub(super) fn note_gem(&mut self, n: usize, leg: &Leg, replaced: Option<&[u8]>) {
         let now = self.now(n);
-        let value = match command {
-            Command::SetNx(entry) if replaced.is_none() => entry.value,
-            Command::GetSet(value) => {
+        let value = match leg.command() {
+            Some(Command::SetNx(entry)) if replaced.is_none() => entry.value,
+            Some(Command::GetSet(value)) => {
                 let past = LockState::of_value(replaced);
                 if matches!(past, LockState::Until(Expiry(until)) if until >= now.wall) {
                     let is_of = |n: &usize| {
@@ -181,13 +176,13 @@ impl Run {
     }
 
     /// A client of ours has changed what the key held before: it may be the value of a gem that has the lock.
-    pub(super) fn note_driven_out(&mut self, n: usize, command: &Command, before: Option<&[u8]>) {
+    pub(super) fn note_driven_out(&mut self, n: usize, leg: &Leg, before: Option<&[u8]>) {
         let now = self.since_start();
         if self.is_gem(n) || before.is_none() || self.server.value(now) == before {
             return;
         }
         // So may each loser of the classic takeover.
-        let is_loser = matches!(command, Command::GetSet(_)) && self.clients[n].held.is_none();
+        let is_loser = matches!(leg.command(), Some(Command::GetSet(_))) && self.clients[n].held.is_none();
         let has = |gem: usize| {
             let held = self.clients[gem].held.as_ref();
             held.is_some_and(|held| {

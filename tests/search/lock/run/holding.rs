@@ -8,7 +8,7 @@ use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
-use crate::rules::{GiveUp, Reply, Step};
+use crate::rules::{GiveUp, Replies, Step};
 use crate::values::clock::Now;
 
 /// How long after its first value was made a holder looks whether it was overwritten.
@@ -142,9 +142,7 @@ impl Run {
     pub(super) fn act_on_release(&mut self, n: usize, step: Step<Release>) {
         self.note(n, format_args!("{step:?}"));
         match step {
-            Step::Send(request) => {
-                self.clients[n].doing = self.sent(request);
-            }
+            Step::Send(trip) => self.clients[n].doing = self.sent(trip),
             Step::Done(Release::Lost(reason)) => {
                 self.is_told(n, &reason);
                 self.clients[n].releasing = None;
@@ -183,7 +181,7 @@ impl Run {
     fn act_on_hand_over(&mut self, n: usize, step: Step<HandedOver>) {
         self.note(n, format_args!("{step:?}"));
         let handed = match step.outcome() {
-            Err(request) => return self.clients[n].doing = self.sent(request),
+            Err(trip) => return self.clients[n].doing = self.sent(trip),
             Ok(handed) => handed,
         };
         let Some(Power::HandingOver(_, number, expiration)) = self.clients[n].power.take() else {
@@ -235,22 +233,22 @@ impl Run {
         self.wake(other, Cue::HandedOver { lease, protocol, in_doubt }, now);
     }
 
-    pub(super) fn reply_to_holder(&mut self, n: usize, reply: Reply, now: Now) {
+    pub(super) fn reply_to_holder(&mut self, n: usize, replies: Replies, now: Now) {
         match &mut self.clients[n].power {
             Some(Power::Extending(task) | Power::Leaving(task)) => {
-                let step = task.resume(reply, now);
+                let step = task.resume(replies, now);
                 self.act_on_extension(n, step);
             }
             Some(Power::Verifying(task)) => {
-                let step = task.resume(reply, now);
+                let step = task.resume(replies, now);
                 self.act_on_verification(n, step);
             }
             Some(Power::Counting(task)) => {
-                let step = task.resume(reply, now);
+                let step = task.resume(replies, now);
                 self.act_on_token(n, step);
             }
             Some(Power::HandingOver(task, ..)) => {
-                let step = task.resume(reply, now);
+                let step = task.resume(replies, now);
                 self.act_on_hand_over(n, step);
             }
             None => unreachable!("it does something"),
@@ -260,7 +258,7 @@ impl Run {
     fn act_on_extension(&mut self, n: usize, step: Step<Extension>) {
         self.note(n, format_args!("{step:?}"));
         let outcome = match step.outcome() {
-            Err(request) => return self.clients[n].doing = self.sent(request),
+            Err(trip) => return self.clients[n].doing = self.sent(trip),
             Ok(outcome) => outcome,
         };
         let now = self.now(n);
@@ -286,8 +284,8 @@ impl Run {
 
     fn act_on_verification(&mut self, n: usize, step: Step<Verification>) {
         self.note(n, format_args!("{step:?}"));
-        if let Step::Send(request) = step {
-            return self.clients[n].doing = self.sent(request);
+        if let Step::Send(trip) = step {
+            return self.clients[n].doing = self.sent(trip);
         }
         self.clients[n].power = None;
         let now = self.now(n);
@@ -311,7 +309,7 @@ impl Run {
     fn act_on_token(&mut self, n: usize, step: Step<Counted>) {
         self.note(n, format_args!("{step:?}"));
         let counted = match step.outcome() {
-            Err(request) => return self.clients[n].doing = self.sent(request),
+            Err(trip) => return self.clients[n].doing = self.sent(trip),
             Ok(counted) => counted,
         };
         self.clients[n].power = None;

@@ -12,7 +12,7 @@ impl Run {
             let late = |n| if self.is_gem(n) { 0 } else { self.conditions.late * MILLI };
             let due = |n: usize, client: &Client| match client.doing {
                 Doing::Sent { since, .. } => Some(since + limit),
-                Doing::Replied(_) if self.conditions.gems != Gems::None => {
+                Doing::Replied(..) if self.conditions.gems != Gems::None => {
                     Some(client.executed_at + limit + late(n))
                 }
                 Doing::Pausing { since } => Some(since + gem::PAUSE),
@@ -24,21 +24,21 @@ impl Run {
             let next = next.filter(|(at, _)| *at <= end);
             let by = next.map_or(end, |(at, _)| at);
             if let Some(first) = (0..self.late.len()).find(|late| self.late[*late].0 <= by) {
-                let (at, n, command, mut watching) = self.late.swap_remove(first);
+                let (at, n, mut leg) = self.late.swap_remove(first);
                 self.time = self.time.max(at);
-                let reply = self.server.carry_out(self.since_start(), &mut watching, &command);
+                let reply = self.server.carry_out(self.since_start(), &mut leg);
                 self.note_written();
-                self.note(n, format_args!("carried out late: {command:?}, no reply, which was {reply:?}"));
+                self.note(n, format_args!("carried out late: {leg:?}, no reply, which was {reply:?}"));
                 continue;
             }
             let Some((at, n)) = next else { break };
             self.time = self.time.max(at);
             match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
-                Doing::Sent { command, .. } => {
-                    let reply = self.carry_out(n, &command);
-                    self.clients[n].doing = Doing::Replied(reply);
+                Doing::Sent { mut leg, .. } => {
+                    let reply = self.carry_out(n, &mut leg);
+                    self.clients[n].doing = Doing::Replied(leg, reply);
                 }
-                Doing::Replied(reply) => self.reply(n, reply),
+                Doing::Replied(leg, reply) => self.reply(n, leg, reply),
                 Doing::Pausing { .. } => self.wake(n, Cue::Look, self.now(n)),
                 Doing::Working => self.looks(n, self.now(n)),
                 doing => self.clients[n].doing = doing,

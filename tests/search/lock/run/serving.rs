@@ -1,15 +1,20 @@
-//! How commands get to the server in the random search.
+//! How trips get to the server in the random search, one step at a time.
 
 use super::{Doing, Gems, Run, gem};
-use crate::rules::{Command, Reply, Request};
+use crate::rules::{Command, Reply, Trip};
+use crate::simulated::Leg;
 
 impl Run {
-    pub(super) fn sent(&self, request: Request) -> Doing {
+    pub(super) fn sent(&self, trip: Trip) -> Doing {
+        self.on_its_way(Leg::first(trip))
+    }
+
+    pub(super) fn on_its_way(&self, leg: Leg) -> Doing {
         // Gems, and holders, wait no longer than a command takes.
-        if self.conditions.waits && (self.conditions.gems == Gems::None || request.before.is_some()) {
-            Doing::Waiting(request)
+        if self.conditions.waits && (self.conditions.gems == Gems::None || leg.before().is_some()) {
+            Doing::Waiting(leg)
         } else {
-            Doing::Sent { command: request.command, since: self.time }
+            Doing::Sent { leg, since: self.time }
         }
     }
 
@@ -19,32 +24,30 @@ impl Run {
         }
     }
 
-    pub(super) fn carry_out(&mut self, n: usize, command: &Command) -> Reply {
+    pub(super) fn carry_out(&mut self, n: usize, leg: &mut Leg) -> Reply {
         let now = self.since_start();
         let before = self.server.value(now).map(<[u8]>::to_vec);
-        if !command.only_reads() {
+        if !leg.command().is_none_or(Command::only_reads) {
             self.clients[n].replaced.clone_from(&before);
         }
         let own = self.clients[n].ends.as_ref();
         let is_own = own.is_some_and(|own| self.server.value(now) == Some(&*own.value));
         self.clients[n].found_another |= !is_own;
-        let mut watching = self.clients[n].watching;
         let is_newer = self.conditions.gems == Gems::Newer;
         let of_gem = is_newer
-            .then(|| gem::carry_out(&mut self.server, command, self.clients[n].expiration, now))
+            .then(|| gem::carry_out(&mut self.server, leg, self.clients[n].expiration, now))
             .flatten();
-        let reply = of_gem.unwrap_or_else(|| self.server.carry_out(now, &mut watching, command));
-        self.clients[n].watching = watching;
+        let reply = of_gem.unwrap_or_else(|| self.server.carry_out(now, leg));
         self.note_written();
         if matches!(self.conditions.gems, Gems::Classic { .. }) {
             if self.is_gem(n) {
-                self.note_gem(n, command, before.as_deref());
+                self.note_gem(n, leg, before.as_deref());
             }
-            self.note_driven_out(n, command, before.as_deref());
+            self.note_driven_out(n, leg, before.as_deref());
         }
         self.executions += 1;
         (self.clients[n].executed, self.clients[n].executed_at) = (self.executions, self.time);
-        self.note(n, format_args!("carried out: {command:?}, reply: {reply:?}"));
+        self.note(n, format_args!("carried out: {leg:?}, reply: {reply:?}"));
         reply
     }
 }
