@@ -7,7 +7,7 @@ mod wait_queue;
 pub use cancel_token::CancelToken;
 pub(crate) use wait_queue::{Ending, Hint, HolderTicket, Ticket, Turn, WaitQueue, Woken};
 
-pub(crate) use crate::rules::acquire::Observation;
+pub(crate) use crate::rules::Observation;
 use crate::rules::window::Activity;
 use crate::values::clock::Uptime;
 use crate::values::key::Key;

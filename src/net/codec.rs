@@ -68,13 +68,6 @@ pub(super) fn pack_look(packed: &mut Packed, key: &[u8], asks_ttl: bool) {
     }
 }
 
-/// Packs a command of a transaction. EXEC goes behind all of them.
-pub(super) fn pack_change(packed: &mut Packed, key: &[u8], command: &Command) {
-    let from = packed.forms.len();
-    pack(packed, key, command);
-    packed.forms[from..].fill(Form::Queued);
-}
-
 fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
     let list: &[u8] = &[key, WAITERS].concat();
     let expire = |packed: &mut Packed| {
@@ -131,6 +124,7 @@ fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &NewValue, if_absent:
 }
 
 /// Reads the replies to a command that depends on nothing.
+#[inline]
 pub(super) fn read(command: &Command, replies: &mut Vec<Value>) -> ReadReply {
     match (command, replies.as_slice()) {
         // The usual ones first, whose list can be used again.

@@ -52,10 +52,9 @@ impl Item {
     /// Makes it the item of a trip's command; in a transaction without the EXEC that carries it out.
     pub(super) fn set(&mut self, key: &Key, trip: &Trip, needs: Protocol) {
         self.begin(trip.name(), needs, trip.before);
+        codec::pack(&mut self.packed, key.as_bytes(), &trip.command);
         if trip.if_holds.is_some() {
-            codec::pack_change(&mut self.packed, key.as_bytes(), &trip.command);
-        } else {
-            codec::pack(&mut self.packed, key.as_bytes(), &trip.command);
+            self.packed.forms.fill(Form::Queued);
         }
     }
 

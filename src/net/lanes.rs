@@ -102,6 +102,7 @@ impl<J, C> Lanes<J, C> {
     }
 
     /// Gives this thread an idle lane, or queues its slot.
+    #[inline]
     pub(crate) fn enter(
         &self,
         slot: &Arc<Slot<J, C>>,

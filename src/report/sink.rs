@@ -11,7 +11,7 @@ use super::error::Error;
 use super::event::{Event, LeftOut, Observer, ProblemKind, log_event, repeated};
 use super::repeats::Repeats;
 use crate::net::TransportError;
-use crate::rules::acquire::Note;
+use crate::rules::Note;
 use crate::rules::ownership::LossReason;
 use crate::values::clock;
 use crate::values::contained::{Contained, contained};

@@ -12,7 +12,6 @@
 
 mod cues;
 mod pace;
-mod params;
 mod unresolved;
 
 use std::convert::Infallible;
@@ -21,14 +20,14 @@ use std::time::Duration;
 
 use super::lease::{End, Lease};
 use super::task::Io;
-use super::{Command, Expected, GiveUp, Replies, Reply, Trip, WhyRefused};
+use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
 #[cfg(test)]
 use super::{Step, task::Task};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol, Takeover};
 use crate::values::value::{self, Expiry, LockState, Nonce, ValueBytes};
-pub(crate) use pace::Pace;
-pub(crate) use params::{Cue, Note, Observation, Params, Pause};
+pub(super) use pace::Round;
+pub(crate) use pace::{Held, Pace, Params};
 use unresolved::Unresolved;
 
 /// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another client takes over
@@ -43,25 +42,6 @@ pub(crate) struct Attempt {
     looks_until: Option<Uptime>,
     /// Why the server has refused the last command, if it has.
     pub(super) refused: Option<WhyRefused>,
-}
-
-/// A lock that was acquired.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    /// Which, of several.
-    pub(crate) slot: usize,
-    pub(crate) lease: Lease,
-    /// The protocol to release it by.
-    pub(crate) protocol: Protocol,
-    /// True if another of several was seen that may be acquired.
-    pub(crate) another_is_free: bool,
-}
-
-/// How a round ends: what is done without a pause. In the code below `?` ends the round, even if the lock is held.
-pub(super) enum Round {
-    Held(Held),
-    Pause(Duration),
-    GiveUp(GiveUp),
 }
 
 /// What the key holds.

@@ -5,12 +5,10 @@ use std::convert::Infallible;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 
-use super::acquire::{
-    Attempt, Cue, Held, Note, Observation, Pace, Params, Round, first_command, may_take_over,
-};
+use super::acquire::{Attempt, Held, Pace, Params, Round, first_command, may_take_over};
 use super::lease::Lease;
 use super::task::Io;
-use super::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
+use super::{Command, Cue, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{Now, Wall};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};

@@ -15,11 +15,11 @@ use watched::{Changed, Seen, change_watched};
 
 use std::time::Duration;
 
-use super::acquire::{GETSET_TIME_LIMIT, Note};
+use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
-use super::{Command, GiveUp, Reply, Trip};
+use super::{Command, GiveUp, Note, Reply, Trip};
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
 use crate::values::value::Nonce;

@@ -39,10 +39,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use super::Step;
-use super::acquire::{self, Cue, Observation, Params};
+use super::acquire::{self, Params};
 use super::simulated::{Leg, Next, Server};
-use super::{Reply, WhyRefused};
+use super::{Cue, Observation, Reply, Step, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::Protocol;
 use crate::values::value::{LockState, Nonce};

@@ -15,8 +15,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use super::acquire::{Cue, Note, Pause};
-use super::{GiveUp, Replies, Step, Trip};
+use super::{Cue, GiveUp, Note, Pause, Replies, Step, Trip};
 use crate::values::clock::Now;
 
 /// What the code of a task sees of the world.

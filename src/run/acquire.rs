@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Delivery, Engine};
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::acquire::Observation;
+use crate::rules::Observation;
 use crate::rules::lease::Lease;
 use crate::run::hold::Hold;
 use crate::run::thread_holds::{self, HoldKind};

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use crate::net::TransportError;
 use crate::report::sink::EventSink;
-use crate::rules::acquire::Note;
+use crate::rules::Note;
 use crate::values::key::Key;
 
 pub(super) enum LateReport {

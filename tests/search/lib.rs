@@ -29,9 +29,9 @@ mod several;
 
 use std::env;
 
-use rules::Step;
-use rules::acquire::{Attempt, Cue, Held, Params, acquire};
+use rules::acquire::{Attempt, Held, Params, acquire};
 use rules::task::Task;
+use rules::{Cue, Step};
 use simulated::Server;
 use values::clock::Now;
 

@@ -3,10 +3,10 @@
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
-use super::{Attempt, Cue, First, Note, Observation, Round};
+use super::{Attempt, First, Round};
 use crate::rules::lease::Lease;
 use crate::rules::task::Io;
-use crate::rules::window;
+use crate::rules::{Cue, Note, Observation, window};
 use crate::values::clock::Uptime;
 use crate::values::options::Protocol;
 use crate::values::value::{self, LockState};

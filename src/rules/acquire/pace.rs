@@ -3,10 +3,9 @@
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
-use super::{Note, Params, Pause, Round};
 use crate::rules::lease::{Lease, TTL_GUARD, TTL_SHOWN_LATER};
 use crate::rules::task::Io;
-use crate::rules::{GiveUp, Reply, WhyRefused};
+use crate::rules::{GiveUp, Note, Pause, Reply, WhyRefused};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Nonce};
@@ -20,6 +19,40 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
 /// more often is under contention.
 const IMMEDIATE_RETRIES: u32 = 3;
+
+/// The parameters of an attempt to acquire a lock.
+#[derive(Clone, Copy)]
+pub(crate) struct Params {
+    /// Their protocol is never [`Protocol::Auto`].
+    pub(crate) options: LockOptions,
+    /// True if it was Auto: where the server refuses a command of the protocol, another will do.
+    pub(crate) auto: bool,
+    /// Monotonic (I7); `None` waits for ever.
+    pub(crate) deadline: Option<Uptime>,
+    /// How long an attempt goes on while replies are lost in a row.
+    pub(crate) retry_for: Duration,
+    /// The one before the first that is used.
+    pub(crate) nonce: Nonce,
+}
+
+/// A lock that was acquired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// Which, of several.
+    pub(crate) slot: usize,
+    pub(crate) lease: Lease,
+    /// The protocol to release it by.
+    pub(crate) protocol: Protocol,
+    /// True if another of several was seen that may be acquired.
+    pub(crate) another_is_free: bool,
+}
+
+/// How a round ends: what is done without a pause. In the code of attempts `?` ends the round, even if the lock is held.
+pub(in crate::rules) enum Round {
+    Held(Held),
+    Pause(Duration),
+    GiveUp(GiveUp),
+}
 
 /// What decides when an attempt looks again, and when it gives up.
 pub(crate) struct Pace {
@@ -276,8 +309,8 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::acquire::{Cue, Params, stepped};
-    use crate::rules::{Reply, Step};
+    use crate::rules::acquire::stepped;
+    use crate::rules::{Cue, Reply, Step};
     use crate::values::clock::Wall;
     use crate::values::identity::Identity;
     use crate::values::options::LockOptions;

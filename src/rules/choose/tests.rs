@@ -6,8 +6,7 @@ mod stepped;
 use std::time::Duration;
 
 use super::*;
-use crate::rules::WhyRefused;
-use crate::rules::acquire::Pause;
+use crate::rules::{Pause, WhyRefused};
 use crate::values::clock::Uptime;
 use crate::values::identity::Identity;
 use crate::values::value::ValueBytes;

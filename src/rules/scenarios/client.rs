@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use super::{ScriptResult, time};
-use crate::rules::acquire::{Held, Note, Observation};
+use crate::rules::acquire::Held;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::simulated::Leg;
 use crate::rules::task::Task;
-use crate::rules::{Command, GiveUp, NewValue, Reply, Step, Trip};
+use crate::rules::{Command, GiveUp, NewValue, Note, Observation, Reply, Step, Trip};
 use crate::values::clock::Now;
 use crate::values::options::{LockOptions, Protocol, Takeover};
 use crate::values::value::LockState;

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use super::client::{shown_notes, shown_release};
 use super::{Interpreter, MANY, ScriptResult};
-use crate::rules::Step;
-use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, HandedOver};
 use crate::rules::task::Task;
+use crate::rules::{Cue, Step};
 use crate::values::value::Nonce;
 
 impl Interpreter {

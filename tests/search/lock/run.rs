@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::rules::acquire::{self, Cue, Observation, Params};
+use crate::rules::acquire::{self, Params};
 use crate::rules::lease::{End, Lease};
 use crate::rules::owned::{Owned, Release};
 use crate::rules::task::Task;
-use crate::rules::{Replies, Reply, Step};
+use crate::rules::{Cue, Observation, Replies, Reply, Step};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};

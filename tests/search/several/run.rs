@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::client::{Answer, Client, Doing, KEYS, Rules, Then, Trip};
-use crate::rules::acquire::{Cue, Held, Params, first_command};
+use crate::rules::acquire::{Held, Params, first_command};
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Owned, Release};
 use crate::rules::task::Task;
-use crate::rules::{Command, Replies, Reply, Step, Trip as OneTrip};
+use crate::rules::{Command, Cue, Replies, Reply, Step, Trip as OneTrip};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};

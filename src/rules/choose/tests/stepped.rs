@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::rules::acquire::{Cue, Held, Note, Params, Pause};
+use crate::rules::acquire::{Held, Params};
 use crate::rules::choose::{Choice, acquire_one_of};
 use crate::rules::lease::Lease;
 use crate::rules::task::{Io, Task};
-use crate::rules::{Command, GiveUp, Replies, Reply, Step, Trip};
+use crate::rules::{Command, Cue, GiveUp, Note, Pause, Replies, Reply, Step, Trip};
 use crate::values::clock::Now;
 use crate::values::key::Key;
 use crate::values::options::Protocol;

@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use super::{Doing, Gems, MILLI, Run, START, holding, one_in};
-use crate::rules::acquire::{Held, Pause};
+use crate::rules::acquire::Held;
 use crate::rules::lease::{End, Lease};
 use crate::rules::owned::Release;
 use crate::rules::task::{Io, Task};
-use crate::rules::{Command, GiveUp, NewValue, Reply, Trip};
+use crate::rules::{Command, GiveUp, NewValue, Pause, Reply, Trip};
 use crate::simulated::{Leg, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::Protocol;

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use super::{Client, Conditions, Doing, Gems, Run, START};
-use crate::rules::acquire::Cue;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
-use crate::rules::{GiveUp, Replies, Step};
+use crate::rules::{Cue, GiveUp, Replies, Step};
 use crate::values::clock::Now;
 
 /// How long after its first value was made a holder looks whether it was overwritten.
