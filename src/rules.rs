@@ -41,7 +41,6 @@ use std::time::Duration;
 
 use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::Protocol;
 use crate::values::value::{Expiry, LockState, ValueBytes};
 use holder_name::HolderName;
 use lease::{End, GUARD, Lease};
@@ -245,7 +244,7 @@ pub(crate) enum Cue {
     /// SETNX was sent for the attempt, with this lease and reply.
     Sent(Lease, Reply),
     /// A holder of the same process has written this lease for the attempt. If that is `in_doubt`, the key decides (I6).
-    HandedOver { lease: Lease, protocol: Protocol, in_doubt: bool },
+    HandedOver { lease: Lease, in_doubt: bool },
     /// The lock is left to other processes until then.
     Leave(Uptime),
     /// It is left to pollers in a window that ends then. Now and then the attempt looks at it, and asks for it for a moment if a poller

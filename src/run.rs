@@ -58,8 +58,6 @@ pub(crate) use unfinished::Unfinished;
 pub(crate) struct Delivery {
     pub(crate) key: Key,
     pub(crate) lease: Lease,
-    /// The protocol that it was written by.
-    pub(crate) protocol: Protocol,
     /// True if only the key can tell if the lock was handed over.
     pub(crate) in_doubt: bool,
 }
@@ -67,8 +65,8 @@ pub(crate) struct Delivery {
 impl Delivery {
     /// Returns how the attempt of the thread goes on that gets it.
     fn cue(self) -> Cue {
-        let Self { lease, protocol, in_doubt, .. } = self;
-        Cue::HandedOver { lease, protocol, in_doubt }
+        let Self { lease, in_doubt, .. } = self;
+        Cue::HandedOver { lease, in_doubt }
     }
 }
 
@@ -172,9 +170,10 @@ impl Engine {
         options.protocol != Protocol::Auto || self.backend.is_known()
     }
 
-    /// Returns the options as they are on this server, as far as its version is known.
-    fn on_server(&self, options: &LockOptions) -> LockOptions {
-        options.on(if options.protocol == Protocol::Auto { self.backend.server_version() } else { None })
+    /// Returns the protocol that the options mean on this server, as far as its version is known.
+    fn protocol_of(&self, options: &LockOptions) -> Protocol {
+        let is_auto = options.protocol == Protocol::Auto;
+        options.protocol_on(if is_auto { self.backend.server_version() } else { None })
     }
 
     /// Returns true if a release of a lock with these options wakes other processes, and waiting ones are to be woken.

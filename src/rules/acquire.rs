@@ -25,9 +25,9 @@ use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, T
 use super::{Step, task::Task};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol, Takeover};
-use crate::values::value::{self, Expiry, LockState, Nonce, ValueBytes};
+use crate::values::value::{self, Expiry, LockState, ValueBytes};
 pub(super) use pace::Round;
-pub(crate) use pace::{Held, Pace, Params};
+pub(crate) use pace::{Pace, Params, first_command};
 use unresolved::Unresolved;
 
 /// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another client takes over
@@ -62,10 +62,10 @@ enum Judged {
 }
 
 /// Acquires the lock. `cue` says how it begins.
-pub(crate) async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Result<Held, GiveUp> {
+pub(crate) async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Result<Lease, GiveUp> {
     loop {
         match attempt.round(io, cue).await {
-            Round::Held(held) => return Ok(held),
+            Round::Held(lease) => return Ok(lease),
             Round::GiveUp(reason) => return Err(reason),
             Round::Pause(time) => cue = io.sleep(attempt.pace.pause(time)).await,
         }
@@ -74,15 +74,8 @@ pub(crate) async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Res
 
 /// Begins an attempt that a test steps.
 #[cfg(test)]
-pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<Held>) {
+pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>) {
     Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
-}
-
-/// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
-pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (Lease, Trip) {
-    let lease = Lease::of(options, nonce, now);
-    let trip = Trip { before: lease.sent_before(), ..Trip::of(Command::SetNx(lease.new_value())) };
-    (lease, trip)
 }
 
 /// Returns true if a lock that expires may be taken over: I1, and the one option that departs from it.
@@ -100,10 +93,6 @@ pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall)
 impl Attempt {
     pub(crate) fn new(params: Params) -> Self {
         Self { pace: Pace::new(params), unresolved: Unresolved::default(), looks_until: None, refused: None }
-    }
-
-    pub(crate) fn protocol(&self) -> Protocol {
-        self.pace.options.protocol
     }
 
     /// Returns the leases that commands without a reply may have begun, and whose values prove it; `None` if a GETSET is among these
@@ -137,7 +126,7 @@ impl Attempt {
                     }
                 },
             };
-            match (self.judge(io, found.as_deref())?, self.protocol()) {
+            match (self.judge(io, found.as_deref())?, self.pace.protocol) {
                 (Judged::Free, _) => self.ask(io, None).await?,
                 (Judged::Expired(_), Protocol::Auto | Protocol::Classic) => self.take_over(io).await?,
                 (Judged::Expired(from), _) => looked = self.replace(io, found, from).await?,
@@ -173,7 +162,7 @@ impl Attempt {
                 Some(sent) => sent,
                 None => {
                     let nonce = self.pace.next_nonce();
-                    let (lease, trip) = first_command(&self.pace.options, nonce, io.now());
+                    let (lease, trip) = self.pace.first_command(nonce, io.now());
                     (lease, io.send(trip).await.own())
                 }
             };
@@ -246,15 +235,15 @@ impl Attempt {
     /// Rule 3, Watched and Ttl: SET if the key is as it was seen, by a transaction. Goes on if it is to be looked at; with what it was found to
     /// hold.
     async fn replace(&mut self, io: &Io, seen: Found, from: LockState) -> ControlFlow<Round, Option<Found>> {
-        let (lease, asks_ttl) = (self.new_lease(io.now()), self.protocol() == Protocol::Ttl);
+        let (lease, asks_ttl) = (self.new_lease(io.now()), self.pace.protocol == Protocol::Ttl);
         let if_holds = Expected { bytes: seen.clone().unwrap_or_default(), without_ttl: asks_ttl };
         // It changes what was seen, or nothing. But a lease that has passed is of no use.
         let (command, before) = (Command::Set(lease.new_value()), lease.sent_before());
         let trip = Trip { command, before, if_holds: Some(if_holds), behind: None };
         let Replies { found, reply, .. } = io.send(trip).await;
-        if self.pace.auto && found == Some(Reply::Refused(WhyRefused::Command)) {
+        if self.pace.is_auto() && found == Some(Reply::Refused(WhyRefused::Command)) {
             // It was chosen by the server's version alone, and this server has no PTTL, or no WATCH, for this user.
-            self.pace.options.protocol = if asks_ttl { Protocol::Watched } else { Protocol::Classic };
+            self.pace.protocol = if asks_ttl { Protocol::Watched } else { Protocol::Classic };
             return Continue(None);
         }
         let Some(reply) = reply else {
@@ -313,8 +302,7 @@ impl Attempt {
         if let Some(state) = from {
             io.note(Note::TakenOver(state));
         }
-        let protocol = lease.protocol(self.protocol());
-        Round::Held(Held { slot: io.slot(), lease, protocol, another_is_free: false })
+        Round::Held(lease)
     }
 
     /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.
@@ -336,6 +324,6 @@ impl Attempt {
     /// A lease that begins now, with a value that no other command of this client has carried (I2).
     fn new_lease(&mut self, now: Now) -> Lease {
         let nonce = self.pace.next_nonce();
-        Lease::of(&self.pace.options, nonce, now)
+        Lease::of(&self.pace.options, self.pace.protocol, nonce, now)
     }
 }

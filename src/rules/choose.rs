@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 
-use super::acquire::{Attempt, Held, Pace, Params, Round, first_command, may_take_over};
+use super::acquire::{Attempt, Pace, Params, Round, may_take_over};
 use super::lease::Lease;
 use super::task::Io;
 use super::{Command, Cue, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
@@ -30,17 +30,19 @@ pub(crate) struct Choice {
     pub(crate) surplus: Vec<(usize, Lease)>,
     /// Keys that hold no lock, and never will.
     no_locks: Vec<usize>,
+    /// True if another than the one that is held was seen that may be acquired.
+    pub(crate) another_is_free: bool,
 }
 
-/// Acquires one of the locks. `cue` says how it begins; a lease that is handed over is that of [`Io::slot`].
-pub(crate) async fn acquire_one_of(io: &Io, choice: &mut Choice, mut cue: Cue) -> Result<Held, GiveUp> {
+/// Acquires one of the locks, which is then that of [`Io::slot`]. `cue` says how it begins; a lease that is handed over is that of the slot as well.
+pub(crate) async fn acquire_one_of(io: &Io, choice: &mut Choice, mut cue: Cue) -> Result<Lease, GiveUp> {
     loop {
         let round = match choice.round(io, cue).await {
             Break(round) => round,
             Continue(never) => match never {},
         };
         match round {
-            Round::Held(held) => return Ok(held),
+            Round::Held(lease) => return Ok(lease),
             Round::GiveUp(reason) => return Err(reason),
             Round::Pause(time) => cue = io.sleep(choice.pace.pause(time)).await,
         }
@@ -58,6 +60,7 @@ impl Choice {
             unresolved: Vec::new(),
             surplus: Vec::new(),
             no_locks: Vec::new(),
+            another_is_free: false,
         }
     }
 
@@ -74,11 +77,11 @@ impl Choice {
                 }
             }
             Cue::Leave(until) | Cue::Window(until) => self.pace.leave_until(until, io)?,
-            Cue::HandedOver { lease, protocol, in_doubt } => {
+            Cue::HandedOver { lease, in_doubt } => {
                 debug_assert!(!self.pace.in_doubt, "it might have two");
-                self.pace.options.protocol = protocol;
+                self.pace.protocol = lease.protocol;
                 // In Classic its bytes prove nothing: GETSET may have overwritten another client's.
-                looks = in_doubt && matches!(protocol, Protocol::Watched | Protocol::Ttl);
+                looks = in_doubt && matches!(lease.protocol, Protocol::Watched | Protocol::Ttl);
                 if !in_doubt {
                     // What is left to other processes is free, and no other waiter knows.
                     let another_is_free = self.pace.not_before.is_some();
@@ -105,7 +108,7 @@ impl Choice {
         let (slot, lease, set, found) = loop {
             let nonce = self.pace.next_nonce();
             let slot = usize::try_from(nonce.seed() % self.slots.len() as u64).unwrap_or(0);
-            let (lease, trip) = first_command(&self.pace.options, nonce, io.now());
+            let (lease, trip) = self.pace.first_command(nonce, io.now());
             io.on(slot);
             let behind = Some(Box::new(Command::GetAll(Arc::clone(&self.slots))));
             let Replies { reply, behind, .. } = io.send(Trip { behind, ..trip }).await;
@@ -229,8 +232,9 @@ impl Choice {
             self.pace.removed_at = self.pace.removed_at.into_iter().chain(attempt.pace.removed_at).min();
             tries += 1;
             match round {
-                Round::Held(held) => {
-                    return Break(Round::Held(Held { another_is_free: position + 1 < count, ..held }));
+                Round::Held(lease) => {
+                    self.another_is_free = position + 1 < count;
+                    return Break(Round::Held(lease));
                 }
                 Round::Pause(_) | Round::GiveUp(GiveUp::Timeout) => {}
                 Round::GiveUp(_) if attempt.refused == Some(WhyRefused::NoLock) => {
@@ -264,8 +268,8 @@ impl Choice {
         let options = LockOptions { max_attempts: None, ..self.pace.options };
         let nonce = self.pace.next_nonce();
         self.pace.nonce = nonce.behind_an_attempt();
-        let Pace { auto, retry_for, .. } = self.pace;
-        Params { options, auto, deadline: Some(now.uptime), retry_for, nonce }
+        let Pace { protocol, retry_for, .. } = self.pace;
+        Params { options, protocol, deadline: Some(now.uptime), retry_for, nonce }
     }
 
     fn pause_or(&self, reason: GiveUp, io: &Io) -> Round {
@@ -281,8 +285,8 @@ impl Choice {
             io.note(Note::LateGrant);
             return self.pace.wait(io);
         }
-        let protocol = lease.protocol(self.pace.options.protocol);
-        Round::Held(Held { slot, lease, protocol, another_is_free })
+        self.another_is_free = another_is_free;
+        Round::Held(lease)
     }
 }
 

@@ -35,6 +35,12 @@ pub(crate) struct Lease {
     pub(crate) ttl: Option<Duration>,
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
+    /// The protocol that it is written by, and by which it is released.
+    pub(crate) protocol: Protocol,
+    /// True if Auto chose that, by the server's version alone: the rules of Classic will do where transactions are refused.
+    pub(super) auto: bool,
+    /// What an earlier attempt to release it has come to, if there was one.
+    pub(super) tried: Option<Tried>,
     /// When others may last have seen that the lock can be acquired: when the first of its values was made. Extensions in time and hand-overs
     /// leave it.
     pub(crate) since: Uptime,
@@ -54,6 +60,15 @@ struct Written {
     end: End,
     /// True if a transaction wrote it: only over our own value.
     proves: bool,
+}
+
+/// What came of an attempt to release a lock. Another client may have acquired it since: the server may have lost the key. So only our own
+/// bytes are changed by a later attempt, not what may be a loser's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tried {
+    NotCarriedOut,
+    /// It got no reply, and may have been carried out.
+    InDoubt,
 }
 
 /// Whose bytes they are, for the holder of a lease.
@@ -83,7 +98,7 @@ impl Lease {
     ) -> Self {
         // The value names no holder.
         let Some(expiration) = expiration else {
-            return Self { value: value::UNEXPIRING.into(), since: now.uptime, ..Self::none() };
+            return Self { value: value::UNEXPIRING.into(), protocol, since: now.uptime, ..Self::none() };
         };
         let end = Some(End::of(now, expiration));
         let (ttl, later) = match protocol {
@@ -91,22 +106,24 @@ impl Lease {
             Protocol::Auto | Protocol::Classic | Protocol::Watched => (None, GUARD),
         };
         let value = ValueBytes::until(now.wall.after(expiration).after(later), nonce);
-        Self { value, ttl, end, since: now.uptime, proven: true, ..Self::none() }
+        Self { value, ttl, end, protocol, since: now.uptime, proven: true, ..Self::none() }
     }
 
-    /// Makes the lease of a lock with these options that begins now.
-    pub(crate) fn of(options: &LockOptions, nonce: Nonce, now: Now) -> Self {
-        Self::beginning(now, options.expiration, options.protocol, nonce).ending_earlier(options.allowance)
+    /// Makes the lease of a lock with these options that begins now, by the protocol that they mean on this server.
+    pub(crate) fn of(options: &LockOptions, protocol: Protocol, nonce: Nonce, now: Now) -> Self {
+        let lease = Self::beginning(now, options.expiration, protocol, nonce);
+        Self { auto: options.protocol == Protocol::Auto, ..lease.ending_earlier(options.allowance) }
+    }
+
+    /// Makes the lease that an extension begins now.
+    pub(crate) fn next(&self, expiration: Duration, nonce: Nonce, now: Now) -> Self {
+        let new = Self::beginning(now, Some(expiration), self.protocol, nonce).ending_earlier(self.early());
+        self.replaced_by(&Self { auto: self.auto, ..new }, now)
     }
 
     /// What is written into the key.
     pub(crate) fn new_value(&self) -> NewValue {
         NewValue { value: self.value, ttl: self.ttl }
-    }
-
-    /// Returns the protocol that it was written by, if that is Ttl, or else this one.
-    pub(crate) fn protocol(&self, otherwise: Protocol) -> Protocol {
-        if self.ttl.is_some() { Protocol::Ttl } else { otherwise }
     }
 
     /// Returns the lease with a value that is written without a time to live. No command has carried its own.
@@ -184,6 +201,9 @@ impl Lease {
             value: [].as_slice().into(),
             ttl: None,
             end: None,
+            protocol: Protocol::Classic,
+            auto: false,
+            tried: None,
             since: Uptime::default(),
             proven: false,
             unresolved: Vec::new(),

@@ -9,11 +9,8 @@ mod again;
 mod hand_over;
 mod watched;
 
-use again::Tried;
 pub(crate) use hand_over::{HandedOver, end, hand_over};
 use watched::{Changed, Seen, change_watched};
-
-use std::time::Duration;
 
 use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
@@ -26,18 +23,6 @@ use crate::values::value::Nonce;
 
 /// How often the key may be written after it was read.
 pub(crate) const LOOKS: u32 = 3;
-
-/// A lock that is held.
-#[derive(Clone, Debug)]
-pub(crate) struct Owned {
-    pub(crate) lease: Lease,
-    /// The protocol that it was acquired by.
-    pub(crate) protocol: Protocol,
-    /// What the options say. Auto chooses by the server's version alone, so the rules of Classic will do where WATCH is refused.
-    pub(crate) asked: Protocol,
-    /// What an earlier attempt to release it has come to, if there was one.
-    pub(crate) tried: Option<Tried>,
-}
 
 /// The outcome of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,13 +79,13 @@ pub(crate) fn usable(token: i64) -> Option<u64> {
 
 /// Deletes the key: in Classic only before our own lease has passed, otherwise only our own bytes, and within our lease what a loser of the
 /// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
-pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
+pub(crate) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     if own.by_transaction() {
-        match change_watched(io, &own, Command::Del, None).await? {
+        match change_watched(io, own, Command::Del, None).await? {
             // The server's time to live was over.
             Changed::Done { count: 0, .. } => return Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
             Changed::Done { ours, .. } => {
-                return Ok(Release::Released { certified: ours && own.lease.proven });
+                return Ok(Release::Released { certified: ours && own.proven });
             }
             Changed::NotOurs(LossReason::Gone) if own.is_in_doubt() => {
                 return own.deleted_if_absent(&Ok(None), io.now());
@@ -111,7 +96,7 @@ pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
             Changed::NoTransactions => {}
         }
     }
-    if own.lease.has_passed(io.now()) {
+    if own.has_passed(io.now()) {
         return Ok(Release::Lost(LossReason::Expired)); // I5
     }
     if own.tried.is_some()
@@ -123,24 +108,24 @@ pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
         Reply::Integer(0) => Ok(Release::Lost(LossReason::Gone)),
         Reply::Integer(_) => Ok(Release::Released { certified: false }),
         Reply::TooLate => Ok(Release::Lost(LossReason::Expired)),
-        Reply::Unsent if own.lease.has_passed(io.now()) => Ok(Release::Lost(LossReason::Expired)),
+        Reply::Unsent if own.has_passed(io.now()) => Ok(Release::Lost(LossReason::Expired)),
         Reply::Refused(_) => Err(GiveUp::Refused),
         Reply::Unsent => Err(GiveUp::Unsent),
-        _ if own.lease.end.is_none() => Err(GiveUp::Unknown),
+        _ if own.end.is_none() => Err(GiveUp::Unknown),
         _ => own.deleted_if_absent(&read(io).await, io.now()), // I6
     }
 }
 
-/// Replaces our value by that of `new`, a lease of [`Owned::next_lease`]. If it gives up, the old lease stands. Until the outcome is known
+/// Replaces our value by that of `new`, a lease of [`Lease::next`]. If it gives up, the old lease stands. Until the outcome is known
 /// the lease counts that ends first, the old or the new one: another client may see either in the key.
-pub(crate) async fn extend(io: &Io, own: Owned, new: Lease) -> Result<Extension, GiveUp> {
+pub(crate) async fn extend(io: &Io, own: &Lease, new: Lease) -> Result<Extension, GiveUp> {
     replace(io, own, new, None).await
 }
 
 /// The same, after the key was seen to hold this value of a loser.
-async fn replace(io: &Io, own: Owned, new: Lease, mut seen: Option<Seen>) -> Result<Extension, GiveUp> {
+async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Result<Extension, GiveUp> {
     if own.by_transaction() {
-        match change_watched(io, &own, Command::Set(new.new_value()), seen.clone()).await? {
+        match change_watched(io, own, Command::Set(new.new_value()), seen.clone()).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
             Changed::Done { ours, .. } => return Ok(own.extended(new, ours)),
             Changed::NotOurs(reason) => return Ok(own.not_extended(reason, io.now())),
@@ -152,14 +137,14 @@ async fn replace(io: &Io, own: Owned, new: Lease, mut seen: Option<Seen>) -> Res
     }
     let new = new.without_ttl();
     loop {
-        let Some(end) = own.lease.end.filter(|end| !end.has_passed(io.now())) else {
+        let Some(end) = own.end.filter(|end| !end.has_passed(io.now())) else {
             return Ok(own.not_extended(LossReason::Expired, io.now()));
         };
         let Seen { bytes, whose } = match seen.take() {
             Some(seen) => seen,
             None => {
                 let found = look(io).await?;
-                if own.lease.has_passed(io.now()) {
+                if own.has_passed(io.now()) {
                     return Ok(own.not_extended(LossReason::Expired, io.now()));
                 }
                 Seen { whose: own.judge(found.as_deref(), io.now()), bytes: found.unwrap_or_default() }
@@ -168,7 +153,7 @@ async fn replace(io: &Io, own: Owned, new: Lease, mut seen: Option<Seen>) -> Res
         // Neither after our lease (I5) nor after the time limit of a GETSET (I4): by then another client may hold the lock.
         let end = match &whose {
             Ownership::Lost(reason) => return Ok(own.not_extended(reason.clone(), io.now())),
-            Ownership::Overwritten(_) => own.lease.overwritten_until().unwrap_or(end),
+            Ownership::Overwritten(_) => own.overwritten_until().unwrap_or(end),
             Ownership::Ours | Ownership::Unproven => end,
         };
         let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
@@ -198,13 +183,13 @@ async fn replace(io: &Io, own: Owned, new: Lease, mut seen: Option<Seen>) -> Res
 
 /// Asks the server whether the lock is still held, by one look. A loser's value is replaced by our own, with the same lease and `nonce`: when the
 /// loser's time has passed, which may be before our lease does, another client would take the lock over.
-pub(crate) async fn verify(io: &Io, own: Owned, nonce: Nonce) -> Result<Verification, GiveUp> {
+pub(crate) async fn verify(io: &Io, own: &Lease, nonce: Nonce) -> Result<Verification, GiveUp> {
     let found = look(io).await?;
     Ok(match own.judge(found.as_deref(), io.now()) {
-        Ownership::Ours => Verification::Held { certified: own.lease.proven },
+        Ownership::Ours => Verification::Held { certified: own.proven },
         Ownership::Unproven => Verification::Held { certified: false },
         whose @ Ownership::Overwritten(_) => {
-            let again = own.lease.written_again(nonce, io.now());
+            let again = own.written_again(nonce, io.now());
             let seen = Seen { bytes: found.unwrap_or_default(), whose };
             Verification::Overwritten(replace(io, own, again, Some(seen)).await)
         }
@@ -214,10 +199,10 @@ pub(crate) async fn verify(io: &Io, own: Owned, nonce: Nonce) -> Result<Verifica
 
 /// Takes a number from the key's counter. It counts only if this holder had the lock when the counter was increased, so a later
 /// holder's is greater. A number whose reply was lost is left out.
-pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
+pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
     let mut asked_again = false;
     while own.by_transaction() {
-        match change_watched(io, &own, Command::Count, None).await? {
+        match change_watched(io, own, Command::Count, None).await? {
             Changed::Done { ours, count } => return Ok(own.token(count, ours, io.now())),
             Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
@@ -226,7 +211,7 @@ pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
         }
     }
     loop {
-        if own.lease.has_passed(io.now()) {
+        if own.has_passed(io.now()) {
             return Ok(Counted::Lost(LossReason::Expired));
         }
         match io.send(own.within_lease(Command::Count)).await.own() {
@@ -270,37 +255,26 @@ fn note_overwritten(io: &Io, replaced: &Ownership) {
     }
 }
 
-impl Owned {
-    pub(crate) fn new(lease: Lease, protocol: Protocol, asked: Protocol) -> Self {
-        Self { lease, protocol, asked, tried: None }
-    }
-
-    /// Returns the lease that an extension begins now.
-    pub(crate) fn next_lease(&self, expiration: Duration, nonce: Nonce, now: Now) -> Lease {
-        let new =
-            Lease::beginning(now, Some(expiration), self.protocol, nonce).ending_earlier(self.lease.early());
-        self.lease.replaced_by(&new, now)
-    }
-
+impl Lease {
     fn by_transaction(&self) -> bool {
-        matches!(self.protocol, Protocol::Watched | Protocol::Ttl) && self.lease.end.is_some()
+        matches!(self.protocol, Protocol::Watched | Protocol::Ttl) && self.end.is_some()
     }
 
     fn within_lease(&self, command: Command) -> Trip {
-        Trip { before: self.lease.end, ..Trip::of(command) }
+        Trip { before: self.end, ..Trip::of(command) }
     }
 
     fn judge(&self, found: Option<&[u8]>, now: Now) -> Ownership {
-        Ownership::judge(&self.lease, self.protocol, found, now)
+        Ownership::judge(self, found, now)
     }
 
     /// The reason of a loss that was noticed now.
     fn loss(&self, reason: LossReason, now: Now) -> LossReason {
-        if self.lease.has_passed(now) { LossReason::Expired } else { reason }
+        if self.has_passed(now) { LossReason::Expired } else { reason }
     }
 
     fn token(&self, token: i64, proven: bool, now: Now) -> Counted {
-        let counts = proven || !self.lease.has_passed(now);
+        let counts = proven || !self.has_passed(now);
         if counts { Counted::Token(token) } else { Counted::Lost(LossReason::Expired) }
     }
 
@@ -312,14 +286,14 @@ impl Owned {
         now: Now,
     ) -> Result<Release, GiveUp> {
         match holds {
-            Ok(None) if !self.lease.has_passed(now) => Ok(Release::Released { certified: false }),
+            Ok(None) if !self.has_passed(now) => Ok(Release::Released { certified: false }),
             _ => Err(GiveUp::Unknown),
         }
     }
 
     /// `replaced`: our own bytes were replaced. Only then does a proof last.
     fn extended(&self, mut lease: Lease, replaced: bool) -> Extension {
-        lease.proven = replaced && self.lease.proven;
+        lease.proven = replaced && self.proven;
         Extension::Extended(lease)
     }
 
@@ -334,7 +308,7 @@ impl Owned {
         match replaced {
             Ownership::Ours => self.extended(new, true),
             // Another client may have had the lock since, and released it.
-            Ownership::Lost(LossReason::Gone) if self.lease.has_passed(now) => {
+            Ownership::Lost(LossReason::Gone) if self.has_passed(now) => {
                 self.not_extended(LossReason::Gone, now)
             }
             // Cleared in between, and not acquired by another client since: it is ours anew (I1).
@@ -355,7 +329,7 @@ impl Owned {
         now: Now,
     ) -> Extension {
         let is_new = matches!(holds, Ok(Some(holds)) if *holds == new.value);
-        if is_new && (own || !self.lease.has_passed(now)) {
+        if is_new && (own || !self.has_passed(now)) {
             return self.extended(new, own);
         }
         match holds.as_ref().map(|holds| self.judge(holds.as_deref(), now)) {

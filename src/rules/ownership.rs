@@ -46,15 +46,15 @@ pub(crate) enum Ownership {
 }
 
 impl Ownership {
-    /// Judges what was found in the key of a lock that was acquired by `protocol`.
-    pub(crate) fn judge(lease: &Lease, protocol: Protocol, found: Option<&[u8]>, now: Now) -> Self {
+    /// Judges what was found in the key of a lease.
+    pub(crate) fn judge(lease: &Lease, found: Option<&[u8]>, now: Now) -> Self {
         let Some(found) = found else { return Ownership::Lost(LossReason::Gone) };
         let wrote = lease.wrote(found);
         if wrote == Wrote::Proven {
             return Ownership::Ours;
         }
         let state = LockState::of_value(Some(found));
-        let may_be_a_losers = match protocol {
+        let may_be_a_losers = match lease.protocol {
             // Of clients that use Classic, a gem's value is known by its form; those of this library are not ours, and say so.
             Protocol::Watched | Protocol::Ttl => value::classic_time(found).is_some(),
             Protocol::Auto | Protocol::Classic => {

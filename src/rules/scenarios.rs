@@ -43,7 +43,6 @@ use super::acquire::{self, Params};
 use super::simulated::{Leg, Next, Server};
 use super::{Cue, Observation, Reply, Step, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::options::Protocol;
 use crate::values::value::{LockState, Nonce};
 use crate::values::version::Version;
 use client::Client;
@@ -250,8 +249,8 @@ impl Interpreter {
         let (now, server) = (self.now(name)?, self.version);
         let client = self.client(name)?;
         let params = Params {
-            options: client.options.on(server),
-            auto: client.options.protocol == Protocol::Auto,
+            options: client.options,
+            protocol: client.options.protocol_on(server),
             deadline: client.options.timeout.map(|timeout| now.uptime.after(timeout)),
             retry_for: Duration::from_secs(5),
             nonce: Nonce::from_random(client.number * MANY),

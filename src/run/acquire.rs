@@ -14,7 +14,7 @@ use crate::run::hold::Hold;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
+use crate::values::options::LockOptions;
 use crate::wait::{CancelToken, HolderTicket};
 pub(crate) use wait::ReaderCount;
 pub(super) use wait::{Answer, ComparedReaders, Granted, Wait};
@@ -66,14 +66,13 @@ impl Engine {
         options: &LockOptions,
         shared: Option<&Key>,
         lease: Lease,
-        protocol: Protocol,
         now: Now,
     ) -> Granted {
         if self.notifies(options) {
             self.notifications.of(key).acquired(key);
         }
         let holder = self.queue.hold(key, shared, &Observation::of(&lease, now));
-        Granted { slot: 0, lease, protocol, holder, at: now }
+        Granted { slot: 0, lease, holder, at: now }
     }
 
     /// Makes the hold of a lock that was granted, writes the holder's name and has the keeper work on it. With a `kind`, it is noted as one
@@ -104,9 +103,9 @@ impl Engine {
     }
 
     fn make_hold(&self, key: Key, granted: Granted, options: &LockOptions) -> Acquired {
-        let Granted { lease, protocol, holder, at, .. } = granted;
+        let Granted { lease, holder, at, .. } = granted;
         let (observer, changes) = (self.observer.clone(), Arc::clone(&self.changes));
-        let hold = Hold::new(key, *options, protocol, at, lease, observer, changes);
+        let hold = Hold::new(key, *options, at, lease, observer, changes);
         Acquired { hold: Arc::new(hold), holder }
     }
 

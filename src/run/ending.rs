@@ -87,8 +87,7 @@ impl Engine {
     ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
         let (outbox, mut taken, mut later) = (Outbox::default(), Vec::new(), Later::default());
         let begin = |(hold, holder): (&'a Hold, _)| {
-            let Hold { key, options, protocol, .. } = hold;
-            let lock = HeldLock::new(key, options, *protocol, self.over(hold), holder);
+            let lock = HeldLock::new(&hold.key, &hold.options, self.over(hold), holder);
             let now = clock::now();
             let way = self.way(hold, lock, leaving, &mut taken, &outbox, now);
             EndingHold { hold, way, now, left: Ok(None) }
@@ -129,7 +128,7 @@ impl Engine {
         outbox: &'b Outbox,
         now: Now,
     ) -> Way<'b> {
-        let lease = &lock.own.lease;
+        let lease = &lock.lease;
         let kept = || Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)));
         let rest = match (hold.noticed_loss(), leaving) {
             // The server has shown that it is not ours: there is nothing to delete.
@@ -142,8 +141,8 @@ impl Engine {
         match rest {
             Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => kept(),
             Some(rest) => {
-                let (own, new) = self.next_lease(hold, lease, rest, now);
-                let task = Task::begin(now, async move |io| owned::extend(io, own, new).await);
+                let (own, new) = (lease.clone(), self.next_lease(hold, lease, rest, now));
+                let task = Task::begin(now, async move |io| owned::extend(io, &own, new).await);
                 Way::Expire(Some(lock.holder), Job::new(&hold.key, task, self.session(hold, now, outbox)))
             }
             None => Way::Release(self.begin_release(lock, taken, now)),

@@ -24,7 +24,7 @@ const CLOCK_CHECKED_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Hold {
     pub(crate) key: Key,
     pub(crate) options: LockOptions,
-    /// The protocol that it was acquired by.
+    /// That of its lease, for guards: the lease may be locked.
     pub(crate) protocol: Protocol,
     pub(crate) acquired: Now,
     /// How the keeper knows it; 0 if it does not.
@@ -89,7 +89,6 @@ impl Hold {
     pub(crate) fn new(
         key: Key,
         options: LockOptions,
-        protocol: Protocol,
         acquired: Now,
         lease: Lease,
         observer: EventSink,
@@ -106,7 +105,7 @@ impl Hold {
         Self {
             key,
             options,
-            protocol,
+            protocol: lease.protocol,
             acquired,
             kept_as: AtomicU64::new(0),
             is_kept: AtomicBool::new(false),

@@ -10,14 +10,13 @@ use crate::rules::lease::Lease;
 use crate::rules::{Command, Reply};
 use crate::values::clock;
 use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
+use crate::values::options::LockOptions;
 use crate::wait::Observation;
 
 /// A lock that may be held.
 pub(crate) struct MaybeHeld {
     key: Key,
     options: LockOptions,
-    protocol: Protocol,
     leases: Vec<Lease>,
 }
 
@@ -37,16 +36,15 @@ impl Engine {
     ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
         let wait = Wait::new(self, key, options, None, clock::now());
         let acquired = self.acquire_by(&wait, options, None);
-        let (leases, protocol) = wait.take_unresolved();
-        let (key, options) = (key.clone(), *options);
-        let maybe = (!leases.is_empty()).then_some(MaybeHeld { key, options, protocol, leases });
+        let (key, options, leases) = (key.clone(), *options, wait.take_unresolved());
+        let maybe = (!leases.is_empty()).then_some(MaybeHeld { key, options, leases });
         (acquired, maybe)
     }
 
     /// Releases the lock if its key holds the value of a command without a reply. Returns true if there is nothing left to do, since each
     /// lease is released or has ended.
     pub(super) fn release_if_held(self: &Arc<Self>, maybe: &mut MaybeHeld) -> bool {
-        let MaybeHeld { key, options, protocol, leases } = maybe;
+        let MaybeHeld { key, options, leases } = maybe;
         let now = clock::now();
         leases.retain(|lease| !lease.has_passed(now));
         if leases.is_empty() {
@@ -57,8 +55,7 @@ impl Engine {
         if let Some(at) = leases.iter().position(|lease| lease.value == found) {
             let (lease, now) = (leases.swap_remove(at), clock::now());
             let holder = self.queue.hold(key, None, &Observation::of(&lease, now));
-            let protocol = lease.protocol(*protocol);
-            self.release_unwanted(HeldLock::new(key, options, protocol, lease, holder), now);
+            self.release_unwanted(HeldLock::new(key, options, lease, holder), now);
         }
         leases.is_empty()
     }

@@ -12,7 +12,7 @@ use super::session::Session;
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::lease::{End, Lease};
-use crate::rules::owned::{self, Counted, Extension, Owned, Verification};
+use crate::rules::owned::{self, Counted, Extension, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::rules::{GiveUp, Step};
@@ -117,8 +117,8 @@ impl Engine {
     ) -> Vec<Result<bool, Error>> {
         let begin = |hold: &Hold, own: &Own, now| {
             let time = time(hold, now)?;
-            let (own, new) = self.next_lease(hold, &own.lease, time, now);
-            Some(Task::begin(now, async move |io| owned::extend(io, own, new).await))
+            let (own, new) = (own.lease.clone(), self.next_lease(hold, &own.lease, time, now));
+            Some(Task::begin(now, async move |io| owned::extend(io, &own, new).await))
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| match ended {
             Some((outcome, session)) => Self::end_extension(hold, own, outcome, session),
@@ -127,20 +127,12 @@ impl Engine {
         self.on_each(locked, outbox, begin, end)
     }
 
-    /// Returns the lock of a hold, and the lease that replaces its own if an extension succeeds. Until the outcome is known, the lease counts
-    /// that ends first.
-    pub(super) fn next_lease(
-        &self,
-        hold: &Hold,
-        lease: &Lease,
-        expiration: Duration,
-        now: Now,
-    ) -> (Owned, Lease) {
-        let own = owned(hold, lease);
-        let new = own.next_lease(expiration, self.identity.next_nonce(), now);
+    /// Returns the lease that replaces that of a hold if an extension succeeds. Until the outcome is known, the lease counts that ends first.
+    pub(super) fn next_lease(&self, hold: &Hold, lease: &Lease, expiration: Duration, now: Now) -> Lease {
+        let new = lease.next(expiration, self.identity.next_nonce(), now);
         let ends = lease.end.zip(new.end);
         hold.rely_until(ends.map(|(old, new)| old.min(new)));
-        (own, new)
+        new
     }
 
     /// Notes what came of an extension. Returns whether it was certified.
@@ -190,8 +182,8 @@ impl Engine {
         let begin = |hold: &Hold, own: &Own, now| {
             // A loss that was noticed is final: what the key holds since may be another client's.
             hold.noticed_loss().is_none().then(|| {
-                let (own, nonce) = (owned(hold, &own.lease), self.identity.next_nonce());
-                Task::begin(now, async move |io| owned::verify(io, own, nonce).await)
+                let (own, nonce) = (own.lease.clone(), self.identity.next_nonce());
+                Task::begin(now, async move |io| owned::verify(io, &own, nonce).await)
             })
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| {
@@ -255,8 +247,8 @@ impl Engine {
         let mut locked = lock_all(holds);
         let begin = |hold: &Hold, own: &Own, now| {
             let takes = own.token.is_none() && hold.noticed_loss().is_none();
-            let own = owned(hold, &own.lease);
-            takes.then(|| Task::begin(now, async move |io| owned::count(io, own).await))
+            let own = own.lease.clone();
+            takes.then(|| Task::begin(now, async move |io| owned::count(io, &own).await))
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| match ended {
             Some((Ok(Counted::Token(found)), _)) => {
@@ -311,11 +303,6 @@ impl Engine {
         let late = ended.map(|End { wall, uptime }| now.uptime.since(uptime).max(now.wall.since(wall)));
         Error::Lost { key: hold.key.clone(), reason, late }
     }
-}
-
-/// Returns the lock of a hold, as its rules know it.
-fn owned(hold: &Hold, lease: &Lease) -> Owned {
-    Owned::new(lease.clone(), hold.protocol, hold.options.protocol)
 }
 
 fn no_token(hold: &Hold, found: i64) -> Error {

@@ -15,12 +15,12 @@ use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::Reply;
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, HandedOver, Owned, Release};
+use crate::rules::owned::{self, HandedOver, Release};
 use crate::rules::task::Task;
 use crate::rules::waiting_list::Waiting;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
+use crate::values::options::LockOptions;
 use crate::wait::{Ending, Hint, HolderTicket, WaitMode};
 
 /// For how long the lock passes among the threads of a process before it is the turn of another that waits for notifications.
@@ -30,22 +30,21 @@ const SLICE: Duration = Duration::from_millis(10);
 pub(super) struct HeldLock<'a> {
     pub(super) key: &'a Key,
     pub(super) options: &'a LockOptions,
-    pub(super) own: Owned,
+    pub(super) lease: Lease,
     pub(super) holder: HolderTicket<Delivery>,
     /// What is known of earlier attempts to release it, if there were any.
     pub(super) earlier: Option<Earlier>,
 }
 
 impl<'a> HeldLock<'a> {
-    /// The lock as its acquisition has made it, by this protocol.
+    /// The lock as its acquisition has made it.
     pub(super) fn new(
         key: &'a Key,
         options: &'a LockOptions,
-        protocol: Protocol,
         lease: Lease,
         holder: HolderTicket<Delivery>,
     ) -> Self {
-        Self { key, options, own: Owned::new(lease, protocol, options.protocol), holder, earlier: None }
+        Self { key, options, lease, holder, earlier: None }
     }
 }
 
@@ -60,7 +59,7 @@ pub(super) struct Later<'a> {
 /// A release that has begun.
 pub(super) struct Releasing<'a> {
     options: &'a LockOptions,
-    own: Owned,
+    lease: Lease,
     earlier: Option<Earlier>,
     /// Until it has ended.
     holder: Option<HolderTicket<Delivery>>,
@@ -116,15 +115,15 @@ impl Engine {
         taken: &mut Vec<u64>,
         now: Now,
     ) -> Releasing<'a> {
-        let HeldLock { key, options, own, holder, earlier } = lock;
+        let HeldLock { key, options, lease, holder, earlier } = lock;
         let turn = self.turn(&holder, key, options, now);
         let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
         // A later attempt does not keep others waiting for a connection.
         if earlier.is_none() {
-            session = session.held_until(own.lease.end, now);
+            session = session.held_until(lease.end, now);
         }
         let next = match &turn {
-            Successor::Passes if own.can_be_handed_over() => {
+            Successor::Passes if lease.can_be_handed_over() => {
                 let is_like = |mode: &WaitMode| {
                     mode.options().protocol == options.protocol && mode.options().expiration.is_some()
                 };
@@ -138,15 +137,15 @@ impl Engine {
         };
         let next_lease = next.as_ref().map(|mode| {
             // As the lock was acquired: that is decided for Auto.
-            Lease::of(&mode.options().protocol(own.protocol), self.identity.next_nonce(), now)
+            Lease::of(mode.options(), lease.protocol, self.identity.next_nonce(), now)
         });
-        let lock = own.clone();
+        let own = lease.clone();
         let task = match next_lease {
-            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, lock, next).await),
-            None => Task::begin(now, async move |io| owned::end(io, lock).await),
+            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, &own, &next).await),
+            None => Task::begin(now, async move |io| owned::end(io, &own).await),
         };
         let (job, holder) = (Job::new(key, task, session), Some(holder));
-        Releasing { options, own, earlier, holder, turn, next, job }
+        Releasing { options, lease, earlier, holder, turn, next, job }
     }
 
     /// Has the next waiter get the lock, or learn of the release.
@@ -156,7 +155,7 @@ impl Engine {
         later: &mut Later<'a>,
         now: Uptime,
     ) -> Result<Release, Error> {
-        let Releasing { options, own, earlier, holder, turn, next, job } = release;
+        let Releasing { options, lease: own, earlier, holder, turn, next, job } = release;
         let Some(holder) = holder.take() else { unreachable!("it ends once") };
         let (key, outcome) = (job.key, job.outcome(&later.outbox));
         let taken = job.session.take_listed();
@@ -167,8 +166,8 @@ impl Engine {
         let (outcome, holder) = match outcome {
             Ok(release) => (Ok(release), holder),
             Err(reason) => {
-                let expires = own.lease.end.is_some();
-                let lock = HeldLock { key, options, own: own.clone(), holder, earlier: *earlier };
+                let expires = own.end.is_some();
+                let lock = HeldLock { key, options, lease: own.clone(), holder, earlier: *earlier };
                 let again = if job.session.may_pass(reason) {
                     self.release_again(lock, reason, lease.as_ref(), clock::now())
                 } else {
@@ -192,12 +191,12 @@ impl Engine {
         let released = matches!(outcome, Ok(Release::Released { .. }));
         let holder = match lease.zip(next.as_deref()) {
             Some((lease, mode)) => {
-                let (key, protocol) = (key.clone(), own.protocol);
-                match holder.deliver(mode, Delivery { key, lease, protocol, in_doubt }, now) {
+                let key = key.clone();
+                match holder.deliver(mode, Delivery { key, lease, in_doubt }, now) {
                     Ok(()) => return outcome,
                     Err((holder, _)) if in_doubt => holder,
                     Err((holder, Delivery { lease, .. })) => {
-                        later.unwanted.push(HeldLock::new(job.key, options, protocol, lease, holder));
+                        later.unwanted.push(HeldLock::new(job.key, options, lease, holder));
                         return outcome;
                     }
                 }

@@ -110,15 +110,7 @@ mod tests {
     fn hold(key: &Key) -> Arc<Hold> {
         let (now, options) = (clock::now(), LockOptions::without_expiration());
         let lease = Lease::beginning(now, None, Protocol::Classic, Nonce::from_random(1));
-        Arc::new(Hold::new(
-            key.clone(),
-            options,
-            Protocol::Classic,
-            now,
-            lease,
-            EventSink::default(),
-            Arc::default(),
-        ))
+        Arc::new(Hold::new(key.clone(), options, now, lease, EventSink::default(), Arc::default()))
     }
 
     #[test]

@@ -9,7 +9,7 @@ use super::{Delivery, Engine, MaybeHeld, for_each_engine};
 use crate::report::event::Event;
 use crate::rules::GiveUp;
 use crate::rules::lease::Lease;
-use crate::rules::owned::{Owned, Release};
+use crate::rules::owned::Release;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
@@ -39,7 +39,7 @@ enum What {
 struct FailedRelease {
     key: Key,
     options: LockOptions,
-    own: Owned,
+    lease: Lease,
     /// When it first failed.
     since: Uptime,
 }
@@ -76,18 +76,18 @@ impl Engine {
         next: Option<&Lease>,
         now: Now,
     ) -> Result<(), HolderTicket<Delivery>> {
-        let HeldLock { key, options, own, holder, earlier } = failed;
-        let Some(own) = own.again(gave_up, next, now) else { return Err(holder) };
+        let HeldLock { key, options, lease, holder, earlier } = failed;
+        let Some(lease) = lease.again(gave_up, next, now) else { return Err(holder) };
         let pause = earlier.map_or(FIRST_PAUSE, |earlier| (earlier.pause * 2).min(LONGEST_PAUSE));
         let since = earlier.map_or(now.uptime, |earlier| earlier.since);
-        let left = match own.lease.end {
+        let left = match lease.end {
             Some(end) => end.remaining(now),
             None => since.after(self.backend.retry_for()).since(now.uptime),
         };
         if left < pause {
             return Err(holder);
         }
-        let release = FailedRelease { key: key.clone(), options: *options, own, since };
+        let release = FailedRelease { key: key.clone(), options: *options, lease, since };
         match self.add_unfinished(pause, What::Release(Box::new(release), holder)) {
             Err(What::Release(_, holder)) => Err(holder),
             Err(What::MaybeHeld(_)) | Ok(()) => Ok(()),
@@ -122,9 +122,9 @@ impl Engine {
             }
         }
         let locks = failed.iter().zip(holders).map(|(release, (holder, pause))| {
-            let FailedRelease { key, options, own, since } = &**release;
+            let FailedRelease { key, options, lease, since } = &**release;
             let earlier = Some(Earlier { since: *since, pause });
-            HeldLock { key, options, own: own.clone(), holder, earlier }
+            HeldLock { key, options, lease: lease.clone(), holder, earlier }
         });
         // A failure is tried again.
         let released = self.release_all(locks.collect(), now);

@@ -141,9 +141,9 @@ impl LockOptions {
         Self { protocol, ..self }
     }
 
-    /// Returns the options for a server of this version, with the protocol that Auto selects there.
-    pub(crate) fn on(&self, server: Option<Version>) -> Self {
-        Self { protocol: self.protocol.on(server, self.expiration.is_some()), ..*self }
+    /// Returns the protocol on a server of this version, where Auto selects one.
+    pub(crate) fn protocol_on(&self, server: Option<Version>) -> Protocol {
+        self.protocol.on(server, self.expiration.is_some())
     }
 
     /// Sets how long calls such as [`Lock::lock`](crate::Lock::lock) and [`Lock::with`](crate::Lock::with) wait, 5

@@ -29,7 +29,8 @@ mod several;
 
 use std::env;
 
-use rules::acquire::{Attempt, Held, Params, acquire};
+use rules::acquire::{Attempt, Params, acquire};
+use rules::lease::Lease;
 use rules::task::Task;
 use rules::{Cue, Step};
 use simulated::Server;
@@ -62,7 +63,7 @@ fn holding(value: Option<Vec<u8>>) -> Server {
 }
 
 /// Begins an attempt to acquire a lock.
-fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<Held>) {
+fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>) {
     Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
 }
 

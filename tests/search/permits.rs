@@ -8,16 +8,16 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::Searches;
-use crate::rules::acquire::{Held, Params};
+use crate::rules::acquire::Params;
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, HandedOver, Owned};
+use crate::rules::owned::{self, HandedOver};
 use crate::rules::task::Task;
 use crate::rules::{Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::Nonce;
-use stepped::{Action, Stepped};
+use stepped::{Action, Held, Stepped};
 
 #[allow(dead_code, reason = "the tests of the library use all of it")]
 mod stepped;
@@ -118,7 +118,7 @@ impl Search {
                 self.nonces += 1_000_000;
                 let options = expiring_briefly(protocol);
                 let nonce = Nonce::from_random(self.nonces + u64::from(choice));
-                let params = Params { options, auto: false, deadline: None, retry_for: HOUR, nonce };
+                let params = Params { options, protocol, deadline: None, retry_for: HOUR, nonce };
                 let (attempt, action) = Stepped::start(params, 2, now);
                 self.clients[n].attempt = Some(attempt);
                 action
@@ -142,7 +142,7 @@ impl Search {
     fn release(&mut self, protocol: Protocol, n: usize, slot: usize, lease: &Lease, mut choice: u8) {
         let now = self.now(n);
         self.clients[n].held = None;
-        let own = Owned::new(lease.clone(), protocol, protocol);
+        let own = lease.clone();
         let sleeps = |other: &usize| {
             let asleep =
                 matches!(&self.clients[*other].action, Some(Action::Sleep(pause)) if !pause.in_doubt);
@@ -153,8 +153,8 @@ impl Search {
         let expiration = Duration::from_millis(1500);
         let lease = Lease::beginning(now, Some(expiration), protocol, Nonce::from_random(self.nonces));
         let (mut task, mut step) = match next.map(|_| lease) {
-            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, own, next).await),
-            None => Task::begin(now, async move |io| owned::end(io, own).await),
+            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, &own, &next).await),
+            None => Task::begin(now, async move |io| owned::end(io, &own).await),
         };
         while let Step::Send(trip) = step {
             let mut leg = Leg::first(trip);
@@ -170,7 +170,7 @@ impl Search {
         }
         if let (Some(next), Step::Done(HandedOver { next: Some(lease), in_doubt, .. })) = (next, step) {
             let now = self.now(next);
-            let action = self.attempt(next).handed_over(slot, lease, protocol, in_doubt, now);
+            let action = self.attempt(next).handed_over(slot, lease, in_doubt, now);
             self.act(next, action);
         }
     }

@@ -28,7 +28,7 @@ impl Attempt {
                 self.pace.begin_round();
                 Continue(First::Ask(Some((lease, reply))))
             }
-            Cue::HandedOver { lease, protocol, in_doubt } => self.handed_over(io, lease, protocol, in_doubt),
+            Cue::HandedOver { lease, in_doubt } => self.handed_over(io, lease, in_doubt),
             Cue::Leave(until) => self.leave_until(io, until),
             Cue::Window(end) => self.in_window(io, end),
         }
@@ -64,17 +64,11 @@ impl Attempt {
         }
     }
 
-    fn handed_over(
-        &mut self,
-        io: &Io,
-        lease: Lease,
-        protocol: Protocol,
-        in_doubt: bool,
-    ) -> ControlFlow<Round, First> {
+    fn handed_over(&mut self, io: &Io, lease: Lease, in_doubt: bool) -> ControlFlow<Round, First> {
         debug_assert!(!self.pace.in_doubt, "it might have the lock twice");
-        self.pace.options.protocol = protocol;
+        self.pace.protocol = lease.protocol;
         self.pace.begin_round();
-        match protocol {
+        match lease.protocol {
             _ if !in_doubt => return Break(self.granted(io, lease, None)),
             Protocol::Watched | Protocol::Ttl => self.keep(lease, None, io.now()),
             Protocol::Auto | Protocol::Classic => self.keep_takeover(lease.value),

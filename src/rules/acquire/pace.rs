@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::rules::lease::{Lease, TTL_GUARD, TTL_SHOWN_LATER};
 use crate::rules::task::Io;
-use crate::rules::{GiveUp, Note, Pause, Reply, WhyRefused};
+use crate::rules::{Command, GiveUp, Note, Pause, Reply, Trip, WhyRefused};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Nonce};
@@ -23,10 +23,9 @@ const IMMEDIATE_RETRIES: u32 = 3;
 /// The parameters of an attempt to acquire a lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Params {
-    /// Their protocol is never [`Protocol::Auto`].
     pub(crate) options: LockOptions,
-    /// True if it was Auto: where the server refuses a command of the protocol, another will do.
-    pub(crate) auto: bool,
+    /// What the options mean on this server, which is never [`Protocol::Auto`].
+    pub(crate) protocol: Protocol,
     /// Monotonic (I7); `None` waits for ever.
     pub(crate) deadline: Option<Uptime>,
     /// How long an attempt goes on while replies are lost in a row.
@@ -35,30 +34,30 @@ pub(crate) struct Params {
     pub(crate) nonce: Nonce,
 }
 
-/// A lock that was acquired.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
-    /// Which, of several.
-    pub(crate) slot: usize,
-    pub(crate) lease: Lease,
-    /// The protocol to release it by.
-    pub(crate) protocol: Protocol,
-    /// True if another of several was seen that may be acquired.
-    pub(crate) another_is_free: bool,
-}
-
 /// How a round ends: what is done without a pause. In the code of attempts `?` ends the round, even if the lock is held.
 pub(in crate::rules) enum Round {
-    Held(Held),
+    Held(Lease),
     Pause(Duration),
     GiveUp(GiveUp),
+}
+
+/// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
+pub(crate) fn first_command(
+    options: &LockOptions,
+    protocol: Protocol,
+    nonce: Nonce,
+    now: Now,
+) -> (Lease, Trip) {
+    let lease = Lease::of(options, protocol, nonce, now);
+    let trip = Trip { before: lease.sent_before(), ..Trip::of(Command::SetNx(lease.new_value())) };
+    (lease, trip)
 }
 
 /// What decides when an attempt looks again, and when it gives up.
 pub(crate) struct Pace {
     pub(crate) options: LockOptions,
-    /// True if the user's options say [`Protocol::Auto`].
-    pub(in crate::rules) auto: bool,
+    /// The one that is used. Where the server refuses a command of it, and the options say [`Protocol::Auto`], another will do.
+    pub(in crate::rules) protocol: Protocol,
     deadline: Option<Uptime>,
     pub(in crate::rules) retry_for: Duration,
     pub(in crate::rules) nonce: Nonce,
@@ -89,11 +88,11 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(in crate::rules) fn new(Params { options, auto, deadline, retry_for, nonce }: Params) -> Self {
-        debug_assert!(options.protocol != Protocol::Auto, "it is decided");
+    pub(in crate::rules) fn new(Params { options, protocol, deadline, retry_for, nonce }: Params) -> Self {
+        debug_assert!(protocol != Protocol::Auto, "it is decided");
         Self {
             options,
-            auto,
+            protocol,
             deadline,
             retry_for,
             nonce,
@@ -117,6 +116,15 @@ impl Pace {
         self.options.expiration.is_some()
     }
 
+    pub(in crate::rules) fn is_auto(&self) -> bool {
+        self.options.protocol == Protocol::Auto
+    }
+
+    /// Returns the command that acquires a free lock, and the lease that it acquires.
+    pub(in crate::rules) fn first_command(&self, nonce: Nonce, now: Now) -> (Lease, Trip) {
+        first_command(&self.options, self.protocol, nonce, now)
+    }
+
     /// Returns a nonce that is in no other command of this client (I2).
     pub(in crate::rules) fn next_nonce(&mut self) -> Nonce {
         self.nonce = self.nonce.next();
@@ -136,9 +144,10 @@ impl Pace {
 
     /// Returns true if SET was refused, and Auto goes on with SETNX: SET was chosen by the server's version alone.
     pub(in crate::rules) fn does_without(&mut self, lease: &Lease, reply: &Reply) -> bool {
-        let is_refused = self.auto && lease.ttl.is_some() && *reply == Reply::Refused(WhyRefused::Command);
+        let is_refused =
+            self.is_auto() && lease.ttl.is_some() && *reply == Reply::Refused(WhyRefused::Command);
         if is_refused {
-            self.options.protocol = Protocol::Watched;
+            self.protocol = Protocol::Watched;
         }
         is_refused
     }
@@ -195,7 +204,7 @@ impl Pace {
         // The bytes do not show whether the server removes the key earlier.
         let may_be_removed = until.before(TTL_SHOWN_LATER).after(TTL_GUARD).after(IN_TRANSIT);
         let is_known = removed < Duration::MAX;
-        let free = if self.options.protocol == Protocol::Ttl && !is_known && may_be_removed >= now.wall {
+        let free = if self.protocol == Protocol::Ttl && !is_known && may_be_removed >= now.wall {
             may_be_removed
         } else {
             until
@@ -321,7 +330,7 @@ mod tests {
     fn params(options: LockOptions) -> Params {
         let nonce = Identity::new().next_nonce();
         let options = options.poll_interval(HOUR);
-        Params { options, auto: false, deadline: None, retry_for: HOUR, nonce }
+        Params { options, protocol: options.protocol, deadline: None, retry_for: HOUR, nonce }
     }
 
     fn pause<T>(step: Step<T>) -> Duration {

@@ -11,7 +11,7 @@ use crate::values::clock::Uptime;
 use crate::values::identity::Identity;
 use crate::values::value::ValueBytes;
 use crate::values::version::Version;
-use stepped::{Action, Stepped};
+use stepped::{Action, Held, Stepped};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const POLL: Duration = Duration::from_millis(100);
@@ -28,9 +28,9 @@ fn later(time: Duration) -> Now {
 
 fn params(options: LockOptions) -> Params {
     let nonce = Identity::new().next_nonce();
-    let auto = options.protocol == Protocol::Auto;
-    let options = options.on(Some(Version::new(7, 0, 0))).poll_interval(POLL);
-    Params { options, auto, deadline: None, retry_for: HOUR, nonce }
+    let protocol = options.protocol_on(Some(Version::new(7, 0, 0)));
+    let options = options.poll_interval(POLL);
+    Params { options, protocol, deadline: None, retry_for: HOUR, nonce }
 }
 
 fn expiring() -> LockOptions {
@@ -291,7 +291,7 @@ fn a_transaction_that_is_refused_leaves_auto_with_the_rules_of_classic() {
         action = attempt.reply(replies, start());
     }
     assert_eq!(sent, ["GET", "EXEC", "GET", "EXEC", "GET", "GETSET"]);
-    assert_eq!(held(action).protocol, Protocol::Classic);
+    assert_eq!(held(action).lease.protocol, Protocol::Classic);
 }
 
 #[test]

@@ -1,24 +1,15 @@
 //! Another attempt to release a lock, after one that has failed.
 
-use super::{Owned, look};
+use super::look;
 use crate::rules::GiveUp;
-use crate::rules::lease::Lease;
+use crate::rules::lease::{Lease, Tried};
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
 use crate::values::clock::Now;
 use crate::values::value::LockState;
 
-/// What came of an attempt to release a lock. Another client may have acquired it since: the server may have lost the key. So only our own
-/// bytes are changed by a later attempt, not what may be a loser's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tried {
-    NotCarriedOut,
-    /// It got no reply, and may have been carried out.
-    InDoubt,
-}
-
-impl Owned {
-    /// Returns the lock as another attempt to release it takes it, after one that gave up for this reason; `None` if none may follow. `next`: the
+impl Lease {
+    /// Returns the lease as another attempt to release it takes it, after one that gave up for this reason; `None` if none may follow. `next`: the
     /// lease that the key may hold instead, since the lock was to be handed over.
     ///
     /// After a lost reply the first attempt may have been carried out, and another client may have the lock. So the key is compared with our own
@@ -34,11 +25,11 @@ impl Owned {
         }
         if let Some(next) = next {
             // No thread has that lease, so its end says nothing.
-            let end = self.lease.end;
-            self.lease.may_have_become(next, true, now);
-            self.lease.end = end;
+            let end = self.end;
+            self.may_have_become(next, true, now);
+            self.end = end;
         }
-        (!self.lease.has_passed(now)).then_some(self)
+        (!self.has_passed(now)).then_some(self)
     }
 
     /// Returns why the lock is not ours any more, as the key shows it before a later attempt deletes it: another client may have acquired it.
@@ -59,6 +50,6 @@ impl Owned {
 
     /// Returns true if it can be handed over: a later attempt only where the key is compared.
     pub(crate) fn can_be_handed_over(&self) -> bool {
-        self.lease.end.is_some() && (self.tried.is_none() || self.by_transaction())
+        self.end.is_some() && (self.tried.is_none() || self.by_transaction())
     }
 }

@@ -1,7 +1,7 @@
 //! Handing a lock over to the next thread of this process: our value is replaced by one of that thread's, in one command, so that the key is
 //! never absent in between. It is judged as an extension is.
 
-use super::{Changed, Owned, Release, change_watched, note_overwritten, read, release};
+use super::{Changed, Release, change_watched, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
@@ -23,11 +23,11 @@ pub(crate) struct HandedOver {
 /// Replaces our value by that of `next`, the lease that the next thread is to have. Both leases have an end, and the protocol is the same: Classic
 /// does it by GETSET, within both leases, the others by a transaction. If that is refused, or comes too late for the next lease, our lock is
 /// released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives up, nothing was written.
-pub(crate) async fn hand_over(io: &Io, own: Owned, next: Lease) -> Result<HandedOver, GiveUp> {
+pub(crate) async fn hand_over(io: &Io, own: &Lease, next: &Lease) -> Result<HandedOver, GiveUp> {
     let handed = if own.by_transaction() {
-        by_transaction(io, &own, &next).await?
+        by_transaction(io, own, next).await?
     } else {
-        by_getset(io, &own, &next).await?
+        by_getset(io, own, next).await?
     };
     match handed {
         Some(handed) => Ok(handed),
@@ -36,18 +36,19 @@ pub(crate) async fn hand_over(io: &Io, own: Owned, next: Lease) -> Result<Handed
 }
 
 /// Releases our lock, where no thread is next.
-pub(crate) async fn end(io: &Io, own: Owned) -> Result<HandedOver, GiveUp> {
+pub(crate) async fn end(io: &Io, own: &Lease) -> Result<HandedOver, GiveUp> {
     release(io, own).await.map(to_nobody)
 }
 
 /// `None` if nothing was written, and our lock is to be released.
-async fn by_transaction(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
-    let lease = own.lease.replaced_by(next, io.now());
+async fn by_transaction(io: &Io, own: &Lease, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
+    let lease = own.replaced_by(next, io.now());
     Ok(Some(match change_watched(io, own, Command::Set(lease.new_value()), None).await {
         // The transaction has waited for its connection. No thread has that lease, and the key would be held until it expires.
         Ok(Changed::Done { ours, .. }) if is_late(&lease, io.now()) => {
-            let late = Owned { lease: lease.clone(), ..own.clone() };
-            let _ = release(io, late).await;
+            let mut late = lease.clone();
+            late.tried = own.tried;
+            let _ = release(io, &late).await;
             HandedOver { next: None, ..own.passed_on(lease, ours) }
         }
         Ok(Changed::Done { ours, .. }) => own.passed_on(lease, ours),
@@ -66,9 +67,9 @@ async fn by_transaction(io: &Io, own: &Owned, next: &Lease) -> Result<Option<Han
 }
 
 /// The same.
-async fn by_getset(io: &Io, own: &Owned, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
-    let lease = own.lease.replaced_by(next, io.now());
-    let Some((end, until)) = own.lease.end.zip(lease.end) else { return Ok(None) };
+async fn by_getset(io: &Io, own: &Lease, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
+    let lease = own.replaced_by(next, io.now());
+    let Some((end, until)) = own.end.zip(lease.end) else { return Ok(None) };
     if end.has_passed(io.now()) {
         return Ok(None);
     }
@@ -104,10 +105,10 @@ fn in_doubt(release: Result<Release, GiveUp>, next: Lease) -> HandedOver {
     HandedOver { release, next: Some(next), in_doubt: true }
 }
 
-impl Owned {
+impl Lease {
     /// `replaced`: our own bytes were replaced. Only then does a proof last, for us and for the next thread.
     fn passed_on(&self, mut next: Lease, replaced: bool) -> HandedOver {
-        let certified = replaced && self.lease.proven;
+        let certified = replaced && self.proven;
         next.proven = certified;
         let release = Ok(Release::Released { certified });
         HandedOver { release, next: Some(next), in_doubt: false }

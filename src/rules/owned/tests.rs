@@ -15,14 +15,8 @@ fn at(time: Duration) -> Now {
     Now { wall: wall.after(time), uptime: uptime.after(time) }
 }
 
-fn own() -> Owned {
-    let lease = Lease::beginning(
-        at(Duration::ZERO),
-        Some(EXPIRATION),
-        Protocol::Watched,
-        Identity::new().next_nonce(),
-    );
-    Owned::new(lease, Protocol::Watched, Protocol::Watched)
+fn own() -> Lease {
+    Lease::beginning(at(Duration::ZERO), Some(EXPIRATION), Protocol::Watched, Identity::new().next_nonce())
 }
 
 /// What a gem writes that loses the takeover.
@@ -32,8 +26,8 @@ const LOSERS: &[u8] = b"1795000010.999";
 fn a_change_that_was_carried_out_is_not_judged_again() {
     let (soon, late) = (at(Duration::from_millis(500)), at(EXPIRATION));
     let (own, found) = (own(), Reply::Bulk(Some(LOSERS.to_vec())));
-    let end = own.lease.end;
-    let (mut task, _) = Task::begin(at(Duration::ZERO), async move |io| release(io, own).await);
+    let end = own.end;
+    let (mut task, _) = Task::begin(at(Duration::ZERO), async move |io| release(io, &own).await);
     // Its own bytes were expected, so nothing was sent.
     let step = task.resume(Replies { found: Some(found.clone()), ..Replies::default() }, soon);
     let Step::Send(Trip { command: Command::Del, before, if_holds: Some(expected), .. }) = step else {
@@ -48,10 +42,10 @@ fn a_change_that_was_carried_out_is_not_judged_again() {
 #[test]
 fn what_an_extension_has_written_is_changed_after_the_lease_too() {
     let (mut own, late) = (own(), at(2 * EXPIRATION));
-    let extended = own.next_lease(EXPIRATION, Identity::new().next_nonce(), at(Duration::from_secs(1)));
-    own.lease.may_have_become(&extended, true, at(Duration::from_secs(1)));
+    let extended = own.next(EXPIRATION, Identity::new().next_nonce(), at(Duration::from_secs(1)));
+    own.may_have_become(&extended, true, at(Duration::from_secs(1)));
     let found = Reply::Bulk(Some(extended.value.to_vec()));
-    let (mut task, _) = Task::begin(at(Duration::ZERO), async move |io| release(io, own).await);
+    let (mut task, _) = Task::begin(at(Duration::ZERO), async move |io| release(io, &own).await);
     let step = task.resume(Replies { found: Some(found), ..Replies::default() }, late);
     let Step::Send(Trip { before, if_holds: Some(expected), .. }) = step else {
         panic!("it looks again: {step:?}")

@@ -1,10 +1,10 @@
 //! Changing a key by a transaction that fails if any client has written it since it was read.
 
-use super::{LOOKS, Owned, note_overwritten, read};
+use super::{LOOKS, note_overwritten, read};
+use crate::rules::lease::Lease;
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
 use crate::rules::{Command, Expected, GiveUp, Replies, Reply, Trip, WhyRefused};
-use crate::values::options::Protocol;
 use crate::values::value::LockState;
 
 /// What came of a change by a transaction.
@@ -30,11 +30,11 @@ pub(super) struct Seen {
 /// lease has passed. If it gives up, the key was not changed. `seen`: what the key was seen to hold, if not our own bytes.
 pub(super) async fn change_watched(
     io: &Io,
-    own: &Owned,
+    own: &Lease,
     change: Command,
     seen: Option<Seen>,
 ) -> Result<Changed, GiveUp> {
-    let ours = || Seen { bytes: own.lease.value.to_vec(), whose: Ownership::Ours };
+    let ours = || Seen { bytes: own.value.to_vec(), whose: Ownership::Ours };
     let Seen { mut bytes, mut whose } = seen.unwrap_or_else(ours);
     let (mut looked_again, mut rewritten) = (false, 0);
     // As often it may hold something else that is ours.
@@ -42,7 +42,7 @@ pub(super) async fn change_watched(
         let ours = whose == Ownership::Ours;
         // A loser's bytes are changed within our lease only; our own at any time. That they were seen soon enough is not checked again: EXEC
         // proves that they still stand.
-        let before = if ours { None } else { own.lease.end };
+        let before = if ours { None } else { own.end };
         let if_holds = Some(Expected { bytes: bytes.clone(), without_ttl: false });
         let trip = Trip { before, if_holds, ..Trip::of(change.clone()) };
         let Replies { found, reply, .. } = io.send(trip).await;
@@ -64,7 +64,7 @@ pub(super) async fn change_watched(
                 return Ok(Changed::NotOurs(LossReason::Expired));
             }
             (None, Some(Reply::Bulk(found))) => {
-                whose = Ownership::judge(&own.lease, Protocol::Watched, found.as_deref(), io.now());
+                whose = Ownership::judge(own, found.as_deref(), io.now());
                 match &whose {
                     // Another client may have acquired the lock since.
                     Ownership::Unproven | Ownership::Overwritten(_) if own.tried.is_some() => {
@@ -76,7 +76,7 @@ pub(super) async fn change_watched(
                 }
                 bytes = found.unwrap_or_default();
             }
-            (None, Some(Reply::Refused(WhyRefused::Command))) if own.asked == Protocol::Auto => {
+            (None, Some(Reply::Refused(WhyRefused::Command))) if own.auto => {
                 return Ok(Changed::NoTransactions);
             }
             (None, Some(Reply::Refused(_))) => return Err(GiveUp::Refused),

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 
 use super::{ScriptResult, time};
-use crate::rules::acquire::Held;
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
+use crate::rules::owned::{self, Counted, Extension, HandedOver, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::simulated::Leg;
 use crate::rules::task::Task;
@@ -19,17 +18,15 @@ pub(super) struct Client {
     pub(super) number: u64,
     /// How far its wall clock is ahead, in microseconds.
     pub(super) skew: i64,
-    pub(super) attempt: Option<Task<Held>>,
-    /// The protocol that its last attempt decided on.
-    pub(super) holds_by: Option<Protocol>,
+    pub(super) attempt: Option<Task<Lease>>,
     /// What it saw last of the lock, and when.
     pub(super) observation: Option<Observation>,
     pub(super) lease: Option<Lease>,
     /// The release of the lease, if it has begun.
     pub(super) releasing: Option<Task<Release>>,
     /// What it releases, and what another attempt to release it may be for.
-    pub(super) ended: Option<Owned>,
-    pub(super) again: Option<Owned>,
+    pub(super) ended: Option<Lease>,
+    pub(super) again: Option<Lease>,
     /// What hands the lock over, and to whom.
     pub(super) handing_over: Option<(Task<HandedOver>, String)>,
     /// The extension of the lease, if it has begun.
@@ -56,7 +53,6 @@ impl Client {
             number: n,
             skew: 0,
             attempt: None,
-            holds_by: None,
             observation: None,
             lease: None,
             releasing: None,
@@ -92,18 +88,12 @@ impl Client {
         Ok(client)
     }
 
-    /// The protocol that its last attempt decided on.
-    pub(super) fn protocol(&self) -> Protocol {
-        self.holds_by.unwrap_or(self.options.protocol)
+    /// The lease that it holds.
+    pub(super) fn own(&self) -> ScriptResult<Lease> {
+        Ok(self.lease.clone().ok_or("it holds nothing")?)
     }
 
-    /// The lock that it holds.
-    pub(super) fn owned(&self) -> ScriptResult<Owned> {
-        let lease = self.lease.clone().ok_or("it holds nothing")?;
-        Ok(Owned::new(lease, self.protocol(), self.options.protocol))
-    }
-
-    pub(super) fn shown(&mut self, step: Step<Held>) -> String {
+    pub(super) fn shown(&mut self, step: Step<Lease>) -> String {
         let mut shown: Vec<String> = Vec::new();
         if let Some(attempt) = &self.attempt {
             shown.extend(attempt.io().take_notes().into_iter().filter_map(|(_, note)| {
@@ -124,8 +114,8 @@ impl Client {
                 self.asleep = true;
                 format!("sleeps {:?}", pause.time)
             }
-            Step::Done(Held { lease, protocol, .. }) => {
-                (self.lease, self.holds_by) = (Some(lease), Some(protocol));
+            Step::Done(lease) => {
+                self.lease = Some(lease);
                 "holds".into()
             }
             Step::GiveUp(reason) => {
@@ -159,9 +149,9 @@ impl Client {
         name
     }
 
-    pub(super) fn release(&mut self, own: Owned, now: Now) -> String {
+    pub(super) fn release(&mut self, own: Lease, now: Now) -> String {
         self.ended = Some(own.clone());
-        let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
+        let (task, step) = Task::begin(now, async move |io| owned::release(io, &own).await);
         self.releasing = Some(task);
         self.shown_release(step, now)
     }

@@ -14,7 +14,7 @@ impl Interpreter {
     pub(super) fn releases(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        let own = client.owned()?;
+        let own = client.own()?;
         client.lease = None;
         Ok(client.release(own, now))
     }
@@ -23,7 +23,7 @@ impl Interpreter {
         let now = self.now(name)?;
         let client = self.client(name)?;
         match client.again.take() {
-            Some(own) if !own.lease.has_passed(now) => Ok(client.release(own, now)),
+            Some(own) if !own.has_passed(now) => Ok(client.release(own, now)),
             _ => Ok("does not".into()),
         }
     }
@@ -31,11 +31,11 @@ impl Interpreter {
     pub(super) fn extends(&mut self, name: &str, expiration: Duration) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        let own = client.owned()?;
+        let own = client.own()?;
         client.extensions += 1;
         let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
-        let new = own.next_lease(expiration, nonce, now);
-        let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new).await);
+        let new = own.next(expiration, nonce, now);
+        let (task, step) = Task::begin(now, async move |io| owned::extend(io, &own, new).await);
         client.extending = Some(task);
         Ok(client.shown_extension(step, now))
     }
@@ -43,10 +43,10 @@ impl Interpreter {
     pub(super) fn verifies(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        let own = client.owned()?;
+        let own = client.own()?;
         client.extensions += 1;
         let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
-        let (task, step) = Task::begin(now, async move |io| owned::verify(io, own, nonce).await);
+        let (task, step) = Task::begin(now, async move |io| owned::verify(io, &own, nonce).await);
         client.verifying = Some(task);
         Ok(client.shown_verification(step, now))
     }
@@ -54,8 +54,8 @@ impl Interpreter {
     pub(super) fn counts(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        let own = client.owned()?;
-        let (task, step) = Task::begin(now, async move |io| owned::count(io, own).await);
+        let own = client.own()?;
+        let (task, step) = Task::begin(now, async move |io| owned::count(io, &own).await);
         client.counting = Some(task);
         Ok(client.shown_token(step))
     }
@@ -65,13 +65,14 @@ impl Interpreter {
         let next = self.client(other)?;
         next.extensions += 1;
         let nonce = Nonce::from_random(next.number * MANY + MANY / 2 + next.extensions);
-        let expiration = next.options.expiration.ok_or("it has no expiration")?;
+        let options = next.options;
+        options.expiration.ok_or("it has no expiration")?;
         let client = self.client(name)?;
-        let own = client.owned()?;
-        let next = Lease::beginning(now, Some(expiration), own.protocol, nonce);
+        let own = client.own()?;
+        let next = Lease::of(&options, own.protocol, nonce, now);
         client.lease = None;
         client.ended = Some(own.clone());
-        let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
+        let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, &own, &next).await);
         client.handing_over = Some((task, other.to_owned()));
         self.shows_hand_over(name, step)
     }
@@ -90,7 +91,6 @@ impl Interpreter {
             }
         };
         let client = self.client(name)?;
-        let protocol = client.protocol();
         let (task, other) = client.handing_over.take().ok_or("it hands nothing over")?;
         let shown = shown_release(&handed.release) + shown_notes(Some(task));
         let Some(lease) = handed.next else { return Ok(shown) };
@@ -98,7 +98,7 @@ impl Interpreter {
         let next = self.client(&other)?;
         if std::mem::take(&mut next.asleep) {
             let attempt = next.attempt.as_mut().ok_or("it has no attempt")?;
-            let step = attempt.wake(Cue::HandedOver { lease, protocol, in_doubt: handed.in_doubt }, now);
+            let step = attempt.wake(Cue::HandedOver { lease, in_doubt: handed.in_doubt }, now);
             return Ok(format!("{shown}; {other} {}", next.shown(step)));
         }
         if handed.in_doubt {

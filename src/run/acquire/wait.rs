@@ -21,7 +21,7 @@ use crate::run::thread_holds::{self, HoldKind};
 use crate::run::{Delivery, Engine};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
+use crate::values::options::LockOptions;
 use crate::values::value::LockState;
 use crate::wait::{CancelToken, Hint, HolderTicket, Observation, Ticket, Turn, WaitMode};
 pub(in crate::run) use attempt::Answer;
@@ -34,8 +34,6 @@ pub(in crate::run) struct Granted {
     /// Which, of several.
     pub(in crate::run) slot: usize,
     pub(in crate::run) lease: Lease,
-    /// The protocol to release it by.
-    pub(in crate::run) protocol: Protocol,
     pub(in crate::run) holder: HolderTicket<Delivery>,
     pub(in crate::run) at: Now,
 }
@@ -62,8 +60,6 @@ pub(in crate::run) struct Wait<'a> {
     has_unused_release: Cell<bool>,
     /// The leases that commands without a reply may have begun.
     unresolved: RefCell<Vec<Lease>>,
-    /// The protocol to release by.
-    protocol: Cell<Protocol>,
     /// True if an error is to name the holder. A call that tries once has none to show.
     names_holder: bool,
 }
@@ -108,7 +104,6 @@ impl<'a> Wait<'a> {
             attempts: Cell::new(0),
             has_unused_release: Cell::new(false),
             unresolved: RefCell::default(),
-            protocol: Cell::new(options.protocol),
             names_holder: engine.holder_name.is_some() && options.timeout != Some(Duration::ZERO),
         }
     }
@@ -142,9 +137,9 @@ impl<'a> Wait<'a> {
         self.attempts.get()
     }
 
-    /// Takes the leases that commands without a reply may have begun, and the protocol to release them by.
-    pub(in crate::run) fn take_unresolved(&self) -> (Vec<Lease>, Protocol) {
-        (self.unresolved.take(), self.protocol.get())
+    /// Takes the leases that commands without a reply may have begun.
+    pub(in crate::run) fn take_unresolved(&self) -> Vec<Lease> {
+        self.unresolved.take()
     }
 
     pub(in crate::run) fn key(&self) -> &'a Key {
@@ -348,8 +343,8 @@ impl<'a> Wait<'a> {
 
     fn params(&self) -> Params {
         Params {
-            options: self.engine.on_server(self.options),
-            auto: self.options.protocol == Protocol::Auto,
+            options: *self.options,
+            protocol: self.engine.protocol_of(self.options),
             deadline: self.deadline,
             retry_for: self.engine.retry_for(self.began.uptime),
             nonce: self.engine.identity.next_nonce(),

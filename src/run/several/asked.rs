@@ -117,10 +117,10 @@ impl<'a> Asked<'a> {
         } else {
             self.all.talk(&keys[0], |session| session.connect(clock::now()))
         };
-        let (now, options) = (clock::now(), engine.on_server(wanted.options));
+        let (now, protocol) = (clock::now(), engine.protocol_of(wanted.options));
         let mut trips = Vec::with_capacity(count);
         for (key, place) in keys.iter().zip(&mut self.answers[index..]) {
-            let (lease, trip) = first_command(&options, engine.identity.next_nonce(), now);
+            let (lease, trip) = first_command(wanted.options, protocol, engine.identity.next_nonce(), now);
             let command = trip.name();
             *place = Some(Answer { key: key.clone(), lease, command, reply: Err(Failure::TooLate) });
             trips.push(trip);
@@ -193,13 +193,11 @@ impl<'a> Asked<'a> {
     /// Takes what was acquired, and forgets what was not.
     fn take_granted(&mut self, now: Now) -> Vec<(Key, Granted)> {
         let WaitAll { engine, wanted: Several { options, shared, .. }, .. } = self.all;
-        let protocol = engine.on_server(options).protocol;
         let answered = |place: &mut Option<Answer>| place.take_if(|answer| !answer.is_lost());
         let granted = self.answers.iter_mut().filter_map(answered).filter(Answer::is_granted);
         let granted = granted.map(|Answer { key, lease, .. }| {
             self.not_released.retain(|error| error.key() != Some(&key));
-            let protocol = lease.protocol(protocol);
-            let granted = engine.granted(&key, options, *shared, lease, protocol, now);
+            let granted = engine.granted(&key, options, *shared, lease, now);
             (key, granted)
         });
         granted.collect()

@@ -61,20 +61,18 @@ impl WaitAll<'_> {
             let mut own = hold.own();
             let lease = mem::replace(&mut own.lease, Lease::none());
             drop(own);
-            let protocol = hold.protocol;
-            (hold.key.clone(), Granted { slot: 0, lease, protocol, holder, at: now })
+            (hold.key.clone(), Granted { slot: 0, lease, holder, at: now })
         };
         Ok(InOrder::Granted(early.into_iter().map(granted).collect()))
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
     pub(super) fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
-        let Granted { lease, protocol, holder, at, .. } = granted;
+        let Granted { lease, holder, at, .. } = granted;
         let options = self.wanted.options.while_waiting(LockOptions::MAX_EXPIRATION);
         let hold = Hold::new(
             key.clone(),
             options,
-            protocol,
             at,
             lease,
             self.engine.observer.clone(),

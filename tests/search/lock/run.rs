@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::rules::acquire::{self, Params};
+use crate::rules::acquire::Params;
 use crate::rules::lease::{End, Lease};
-use crate::rules::owned::{Owned, Release};
+use crate::rules::owned::Release;
 use crate::rules::task::Task;
 use crate::rules::{Cue, Observation, Replies, Reply, Step};
 use crate::simulated::{Leg, Next, Server};
@@ -60,12 +60,10 @@ struct Client {
     protocol: Protocol,
     /// The version that its connection reported.
     server: Option<Version>,
-    /// The protocol that its attempt decided on.
-    holds_by: Protocol,
     expiration: Duration,
     skew: u64,
     doing: Doing,
-    attempt: Option<Task<acquire::Held>>,
+    attempt: Option<Task<Lease>>,
     releasing: Option<Task<Release>>,
     held: Option<Held>,
     /// During an extension: until when one of the leases counts.
@@ -91,8 +89,8 @@ struct Client {
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
     /// The lock that it releases, and one that it has failed to.
-    ended: Option<Owned>,
-    again: Option<Owned>,
+    ended: Option<Lease>,
+    again: Option<Lease>,
 }
 
 #[derive(Debug)]
@@ -140,7 +138,6 @@ impl Run {
             protocol: conditions.protocols[n],
             // One knows that the server has Watched, and one Ttl.
             server: [None, Some(Version::new(2, 4, 18)), Some(Version::new(7, 0, 0))][n],
-            holds_by: conditions.protocols[n],
             expiration: Duration::from_millis(conditions.expirations[n]),
             skew: conditions.skew * MILLI * n as u64 / 2,
             doing: Doing::Nothing,
@@ -302,9 +299,8 @@ impl Run {
         let nonce = self.fresh_nonce();
         let options = self.options(n);
         let client = &mut self.clients[n];
-        let auto = options.protocol == Protocol::Auto;
-        let options = options.on(client.server);
-        let params = Params { options, auto, deadline: None, retry_for: Duration::from_secs(5), nonce };
+        let protocol = options.protocol_on(client.server);
+        let params = Params { options, protocol, deadline: None, retry_for: Duration::from_secs(5), nonce };
         let (attempt, step) = crate::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
         client.attempt = Some(attempt);
         self.act(n, step);
@@ -347,7 +343,7 @@ impl Run {
         }
     }
 
-    fn act(&mut self, n: usize, step: Step<acquire::Held>) {
+    fn act(&mut self, n: usize, step: Step<Lease>) {
         self.note(n, format_args!("{step:?}"));
         let now = self.now(n);
         self.clients[n].doing = match step {
@@ -357,9 +353,8 @@ impl Run {
                 self.clients[n].observation = Some(Observation { seen: pause.seen, at: now.uptime });
                 Doing::Asleep { in_doubt: pause.in_doubt }
             }
-            Step::Done(acquire::Held { lease, protocol, .. }) => {
+            Step::Done(lease) => {
                 self.grants += 1;
-                self.clients[n].holds_by = protocol;
                 let number = self.clients[n].executed;
                 self.holders.insert(number);
                 if !self.written.contains(&*lease.value) {

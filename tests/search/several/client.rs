@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 
 use crate::rules::Reply;
-use crate::rules::acquire::Held;
 use crate::rules::lease::Lease;
 use crate::rules::owned::Release;
 use crate::rules::task::Task;
@@ -49,7 +48,7 @@ pub(super) enum Rules {
         reads: u32,
     },
     /// The next key in their order.
-    Acquiring(Task<Held>),
+    Acquiring(Task<Lease>),
     /// What is not wanted, and what follows: the wait for the next key with this answer, or the end.
     Releasing {
         releasing: Task<Release>,

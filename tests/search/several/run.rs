@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::client::{Answer, Client, Doing, KEYS, Rules, Then, Trip};
-use crate::rules::acquire::{Held, Params, first_command};
+use crate::rules::acquire::{Params, first_command};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Owned, Release};
+use crate::rules::owned::{self, Release};
 use crate::rules::task::Task;
 use crate::rules::{Command, Cue, Replies, Reply, Step, Trip as OneTrip};
 use crate::simulated::{Leg, Next, Server};
@@ -200,7 +200,7 @@ impl Run {
         let options = LockOptions::expiring_after(Duration::from_millis(EXPIRATION));
         let options = options.protocol(self.clients[n].protocol).wait_forever();
         let (retry_for, nonce) = (Duration::from_secs(5), self.nonce());
-        Params { options, auto: false, deadline: None, retry_for, nonce }
+        Params { options, protocol: options.protocol, deadline: None, retry_for, nonce }
     }
 
     fn send(&mut self, n: usize, trip: Trip) {
@@ -215,7 +215,7 @@ impl Run {
             .iter()
             .map(|_| {
                 let params = self.params(n);
-                first_command(&params.options, params.nonce, now)
+                first_command(&params.options, params.protocol, params.nonce, now)
             })
             .collect();
         let (leases, trips): (Vec<Lease>, Vec<OneTrip>) = commands.into_iter().unzip();
@@ -260,7 +260,7 @@ impl Run {
         self.act(n, step);
     }
 
-    fn act(&mut self, n: usize, step: Step<Held>) {
+    fn act(&mut self, n: usize, step: Step<Lease>) {
         let now = self.now(n);
         let client = &mut self.clients[n];
         match step {
@@ -269,7 +269,7 @@ impl Run {
                 self.send(n, trip);
             }
             Step::Sleep(_) => client.doing = Doing::Asleep,
-            Step::Done(Held { lease, .. }) => {
+            Step::Done(lease) => {
                 client.known.insert(lease.value.to_vec(), lease.clone());
                 client.held[client.key()] = Some(lease);
                 client.index += 1;
@@ -307,9 +307,8 @@ impl Run {
                 Then::End => {}
             };
         };
-        let protocol = self.clients[n].protocol;
-        let own = Owned::new(lease.clone(), protocol, protocol);
-        let (releasing, step) = Task::begin(now, async move |io| owned::release(io, own).await);
+        let own = lease.clone();
+        let (releasing, step) = Task::begin(now, async move |io| owned::release(io, &own).await);
         // Whatever comes of it, nothing more is known of the key.
         self.clients[n].known.remove(&*lease.value);
         if let Step::Send(_) = step {

@@ -2,20 +2,21 @@
 
 use super::*;
 
+/// A lease that a holder has written for the attempt.
+fn written(protocol: Protocol) -> Lease {
+    Lease::of(&expiring().protocol(protocol), protocol, Identity::new().next_nonce(), start())
+}
+
 #[test]
 fn a_permit_that_is_handed_over_is_held() {
-    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
+    let lease = written(Protocol::Classic);
     let sleeping = || {
         let (mut attempt, ..) = asking(expiring());
         sleeps(attempt.asked(&TAKEN, &all(held_for(60)), start()));
         attempt
     };
-    let hand_over =
-        |mut attempt: Stepped, now| attempt.handed_over(1, lease.clone(), Protocol::Classic, false, now);
-    let held = |another_is_free| {
-        let (lease, protocol) = (lease.clone(), Protocol::Classic);
-        Action::Held(Held { slot: 1, lease, protocol, another_is_free })
-    };
+    let hand_over = |mut attempt: Stepped, now| attempt.handed_over(1, lease.clone(), false, now);
+    let held = |another_is_free| Action::Held(Held { slot: 1, lease: lease.clone(), another_is_free });
     assert_eq!(hand_over(sleeping(), start()), held(false));
     // What it leaves to other processes is free, and no other thread knows.
     let mut attempt = sleeping();
@@ -27,17 +28,17 @@ fn a_permit_that_is_handed_over_is_held() {
 
 #[test]
 fn a_permit_that_may_have_been_handed_over_is_looked_for() {
-    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
+    let lease = written(Protocol::Watched);
     let (mut attempt, ..) = asking(expiring());
     attempt.asked(&TAKEN, &all(held_for(60)), start());
-    let action = attempt.handed_over(1, lease.clone(), Protocol::Watched, true, start());
+    let action = attempt.handed_over(1, lease.clone(), true, start());
     assert_eq!(action, Action::Look);
     let action = attempt.reply(but(&[(1, Some(&lease.value))]), start());
     assert_eq!(held(action).slot, 1);
     // In Classic its bytes would prove nothing.
     let (mut attempt, ..) = asking(expiring());
     attempt.asked(&TAKEN, &all(held_for(60)), start());
-    asks(&attempt.handed_over(1, lease, Protocol::Classic, true, start()));
+    asks(&attempt.handed_over(1, written(Protocol::Classic), true, start()));
 }
 
 #[test]

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::rules::acquire::{Held, Params};
+use crate::rules::acquire::Params;
 use crate::rules::choose::{Choice, acquire_one_of};
 use crate::rules::lease::Lease;
 use crate::rules::task::{Io, Task};
 use crate::rules::{Command, Cue, GiveUp, Note, Pause, Replies, Reply, Step, Trip};
 use crate::values::clock::Now;
 use crate::values::key::Key;
-use crate::values::options::Protocol;
 
 /// What is done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +29,14 @@ pub(super) enum Action {
     GiveUp(GiveUp),
 }
 
+/// The lock that was acquired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) slot: usize,
+    pub(super) lease: Lease,
+    pub(super) another_is_free: bool,
+}
+
 /// An attempt that a test steps.
 pub(super) struct Stepped {
     pub(super) task: Task<(Held, Vec<(usize, Lease)>)>,
@@ -42,7 +49,8 @@ impl Stepped {
         let slots: Arc<[Key]> = (0..slots).map(|slot| Key::from(format!("k{slot}"))).collect();
         let begin = async move |io: &Io| {
             let mut choice = Choice::new(params, &slots);
-            let held = acquire_one_of(io, &mut choice, Cue::Ask).await?;
+            let lease = acquire_one_of(io, &mut choice, Cue::Ask).await?;
+            let held = Held { slot: io.slot(), lease, another_is_free: choice.another_is_free };
             Ok((held, choice.surplus))
         };
         let (task, step) = Task::begin(now, begin);
@@ -84,16 +92,9 @@ impl Stepped {
         self.wake(Cue::Look, now)
     }
 
-    pub(super) fn handed_over(
-        &mut self,
-        slot: usize,
-        lease: Lease,
-        protocol: Protocol,
-        in_doubt: bool,
-        now: Now,
-    ) -> Action {
+    pub(super) fn handed_over(&mut self, slot: usize, lease: Lease, in_doubt: bool, now: Now) -> Action {
         self.task.io().on(slot);
-        self.wake(Cue::HandedOver { lease, protocol, in_doubt }, now)
+        self.wake(Cue::HandedOver { lease, in_doubt }, now)
     }
 
     pub(super) fn notes(&self) -> Vec<(usize, Note)> {

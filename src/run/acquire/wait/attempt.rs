@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use super::{Granted, Wait};
 use crate::net::Failure;
 use crate::report::error::Error;
-use crate::rules::acquire::{Attempt, Held, Pace, acquire};
+use crate::rules::acquire::{Attempt, Pace, acquire};
 use crate::rules::choose::{Choice, acquire_one_of};
 use crate::rules::lease::Lease;
 use crate::rules::task::Io;
@@ -16,7 +16,6 @@ use crate::run::release::HeldLock;
 use crate::run::session::Session;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::Protocol;
 use crate::wait::{Hint, Observation, Ticket, Woken};
 
 /// What the server has answered to a SETNX that was sent before the wait for the lock.
@@ -110,9 +109,8 @@ impl Wait<'_> {
                     &mut known,
                     ticket.as_mut(),
                 );
-                let acquired = self.end(ended, &mut attempt.pace, commands, &known, ticket);
+                let acquired = self.end(&io, ended, (&mut attempt.pace, false), commands, &known, ticket);
                 if acquired.is_err() {
-                    self.protocol.set(attempt.protocol());
                     self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
                 }
                 acquired
@@ -121,8 +119,9 @@ impl Wait<'_> {
                 let mut choice = Choice::new(params, slots);
                 let rules = acquire_one_of(&io, &mut choice, cue);
                 let ended = self.follow(&io, pin!(rules), &mut commands, &mut known, ticket.as_mut());
-                let acquired = self.end(ended, &mut choice.pace, commands, &known, ticket);
-                self.release_surplus(choice.surplus, choice.pace.options.protocol);
+                let Choice { pace, surplus, another_is_free, .. } = &mut choice;
+                let acquired = self.end(&io, ended, (pace, *another_is_free), commands, &known, ticket);
+                self.release_surplus(mem::take(surplus));
                 acquired
             }
         }
@@ -132,11 +131,11 @@ impl Wait<'_> {
     fn follow<'b>(
         &'b self,
         io: &Io,
-        mut rules: Pin<&mut dyn Future<Output = Result<Held, GiveUp>>>,
+        mut rules: Pin<&mut dyn Future<Output = Result<Lease, GiveUp>>>,
         commands: &mut Commands<'b>,
         known: &mut Known,
         mut ticket: Option<&mut Ticket<Delivery>>,
-    ) -> Result<Result<Held, GiveUp>, Error> {
+    ) -> Result<Result<Lease, GiveUp>, Error> {
         loop {
             let step = io.step(rules.as_mut());
             // One that leaves the lock has not acted upon its release.
@@ -159,7 +158,7 @@ impl Wait<'_> {
                     let cue = self.pause(io, &mut commands.session, pause, known, ticket)?;
                     io.wake(cue, known.now);
                 }
-                Step::Done(held) => return Ok(Ok(held)),
+                Step::Done(lease) => return Ok(Ok(lease)),
                 Step::GiveUp(reason) => return Ok(Err(reason)),
             }
         }
@@ -190,15 +189,16 @@ impl Wait<'_> {
 
     fn end(
         &self,
-        ended: Result<Result<Held, GiveUp>, Error>,
-        pace: &mut Pace,
+        io: &Io,
+        ended: Result<Result<Lease, GiveUp>, Error>,
+        (pace, another_is_free): (&mut Pace, bool),
         mut commands: Commands<'_>,
         known: &Known,
         ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
         self.attempts.set(pace.attempts);
         match ended? {
-            Ok(held) => self.enter(held, known, ticket.take()),
+            Ok(lease) => self.enter(lease, io.slot(), another_is_free, known, ticket.take()),
             Err(GiveUp::Timeout) => {
                 Err(self.contended(pace.seen.take(), pace.has_used_its_attempts(), known.now))
             }
@@ -265,14 +265,13 @@ impl Wait<'_> {
     }
 
     /// Releases further permits that commands without a reply have acquired.
-    fn release_surplus(&self, surplus: Vec<(usize, Lease)>, protocol: Protocol) {
+    fn release_surplus(&self, surplus: Vec<(usize, Lease)>) {
         let Some((_, queue)) = self.slots.filter(|_| !surplus.is_empty()) else { return };
         let now = clock::now();
         let locks = surplus.into_iter().map(|(slot, lease)| {
             let (key, options) = (self.lock_key(slot), self.options);
             let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(&lease, now));
-            let protocol = lease.protocol(protocol);
-            HeldLock::new(key, options, protocol, lease, holder)
+            HeldLock::new(key, options, lease, holder)
         });
         self.engine.release_all_unwanted(locks.collect(), now);
     }
@@ -280,7 +279,9 @@ impl Wait<'_> {
     /// Leaves the queue with the lock.
     fn enter(
         &self,
-        Held { slot, lease, protocol, another_is_free }: Held,
+        lease: Lease,
+        slot: usize,
+        another_is_free: bool,
         known: &Known,
         ticket: Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
@@ -297,9 +298,9 @@ impl Wait<'_> {
         };
         // A command of its own would not have been sent.
         if let (true, Err(ended)) = (known.handed_over, self.check()) {
-            self.engine.release_unwanted(HeldLock::new(key, options, protocol, lease, holder), now);
+            self.engine.release_unwanted(HeldLock::new(key, options, lease, holder), now);
             return Err(ended);
         }
-        Ok(Granted { slot, lease, protocol, holder, at: now })
+        Ok(Granted { slot, lease, holder, at: now })
     }
 }

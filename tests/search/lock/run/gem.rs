@@ -5,14 +5,12 @@
 use std::time::Duration;
 
 use super::{Doing, Gems, MILLI, Run, START, holding, one_in};
-use crate::rules::acquire::Held;
 use crate::rules::lease::{End, Lease};
 use crate::rules::owned::Release;
 use crate::rules::task::{Io, Task};
 use crate::rules::{Command, GiveUp, NewValue, Pause, Reply, Trip};
 use crate::simulated::{Leg, Server};
 use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::options::Protocol;
 use crate::values::value::{Expiry, LockState};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -41,15 +39,15 @@ fn pause(time: Duration) -> Pause {
     Pause { time, seen: None, in_doubt: false, leaves: false }
 }
 
-async fn acquire(io: &Io, expiration: Duration) -> Result<Held, GiveUp> {
+async fn acquire(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {
     loop {
         let lease = lease(io.now(), expiration);
-        let Some(found) = ask(io, &lease).await? else { return Ok(held(lease)) };
+        let Some(found) = ask(io, &lease).await? else { return Ok(lease) };
         let is_past = |until: Expiry| until.0 < io.now().wall;
         if matches!(LockState::of_value(found.as_deref()), LockState::Until(until) if is_past(until)) {
             // Stands for a plain SET with PX.
             return match io.send(Trip::of(Command::GetSet(lease.value))).await.own() {
-                Reply::Bulk(_) => Ok(held(lease)),
+                Reply::Bulk(_) => Ok(lease),
                 _ => Err(GiveUp::Io),
             };
         }
@@ -58,7 +56,7 @@ async fn acquire(io: &Io, expiration: Duration) -> Result<Held, GiveUp> {
 }
 
 /// The same, up to 1.4.1.
-async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Held, GiveUp> {
+async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {
     let is_past = |found: &Option<Vec<u8>>| match LockState::of_value(found.as_deref()) {
         LockState::Until(Expiry(until)) => until < io.now().wall,
         // Read as 0.
@@ -66,12 +64,12 @@ async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Held, GiveUp> 
     };
     loop {
         let lease = classic_lease(io.now(), expiration);
-        let Some(found) = ask(io, &lease).await? else { return Ok(held(lease)) };
+        let Some(found) = ask(io, &lease).await? else { return Ok(lease) };
         if is_past(&found) {
             io.sleep(pause(BETWEEN)).await;
             let lease = classic_lease(io.now(), expiration);
             match io.send(Trip::of(Command::GetSet(lease.value))).await.own() {
-                Reply::Bulk(found) if is_past(&found) => return Ok(held(lease)),
+                Reply::Bulk(found) if is_past(&found) => return Ok(lease),
                 Reply::Bulk(_) => {}
                 _ => return Err(GiveUp::Io),
             }
@@ -92,10 +90,6 @@ fn lease(now: Now, expiration: Duration) -> Lease {
     let mut lease = Lease::none();
     (lease.ttl, lease.end) = (Some(expiration), Some(End::of(now, expiration)));
     lease
-}
-
-fn held(lease: Lease) -> Held {
-    Held { slot: 0, lease, protocol: Protocol::Ttl, another_is_free: false }
 }
 
 /// Carries out the plain SET of a gem; `None` if it is another command.

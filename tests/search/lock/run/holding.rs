@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::{Client, Conditions, Doing, Gems, Run, START};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Counted, Extension, HandedOver, Owned, Release, Verification};
+use crate::rules::owned::{self, Counted, Extension, HandedOver, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::rules::{Cue, GiveUp, Replies, Step};
 use crate::values::clock::Now;
+use crate::values::options::LockOptions;
 
 /// How long after its first value was made a holder looks whether it was overwritten.
 const LOOKED_AFTER: Duration = Duration::from_millis(400);
@@ -39,8 +40,7 @@ impl Run {
         let Some(Held { lease, number }) = self.clients[n].held.clone() else {
             unreachable!("it holds the lock")
         };
-        let Client { holds_by, protocol, .. } = self.clients[n];
-        let own = Owned::new(lease.clone(), holds_by, protocol);
+        let own = lease.clone();
         self.begins(n, &own);
         // Two of the clients mostly begin with a token.
         let choice = if n != 1 && choice >= 80 && !self.tokens.contains_key(&number) { 5 } else { choice };
@@ -55,14 +55,14 @@ impl Run {
                 let expirations = self.conditions.expirations;
                 let expiration = Duration::from_millis(expirations[usize::from(choice / 8) % 3]);
                 let nonce = self.fresh_nonce();
-                let new = own.next_lease(expiration, nonce, now);
+                let new = own.next(expiration, nonce, now);
                 self.clients[n].counts_until = lease.end.zip(new.end).map(|(old, new)| old.min(new));
-                let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new).await);
+                let (task, step) = Task::begin(now, async move |io| owned::extend(io, &own, new).await);
                 self.clients[n].power = Some(Power::Extending(task));
                 self.act_on_extension(n, step);
             }
             5 => {
-                let (task, step) = Task::begin(now, async move |io| owned::count(io, own).await);
+                let (task, step) = Task::begin(now, async move |io| owned::count(io, &own).await);
                 self.clients[n].power = Some(Power::Counting(task));
                 self.act_on_token(n, step);
             }
@@ -70,17 +70,18 @@ impl Run {
             6 => {
                 self.clients[n].held = None;
                 let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
-                let new = own.next_lease(rest, nonce, now);
-                let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new).await);
+                let new = own.next(rest, nonce, now);
+                let (task, step) = Task::begin(now, async move |io| owned::extend(io, &own, new).await);
                 self.clients[n].power = Some(Power::Leaving(task));
                 self.act_on_extension(n, step);
             }
             _ => {
                 self.clients[n].held = None;
                 let Some(expiration) = next else { return self.release(n, own, now) };
-                let next = Lease::beginning(now, Some(expiration), holds_by, self.fresh_nonce());
+                let options = LockOptions { expiration: Some(expiration), ..self.options(n) };
+                let next = Lease::of(&options, own.protocol, self.fresh_nonce(), now);
                 self.clients[n].ended = Some(own.clone());
-                let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
+                let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, &own, &next).await);
                 self.clients[n].power = Some(Power::HandingOver(task, number, expiration));
                 self.act_on_hand_over(n, step);
             }
@@ -92,11 +93,10 @@ impl Run {
         let Some(Held { lease, .. }) = self.clients[n].held.clone() else {
             unreachable!("it holds the lock")
         };
-        let Client { holds_by, protocol, .. } = self.clients[n];
-        let (own, nonce) = (Owned::new(lease, holds_by, protocol), self.fresh_nonce());
+        let (own, nonce) = (lease, self.fresh_nonce());
         self.begins(n, &own);
         self.clients[n].looks_at = self.clients[n].looks_at.filter(|at| *at > self.time);
-        let (task, step) = Task::begin(now, async move |io| owned::verify(io, own, nonce).await);
+        let (task, step) = Task::begin(now, async move |io| owned::verify(io, &own, nonce).await);
         self.clients[n].power = Some(Power::Verifying(task));
         self.act_on_verification(n, step);
     }
@@ -110,8 +110,8 @@ impl Run {
         self.clients[n].looks_at = at.filter(|at| looks && *at > self.time);
     }
 
-    fn begins(&mut self, n: usize, own: &Owned) {
-        self.clients[n].ends = Some(own.lease.clone());
+    fn begins(&mut self, n: usize, own: &Lease) {
+        self.clients[n].ends = Some(own.clone());
         self.clients[n].found_another = false;
     }
 
@@ -130,10 +130,10 @@ impl Run {
         }
     }
 
-    fn release(&mut self, n: usize, own: Owned, now: Now) {
+    fn release(&mut self, n: usize, own: Lease, now: Now) {
         self.begins(n, &own);
         self.clients[n].ended = Some(own.clone());
-        let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
+        let (task, step) = Task::begin(now, async move |io| owned::release(io, &own).await);
         self.clients[n].releasing = Some(task);
         self.act_on_release(n, step);
     }
@@ -162,7 +162,7 @@ impl Run {
     }
 
     /// Tries a release again.
-    pub(super) fn try_again(&mut self, n: usize, own: Owned, now: Now) {
+    pub(super) fn try_again(&mut self, n: usize, own: Lease, now: Now) {
         self.again += 1;
         self.release(n, own, now);
     }
@@ -210,11 +210,10 @@ impl Run {
             self.clients[n].granted = self.time;
         }
         let Some(other) = self.next(n, expiration) else {
-            let Client { holds_by, protocol, .. } = self.clients[n];
             if in_doubt {
                 return;
             }
-            return self.release(n, Owned::new(lease, holds_by, protocol), now);
+            return self.release(n, lease, now);
         };
         let replaced = self.clients[n].replaced.take();
         let is_anothers = |n: usize| {
@@ -228,8 +227,7 @@ impl Run {
         // As if it had sent the command itself.
         self.clients[other].executed = self.clients[n].executed;
         let now = self.now(other);
-        let protocol = self.clients[n].holds_by;
-        self.wake(other, Cue::HandedOver { lease, protocol, in_doubt }, now);
+        self.wake(other, Cue::HandedOver { lease, in_doubt }, now);
     }
 
     pub(super) fn reply_to_holder(&mut self, n: usize, replies: Replies, now: Now) {
