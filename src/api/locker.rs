@@ -13,7 +13,7 @@ use crate::report::error::Error;
 use crate::report::sink::noticing;
 use crate::rules::{Command, Expected, NewValue, Reply, Trip};
 use crate::run::timer::Timer;
-use crate::run::{Engine, Reports, Unfinished};
+use crate::run::{Engine, Reports, Unfinished, engine_over};
 use crate::values::clock;
 use crate::values::contained::contained;
 use crate::values::identity::Identity;
@@ -323,7 +323,7 @@ impl Locker {
     }
 
     pub(crate) fn over<B: Backend + 'static>(backend: Arc<B>) -> Self {
-        let engine = Engine::new(backend, Identity::new());
+        let engine = engine_over(backend, Identity::new());
         let jobs = Arc::new(Timer::new("setnx-lock quorum", run));
         let unfinished = Arc::clone(&engine.unfinished);
         let reports = Arc::clone(&engine.reports);

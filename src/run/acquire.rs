@@ -2,10 +2,12 @@
 
 mod wait;
 
-use std::slice;
 use std::sync::Arc;
+use std::{mem, slice};
 
-use super::{Delivery, Engine};
+use super::engine::Engine;
+use super::held::{Acquired, Delivery};
+use super::readers::ReaderCount;
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::Observation;
@@ -16,14 +18,7 @@ use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::{CancelToken, HolderTicket};
-pub(crate) use wait::ReaderCount;
-pub(super) use wait::{Answer, ComparedReaders, Granted, Wait};
-
-/// A lock that was acquired.
-pub(crate) struct Acquired {
-    pub(crate) hold: Arc<Hold>,
-    pub(crate) holder: HolderTicket<Delivery>,
-}
+pub(super) use wait::{Answer, Wait};
 
 impl Engine {
     /// Waits until the lock is held, or there is an error. With `readers` it is that of a reader.
@@ -36,27 +31,27 @@ impl Engine {
         kind: HoldKind,
     ) -> Result<Acquired, Error> {
         let wait = Wait::new(self, key, options, cancel_token, clock::now()).comparing(readers);
-        self.acquire_by(&wait, options, Some(kind))
+        self.acquire_by(&wait, Some(kind))
     }
 
     pub(super) fn acquire_by(
         self: &Arc<Self>,
         wait: &Wait<'_>,
-        options: &LockOptions,
         kind: Option<HoldKind>,
     ) -> Result<Acquired, Error> {
-        let granted = self.grant(wait)?;
-        Ok(self.begin_hold(wait.key().clone(), granted, options, kind))
+        let (_, acquired) = self.grant(wait)?;
+        self.note_begun(slice::from_ref(&acquired), kind);
+        Ok(acquired)
     }
 
-    /// Waits for a lock, and reports how that has ended.
-    pub(super) fn grant(&self, wait: &Wait<'_>) -> Result<Granted, Error> {
-        let granted = wait.acquire();
-        let (attempts, outcome) = (wait.attempts(), granted.as_ref().map(|_| ()));
-        let ended = granted.as_ref().map_or_else(|_| clock::uptime(), |granted| granted.at.uptime);
+    /// Waits for a lock, and reports how that has ended. Returns which of several it is.
+    pub(super) fn grant(&self, wait: &Wait<'_>) -> Result<(usize, Acquired), Error> {
+        let acquired = wait.acquire();
+        let (attempts, outcome) = (wait.attempts(), acquired.as_ref().map(|_| ()));
+        let ended = acquired.as_ref().map_or_else(|_| clock::uptime(), |(_, it)| it.hold.acquired.uptime);
         let waited = ended.since(wait.began().uptime);
         self.observer.notify(&Event::AcquireFinished { key: wait.key(), waited, attempts, outcome });
-        granted
+        acquired
     }
 
     /// Notes a lock that was granted to a thread without a place in its queue.
@@ -67,49 +62,41 @@ impl Engine {
         shared: Option<&Key>,
         lease: Lease,
         now: Now,
-    ) -> Granted {
+    ) -> Acquired {
         if self.notifies(options) {
             self.notifications.of(key).acquired(key);
         }
         let holder = self.queue.hold(key, shared, &Observation::of(&lease, now));
-        Granted { slot: 0, lease, holder, at: now }
+        self.make_hold(key.clone(), options, lease, holder, now)
     }
 
-    /// Makes the hold of a lock that was granted, writes the holder's name and has the keeper work on it. With a `kind`, it is noted as one
-    /// of this thread.
-    pub(super) fn begin_hold(
-        self: &Arc<Self>,
+    /// Makes the hold of a lock that was acquired then.
+    pub(super) fn make_hold(
+        &self,
         key: Key,
-        granted: Granted,
         options: &LockOptions,
-        kind: Option<HoldKind>,
+        lease: Lease,
+        holder: HolderTicket<Delivery>,
+        at: Now,
     ) -> Acquired {
-        let acquired = self.make_hold(key, granted, options);
-        self.note_begun(slice::from_ref(&acquired), kind);
-        acquired
-    }
-
-    /// The same for several.
-    pub(super) fn begin_holds(
-        self: &Arc<Self>,
-        granted: Vec<(Key, Granted)>,
-        options: &LockOptions,
-        kind: Option<HoldKind>,
-    ) -> Vec<Acquired> {
-        let begin = |(key, granted)| self.make_hold(key, granted, options);
-        let acquired: Vec<Acquired> = granted.into_iter().map(begin).collect();
-        self.note_begun(&acquired, kind);
-        acquired
-    }
-
-    fn make_hold(&self, key: Key, granted: Granted, options: &LockOptions) -> Acquired {
-        let Granted { lease, holder, at, .. } = granted;
         let (observer, changes) = (self.observer.clone(), Arc::clone(&self.changes));
-        let hold = Hold::new(key, *options, at, lease, observer, changes);
-        Acquired { hold: Arc::new(hold), holder }
+        Acquired { hold: Arc::new(Hold::new(key, *options, at, lease, observer, changes)), holder }
     }
 
-    fn note_begun(self: &Arc<Self>, acquired: &[Acquired], kind: Option<HoldKind>) {
+    /// Returns a lock with another hold in place of its own, which began then.
+    pub(super) fn begun_anew(
+        &self,
+        Acquired { hold, holder }: Acquired,
+        options: &LockOptions,
+        at: Now,
+    ) -> Acquired {
+        hold.finish();
+        let lease = mem::replace(&mut hold.own().lease, Lease::none());
+        self.make_hold(hold.key.clone(), options, lease, holder, at)
+    }
+
+    /// Writes the holder's names, and has the keeper work on locks that were acquired. With a `kind`, they are noted as locks of this thread.
+    pub(super) fn note_begun(self: &Arc<Self>, acquired: &[Acquired], kind: Option<HoldKind>) {
         if self.holder_name.is_some() {
             self.name(acquired);
         }

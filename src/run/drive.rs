@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use super::Engine;
+use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
 use super::session::Session;
 use crate::net::{Failure, KeyTrip, NodeId};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::drive::Job;
+use super::engine::Engine;
+use super::held::{Delivery, HeldLock};
 use super::outbox::Outbox;
-use super::release::{HeldLock, Later, Releasing};
-use super::{Delivery, Engine};
+use super::release::{Later, Releasing};
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::GiveUp;

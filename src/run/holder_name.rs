@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
+use super::engine::Engine;
 use super::session::Session;
 use crate::net::KeyTrip;
 use crate::report::error::Error;

@@ -5,24 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::engine::{Engine, Kept, for_each_engine};
 use super::outbox::Outbox;
 use super::owner::Locked;
-use super::{Engine, for_each_engine};
-use crate::net::NodeId;
 use crate::rules::keeping::{self, Due, Next, Progress};
 use crate::run::hold::{Hold, Own};
 use crate::values::clock::{self, Now, Uptime};
 
 /// When a lock is looked at again that another thread was working on.
 const BUSY: Duration = Duration::from_millis(20);
-
-/// A lock that the keeper works on.
-pub(crate) struct Kept {
-    engine: Arc<Engine>,
-    hold: Arc<Hold>,
-    /// Which node had the key when it was scheduled.
-    node: NodeId,
-}
 
 /// Works on what is due.
 pub(super) fn work(due: Vec<(u64, Kept)>) {
@@ -120,7 +111,7 @@ impl Engine {
         let time = |hold: &Hold, now: Now| keeping::lease(&hold.options, hold.acquired.uptime, now.uptime);
         let extended = self.extend_locked(&mut to_extend, &outbox, time);
         let now = clock::now();
-        for (Locked { hold, own }, extended) in to_extend.iter().zip(&extended) {
+        for ((hold, own), extended) in to_extend.iter().zip(&extended) {
             if extended.is_err() && own.lease.has_passed(now) {
                 hold.lost(now);
             }
@@ -158,9 +149,9 @@ impl Engine {
                 if is_over {
                     hold.lost(now);
                 }
-                (!is_over).then_some((Locked { hold, own }, true))
+                (!is_over).then_some(((hold, own), true))
             }
-            Due::Verify => Some((Locked { hold, own }, false)),
+            Due::Verify => Some(((hold, own), false)),
             Due::Expire => {
                 if hold.lost(now).is_none() {
                     self.schedule(id, hold, &own);

@@ -3,28 +3,14 @@
 use std::sync::Arc;
 
 use super::acquire::Wait;
-use super::release::HeldLock;
-use super::{Acquired, Engine};
+use super::engine::Engine;
+use super::held::{Acquired, HeldLock, MaybeHeld};
 use crate::report::error::Error;
-use crate::rules::lease::Lease;
 use crate::rules::{Command, Reply};
 use crate::values::clock;
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::Observation;
-
-/// A lock that may be held.
-pub(crate) struct MaybeHeld {
-    key: Key,
-    options: LockOptions,
-    leases: Vec<Lease>,
-}
-
-impl MaybeHeld {
-    pub(super) fn key(&self) -> &Key {
-        &self.key
-    }
-}
 
 impl Engine {
     /// Asks for the lock once, without waiting for its holder. If a reply was lost, returns the lock that may be held as well.
@@ -35,7 +21,7 @@ impl Engine {
         options: &LockOptions,
     ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
         let wait = Wait::new(self, key, options, None, clock::now());
-        let acquired = self.acquire_by(&wait, options, None);
+        let acquired = self.acquire_by(&wait, None);
         let (key, options, leases) = (key.clone(), *options, wait.take_unresolved());
         let maybe = (!leases.is_empty()).then_some(MaybeHeld { key, options, leases });
         (acquired, maybe)

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Delivery, SHORT_CONNECT_WAIT};
+use super::held::Delivery;
 use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
 use crate::report::sink::EventSink;
 use crate::rules::waiting_list::{Entry, Owed, Waiting};
@@ -29,6 +29,9 @@ const REFUSED: Duration = Duration::from_secs(60);
 /// How long a process leaves a key to one that it has notified, which may have to wait for a processor. The other may also be done already,
 /// and have notified no process, since this one was not listed then: in this case the time is lost.
 const HEAD_START: Duration = Duration::from_millis(10);
+
+/// How long a connection is waited for by what does little harm if it is not sent.
+const SHORT_CONNECT_WAIT: Duration = Duration::from_millis(50);
 
 /// Of how many keys it is noted at most that another process was notified, before old notes are dropped.
 const MANY: usize = 128;
@@ -328,7 +331,7 @@ impl Notifications {
         Limits::within(budget, now)
     }
 
-    /// For what does little harm if it is not sent: a moment for a connection.
+    /// For what does little harm if it is not sent.
     fn brief_limits(&self) -> Limits<'static> {
         Limits { connected_by: clock::uptime().after(SHORT_CONNECT_WAIT), ..self.limits() }
     }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Engine;
 use super::drive::Job;
+use super::engine::Engine;
 use super::holder_name::Named;
 use super::outbox::Outbox;
 use super::session::Session;
@@ -20,15 +20,12 @@ use crate::run::hold::{Hold, OnLoss, Own};
 use crate::values::clock::{self, Now};
 use crate::values::sync::MutexGuard;
 
-/// A hold, and what its commands need. Others wait until it is dropped.
-pub(super) struct Locked<'a> {
-    pub(super) hold: &'a Arc<Hold>,
-    pub(super) own: MutexGuard<'a, Own>,
-}
+/// A hold, and what its commands need. Others wait until that is dropped.
+pub(super) type Locked<'a> = (&'a Arc<Hold>, MutexGuard<'a, Own>);
 
 /// In the order of their keys, as each thread that works on several does.
 fn lock_all<'a>(holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
-    holds.iter().map(|hold| Locked { hold, own: hold.own() }).collect()
+    holds.iter().map(|hold| (*hold, hold.own())).collect()
 }
 
 impl Engine {
@@ -42,14 +39,14 @@ impl Engine {
     ) -> Vec<R> {
         let now = clock::now();
         let mut jobs: Vec<Option<Job<'_, T>>> = Vec::with_capacity(locked.len());
-        for Locked { hold, own } in locked.iter() {
+        for (hold, own) in locked.iter() {
             let hold: &'h Arc<Hold> = hold;
             let job = |task| Job::new(&hold.key, task, self.session(hold, now, outbox));
             jobs.push(begin(hold, own, now).map(job));
         }
         self.drive(&mut jobs, Option::as_mut, now);
-        let end = |(locked, job): (&mut Locked<'h>, Option<Job<'_, T>>)| {
-            end(locked.hold, &mut locked.own, job.map(|job| job.end(outbox)))
+        let end = |((hold, own), job): (&mut Locked<'h>, Option<Job<'_, T>>)| {
+            end(hold, own, job.map(|job| job.end(outbox)))
         };
         locked.iter_mut().zip(jobs).map(end).collect()
     }
@@ -86,11 +83,11 @@ impl Engine {
         let mut holds = Vec::with_capacity(locked.len());
         let mut to_name = Vec::new();
         for (locked, extended) in locked.into_iter().zip(extended) {
-            self.reschedule(locked.hold, &locked.own);
+            self.reschedule(locked.0, &locked.1);
             if named && extended.is_ok() {
                 to_name.extend(self.to_name(&locked));
             }
-            holds.push(locked.hold);
+            holds.push(locked.0);
         }
         outbox.flush(&self.observer);
         for (hold, extended) in holds.iter().zip(extended) {
@@ -222,12 +219,12 @@ impl Engine {
         outbox: &Outbox,
         verified: &[Result<bool, Error>],
     ) {
-        for Locked { hold, own } in &locked {
+        for (hold, own) in &locked {
             self.reschedule(hold, own);
         }
         let again = locked.iter().zip(verified).filter(|(_, verified)| matches!(verified, Ok(true)));
         let to_name: Vec<_> = again.filter_map(|(locked, _)| self.to_name(locked)).collect();
-        let holds: Vec<&Arc<Hold>> = locked.into_iter().map(|locked| locked.hold).collect();
+        let holds: Vec<&Arc<Hold>> = locked.into_iter().map(|(hold, _)| hold).collect();
         self.report_all(&holds, outbox);
         // A server without names is reported where a lock is acquired.
         if self.has_names() {
@@ -236,7 +233,7 @@ impl Engine {
     }
 
     /// Returns what the holder's name is written beside, if there is one.
-    fn to_name<'h>(&self, Locked { hold, own }: &Locked<'h>) -> Option<Named<'h>> {
+    fn to_name<'h>(&self, (hold, own): &Locked<'h>) -> Option<Named<'h>> {
         self.holder_name.as_ref()?;
         Some((hold, own.lease.value, own.lease.end.map(|end| end.remaining(clock::now()))))
     }

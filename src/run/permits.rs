@@ -1,9 +1,12 @@
 //! Acquiring a permit: one of several locks, whichever is free. Threads of the process wait for all of them in one queue.
 
+use std::slice;
 use std::sync::Arc;
 
 use super::acquire::Wait;
-use super::{Acquired, Engine, ReaderCount};
+use super::engine::Engine;
+use super::held::Acquired;
+use super::readers::ReaderCount;
 use crate::report::error::Error;
 use crate::rules::{Command, Reply};
 use crate::run::thread_holds::HoldKind;
@@ -36,9 +39,9 @@ impl Engine {
     ) -> Result<(usize, Acquired), Error> {
         let Permits { name, queue, slots, options, cancel_token, readers } = wanted;
         let wait = Wait::new(self, name, options, cancel_token, clock::now()).comparing(readers);
-        let granted = self.grant(&wait.for_one_of(slots, queue))?;
-        let slot = granted.slot;
-        Ok((slot, self.begin_hold(slots[slot].clone(), granted, options, Some(kind))))
+        let (slot, acquired) = self.grant(&wait.for_one_of(slots, queue))?;
+        self.note_begun(slice::from_ref(&acquired), Some(kind));
+        Ok((slot, acquired))
     }
 
     /// Reads what several keys hold, with one MGET.

@@ -2,11 +2,11 @@
 //! it.
 
 use super::drive::Job;
+use super::engine::Engine;
+use super::held::{Delivery, Earlier, HeldLock};
 use super::notifications::Passed;
 use super::outbox::Outbox;
 use super::session::Session;
-use super::unfinished::Earlier;
-use super::{Delivery, Engine};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,28 +25,6 @@ use crate::wait::{Ending, Hint, HolderTicket, WaitMode};
 
 /// For how long the lock passes among the threads of a process before it is the turn of another that waits for notifications.
 const SLICE: Duration = Duration::from_millis(10);
-
-/// A held lock, to be released.
-pub(super) struct HeldLock<'a> {
-    pub(super) key: &'a Key,
-    pub(super) options: &'a LockOptions,
-    pub(super) lease: Lease,
-    pub(super) holder: HolderTicket<Delivery>,
-    /// What is known of earlier attempts to release it, if there were any.
-    pub(super) earlier: Option<Earlier>,
-}
-
-impl<'a> HeldLock<'a> {
-    /// The lock as its acquisition has made it.
-    pub(super) fn new(
-        key: &'a Key,
-        options: &'a LockOptions,
-        lease: Lease,
-        holder: HolderTicket<Delivery>,
-    ) -> Self {
-        Self { key, options, lease, holder, earlier: None }
-    }
-}
 
 /// What is done when all locks that end together have ended, so that each next thread has its lock first.
 #[derive(Default)]

@@ -5,11 +5,9 @@ mod limits;
 
 use std::time::Duration;
 
-use super::Engine;
-use super::acquire::Answer;
+use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
 use crate::net::{Budget, Failure, KeyTrip, RefusalKind, Sent, StopCheck, TransportError};
-use crate::rules::lease::Lease;
 use crate::rules::task::Task;
 use crate::rules::waiting_list::Waiting;
 use crate::rules::{Command, GiveUp, Replies, Reply, Step, Trip, WhyRefused};
@@ -213,11 +211,5 @@ impl<'a> Session<'a> {
         };
         self.failed = Some(Box::new((command, failure)));
         reply
-    }
-
-    /// Returns the lease and the reply of an answer, as if this call had sent the command.
-    pub(super) fn answered(&mut self, answer: Answer) -> (Lease, Reply) {
-        let Answer { lease, command, reply, .. } = answer;
-        (lease, self.reply(reply, command, false))
     }
 }

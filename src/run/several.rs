@@ -9,9 +9,11 @@ use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{Granted, Wait};
+use super::acquire::{Answer, Wait};
+use super::engine::Engine;
+use super::held::Acquired;
+use super::readers::ReaderCount;
 use super::session::Session;
-use super::{Acquired, Answer, Engine, ReaderCount};
 use crate::net::{KeyTrip, Sent, StopCheck};
 use crate::report::error::Error;
 use crate::report::event::Event;
@@ -21,7 +23,7 @@ use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 use asked::Asked;
-use early::{Early, InOrder};
+use early::InOrder;
 
 /// The locks that are wanted.
 #[derive(Clone, Copy)]
@@ -53,13 +55,14 @@ impl Engine {
     ) -> Result<Vec<Acquired>, Error> {
         let began = clock::now();
         let deadline = wanted.options.timeout.map(|timeout| began.uptime.after(timeout));
-        let granted = WaitAll { engine: self, wanted, began, deadline }.acquire()?;
-        Ok(self.begin_holds(granted, wanted.options, Some(kind)))
+        let acquired = WaitAll { engine: self, wanted, began, deadline }.acquire()?;
+        self.note_begun(&acquired, Some(kind));
+        Ok(acquired)
     }
 }
 
 impl WaitAll<'_> {
-    fn acquire(&self) -> Result<Vec<(Key, Granted)>, Error> {
+    fn acquire(&self) -> Result<Vec<Acquired>, Error> {
         let Several { keys, cancel_token, .. } = self.wanted;
         // What is not to be waited for is found before anything is sent.
         let begun = self.may_begin().and_then(|()| {
@@ -70,7 +73,7 @@ impl WaitAll<'_> {
         let _registered = begun.inspect_err(|error| self.report_of_each(error, 0))?;
         loop {
             let error = match self.in_order()? {
-                InOrder::Granted(granted) => return Ok(granted),
+                InOrder::Acquired(acquired) => return Ok(acquired),
                 InOrder::Lost(error) => error,
             };
             let has_time = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
@@ -91,17 +94,17 @@ impl WaitAll<'_> {
     /// Acquires the locks in their order.
     fn in_order(&self) -> Result<InOrder, Error> {
         let keys = self.wanted.keys;
-        let mut early: Vec<Early> = Vec::with_capacity(keys.len());
+        let mut early: Vec<Acquired> = Vec::with_capacity(keys.len());
         let mut asked = Asked::new(self);
         match asked.all_at_once() {
-            Ok(Some(granted)) => return Ok(InOrder::Granted(granted)),
+            Ok(Some(acquired)) => return Ok(InOrder::Acquired(acquired)),
             Ok(None) => {}
             Err(error) => return Err(error.and(asked.give_back(early))),
         }
         for (index, key) in keys.iter().enumerate() {
             let granted = asked.first(index).and_then(|first| self.engine.grant(&self.wait(key, first)));
             match granted {
-                Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
+                Ok((_, acquired)) => early.push(self.keep_early(acquired, index + 1 == keys.len())),
                 Err(error) => {
                     // It says what is in doubt.
                     if error.may_hold_lock() {

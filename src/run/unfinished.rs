@@ -4,15 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::release::HeldLock;
-use super::{Delivery, Engine, MaybeHeld, for_each_engine};
+use super::engine::{Engine, FailedRelease, Unfinished, What, for_each_engine};
+use super::held::{Delivery, Earlier, HeldLock, MaybeHeld};
 use crate::report::event::Event;
 use crate::rules::GiveUp;
 use crate::rules::lease::Lease;
 use crate::rules::owned::Release;
-use crate::values::clock::{self, Now, Uptime};
-use crate::values::key::Key;
-use crate::values::options::LockOptions;
+use crate::values::clock::{self, Now};
 use crate::wait::HolderTicket;
 
 /// The pause before the next attempt; it doubles each time, up to the longest.
@@ -21,37 +19,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How much earlier an attempt may be made, together with others.
 const SLACK: Duration = Duration::from_millis(20);
-
-/// What is to be tried again.
-pub(crate) struct Unfinished {
-    engine: Arc<Engine>,
-    pause: Duration,
-    what: What,
-}
-
-enum What {
-    /// Threads of this process wait for the holder meanwhile.
-    Release(Box<FailedRelease>, HolderTicket<Delivery>),
-    MaybeHeld(Box<MaybeHeld>),
-}
-
-/// A release that has failed.
-struct FailedRelease {
-    key: Key,
-    options: LockOptions,
-    lease: Lease,
-    /// When it first failed.
-    since: Uptime,
-}
-
-/// What is known of earlier attempts to release a lock.
-#[derive(Clone, Copy)]
-pub(super) struct Earlier {
-    /// When the first failed.
-    since: Uptime,
-    /// The pause after the last.
-    pause: Duration,
-}
 
 /// Tries again what is due.
 pub(super) fn work(due: Vec<(u64, Unfinished)>) {
@@ -101,7 +68,7 @@ impl Engine {
         }
         let key = match &what {
             What::Release(release, _) => &release.key,
-            What::MaybeHeld(maybe) => maybe.key(),
+            What::MaybeHeld(maybe) => &maybe.key,
         };
         let (id, node, due) =
             (self.unfinished.new_id(), self.backend.node_of(key), clock::uptime().after(pause));

@@ -247,11 +247,12 @@ fn rust_hands_over_among_its_threads_and_ruby_waits(pair: &Pair) -> Outcome {
     let released = release(held)?;
     let notified = pair.target.variant.notifications || pair.target.protocol == Protocol::Auto;
     assert!(released == HANDED_OVER || notified && released == pair.target.released(), "{released:?}");
+    // A hand-over that comes too late, as on a busy machine, is a release: then it is its turn before all threads have had theirs.
+    assert_eq!(ruby.outcome(&name)?, Attempt::Held);
+    ruby.release(&name)?;
     for waiter in waiters {
         waiter.join()?;
     }
-    assert_eq!(ruby.outcome(&name)?, Attempt::Held);
-    ruby.release(&name)?;
     assert_eq!(key.value(), None);
     Ok(())
 }

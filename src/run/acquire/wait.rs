@@ -3,7 +3,6 @@
 mod attempt;
 mod failed;
 mod listed;
-mod readers;
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -16,27 +15,18 @@ use crate::report::event::Event;
 use crate::rules::acquire::Params;
 use crate::rules::lease::Lease;
 use crate::rules::{Cue, Note};
+use crate::run::engine::Engine;
+use crate::run::held::{Acquired, Delivery};
+use crate::run::readers::ReaderCount;
 use crate::run::session::Session;
 use crate::run::thread_holds::{self, HoldKind};
-use crate::run::{Delivery, Engine};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::LockOptions;
+use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::LockState;
-use crate::wait::{CancelToken, Hint, HolderTicket, Observation, Ticket, Turn, WaitMode};
+use crate::wait::{CancelToken, Hint, Observation, Ticket, Turn, WaitMode};
 pub(in crate::run) use attempt::Answer;
 use attempt::Beginning;
-pub(in crate::run) use readers::ComparedReaders;
-pub(crate) use readers::ReaderCount;
-
-/// A lock that was granted, and what it took.
-pub(in crate::run) struct Granted {
-    /// Which, of several.
-    pub(in crate::run) slot: usize,
-    pub(in crate::run) lease: Lease,
-    pub(in crate::run) holder: HolderTicket<Delivery>,
-    pub(in crate::run) at: Now,
-}
 
 /// One wait for one lock, or for one of several.
 pub(in crate::run) struct Wait<'a> {
@@ -146,8 +136,8 @@ impl<'a> Wait<'a> {
         self.key
     }
 
-    /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Contended`].
-    pub(in crate::run) fn acquire(&self) -> Result<Granted, Error> {
+    /// Waits until the lock is held, or there is an error. Returns which of several it is. Contention until the deadline is an [`Error::Contended`].
+    pub(in crate::run) fn acquire(&self) -> Result<(usize, Acquired), Error> {
         let first = self.first.take();
         let is_granted =
             first.as_ref().is_some_and(|first| first.is_granted() && !first.lease.has_passed(self.began));
@@ -163,6 +153,16 @@ impl<'a> Wait<'a> {
         let now = if is_new { self.connect()? } else { self.began };
         self.agree_on_readers()?;
         self.in_queue(now)
+    }
+
+    /// Compares the number of readers with that of other callers, where the lock is a reader's or a writer's. Waits as for the lock.
+    pub(in crate::run) fn agree_on_readers(&self) -> Result<(), Error> {
+        let Some(count) = self.readers else { return Ok(()) };
+        let stop = self.stop();
+        let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
+        let session = session.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
+        // Where the wait was ended from outside, that is the reason.
+        self.engine.agree_on_readers(count, session).or_else(|error| self.check().and(Err(error)))
     }
 
     /// Fails where the lock is not to be waited for.
@@ -213,7 +213,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
-    fn in_queue(&self, now: Now) -> Result<Granted, Error> {
+    fn in_queue(&self, now: Now) -> Result<(usize, Acquired), Error> {
         if self.options.timeout == Some(Duration::ZERO) {
             return self.unqueued(now);
         }
@@ -235,7 +235,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Tries without being queued.
-    fn unqueued(&self, now: Now) -> Result<Granted, Error> {
+    fn unqueued(&self, now: Now) -> Result<(usize, Acquired), Error> {
         let stop = self.stop();
         let mut session = self.session(0, &stop);
         let cue = Self::start(&mut session, self.first.take());
@@ -247,7 +247,7 @@ impl<'a> Wait<'a> {
         ticket: &mut Option<Ticket<Delivery>>,
         stop: &(dyn Fn() -> bool + Sync),
         now: Now,
-    ) -> Result<Granted, Error> {
+    ) -> Result<(usize, Acquired), Error> {
         let Some(waiting) = ticket else { unreachable!("it has just been queued") };
         let (mut park, mut has_waited) = (self.parking(self.deadline), self.readers.is_some());
         let turn = waiting.turn(|| {
@@ -325,8 +325,8 @@ impl<'a> Wait<'a> {
     /// Begins by asking for the lock, or with the answer to a command that has asked for it.
     fn start(session: &mut Session<'_>, first: Option<Answer>) -> Cue {
         let Some(first) = first else { return Cue::Ask };
-        let (lease, reply) = session.answered(first);
-        Cue::Sent(lease, reply)
+        let Answer { lease, command, reply, .. } = first;
+        Cue::Sent(lease, session.reply(reply, command, false))
     }
 
     /// Returns the commands of the wait for one of the locks, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server

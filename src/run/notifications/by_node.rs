@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Notifications;
 use crate::net::{Backend, NodeId};
-use crate::run::Delivery;
+use crate::run::held::Delivery;
 use crate::values::key::Key;
 use crate::values::sync::Mutex;
 use crate::wait::WaitQueue;

@@ -1,13 +1,12 @@
 //! Asking for several locks in one trip, and giving back what is acquired behind one that is not.
 
-use super::early::Early;
 use super::{Several, WaitAll};
 use crate::net::{Failure, KeyTrip, RefusalKind, Sent};
 use crate::report::error::Error;
 use crate::rules::acquire::first_command;
 use crate::rules::{Command, Reply, Trip};
-use crate::run::Answer;
-use crate::run::acquire::{Granted, Wait};
+use crate::run::acquire::{Answer, Wait};
+use crate::run::held::Acquired;
 use crate::run::session::Session;
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
@@ -55,7 +54,7 @@ impl<'a> Asked<'a> {
     }
 
     /// Asks for all locks in one trip. Returns them if each is granted.
-    pub(super) fn all_at_once(&mut self) -> Result<Option<Vec<(Key, Granted)>>, Error> {
+    pub(super) fn all_at_once(&mut self) -> Result<Option<Vec<Acquired>>, Error> {
         self.ask(0)?;
         let now = clock::now();
         let is_held = |answer: &Answer| answer.is_granted() && !answer.lease.has_passed(now);
@@ -63,8 +62,8 @@ impl<'a> Asked<'a> {
             return Ok(None);
         }
         let granted = self.take_granted(now);
-        for (key, _) in &granted {
-            self.all.report(key, 1, Ok(()));
+        for Acquired { hold, .. } in &granted {
+            self.all.report(&hold.key, 1, Ok(()));
         }
         Ok(Some(granted))
     }
@@ -81,7 +80,7 @@ impl<'a> Asked<'a> {
     }
 
     /// Gives back all, with those that were waited for. Returns what may be left held.
-    pub(super) fn give_back(mut self, early: Vec<Early>) -> Vec<Error> {
+    pub(super) fn give_back(mut self, early: Vec<Acquired>) -> Vec<Error> {
         let unread = self.settle(1, |trips| {
             let now = clock::now();
             let protocol = self.all.wanted.options.protocol;
@@ -191,14 +190,13 @@ impl<'a> Asked<'a> {
     }
 
     /// Takes what was acquired, and forgets what was not.
-    fn take_granted(&mut self, now: Now) -> Vec<(Key, Granted)> {
+    fn take_granted(&mut self, now: Now) -> Vec<Acquired> {
         let WaitAll { engine, wanted: Several { options, shared, .. }, .. } = self.all;
         let answered = |place: &mut Option<Answer>| place.take_if(|answer| !answer.is_lost());
         let granted = self.answers.iter_mut().filter_map(answered).filter(Answer::is_granted);
         let granted = granted.map(|Answer { key, lease, .. }| {
             self.not_released.retain(|error| error.key() != Some(&key));
-            let granted = engine.granted(&key, options, *shared, lease, now);
-            (key, granted)
+            engine.granted(&key, options, *shared, lease, now)
         });
         granted.collect()
     }

@@ -1,42 +1,33 @@
 //! Locks that were acquired while others are waited for: they are kept meanwhile, and given back if another cannot be acquired.
 
-use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::WaitAll;
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::lease::Lease;
-use crate::run::acquire::Granted;
+use crate::run::ending::Leaving;
+use crate::run::engine::Engine;
+use crate::run::held::Acquired;
 use crate::run::hold::Hold;
-use crate::run::{Delivery, Engine, Leaving};
 use crate::values::clock;
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
-use crate::wait::HolderTicket;
 
 /// What part of the expiration may have passed of a lease, when the last lock is acquired, before it is extended.
 const FRESH: u32 = 10;
 
-/// A lock that was acquired while others are waited for.
-pub(super) struct Early {
-    hold: Arc<Hold>,
-    holder: HolderTicket<Delivery>,
-}
-
 /// How acquiring all has ended.
 pub(super) enum InOrder {
-    Granted(Vec<(Key, Granted)>),
+    Acquired(Vec<Acquired>),
     /// One was lost while others were waited for; all are given back.
     Lost(Error),
 }
 
 impl WaitAll<'_> {
     /// Releases locks that are not wanted any more: those that were waited for, and those behind them. Returns why some were not released.
-    pub(super) fn give_back(&self, early: Vec<Early>, behind: Vec<(Key, Granted)>) -> Vec<Error> {
-        let behind = behind.into_iter().map(|(key, granted)| self.keep_early(&key, granted, true));
-        let parts = early.into_iter().chain(behind).map(|Early { hold, holder }| (hold, holder));
+    pub(super) fn give_back(&self, early: Vec<Acquired>, behind: Vec<Acquired>) -> Vec<Error> {
+        let behind = behind.into_iter().map(|acquired| self.keep_early(acquired, true));
+        let parts = early.into_iter().chain(behind).map(|Acquired { hold, holder }| (hold, holder));
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.unzip();
         let ending = holds.iter().map(|hold| &**hold).zip(holders).rev();
         let failed = |(hold, released): (&Hold, Result<_, Error>)| {
@@ -48,7 +39,7 @@ impl WaitAll<'_> {
     }
 
     /// Ends the wait for all, whose locks these are. One may have been lost meanwhile.
-    pub(super) fn all_acquired(&self, early: Vec<Early>) -> Result<InOrder, Error> {
+    pub(super) fn all_acquired(&self, early: Vec<Acquired>) -> Result<InOrder, Error> {
         if let Some(lost) = self.refresh(&early) {
             let others = self.give_back(early, Vec::new());
             let is_known = others.is_empty();
@@ -56,40 +47,27 @@ impl WaitAll<'_> {
             return if is_known { Ok(InOrder::Lost(lost)) } else { Err(lost) };
         }
         let now = clock::now();
-        let granted = |Early { hold, holder }: Early| {
-            hold.finish();
-            let mut own = hold.own();
-            let lease = mem::replace(&mut own.lease, Lease::none());
-            drop(own);
-            (hold.key.clone(), Granted { slot: 0, lease, holder, at: now })
-        };
-        Ok(InOrder::Granted(early.into_iter().map(granted).collect()))
+        let acquired = |early| self.engine.begun_anew(early, self.wanted.options, now);
+        Ok(InOrder::Acquired(early.into_iter().map(acquired).collect()))
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
-    pub(super) fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
-        let Granted { lease, holder, at, .. } = granted;
+    pub(super) fn keep_early(&self, acquired: Acquired, is_last: bool) -> Acquired {
         let options = self.wanted.options.while_waiting(LockOptions::MAX_EXPIRATION);
-        let hold = Hold::new(
-            key.clone(),
-            options,
-            at,
-            lease,
-            self.engine.observer.clone(),
-            Arc::clone(&self.engine.changes),
-        );
-        let hold = Arc::new(hold);
+        let at = acquired.hold.acquired;
+        let early = self.engine.begun_anew(acquired, &options, at);
+        let hold = &early.hold;
         let rest = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
         if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {
-            self.engine.keep_from_now_on(&hold);
+            self.engine.keep_from_now_on(hold);
         } else if !is_last {
-            self.engine.look_once(&hold);
+            self.engine.look_once(hold);
         }
-        Early { hold, holder }
+        early
     }
 
     /// Extends the leases that have lasted for a while, and has the keeper do no more. Returns why a lock was lost.
-    fn refresh(&self, early: &[Early]) -> Option<Error> {
+    fn refresh(&self, early: &[Acquired]) -> Option<Error> {
         let holds = || early.iter().map(|early| &early.hold);
         if let Some(expiration) = self.wanted.options.expiration {
             let now = clock::now();

@@ -2,11 +2,10 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::time::Duration;
 
 use setnx_lock::Protocol;
 
-use super::hold::Outcome;
+use super::client::ThreadClient;
 use super::{Failure, gem, library};
 
 /// Threads per connection where commands are pipelined. With many more, the delayed ones leave no connections to the others.
@@ -102,32 +101,4 @@ impl ProcessClient {
             Self::Gem(url) => Box::new(gem::Gem::connect(url)?),
         })
     }
-}
-
-/// What one thread takes locks with.
-pub(crate) trait ThreadClient {
-    /// Tries to acquire a lock with this expiration until the timeout; `None` if others had it.
-    fn acquire(
-        &mut self,
-        key: &str,
-        expiration: Duration,
-        timeout: Duration,
-    ) -> Result<Option<Box<dyn HeldLock + '_>>, Failure>;
-
-    /// Returns remarks on what happened since the last time, for the log.
-    fn remarks(&mut self) -> Vec<String> {
-        Vec::new()
-    }
-}
-
-/// A lock that is held.
-pub(crate) trait HeldLock {
-    /// How long the holder may still rely on it.
-    fn remaining(&self) -> Duration;
-
-    /// Whether it was taken over from a holder whose lease had expired.
-    fn taken_over(&self) -> bool;
-
-    /// Releases it. Returns the outcome, and a remark for the log.
-    fn release(self: Box<Self>) -> (Outcome, Option<String>);
 }

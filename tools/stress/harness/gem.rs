@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use setnx_lock::redis::{self, Commands as _};
 
 use super::Failure;
-use super::contender::{HeldLock, ThreadClient};
+use super::client::{HeldLock, ThreadClient};
 use super::hold::Outcome;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

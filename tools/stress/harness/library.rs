@@ -8,7 +8,7 @@ use setnx_lock::{
 };
 
 use super::Failure;
-use super::contender::{HeldLock, ThreadClient};
+use super::client::{HeldLock, ThreadClient};
 use super::hold::Outcome;
 use super::random::Random;
 

@@ -6,6 +6,7 @@
 //! their `main` begins with [`as_worker`].
 
 pub(crate) mod check;
+mod client;
 pub(crate) mod contender;
 mod gem;
 pub(crate) mod hold;

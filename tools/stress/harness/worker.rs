@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::Failure;
-use super::contender::{Contender, ProcessClient, ThreadClient};
+use super::client::ThreadClient;
+use super::contender::{Contender, ProcessClient};
 use super::moment::Moment;
 use super::random::Random;
 use super::record::{Line, Log};

@@ -3,7 +3,7 @@
 use std::mem;
 use std::pin::{Pin, pin};
 
-use super::{Granted, Wait};
+use super::Wait;
 use crate::net::Failure;
 use crate::report::error::Error;
 use crate::rules::acquire::{Attempt, Pace, acquire};
@@ -11,8 +11,7 @@ use crate::rules::choose::{Choice, acquire_one_of};
 use crate::rules::lease::Lease;
 use crate::rules::task::Io;
 use crate::rules::{Command, Cue, GiveUp, Pause, Replies, Reply, Step, Trip};
-use crate::run::Delivery;
-use crate::run::release::HeldLock;
+use crate::run::held::{Acquired, Delivery, HeldLock};
 use crate::run::session::Session;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
@@ -92,7 +91,7 @@ impl Wait<'_> {
         now: Now,
         stop: &'b (dyn Fn() -> bool + Sync),
         ticket: &mut Option<Ticket<Delivery>>,
-    ) -> Result<Granted, Error> {
+    ) -> Result<(usize, Acquired), Error> {
         let Beginning { session, slot, cue, looked } = beginning;
         let handed_over = matches!(cue, Cue::HandedOver { .. });
         let mut known = Known { now, looked, handed_over, has_looked: false, is_answered: false };
@@ -195,7 +194,7 @@ impl Wait<'_> {
         mut commands: Commands<'_>,
         known: &Known,
         ticket: &mut Option<Ticket<Delivery>>,
-    ) -> Result<Granted, Error> {
+    ) -> Result<(usize, Acquired), Error> {
         self.attempts.set(pace.attempts);
         match ended? {
             Ok(lease) => self.enter(lease, io.slot(), another_is_free, known, ticket.take()),
@@ -284,7 +283,7 @@ impl Wait<'_> {
         another_is_free: bool,
         known: &Known,
         ticket: Option<Ticket<Delivery>>,
-    ) -> Result<Granted, Error> {
+    ) -> Result<(usize, Acquired), Error> {
         let (key, options, now) = (self.lock_key(slot), self.options, known.now);
         if self.notifies() {
             self.engine.notifications.of(key).acquired(key);
@@ -301,6 +300,6 @@ impl Wait<'_> {
             self.engine.release_unwanted(HeldLock::new(key, options, lease, holder), now);
             return Err(ended);
         }
-        Ok(Granted { slot, lease, holder, at: now })
+        Ok((slot, self.engine.make_hold(key.clone(), options, lease, holder, now)))
     }
 }

@@ -3,8 +3,8 @@
 use super::Wait;
 use crate::rules::waiting_list::Waiting;
 use crate::rules::{Command, Reply, Trip};
-use crate::run::Delivery;
-use crate::run::Engine;
+use crate::run::engine::Engine;
+use crate::run::held::Delivery;
 use crate::run::session::Session;
 use crate::values::clock::{self, Now, Uptime};
 use crate::wait::Ticket;

@@ -1,18 +1,13 @@
 //! The number of readers of a reader-writer lock, which all its callers must share. A key of its own holds it. A caller compares it before it
 //! first asks for one of the locks, so nothing has to be given back if the numbers differ.
 
-use std::collections::HashMap;
-
-use super::Wait;
-use crate::net::StopCheck;
+use super::engine::Engine;
+use super::session::Session;
 use crate::report::error::Error;
 use crate::rules::{Command, GiveUp, NewValue, Reply, Trip};
-use crate::run::Engine;
-use crate::run::session::Session;
 use crate::values::clock;
 use crate::values::key::{Cut, Key};
 use crate::values::options::Protocol;
-use crate::values::sync::Mutex;
 use crate::values::value::ValueBytes;
 
 /// How often the number is read: it may appear meanwhile, and a reply may be lost.
@@ -20,33 +15,11 @@ const LOOKS: u32 = 3;
 /// Of how many locks a locker remembers the number. What it has forgotten it compares again.
 const MAX_REMEMBERED: usize = 10_000;
 
-/// The numbers of readers that callers have compared through a locker, by their keys.
-#[derive(Default)]
-pub(in crate::run) struct ComparedReaders(Mutex<HashMap<Key, usize>>);
-
-impl ComparedReaders {
-    fn has(&self, count: &ReaderCount) -> bool {
-        self.0.lock().get(&count.key) == Some(&count.readers)
-    }
-
-    fn note(&self, count: &ReaderCount) {
-        let mut compared = self.0.lock();
-        if compared.len() >= MAX_REMEMBERED {
-            compared.clear();
-        }
-        compared.insert(count.key.clone(), count.readers);
-    }
-
-    fn forget(&self, count: &ReaderCount) {
-        self.0.lock().remove(&count.key);
-    }
-}
-
 /// How many readers a caller of a reader-writer lock lets in.
 #[derive(Clone, Debug)]
 pub(crate) struct ReaderCount {
     /// The key that holds the number of all callers.
-    key: Key,
+    pub(super) key: Key,
     readers: usize,
 }
 
@@ -95,29 +68,28 @@ impl ReaderCount {
     }
 }
 
-impl Wait<'_> {
-    /// Compares the number of readers with that of other callers, once, and writes it if there is none yet. Waits as for the lock.
-    pub(in crate::run) fn agree_on_readers(&self) -> Result<(), Error> {
-        let compared = &self.engine.compared_readers;
-        let Some(count) = self.readers.filter(|count| !compared.has(count)) else { return Ok(()) };
-        let stop = self.stop();
-        let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
-        let session = session.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
+impl Engine {
+    /// Compares the number of readers with that of other callers, once, and writes it if there is none yet.
+    pub(super) fn agree_on_readers(&self, count: &ReaderCount, session: Session<'_>) -> Result<(), Error> {
+        if self.compared_readers.lock().get(&count.key) == Some(&count.readers) {
+            return Ok(());
+        }
         match count.differs(session) {
             Ok(Some(found)) => Err(count.refused(&found)),
             Ok(None) => {
-                compared.note(count);
+                let mut compared = self.compared_readers.lock();
+                if compared.len() >= MAX_REMEMBERED {
+                    compared.clear();
+                }
+                compared.insert(count.key.clone(), count.readers);
                 Ok(())
             }
             // So is the lock's command, which waits, and the next call compares.
             Err(Error::Refused { refusal, .. }) if refusal.is_transient() => Ok(()),
-            // Where the wait was ended from outside, that is the reason.
-            Err(error) => self.check().and(Err(error)),
+            Err(error) => Err(error),
         }
     }
-}
 
-impl Engine {
     /// Returns the number of readers that other callers use, if it is not this one; zero if that is no number. Writes this one if there is
     /// none.
     pub(crate) fn other_readers(&self, count: &ReaderCount) -> Result<Option<usize>, Error> {
@@ -129,7 +101,7 @@ impl Engine {
 
     /// Makes this number the one that all callers must use, whatever it was.
     pub(crate) fn set_readers(&self, count: &ReaderCount) -> Result<(), Error> {
-        self.compared_readers.forget(count);
+        self.compared_readers.lock().remove(&count.key);
         self.once(&count.key, Command::GetSet(count.value()))?;
         Ok(())
     }

@@ -1,0 +1,191 @@
+//! What the locks of a locker share, and small questions to it. What calls do with it stands in the files that know more.
+
+use std::collections::HashMap;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::gems::Gems;
+use super::held::{Delivery, MaybeHeld};
+use super::hold::{Changes, Hold};
+use super::notifications::NotificationsByNode;
+use super::reports::Reports;
+use super::thread_holds::{self, HoldKind};
+use super::timer::Timer;
+use crate::net::{Backend, Budget, NodeId};
+use crate::report::error::Error;
+use crate::report::sink::{EventSink, Reporter, noticing};
+use crate::rules::lease::Lease;
+use crate::values::clock::{self, Uptime};
+use crate::values::identity::Identity;
+use crate::values::key::Key;
+use crate::values::options::{LockOptions, Protocol};
+use crate::values::sync::Mutex;
+use crate::wait::{HolderTicket, WaitQueue};
+
+/// How long a connection is waited for of a server that another thread has just found unreachable.
+const SHORT_CONNECT_WAIT: Duration = Duration::from_millis(50);
+
+/// What the locks of a locker share.
+#[derive(Clone)]
+pub(crate) struct Engine {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) observer: EventSink,
+    /// What tells people who holds a lock.
+    pub(crate) holder_name: Option<Arc<str>>,
+    pub(crate) identity: Arc<Identity>,
+    pub(crate) queue: Arc<WaitQueue<Delivery>>,
+    pub(super) notifications: Arc<NotificationsByNode>,
+    pub(super) keeper: Arc<Timer<Kept>>,
+    /// Releases that are tried again.
+    pub(crate) unfinished: Arc<Timer<Unfinished>>,
+    pub(crate) reports: Arc<Reports>,
+    pub(super) gems: Arc<Gems>,
+    /// Wakes the threads that wait for a loss.
+    pub(super) changes: Arc<Changes>,
+    /// The numbers of readers that callers have compared, by their keys.
+    pub(super) compared_readers: Arc<Mutex<HashMap<Key, usize>>>,
+    /// When a wait last ended because the server was unreachable, in microseconds of uptime; 0 is never.
+    unreachable_since: Arc<AtomicU64>,
+}
+
+// A panic in the user's code leaves nothing here half done: pool and observer are reached only through mutexes that are
+// released between two calls, and a connection that was in the middle of a command is not used again (I8).
+impl UnwindSafe for Engine {}
+impl RefUnwindSafe for Engine {}
+
+/// A lock that the keeper works on.
+pub(crate) struct Kept {
+    pub(super) engine: Arc<Engine>,
+    pub(super) hold: Arc<Hold>,
+    /// Which node had the key when it was scheduled.
+    pub(super) node: NodeId,
+}
+
+/// What is to be tried again.
+pub(crate) struct Unfinished {
+    pub(super) engine: Arc<Engine>,
+    pub(super) pause: Duration,
+    pub(super) what: What,
+}
+
+pub(super) enum What {
+    /// Threads of this process wait for the holder meanwhile.
+    Release(Box<FailedRelease>, HolderTicket<Delivery>),
+    MaybeHeld(Box<MaybeHeld>),
+}
+
+/// A release that has failed.
+pub(super) struct FailedRelease {
+    pub(super) key: Key,
+    pub(super) options: LockOptions,
+    pub(super) lease: Lease,
+    /// When it first failed.
+    pub(super) since: Uptime,
+}
+
+impl Engine {
+    /// The last two do the work of the timers.
+    pub(super) fn new(
+        backend: Arc<dyn Backend>,
+        identity: Identity,
+        keep: fn(Vec<(u64, Kept)>),
+        try_again: fn(Vec<(u64, Unfinished)>),
+    ) -> Self {
+        let queue = Arc::<WaitQueue<Delivery>>::default();
+        let random = identity.next_nonce().seed();
+        let notifications =
+            Arc::new(NotificationsByNode::new(Arc::clone(&backend), Arc::clone(&queue), random));
+        let reports = Arc::new(Reports::new());
+        Self {
+            backend,
+            observer: EventSink::default().reporting_by(Arc::clone(&reports) as Arc<dyn Reporter>),
+            holder_name: None,
+            identity: Arc::new(identity),
+            queue,
+            notifications,
+            keeper: Arc::new(Timer::new("setnx-lock keeper", keep)),
+            unfinished: Arc::new(Timer::new("setnx-lock release", try_again)),
+            reports,
+            gems: Arc::default(),
+            changes: Arc::default(),
+            compared_readers: Arc::default(),
+            unreachable_since: Arc::default(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn refuse_threads(&self, refuse: bool) {
+        self.keeper.refuse_threads(refuse);
+    }
+
+    /// Returns true if it is known what the options mean on this server, as far as that can be known.
+    pub(super) fn knows_meaning_of(&self, options: &LockOptions) -> bool {
+        options.protocol != Protocol::Auto || self.backend.is_known()
+    }
+
+    /// Returns the protocol that the options mean on this server, as far as its version is known.
+    pub(super) fn protocol_of(&self, options: &LockOptions) -> Protocol {
+        let is_auto = options.protocol == Protocol::Auto;
+        options.protocol_on(if is_auto { self.backend.server_version() } else { None })
+    }
+
+    /// Returns true if a release of a lock with these options wakes other processes, and waiting ones are to be woken.
+    pub(super) fn notifies(&self, options: &LockOptions) -> bool {
+        options.notifies.unwrap_or_else(|| options.protocol == Protocol::Auto && self.backend.notifies())
+    }
+
+    /// I10: a child shares its parent's connections, and each would read the other's replies.
+    pub(crate) fn refuse_after_fork(&self, key: &Key) -> Result<(), Error> {
+        if self.identity.is_this_process() { Ok(()) } else { Err(Error::Forked { key: key.clone() }) }
+    }
+
+    /// Fails inside a `with` of this thread on this key.
+    pub(super) fn refuse_nested(&self, key: &Key) -> Result<(), Error> {
+        match thread_holds::by_this_thread(&self.identity, key) {
+            Some(HoldKind::Scoped) => Err(Error::Nested { key: key.clone() }),
+            Some(HoldKind::Movable) | None => Ok(()),
+        }
+    }
+
+    pub(super) fn note_unreachable(&self) {
+        self.unreachable_since.store(clock::uptime().micros(), Ordering::Relaxed);
+    }
+
+    /// How long a wait that began then retries while the server is unreachable: only briefly where another thread has just given up
+    /// while this one was queued behind it. Otherwise the waits of a queue would add up.
+    pub(super) fn retry_for(&self, began: Uptime) -> Duration {
+        let full = self.backend.retry_for();
+        let found = Uptime::of(Duration::from_micros(self.unreachable_since.load(Ordering::Relaxed)));
+        let just_now = began < found && clock::uptime().since(found) < full;
+        if just_now { SHORT_CONNECT_WAIT.min(full) } else { full }
+    }
+
+    /// Has events go to this observer.
+    pub(crate) fn observe(&mut self, observer: EventSink) {
+        self.observer = observer.reporting_by(Arc::clone(&self.reports) as Arc<dyn Reporter>);
+    }
+
+    pub(crate) fn budget(&self, deadline: Option<Uptime>) -> Budget {
+        Budget {
+            deadline,
+            retry_for: self.backend.retry_for(),
+            command_timeout: self.backend.command_timeout(),
+        }
+    }
+}
+
+/// Does the work of a timer's thread, for each locker with its own settings. What it notices is reported later.
+pub(super) fn for_each_engine<T>(
+    mut due: Vec<T>,
+    of: impl Fn(&T) -> &Arc<Engine>,
+    work: impl Fn(&Arc<Engine>, Vec<T>),
+) {
+    while let Some(last) = due.last() {
+        let engine = Arc::clone(of(last));
+        let (own, others) = due.into_iter().partition(|other| Arc::ptr_eq(of(other), &engine));
+        due = others;
+        noticing(|| work(&engine, own));
+    }
+}

@@ -1,0 +1,73 @@
+//! Locks that are held, on their way between the parts of a call. What the program has of one is a [`Hold`](super::hold::Hold).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::hold::Hold;
+use crate::rules::Cue;
+use crate::rules::lease::Lease;
+use crate::values::clock::Uptime;
+use crate::values::key::Key;
+use crate::values::options::LockOptions;
+use crate::wait::HolderTicket;
+
+/// A lock that was acquired.
+pub(crate) struct Acquired {
+    pub(crate) hold: Arc<Hold>,
+    pub(crate) holder: HolderTicket<Delivery>,
+}
+
+/// A held lock, to be released.
+pub(super) struct HeldLock<'a> {
+    pub(super) key: &'a Key,
+    pub(super) options: &'a LockOptions,
+    pub(super) lease: Lease,
+    pub(super) holder: HolderTicket<Delivery>,
+    /// What is known of earlier attempts to release it, if there were any.
+    pub(super) earlier: Option<Earlier>,
+}
+
+impl<'a> HeldLock<'a> {
+    /// The lock as its acquisition has made it.
+    pub(super) fn new(
+        key: &'a Key,
+        options: &'a LockOptions,
+        lease: Lease,
+        holder: HolderTicket<Delivery>,
+    ) -> Self {
+        Self { key, options, lease, holder, earlier: None }
+    }
+}
+
+/// What is known of earlier attempts to release a lock.
+#[derive(Clone, Copy)]
+pub(super) struct Earlier {
+    /// When the first failed.
+    pub(super) since: Uptime,
+    /// The pause after the last.
+    pub(super) pause: Duration,
+}
+
+/// A lock that a holder hands over to a thread which waits for it.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) key: Key,
+    pub(crate) lease: Lease,
+    /// True if only the key can tell if the lock was handed over.
+    pub(crate) in_doubt: bool,
+}
+
+impl Delivery {
+    /// Returns how the attempt of the thread goes on that gets it.
+    pub(super) fn cue(self) -> Cue {
+        let Self { lease, in_doubt, .. } = self;
+        Cue::HandedOver { lease, in_doubt }
+    }
+}
+
+/// A lock that may be held.
+pub(crate) struct MaybeHeld {
+    pub(super) key: Key,
+    pub(super) options: LockOptions,
+    pub(super) leases: Vec<Lease>,
+}
