@@ -64,7 +64,7 @@ pub(crate) struct KeyTrip<'a> {
     /// What the names of its side keys begin with; in a cluster so that they have its slot.
     pub(crate) side_prefix: &'a Key,
     pub(crate) trip: &'a Trip,
-    /// What goes behind the trip's command.
+    /// What goes behind the command, instead of what the trip says: it may have been carried out before, or goes by itself.
     pub(crate) behind: Option<&'a Command>,
 }
 
@@ -84,7 +84,7 @@ impl<'a> KeyTrip<'a> {
 pub(crate) struct Sent {
     /// What a key was found to hold that must hold something, by WATCH and GET.
     pub(crate) found: Option<Result<Reply, Failure>>,
-    /// `None` if the command was not sent: the key holds something else than expected, could not be read, or the command's time had passed.
+    /// `None` if the command was not sent: the key holds something else than expected, could not be read, or it was too late for the command.
     pub(crate) reply: Option<Result<Reply, Failure>>,
     /// `None` if nothing was sent behind it.
     pub(crate) behind: Option<Result<Reply, Failure>>,

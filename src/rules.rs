@@ -155,7 +155,7 @@ impl Trip {
 pub(crate) struct Replies {
     /// What a key was found to hold that must hold something. `None` of other trips.
     pub(crate) found: Option<Reply>,
-    /// `None` if the command was not sent: the key was found to hold something else, could not be read, or the command's time had passed.
+    /// `None` if the command was not sent: the key was found to hold something else, could not be read, or it was too late.
     pub(crate) reply: Option<Reply>,
     /// `None` if nothing was sent behind the command.
     pub(crate) behind: Option<Reply>,

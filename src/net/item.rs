@@ -1,6 +1,6 @@
 //! What a trip carries for one command: its bytes, when it may be sent, and what came back. A thread shares it with the one that sends for it.
 
-use std::{io, mem, vec};
+use std::{io, mem, slice};
 
 use redis::Value;
 
@@ -50,6 +50,7 @@ impl Item {
     }
 
     /// Makes it the item of a trip's command; in a transaction without the EXEC that carries it out.
+    #[inline]
     pub(super) fn set(&mut self, key: &Key, trip: &Trip, needs: Protocol) {
         self.begin(trip.name(), needs, trip.before);
         codec::pack(&mut self.packed, key.as_bytes(), &trip.command);
@@ -177,7 +178,7 @@ pub(crate) struct AfterTrip {
 
 /// The replies of a trip, which go to its items one after the other.
 pub(super) struct Incoming<'a> {
-    values: vec::Drain<'a, Value>,
+    values: slice::IterMut<'a, Value>,
     /// Why there are no more than these.
     ended: Option<TransportError>,
     /// True if there is only one, after which the server hung up. More may follow one that came in time, as the others did not.
@@ -191,9 +192,9 @@ pub(super) struct Incoming<'a> {
 
 impl<'a> Incoming<'a> {
     /// Those that were received, and why there are no more.
-    pub(super) fn of(replies: &'a mut Vec<Value>, ended: Option<TransportError>) -> Self {
+    pub(super) fn of(replies: &'a mut [Value], ended: Option<TransportError>) -> Self {
         let only = replies.len() == 1 && ended.is_none();
-        let (values, left) = (replies.drain(..), AfterTrip::default());
+        let (values, left) = (replies.iter_mut(), AfterTrip::default());
         Self { values, ended, only, no_room: None, broken: None, left }
     }
 
@@ -208,7 +209,7 @@ impl<'a> Incoming<'a> {
         }
         for at in 0..item.packed.forms.len() {
             if self.broken.is_none() {
-                match self.values.next() {
+                match self.values.next().map(|value| mem::replace(value, Value::Nil)) {
                     Some(value) if item.packed.forms[at].fits(&value) => {
                         let refusal = refusal(&value);
                         item.replies.push(value);

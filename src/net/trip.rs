@@ -1,4 +1,4 @@
-//! A trip: what goes over a connection together for several keys and threads, and how the replies get to each.
+//! A round trip: what goes over a connection together for several keys and threads, and how the replies get to each.
 //!
 //! | in this order | for whom |
 //! |---|---|

@@ -2,7 +2,7 @@
 //! again. Watched and Ttl take over by a transaction that fails if another client was faster; in Ttl the server also removes the key of a
 //! crashed holder.
 //!
-//! The functions are `async` only so that a [task](super::task) can stop them at each command and each pause; there is no runtime. The
+//! The functions are `async` only so that a [task](super::task) can stop them at each trip and each pause; there is no runtime. The
 //! rules have numbers in `docs/internals.md`, the invariants I1 to I10 in `rules.rs`. A *poller* is a client that learns of a release only by
 //! looking, such as a gem; a busy process leaves the key to pollers in [windows](super::window).
 //!

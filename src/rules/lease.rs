@@ -65,7 +65,7 @@ struct Written {
 /// What came of an attempt to release a lock. Another client may have acquired it since: the server may have lost the key. So only our own
 /// bytes are changed by a later attempt, not what may be a loser's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tried {
+pub(super) enum Tried {
     NotCarriedOut,
     /// It got no reply, and may have been carried out.
     InDoubt,

@@ -156,9 +156,11 @@ impl<'a> Session<'a> {
             (self.behind, self.listed) = (None, behind.take().map(Box::new));
         }
         let found = found.map(|found| self.reply(found, "WATCH", true));
-        let behind = behind
-            .zip(trip.behind.as_ref())
-            .map(|(outcome, behind)| self.reply(outcome, behind.name(), true));
+        let behind = behind.zip(trip.behind.as_deref()).and_then(|(outcome, behind)| match behind {
+            // It only says more about what the command has found.
+            Command::TimeToLive | Command::HolderName(_) => outcome.ok(),
+            behind => Some(self.reply(outcome, behind.name(), true)),
+        });
         let only_reads = trip.if_holds.is_none() && trip.command.only_reads();
         let reply = reply.map(|reply| self.reply(reply, trip.name(), only_reads));
         Replies { found, reply, behind }

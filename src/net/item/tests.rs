@@ -155,7 +155,7 @@ fn one_that_is_sent_is_lost_as_long_as_it_has_no_reply_and_has_its_reply_then() 
     let mut item = item(&Command::Del, Protocol::Classic, None);
     assert!(item.sends(Known::default(), clock::now()));
     assert_eq!(short((&mut item, &Command::Del)), "lost");
-    Incoming::of(&mut vec![Value::Int(1)], None).give(&mut item);
+    Incoming::of(&mut [Value::Int(1)], None).give(&mut item);
     assert_eq!(short((&mut item, &Command::Del)), "1");
 }
 
@@ -164,7 +164,7 @@ fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
     let (now, fake) = (clock::now(), FakeConnection::answering(|count| (vec![Value::Int(1); count], None)));
     let mut item = item(&Command::Del, Protocol::Classic, Some(End::of(now, Duration::from_secs(1))));
     assert!(item.sends(Known::default(), now));
-    Incoming::of(&mut vec![refused("ERR max number of clients reached")], None).give(&mut item);
+    Incoming::of(&mut [refused("ERR max number of clients reached")], None).give(&mut item);
     assert!(item.found_no_room().is_some());
     let later = crate::values::clock::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
     assert!(!item.sends(Known::default(), later));

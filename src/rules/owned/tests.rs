@@ -52,3 +52,15 @@ fn what_an_extension_has_written_is_changed_after_the_lease_too() {
     };
     assert_eq!((expected.bytes, before), (extended.value.to_vec(), None));
 }
+
+#[test]
+fn a_change_of_our_value_that_was_not_sent_in_time_is_tried_again() {
+    let own = own();
+    let unsent = || Replies { found: Some(Reply::Bulk(Some(own.value.to_vec()))), ..Replies::default() };
+    let (lease, now) = (own.clone(), at(Duration::from_secs(1)));
+    let (mut task, first) = Task::begin(now, async move |io| release(io, &lease).await);
+    assert_eq!(task.resume(unsent(), now), first, "the thread that was to send it has not");
+    let done = Some(Reply::Executed(Some(1)));
+    let step = task.resume(Replies { reply: done, ..unsent() }, now);
+    assert_eq!(step, Step::Done(Release::Released { certified: true }));
+}

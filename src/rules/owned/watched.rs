@@ -11,7 +11,7 @@ use crate::values::value::LockState;
 pub(super) enum Changed {
     /// Carried out: whether our own bytes were found, not those of a loser of the classic takeover, and how many keys there were to change.
     Done { ours: bool, count: i64 },
-    /// The key holds something else. It was not changed.
+    /// The key holds something else, or a loser's value beyond our lease. It was not changed.
     NotOurs(LossReason),
     /// The reply was lost, and the key holds this since, if it could be read.
     Unanswered { ours: bool, holds: Result<Option<Vec<u8>>, GiveUp> },
@@ -59,9 +59,12 @@ pub(super) async fn change_watched(
             (Some(Reply::Refused(_)), _) => return Err(GiveUp::Refused),
             (Some(Reply::Unsent), _) => return Err(GiveUp::Unsent),
             (Some(_), _) => return Ok(Changed::Unanswered { ours, holds: read(io).await }),
-            // What was expected is not judged again: it may have been changed meanwhile. Its time has passed.
+            // What was expected is not judged again: it may have been changed meanwhile. Either its time has passed, or the thread that was to
+            // send it for this one has not.
             (None, Some(Reply::Bulk(found))) if found.as_ref() == Some(&bytes) => {
-                return Ok(Changed::NotOurs(LossReason::Expired));
+                if !ours && own.has_passed(io.now()) {
+                    return Ok(Changed::NotOurs(LossReason::Expired));
+                }
             }
             (None, Some(Reply::Bulk(found))) => {
                 whose = Ownership::judge(own, found.as_deref(), io.now());

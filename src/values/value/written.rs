@@ -101,9 +101,8 @@ impl From<&[u8]> for ValueBytes {
     /// Of bytes that are no longer than a value.
     fn from(bytes: &[u8]) -> Self {
         let mut written = Self { bytes: [0; LONGEST], length: 0 };
-        for byte in bytes {
-            written.push(*byte);
-        }
+        written.bytes[..bytes.len()].copy_from_slice(bytes);
+        written.length = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
         written
     }
 }

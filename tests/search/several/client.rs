@@ -13,13 +13,13 @@ use crate::values::options::Protocol;
 pub(super) const KEYS: usize = 3;
 
 /// Commands of one trip, each on a key.
-pub(super) type Trip = Vec<(usize, Leg)>;
+pub(super) type Legs = Vec<(usize, Leg)>;
 
 #[derive(Debug)]
 pub(super) enum Doing {
     Nothing,
-    Sent { trip: Trip, since: u64 },
-    Replied(Trip, Vec<Reply>),
+    Sent { trip: Legs, since: u64 },
+    Replied(Legs, Vec<Reply>),
     Asleep,
     Working,
 }

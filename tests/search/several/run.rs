@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::client::{Answer, Client, Doing, KEYS, Rules, Then, Trip};
+use super::client::{Answer, Client, Doing, KEYS, Legs, Rules, Then};
 use crate::rules::acquire::{Params, first_command};
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Release};
 use crate::rules::task::Task;
-use crate::rules::{Command, Cue, Replies, Reply, Step, Trip as OneTrip};
+use crate::rules::{Command, Cue, Replies, Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
@@ -32,7 +32,7 @@ pub(super) struct Run {
     servers: [Server; KEYS],
     clients: Vec<Client>,
     /// Requests whose connections have failed, and that arrive all the same.
-    late: Vec<(u64, Trip)>,
+    late: Vec<(u64, Legs)>,
     nonces: u64,
     /// How often several were acquired: at once, and after a wait.
     pub(super) at_once: u64,
@@ -141,7 +141,7 @@ impl Run {
         }
     }
 
-    fn carry_out(&mut self, trip: &mut Trip) -> Vec<Reply> {
+    fn carry_out(&mut self, trip: &mut Legs) -> Vec<Reply> {
         let now = self.since_start();
         trip.iter_mut().map(|(key, leg)| self.servers[*key].carry_out(now, leg)).collect()
     }
@@ -203,7 +203,7 @@ impl Run {
         Params { options, protocol: options.protocol, deadline: None, retry_for, nonce }
     }
 
-    fn send(&mut self, n: usize, trip: Trip) {
+    fn send(&mut self, n: usize, trip: Legs) {
         self.clients[n].doing = Doing::Sent { trip, since: self.time };
     }
 
@@ -211,14 +211,14 @@ impl Run {
     fn next(&mut self, n: usize) {
         let Some(keys) = self.clients[n].together() else { return self.wait(n) };
         let now = self.now(n);
-        let commands: Vec<(Lease, OneTrip)> = keys
+        let commands: Vec<(Lease, Trip)> = keys
             .iter()
             .map(|_| {
                 let params = self.params(n);
                 first_command(&params.options, params.protocol, params.nonce, now)
             })
             .collect();
-        let (leases, trips): (Vec<Lease>, Vec<OneTrip>) = commands.into_iter().unzip();
+        let (leases, trips): (Vec<Lease>, Vec<Trip>) = commands.into_iter().unzip();
         let trip = keys.into_iter().zip(trips.into_iter().map(Leg::first)).collect();
         self.clients[n].rules = Rules::Asking(leases);
         self.send(n, trip);
@@ -235,7 +235,7 @@ impl Run {
             }
             return self.end(n, Then::End);
         }
-        let trip = keys.iter().map(|key| (*key, Leg::first(OneTrip::of(Command::Get)))).collect();
+        let trip = keys.iter().map(|key| (*key, Leg::first(Trip::of(Command::Get)))).collect();
         self.clients[n].rules = Rules::Settling { keys, reads };
         self.send(n, trip);
     }
@@ -335,7 +335,7 @@ impl Run {
     }
 
     /// Has each step of a trip answered. A transaction, which is one key's, has another.
-    fn answer(&mut self, n: usize, trip: Trip, replies: Vec<Reply>) {
+    fn answer(&mut self, n: usize, trip: Legs, replies: Vec<Reply>) {
         let (mut again, mut ended) = (Vec::new(), Vec::new());
         for ((key, leg), reply) in trip.into_iter().zip(replies) {
             match leg.answered(reply) {
