@@ -105,11 +105,8 @@ impl Sent {
     /// Returns what came of a trip that failed as a whole.
     pub(crate) fn failed(trip: &KeyTrip<'_>, failure: Failure) -> Self {
         let failed = Some(Err(failure));
-        if trip.transacts() {
-            Self { found: failed, ..Self::default() }
-        } else {
-            Self { reply: failed, ..Self::default() }
-        }
+        let (found, reply) = if trip.transacts() { (failed, None) } else { (None, failed) };
+        Self { found, reply, ..Self::default() }
     }
 
     /// Returns how the server was found unreachable, if it was: not by all connections being in use.

@@ -198,6 +198,17 @@ pub(crate) enum Reply {
     TooLate,
 }
 
+impl Reply {
+    /// Returns why a call ends with this, which can do nothing else, and has left nothing in doubt.
+    pub(crate) fn gives_up(&self) -> GiveUp {
+        match self {
+            Reply::Refused(_) => GiveUp::Refused,
+            Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
+            _ => GiveUp::Io,
+        }
+    }
+}
+
 /// Why the server refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WhyRefused {

@@ -27,8 +27,8 @@ const TTL_SENT_WITHIN: Duration = Duration::from_secs(4);
 /// it. The rest of that second is for clocks that differ, and for a GETSET on its way.
 pub(super) const LOSER_WITHIN: Duration = Duration::from_millis(700);
 
-/// The bytes in the key, and until when the holder can rely on them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The bytes in the key, and until when the holder can rely on them. The default stands for the lease of a hold that has ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) value: ValueBytes,
     /// After how long the server removes the key by itself; only in Ttl.
@@ -98,7 +98,7 @@ impl Lease {
     ) -> Self {
         // The value names no holder.
         let Some(expiration) = expiration else {
-            return Self { value: value::UNEXPIRING.into(), protocol, since: now.uptime, ..Self::none() };
+            return Self { value: value::UNEXPIRING.into(), protocol, since: now.uptime, ..Self::default() };
         };
         let end = Some(End::of(now, expiration));
         let (ttl, later) = match protocol {
@@ -106,7 +106,7 @@ impl Lease {
             Protocol::Auto | Protocol::Classic | Protocol::Watched => (None, GUARD),
         };
         let value = ValueBytes::until(now.wall.after(expiration).after(later), nonce);
-        Self { value, ttl, end, protocol, since: now.uptime, proven: true, ..Self::none() }
+        Self { value, ttl, end, protocol, since: now.uptime, proven: true, ..Self::default() }
     }
 
     /// Makes the lease of a lock with these options that begins now, by the protocol that they mean on this server.
@@ -193,22 +193,6 @@ impl Lease {
         unresolved.retain(|written| written.value != extended.value && !written.end.has_passed(now));
         let since = if self.has_passed(now) { extended.since } else { self.since };
         Lease { since, unresolved, ..extended.clone() }
-    }
-
-    /// Stands for the lease of a hold that has ended.
-    pub(crate) fn none() -> Self {
-        Lease {
-            value: [].as_slice().into(),
-            ttl: None,
-            end: None,
-            protocol: Protocol::Classic,
-            auto: false,
-            tried: None,
-            since: Uptime::default(),
-            proven: false,
-            unresolved: Vec::new(),
-            early: 0,
-        }
     }
 
     pub(crate) fn has_passed(&self, now: Now) -> bool {

@@ -109,8 +109,7 @@ pub(crate) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
         Reply::Integer(_) => Ok(Release::Released { certified: false }),
         Reply::TooLate => Ok(Release::Lost(LossReason::Expired)),
         Reply::Unsent if own.has_passed(io.now()) => Ok(Release::Lost(LossReason::Expired)),
-        Reply::Refused(_) => Err(GiveUp::Refused),
-        Reply::Unsent => Err(GiveUp::Unsent),
+        failed @ (Reply::Refused(_) | Reply::Unsent) => Err(failed.gives_up()),
         _ if own.end.is_none() => Err(GiveUp::Unknown),
         _ => own.deleted_if_absent(&read(io).await, io.now()), // I6
     }
@@ -171,8 +170,7 @@ async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Re
             }
             // What was read may no longer be so.
             Reply::TooLate => {}
-            Reply::Refused(_) => return Err(GiveUp::Refused),
-            Reply::Unsent => return Err(GiveUp::Unsent),
+            failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
             _ => {
                 let holds = read(io).await;
                 return Ok(own.extended_if_found(new, false, &holds, io.now()));
@@ -217,8 +215,7 @@ pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
         match io.send(own.within_lease(Command::Count)).await.own() {
             Reply::Integer(token) => return Ok(own.token(token, false, io.now())),
             Reply::TooLate => return Ok(Counted::Lost(LossReason::Expired)),
-            Reply::Refused(_) => return Err(GiveUp::Refused),
-            Reply::Unsent => return Err(GiveUp::Unsent),
+            failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
             _ if asked_again => return Err(GiveUp::Io),
             _ => asked_again = true,
         }
@@ -230,9 +227,8 @@ async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
     for _ in 0..2 {
         match io.send(Trip::of(Command::Get)).await.own() {
             Reply::Bulk(found) => return Ok(found),
-            Reply::Refused(_) => return Err(GiveUp::Refused),
-            Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),
-            _ => {}
+            Reply::Lost => {}
+            failed => return Err(failed.gives_up()),
         }
     }
     Err(GiveUp::Io)

@@ -91,7 +91,7 @@ impl Engine {
         at: Now,
     ) -> Acquired {
         hold.finish();
-        let lease = mem::replace(&mut hold.own().lease, Lease::none());
+        let lease = mem::take(&mut hold.own().lease);
         self.make_hold(hold.key.clone(), options, lease, holder, at)
     }
 

@@ -45,12 +45,12 @@ impl<'a, T> Job<'a, T> {
     }
 
     /// Runs the task by itself.
-    fn run(&mut self, now: Now) {
-        let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
-        self.step = match self.session.run(&mut self.task, step, now) {
-            Ok(outcome) => Step::Done(outcome),
-            Err(reason) => Step::GiveUp(reason),
-        };
+    fn run(&mut self, mut now: Now) {
+        while let Step::Send(trip) = &self.step {
+            let replies = self.session.send(trip, now);
+            now = clock::now();
+            self.step = self.task.resume(replies, now);
+        }
     }
 
     /// Returns what came of a task that was driven, once. What happened on the way is reported later.

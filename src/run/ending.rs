@@ -155,7 +155,7 @@ impl Engine {
         let mut own = hold.own();
         own.over = true;
         self.forget(hold);
-        mem::replace(&mut own.lease, Lease::none())
+        mem::take(&mut own.lease)
     }
 
     /// Notes how a hold has ended. It is lost too if its lease was over before and the server has not proven that it was held all the time.

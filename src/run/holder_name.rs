@@ -9,7 +9,7 @@ use crate::net::KeyTrip;
 use crate::report::error::Error;
 use crate::report::event::ProblemKind;
 use crate::rules::holder_name::{HolderName, named};
-use crate::rules::{Command, GiveUp, Reply, Trip};
+use crate::rules::{Command, Reply, Trip};
 use crate::run::hold::Hold;
 use crate::values::clock;
 use crate::values::key::Key;
@@ -52,8 +52,8 @@ impl Engine {
         for ((hold, write), sent) in holds.iter().zip(&writes).zip(written) {
             let mut session = session(hold);
             let reply = session.heard(write, sent).own();
-            if let Some(error) = unnamed(session, &reply) {
-                self.report_unnamed(hold, &error);
+            if !matches!(reply, Reply::Integer(_)) {
+                self.report_unnamed(hold, &session.error(reply.gives_up(), ADVICE));
             }
         }
     }
@@ -81,16 +81,6 @@ impl Engine {
             _ => None,
         })
     }
-}
-
-fn unnamed(session: Session<'_>, reply: &Reply) -> Option<Error> {
-    let reason = match reply {
-        Reply::Refused(_) => GiveUp::Refused,
-        Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
-        Reply::Lost => GiveUp::Io,
-        _ => return None,
-    };
-    Some(session.error(reason, ADVICE))
 }
 
 fn too_old(key: &Key) -> Error {

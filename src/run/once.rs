@@ -61,15 +61,9 @@ impl Engine {
         let trip = Trip { behind: behind.map(Box::new), ..Trip::of(command) };
         let Replies { reply, behind, .. } = session.send(&trip, now);
         let reason = match reply.unwrap_or(Reply::TooLate) {
-            reply @ (Reply::Integer(_)
-            | Reply::Bulk(_)
-            | Reply::Expiring(..)
-            | Reply::Bulks(_)
-            | Reply::Executed(_)) => return Ok((reply, behind)),
-            Reply::Refused(_) => GiveUp::Refused,
-            Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             Reply::Lost if !trip.command.only_reads() => GiveUp::Unknown,
-            Reply::Lost => GiveUp::Io,
+            failed @ (Reply::Refused(_) | Reply::Unsent | Reply::TooLate | Reply::Lost) => failed.gives_up(),
+            reply => return Ok((reply, behind)),
         };
         Err(session.error(reason, "look at the key again"))
     }

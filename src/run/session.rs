@@ -8,9 +8,8 @@ use std::time::Duration;
 use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
 use crate::net::{Budget, Failure, KeyTrip, RefusalKind, Sent, StopCheck, TransportError};
-use crate::rules::task::Task;
 use crate::rules::waiting_list::Waiting;
-use crate::rules::{Command, GiveUp, Replies, Reply, Step, Trip, WhyRefused};
+use crate::rules::{Command, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -99,32 +98,6 @@ impl<'a> Session<'a> {
     /// Connects if no connection was opened before, so that it is known what the server has.
     pub(super) fn connect(&self, now: Now) -> Result<(), Failure> {
         self.engine.backend.connect(&self.limits(&Trip::of(Command::Get), now))
-    }
-
-    /// Notes that there was no connection. Returns why the call ends.
-    pub(super) fn not_connected(&mut self, failure: Failure) -> GiveUp {
-        match self.reply(Err(failure), "SET", true) {
-            Reply::Refused(_) => GiveUp::Refused,
-            _ => GiveUp::Unsent,
-        }
-    }
-
-    /// Runs a task until it ends.
-    pub(super) fn run<T>(
-        &mut self,
-        task: &mut Task<T>,
-        mut step: Step<T>,
-        mut now: Now,
-    ) -> Result<T, GiveUp> {
-        loop {
-            let trip = match step.outcome() {
-                Err(trip) => trip,
-                Ok(outcome) => return outcome,
-            };
-            let replies = self.send(&trip, now);
-            now = clock::now();
-            step = task.resume(replies, now);
-        }
     }
 
     /// Makes a trip to the server. Returns the rules' replies.

@@ -56,8 +56,7 @@ pub(super) async fn change_watched(
             // The key was written since. Our value may be there again, as after EXPIRE.
             (Some(Reply::Executed(None)), _) if rewritten + 1 < LOOKS => rewritten += 1,
             (Some(Reply::Executed(None)), _) => break,
-            (Some(Reply::Refused(_)), _) => return Err(GiveUp::Refused),
-            (Some(Reply::Unsent), _) => return Err(GiveUp::Unsent),
+            (Some(failed @ (Reply::Refused(_) | Reply::Unsent)), _) => return Err(failed.gives_up()),
             (Some(_), _) => return Ok(Changed::Unanswered { ours, holds: read(io).await }),
             // What was expected is not judged again: it may have been changed meanwhile. Either its time has passed, or the thread that was to
             // send it for this one has not.
@@ -82,10 +81,8 @@ pub(super) async fn change_watched(
             (None, Some(Reply::Refused(WhyRefused::Command))) if own.auto => {
                 return Ok(Changed::NoTransactions);
             }
-            (None, Some(Reply::Refused(_))) => return Err(GiveUp::Refused),
-            (None, Some(Reply::Unsent | Reply::TooLate) | None) => return Err(GiveUp::Unsent),
-            (None, Some(_)) if looked_again => return Err(GiveUp::Io),
-            (None, Some(_)) => looked_again = true,
+            (None, Some(Reply::Lost)) if !looked_again => looked_again = true,
+            (None, failed) => return Err(failed.unwrap_or(Reply::Unsent).gives_up()),
         }
     }
     Err(GiveUp::Rewritten)

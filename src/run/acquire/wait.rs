@@ -206,7 +206,7 @@ impl<'a> Wait<'a> {
         let mut session = self.session(0, &stop);
         session.connect(self.began).map_err(|failure| {
             self.attempts.set(1);
-            let reason = session.not_connected(failure);
+            let reason = session.reply(Err(failure), "SET", true).gives_up();
             self.ended(&mut session, reason)
         })?;
         Ok(clock::now())

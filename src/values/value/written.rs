@@ -42,7 +42,7 @@ impl Nonce {
 }
 
 /// The bytes of a value that this library writes. In place, since a lease and its command have one each.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ValueBytes {
     bytes: [u8; LONGEST],
     length: u8,
@@ -56,7 +56,7 @@ impl ValueBytes {
     /// numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
     pub(crate) fn until(until: Wall, nonce: Nonce) -> Self {
         let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
-        let mut written = Self { bytes: [0; LONGEST], length: 0 };
+        let mut written = Self::default();
         let length = seconds.checked_ilog10().map_or(1, |log| log + 1);
         written.digits(seconds, u8::try_from(length).unwrap_or(u8::MAX));
         written.push(b'.');
@@ -100,7 +100,7 @@ impl ValueBytes {
 impl From<&[u8]> for ValueBytes {
     /// Of bytes that are no longer than a value.
     fn from(bytes: &[u8]) -> Self {
-        let mut written = Self { bytes: [0; LONGEST], length: 0 };
+        let mut written = Self::default();
         written.bytes[..bytes.len()].copy_from_slice(bytes);
         written.length = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
         written

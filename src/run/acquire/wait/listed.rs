@@ -32,26 +32,20 @@ impl Wait<'_> {
         &self,
         session: &mut Session<'_>,
         ticket: Option<&Ticket<Delivery>>,
-        now: Now,
+        mut now: Now,
     ) -> Option<Reply> {
-        self.entering(ticket).map(|waiting| self.look_behind(session, waiting, now))
-    }
-
-    /// Enters this process in the waiting list, and looks at the key.
-    fn look_behind(&self, session: &mut Session<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
         let Engine { notifications, observer, .. } = &**self.engine;
+        let mut waiting = self.entering(ticket)?;
         loop {
-            let trip =
-                Trip { behind: Some(Box::new(Command::Get)), ..Trip::of(Command::Waiting(waiting.clone())) };
-            let reply = session.send(&trip, now).behind.unwrap_or(Reply::Unsent);
+            let behind = Some(Box::new(Command::Get));
+            let trip = Trip { behind, ..Trip::of(Command::Waiting(waiting.clone())) };
+            let found = session.send(&trip, now).behind.unwrap_or(Reply::Unsent);
             let notifications = notifications.of(self.key);
             if !notifications.entered(self.key, &waiting, session.take_listed(), observer) {
-                return reply;
+                return Some(found);
             }
-            match notifications.enter(self.key) {
-                Some(again) => (waiting, now) = (again, clock::now()),
-                None => return reply,
-            }
+            let Some(again) = notifications.enter(self.key) else { return Some(found) };
+            (waiting, now) = (again, clock::now());
         }
     }
 }

@@ -79,7 +79,7 @@ async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Lease, GiveUp>
 }
 
 fn classic_lease(now: Now, expiration: Duration) -> Lease {
-    let mut lease = Lease::none();
+    let mut lease = Lease::default();
     let Wall(shown) = now.wall.after(expiration).after(Duration::from_secs(1));
     let value = format!("{}.{:06}", shown / 1_000_000, shown % 1_000_000);
     (lease.value, lease.end) = (value.as_bytes().into(), Some(End::of(now, expiration)));
@@ -87,7 +87,7 @@ fn classic_lease(now: Now, expiration: Duration) -> Lease {
 }
 
 fn lease(now: Now, expiration: Duration) -> Lease {
-    let mut lease = Lease::none();
+    let mut lease = Lease::default();
     (lease.ttl, lease.end) = (Some(expiration), Some(End::of(now, expiration)));
     lease
 }
@@ -164,7 +164,7 @@ impl Run {
         let LockState::Until(Expiry(Wall(shown))) = LockState::of_value(Some(&value)) else { return };
         let wall = shown - 1000 * MILLI;
         let uptime = Uptime::of(Duration::from_micros(wall - self.clients[n].skew - START));
-        let mut lease = Lease::none();
+        let mut lease = Lease::default();
         (lease.value, lease.end) = (value, Some(End { wall: Wall(wall), uptime }));
         self.clients[n].held = Some(holding::Held { lease, number: self.executions + 1 });
     }
