@@ -25,9 +25,9 @@ use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, T
 use super::{Step, task::Task};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol, Takeover};
-use crate::values::value::{self, Expiry, LockState, ValueBytes};
+use crate::values::value::{self, Expiry, LockState, Nonce, ValueBytes};
 pub(super) use pace::Round;
-pub(crate) use pace::{Pace, Params, first_command};
+pub(crate) use pace::{Pace, Params};
 use unresolved::Unresolved;
 
 /// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another client takes over
@@ -76,6 +76,18 @@ pub(crate) async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Res
 #[cfg(test)]
 pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>) {
     Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
+}
+
+/// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
+pub(crate) fn first_command(
+    options: &LockOptions,
+    protocol: Protocol,
+    nonce: Nonce,
+    now: Now,
+) -> (Lease, Trip) {
+    let lease = Lease::of(options, protocol, nonce, now);
+    let trip = Trip { before: lease.sent_before(), ..Trip::of(Command::SetNx(lease.new_value())) };
+    (lease, trip)
 }
 
 /// Returns true if a lock that expires may be taken over: I1, and the one option that departs from it.
@@ -162,7 +174,8 @@ impl Attempt {
                 Some(sent) => sent,
                 None => {
                     let nonce = self.pace.next_nonce();
-                    let (lease, trip) = self.pace.first_command(nonce, io.now());
+                    let Pace { options, protocol, .. } = &self.pace;
+                    let (lease, trip) = first_command(options, *protocol, nonce, io.now());
                     (lease, io.send(trip).await.own())
                 }
             };
@@ -248,7 +261,7 @@ impl Attempt {
         }
         let Some(reply) = reply else {
             return match self.heard(io, found.unwrap_or(Reply::Unsent))? {
-                // Its time has passed.
+                // Its time has passed, or the thread that was to send it for this one has not.
                 Reply::Bulk(found) if found == seen => self.pace.retry(io).map_continue(|()| None),
                 Reply::Bulk(found) => {
                     self.resolve(io, found.as_deref())?;

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 
-use super::acquire::{Attempt, Pace, Params, Round, may_take_over};
+use super::acquire::{Attempt, Pace, Params, Round, first_command, may_take_over};
 use super::lease::Lease;
 use super::task::Io;
 use super::{Command, Cue, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
@@ -108,7 +108,8 @@ impl Choice {
         let (slot, lease, set, found) = loop {
             let nonce = self.pace.next_nonce();
             let slot = usize::try_from(nonce.seed() % self.slots.len() as u64).unwrap_or(0);
-            let (lease, trip) = self.pace.first_command(nonce, io.now());
+            let Pace { options, protocol, .. } = &self.pace;
+            let (lease, trip) = first_command(options, *protocol, nonce, io.now());
             io.on(slot);
             let behind = Some(Box::new(Command::GetAll(Arc::clone(&self.slots))));
             let Replies { reply, behind, .. } = io.send(Trip { behind, ..trip }).await;

@@ -90,7 +90,6 @@ impl Engine {
         options: &LockOptions,
         at: Now,
     ) -> Acquired {
-        hold.finish();
         let lease = mem::take(&mut hold.own().lease);
         self.make_hold(hold.key.clone(), options, lease, holder, at)
     }

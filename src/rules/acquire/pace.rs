@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::rules::lease::{Lease, TTL_GUARD, TTL_SHOWN_LATER};
 use crate::rules::task::Io;
-use crate::rules::{Command, GiveUp, Note, Pause, Reply, Trip, WhyRefused};
+use crate::rules::{GiveUp, Note, Pause, Reply, WhyRefused};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Nonce};
@@ -39,18 +39,6 @@ pub(in crate::rules) enum Round {
     Held(Lease),
     Pause(Duration),
     GiveUp(GiveUp),
-}
-
-/// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
-pub(crate) fn first_command(
-    options: &LockOptions,
-    protocol: Protocol,
-    nonce: Nonce,
-    now: Now,
-) -> (Lease, Trip) {
-    let lease = Lease::of(options, protocol, nonce, now);
-    let trip = Trip { before: lease.sent_before(), ..Trip::of(Command::SetNx(lease.new_value())) };
-    (lease, trip)
 }
 
 /// What decides when an attempt looks again, and when it gives up.
@@ -118,11 +106,6 @@ impl Pace {
 
     pub(in crate::rules) fn is_auto(&self) -> bool {
         self.options.protocol == Protocol::Auto
-    }
-
-    /// Returns the command that acquires a free lock, and the lease that it acquires.
-    pub(in crate::rules) fn first_command(&self, nonce: Nonce, now: Now) -> (Lease, Trip) {
-        first_command(&self.options, self.protocol, nonce, now)
     }
 
     /// Returns a nonce that is in no other command of this client (I2).

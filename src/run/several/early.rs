@@ -47,7 +47,11 @@ impl WaitAll<'_> {
             return if is_known { Ok(InOrder::Lost(lost)) } else { Err(lost) };
         }
         let now = clock::now();
-        let acquired = |early| self.engine.begun_anew(early, self.wanted.options, now);
+        let acquired = |early: Acquired| {
+            // The keeper may know it.
+            early.hold.finish();
+            self.engine.begun_anew(early, self.wanted.options, now)
+        };
         Ok(InOrder::Acquired(early.into_iter().map(acquired).collect()))
     }
 
