@@ -80,7 +80,7 @@ impl<'a> KeyTrip<'a> {
 }
 
 /// What came of a trip.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sent {
     /// What a key was found to hold that must hold something, by WATCH and GET.
     pub(crate) found: Option<Result<Reply, Failure>>,

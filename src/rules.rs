@@ -252,8 +252,8 @@ pub(crate) enum Cue {
     Behind(Observation),
     /// The key was read meanwhile.
     Saw(Option<Vec<u8>>),
-    /// SETNX was sent for the attempt, with this lease and reply.
-    Sent(Lease, Reply),
+    /// What asks for the lock was sent for the attempt, with this lease and these replies.
+    Sent(Lease, Replies),
     /// A holder of the same process has written this lease for the attempt. If that is `in_doubt`, the key decides (I6).
     HandedOver { lease: Lease, in_doubt: bool },
     /// The lock is left to other processes until then.

@@ -15,7 +15,6 @@ mod notifications;
 mod once;
 mod outbox;
 mod owner;
-mod permits;
 mod readers;
 mod release;
 mod reports;
@@ -29,13 +28,12 @@ use std::sync::Arc;
 
 use crate::net::Backend;
 use crate::values::identity::Identity;
+pub(crate) use acquire::{Call, OneOf};
 pub(crate) use ending::{Ended, Leaving};
 pub(crate) use engine::{Engine, Unfinished};
 pub(crate) use held::{Acquired, Delivery, MaybeHeld};
-pub(crate) use permits::Permits;
 pub(crate) use readers::ReaderCount;
 pub(crate) use reports::Reports;
-pub(crate) use several::Several;
 
 /// Returns what the locks of a new locker share.
 pub(crate) fn engine_over(backend: Arc<dyn Backend>, identity: Identity) -> Engine {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
-use crate::run::MaybeHeld;
 use crate::run::thread_holds::{self, HoldKind};
+use crate::run::{Call, MaybeHeld};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::values::value::LockState;
@@ -269,7 +269,7 @@ impl Lock {
 
     fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
-        let acquired = engine.acquire(&self.key, options, self.cancel_token.as_ref(), None, kind)?;
+        let acquired = Call::new(engine, options, self.cancel_token.as_ref()).acquire(&self.key, kind)?;
         Ok(LockGuard::new(Arc::clone(engine), acquired))
     }
 

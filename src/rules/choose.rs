@@ -12,7 +12,7 @@ use super::{Command, Cue, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRe
 use crate::values::clock::{Now, Wall};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::{Expiry, LockState};
+use crate::values::value::{Expiry, LockState, Nonce};
 
 /// How many locks that looked free are tried in a row before a pause: if all were taken meanwhile, they are under contention.
 const TRIES: u32 = 3;
@@ -49,6 +49,20 @@ pub(crate) async fn acquire_one_of(io: &Io, choice: &mut Choice, mut cue: Cue) -
     }
 }
 
+/// Returns which lock is asked for first, and the lease that this trip acquires: SETNX of a random one and, behind it, MGET of all.
+pub(crate) fn first_trip(
+    options: &LockOptions,
+    protocol: Protocol,
+    slots: &Arc<[Key]>,
+    nonce: Nonce,
+    now: Now,
+) -> (usize, Lease, Trip) {
+    let slot = usize::try_from(nonce.seed() % slots.len() as u64).unwrap_or(0);
+    let (lease, trip) = first_command(options, protocol, nonce, now);
+    let behind = Some(Box::new(Command::GetAll(Arc::clone(slots))));
+    (slot, lease, Trip { behind, ..trip })
+}
+
 impl Choice {
     pub(crate) fn new(params: Params, slots: &Arc<[Key]>) -> Self {
         let mut pace = Pace::new(params);
@@ -66,9 +80,10 @@ impl Choice {
 
     async fn round(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
         self.pace.enter_round(io.now());
-        let mut looks = self.pace.in_doubt;
+        let (mut looks, mut answered) = (self.pace.in_doubt, None);
         match cue {
-            Cue::Ask | Cue::Look | Cue::Saw(_) | Cue::Sent(..) => {}
+            Cue::Ask | Cue::Look | Cue::Saw(_) => {}
+            Cue::Sent(lease, replies) => answered = Some((lease, replies)),
             Cue::Behind(Observation { seen, at }) => {
                 self.pace.seen = seen;
                 match self.pace.wait_from(at, io) {
@@ -95,29 +110,38 @@ impl Choice {
             }
         }
         self.pace.not_before = None;
-        let (values, asked) = if looks { (self.look(io).await?, None) } else { self.ask(io).await? };
+        let (values, asked) =
+            if looks { (self.look(io).await?, None) } else { self.ask(io, answered).await? };
         self.take_ours(io, &values)?;
         self.pace.seen =
             values.iter().map(|value| LockState::of_value(value.as_deref())).min_by_key(frees_itself);
         self.try_each(io, self.free(&values, asked, io.now())).await
     }
 
-    /// Sends SETNX for one lock, and MGET of all behind it. Goes on with what they hold, if that one is held; and with which that is.
-    async fn ask(&mut self, io: &Io) -> ControlFlow<Round, (Values, Option<usize>)> {
+    /// Asks for one lock, unless that was `answered`, and looks at all. Goes on with what they hold, if that one is held; and with which that is.
+    async fn ask(
+        &mut self,
+        io: &Io,
+        mut answered: Option<(Lease, Replies)>,
+    ) -> ControlFlow<Round, (Values, Option<usize>)> {
         self.pace.begin_round();
-        let (slot, lease, set, found) = loop {
-            let nonce = self.pace.next_nonce();
-            let slot = usize::try_from(nonce.seed() % self.slots.len() as u64).unwrap_or(0);
-            let Pace { options, protocol, .. } = &self.pace;
-            let (lease, trip) = first_command(options, *protocol, nonce, io.now());
-            io.on(slot);
-            let behind = Some(Box::new(Command::GetAll(Arc::clone(&self.slots))));
-            let Replies { reply, behind, .. } = io.send(Trip { behind, ..trip }).await;
+        let (lease, set, found) = loop {
+            let (lease, Replies { reply, behind, .. }) = match answered.take() {
+                Some(answered) => answered,
+                None => {
+                    let nonce = self.pace.next_nonce();
+                    let Pace { options, protocol, .. } = &self.pace;
+                    let (slot, lease, trip) = first_trip(options, *protocol, &self.slots, nonce, io.now());
+                    io.on(slot);
+                    (lease, io.send(trip).await)
+                }
+            };
             let (set, found) = (reply.unwrap_or(Reply::TooLate), behind.unwrap_or(Reply::Unsent));
             if !self.pace.does_without(&lease, &set) {
-                break (slot, lease, set, found);
+                break (lease, set, found);
             }
         };
+        let slot = io.slot();
         if let Reply::Integer(_) = set {
             self.pace.answered();
             self.pace.not_refused();

@@ -1,8 +1,9 @@
 //! A lock that may be held: the reply to a command that asked for it was lost, and that may still arrive, whatever the key showed since.
 
+use std::slice;
 use std::sync::Arc;
 
-use super::acquire::Wait;
+use super::acquire::Call;
 use super::engine::Engine;
 use super::held::{Acquired, HeldLock, MaybeHeld};
 use crate::report::error::Error;
@@ -20,11 +21,16 @@ impl Engine {
         key: &Key,
         options: &LockOptions,
     ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
-        let wait = Wait::new(self, key, options, None, clock::now());
-        let acquired = self.acquire_by(&wait, None);
-        let (key, options, leases) = (key.clone(), *options, wait.take_unresolved());
-        let maybe = (!leases.is_empty()).then_some(MaybeHeld { key, options, leases });
-        (acquired, maybe)
+        match Call::new(self, options, None).ask_or_wait(key) {
+            Ok(acquired) => {
+                self.note_begun(slice::from_ref(&acquired), None);
+                (Ok(acquired), None)
+            }
+            Err((error, leases)) => {
+                let (key, options) = (key.clone(), *options);
+                (Err(error), (!leases.is_empty()).then_some(MaybeHeld { key, options, leases }))
+            }
+        }
     }
 
     /// Releases the lock if its key holds the value of a command without a reply. Returns true if there is nothing left to do, since each

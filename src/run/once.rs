@@ -1,5 +1,6 @@
 //! Calls that are one trip to the server, outside of a wait and of a hold.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::engine::Engine;
@@ -41,6 +42,14 @@ impl Engine {
                 Ok(deleted > 0)
             }
             _ => unreachable!("a backend answers DEL with an integer"),
+        }
+    }
+
+    /// Reads what several keys hold, with one MGET.
+    pub(crate) fn states(&self, name: &Key, keys: &Arc<[Key]>) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        match self.once(name, Command::GetAll(Arc::clone(keys)))? {
+            Reply::Bulks(found) => Ok(found),
+            _ => unreachable!("a backend answers MGET with bulks"),
         }
     }
 

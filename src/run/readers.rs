@@ -71,7 +71,7 @@ impl ReaderCount {
 impl Engine {
     /// Compares the number of readers with that of other callers, once, and writes it if there is none yet.
     pub(super) fn agree_on_readers(&self, count: &ReaderCount, session: Session<'_>) -> Result<(), Error> {
-        if self.compared_readers.lock().get(&count.key) == Some(&count.readers) {
+        if self.has_compared(count) {
             return Ok(());
         }
         match count.differs(session) {
@@ -88,6 +88,11 @@ impl Engine {
             Err(Error::Refused { refusal, .. }) if refusal.is_transient() => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Returns true if this number has been compared.
+    pub(super) fn has_compared(&self, count: &ReaderCount) -> bool {
+        self.compared_readers.lock().get(&count.key) == Some(&count.readers)
     }
 
     /// Returns the number of readers that other callers use, if it is not this one; zero if that is no number. Writes this one if there is

@@ -147,9 +147,10 @@ impl<A> WaitQueue<A> {
         HolderTicket::new(self, key, shared)
     }
 
-    /// Returns true if no thread of this process has or waits for the key.
-    pub(crate) fn is_idle(&self, key: &Key) -> bool {
-        !self.0.lock().keys.contains_key(key)
+    /// Returns true if no thread of this process has or waits for the key, and waiting has not ended.
+    pub(crate) fn is_open_to(&self, key: &Key) -> bool {
+        let all = self.0.lock();
+        !all.closed && !all.keys.contains_key(key)
     }
 
     /// Gives the head of a key's queue a hint. Returns whether a thread waits there.

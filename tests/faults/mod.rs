@@ -3,6 +3,7 @@
 //!
 //! | file | what it tests |
 //! |---|---|
+//! | `asked_first` | the answer to the first command of a call |
 //! | `boundaries` | a fault at every command of a lock |
 //! | `clocks` | clocks that differ, or are set while a lock is held |
 //! | `cluster` | a cluster whose slots move and whose nodes fail |
@@ -26,6 +27,7 @@
 //! Add a fault to `support/every_command.rs`, a path to the stage of the part. A test that injects a fault asserts that it has happened,
 //! and says with which outcomes the call may end.
 
+pub(crate) mod asked_first;
 pub(crate) mod boundaries;
 pub(crate) mod clocks;
 pub(crate) mod cluster;
@@ -50,6 +52,7 @@ use libtest_mimic::Trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
     [
+        asked_first::trials(),
         boundaries::trials(),
         clocks::trials(),
         cluster::trials(),

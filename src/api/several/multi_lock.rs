@@ -8,7 +8,7 @@ use crate::api::lock::problem;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::run::thread_holds::{self, HoldKind};
-use crate::run::{ReaderCount, Several};
+use crate::run::{Call, ReaderCount};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
@@ -194,9 +194,9 @@ impl MultiLock {
     pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<MultiLockGuard, Error> {
         let engine = self.locker.engine();
         let Self { keys, shared, cancel_token, readers, .. } = self;
-        let (shared, cancel_token, readers) = (shared.as_ref(), cancel_token.as_ref(), readers.as_ref());
-        let wanted = Several { keys, options, shared, cancel_token, readers };
-        Ok(MultiLockGuard::new(engine, engine.acquire_all(wanted, kind)?))
+        let call = Call::new(engine, options, cancel_token.as_ref());
+        let call = call.for_permits_of(shared.as_ref()).comparing(readers.as_ref());
+        Ok(MultiLockGuard::new(engine, call.acquire_all(keys, kind)?))
     }
 
     /// Joins the enclosing calls of this thread on all keys if all are reentrant.

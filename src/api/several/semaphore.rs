@@ -9,7 +9,7 @@ use crate::api::lock::problem;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::run::thread_holds::HoldKind;
-use crate::run::{Engine, Permits, ReaderCount};
+use crate::run::{Call, Engine, OneOf, ReaderCount};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::values::value::LockState;
@@ -197,15 +197,12 @@ impl Semaphore {
 
     fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<Permit, Error> {
         let engine = self.locker.engine();
-        let (cancel_token, readers) = (self.cancel_token.as_ref(), self.readers.as_ref());
-        let (slot, acquired) = match &*self.slots {
+        let Self { name, slots, queue, readers, cancel_token, .. } = self;
+        let call = Call::new(engine, options, cancel_token.as_ref()).comparing(readers.as_ref());
+        let (slot, acquired) = match &**slots {
             // One lock, whose queue is its own.
-            [only] => (0, engine.acquire(only, options, cancel_token, readers, kind)?),
-            _ => {
-                let Self { name, slots, queue, .. } = self;
-                let wanted = Permits { name, queue, slots, options, cancel_token, readers };
-                engine.acquire_permit(wanted, kind)?
-            }
+            [only] => (0, call.acquire(only, kind)?),
+            _ => call.acquire_one_of(name, OneOf { slots, queue }, kind)?,
         };
         Ok(Permit::new(LockGuard::new(Arc::clone(engine), acquired), slot))
     }

@@ -24,9 +24,9 @@ impl Attempt {
                 self.pace.answered();
                 Continue(First::Look(Some(found)))
             }
-            Cue::Sent(lease, reply) => {
+            Cue::Sent(lease, replies) => {
                 self.pace.begin_round();
-                Continue(First::Ask(Some((lease, reply))))
+                Continue(First::Ask(Some((lease, replies.own()))))
             }
             Cue::HandedOver { lease, in_doubt } => self.handed_over(io, lease, in_doubt),
             Cue::Leave(until) => self.leave_until(io, until),

@@ -5,45 +5,32 @@ mod failed;
 mod listed;
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::net::StopCheck;
+use super::call::{Asked, Call, OneOf};
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::acquire::Params;
 use crate::rules::lease::Lease;
-use crate::rules::{Cue, Note};
+use crate::rules::{Cue, GiveUp, Note};
 use crate::run::engine::Engine;
 use crate::run::held::{Acquired, Delivery};
-use crate::run::readers::ReaderCount;
 use crate::run::session::Session;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
+use crate::values::options::Protocol;
 use crate::values::value::LockState;
-use crate::wait::{CancelToken, Hint, Observation, Ticket, Turn, WaitMode};
-pub(in crate::run) use attempt::Answer;
+use crate::wait::{Hint, Observation, Ticket, Turn, WaitMode};
 use attempt::Beginning;
 
 /// One wait for one lock, or for one of several.
-pub(in crate::run) struct Wait<'a> {
-    engine: &'a Arc<Engine>,
+pub(super) struct Wait<'a> {
+    call: &'a Call<'a>,
     key: &'a Key,
-    /// The locks of which one is wanted, and their queue. The key is a name then, and no lock.
-    slots: Option<(&'a Arc<[Key]>, &'a Key)>,
-    options: &'a LockOptions,
-    cancel_token: Option<&'a CancelToken>,
-    began: Now,
-    deadline: Option<Uptime>,
-    /// If the lock is a permit: the queue of its semaphore.
-    shared: Option<&'a Key>,
-    /// Where it is a reader's or a writer's: the number of readers, which all callers must share.
-    readers: Option<&'a ReaderCount>,
-    /// The answer to a command that was sent before the wait.
-    first: Cell<Option<Answer>>,
+    /// The locks of which one is wanted. The key is a name then, and no lock.
+    one_of: Option<OneOf<'a>>,
     /// How often the server was asked for the lock so far.
     attempts: Cell<u32>,
     /// True if this thread has learned of a release, and the server has not answered since.
@@ -72,105 +59,78 @@ impl Engine {
 }
 
 impl<'a> Wait<'a> {
-    pub(in crate::run) fn new(
-        engine: &'a Arc<Engine>,
-        key: &'a Key,
-        options: &'a LockOptions,
-        cancel_token: Option<&'a CancelToken>,
-        began: Now,
-    ) -> Self {
-        let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
+    pub(super) fn new(call: &'a Call<'a>, key: &'a Key) -> Self {
+        let tries_once = call.options.timeout == Some(Duration::ZERO);
         Self {
-            engine,
+            call,
             key,
-            slots: None,
-            options,
-            cancel_token,
-            began,
-            deadline,
-            shared: None,
-            readers: None,
-            first: Cell::new(None),
+            one_of: None,
             attempts: Cell::new(0),
             has_unused_release: Cell::new(false),
             unresolved: RefCell::default(),
-            names_holder: engine.holder_name.is_some() && options.timeout != Some(Duration::ZERO),
+            names_holder: call.engine.holder_name.is_some() && !tries_once,
         }
     }
 
-    /// Returns the wait as a part of a longer one, which ends at `deadline` and has sent the first command, if there is an answer.
-    pub(in crate::run) fn within(
-        self,
-        deadline: Option<Uptime>,
-        shared: Option<&'a Key>,
-        first: Option<Answer>,
-    ) -> Self {
-        Self { deadline, shared, first: Cell::new(first), ..self }
+    /// Returns the wait as one for one of several locks.
+    pub(super) fn for_one_of(self, one_of: OneOf<'a>) -> Self {
+        Self { one_of: Some(one_of), names_holder: false, ..self }
     }
 
-    /// Returns the wait as one for one of several locks, which have a queue of their own.
-    pub(in crate::run) fn for_one_of(self, slots: &'a Arc<[Key]>, queue: &'a Key) -> Self {
-        Self { slots: Some((slots, queue)), names_holder: false, ..self }
+    /// Returns the leases that commands without a reply may have begun.
+    pub(super) fn into_unresolved(self) -> Vec<Lease> {
+        self.unresolved.into_inner()
     }
 
-    /// Returns the wait as one that compares the number of readers first, if it is a reader's or a writer's.
-    pub(in crate::run) fn comparing(self, readers: Option<&'a ReaderCount>) -> Self {
-        Self { readers, ..self }
+    /// Waits until the lock is held, or there is an error, and reports how that has ended. Returns which of several it is. `first`: what came of
+    /// asking for one before. Contention until the deadline is an [`Error::Contended`].
+    pub(super) fn acquire(&self, first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
+        let acquired = self.begin(first);
+        let (attempts, outcome) = (self.attempts.get(), acquired.as_ref().map(|_| ()));
+        let ended = acquired.as_ref().map_or_else(|_| clock::uptime(), |(_, it)| it.hold.acquired.uptime);
+        let waited = ended.since(self.call.began.uptime);
+        self.call.engine.observer.notify(&Event::AcquireFinished {
+            key: self.key,
+            waited,
+            attempts,
+            outcome,
+        });
+        acquired
     }
 
-    pub(in crate::run) fn began(&self) -> Now {
-        self.began
-    }
-
-    /// Returns how often the server was asked for the lock so far.
-    pub(in crate::run) fn attempts(&self) -> u32 {
-        self.attempts.get()
-    }
-
-    /// Takes the leases that commands without a reply may have begun.
-    pub(in crate::run) fn take_unresolved(&self) -> Vec<Lease> {
-        self.unresolved.take()
-    }
-
-    pub(in crate::run) fn key(&self) -> &'a Key {
-        self.key
-    }
-
-    /// Waits until the lock is held, or there is an error. Returns which of several it is. Contention until the deadline is an [`Error::Contended`].
-    pub(in crate::run) fn acquire(&self) -> Result<(usize, Acquired), Error> {
-        let first = self.first.take();
-        let is_granted =
-            first.as_ref().is_some_and(|first| first.is_granted() && !first.lease.has_passed(self.began));
-        let is_new = first.is_none();
-        self.first.set(first);
-        if is_granted {
-            return self.unqueued(self.began);
-        }
+    fn begin(&self, mut first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
         self.may_begin()?;
-        let _registered = self.cancel_token.map(CancelToken::register);
-        self.check()?;
-        // What was sent before has connected, or has failed to.
-        let now = if is_new { self.connect()? } else { self.began };
-        self.agree_on_readers()?;
-        self.in_queue(now)
+        self.check_after(&mut first)?;
+        if let Some((_, Asked { at, .. })) = &first {
+            return self.in_queue(*at, first);
+        }
+        self.call.agree_on_readers(self.key)?;
+        let (connected, now) = self.call.connect(self.key);
+        let now = if self.call.readers.is_some() { clock::now() } else { now };
+        match connected {
+            Ok(()) => self.in_queue(now, None),
+            Err(failure) => {
+                let mut asked = self.call.asks(self.lock_key(0), Protocol::Classic, now);
+                asked.fail(&failure);
+                self.unqueued(now, Some((0, asked)))
+            }
+        }
     }
 
-    /// Compares the number of readers with that of other callers, where the lock is a reader's or a writer's. Waits as for the lock.
-    pub(in crate::run) fn agree_on_readers(&self) -> Result<(), Error> {
-        let Some(count) = self.readers else { return Ok(()) };
-        let stop = self.stop();
-        let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
-        let session = session.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
-        // Where the wait was ended from outside, that is the reason.
-        self.engine.agree_on_readers(count, session).or_else(|error| self.check().and(Err(error)))
+    /// Fails where the call was ended from outside; if the reply was lost to what was sent before, by that.
+    fn check_after(&self, first: &mut Option<(usize, Asked<'_>)>) -> Result<(), Error> {
+        match first.take_if(|(_, first)| first.is_lost() && self.is_over()) {
+            Some((slot, lost)) => Err(self.in_doubt(slot, lost)),
+            None => self.check(),
+        }
     }
 
     /// Fails where the lock is not to be waited for.
     fn may_begin(&self) -> Result<(), Error> {
-        self.engine.refuse_after_fork(self.key)?;
-        let Some((slots, _)) = self.slots else { return self.engine.refuse_nested(self.key) };
+        self.call.engine.refuse_after_fork(self.key)?;
+        let Some(OneOf { slots, .. }) = self.one_of else { return self.call.engine.refuse_nested(self.key) };
         let is_ours =
-            |slot| thread_holds::by_this_thread(&self.engine.identity, slot) == Some(HoldKind::Scoped);
+            |slot| thread_holds::by_this_thread(&self.call.engine.identity, slot) == Some(HoldKind::Scoped);
         if slots.iter().all(is_ours) {
             return Err(Error::Nested { key: self.key.clone() });
         }
@@ -178,54 +138,40 @@ impl<'a> Wait<'a> {
     }
 
     fn queue_key(&self) -> &'a Key {
-        self.slots.map_or(self.key, |(_, queue)| queue)
+        self.one_of.map_or(self.key, |one_of| one_of.queue)
     }
 
     fn slot(&self, key: &Key) -> usize {
-        let Some((slots, _)) = self.slots else { return 0 };
+        let Some(OneOf { slots, .. }) = self.one_of else { return 0 };
         let slot = slots.iter().position(|slot| slot == key);
         slot.unwrap_or_else(|| unreachable!("only these locks share the queue"))
     }
 
     /// Returns the key of one of the locks.
     fn lock_key(&self, slot: usize) -> &'a Key {
-        self.slots.map_or(self.key, |(slots, _)| &slots[slot])
+        self.one_of.map_or(self.key, |one_of| &one_of.slots[slot])
     }
 
     /// Returns true if this process enters the key's waiting list. Permits have none.
     fn notifies(&self) -> bool {
-        self.slots.is_none() && self.engine.notifies(self.options)
-    }
-
-    /// Connects, where what the options mean depends on the server. Returns the time after it: a lease does not begin before.
-    fn connect(&self) -> Result<Now, Error> {
-        if self.engine.knows_meaning_of(self.options) {
-            return Ok(self.began);
-        }
-        let stop = self.stop();
-        let mut session = self.session(0, &stop);
-        session.connect(self.began).map_err(|failure| {
-            self.attempts.set(1);
-            let reason = session.reply(Err(failure), "SET", true).gives_up();
-            self.ended(&mut session, reason)
-        })?;
-        Ok(clock::now())
+        self.one_of.is_none() && self.call.engine.notifies(self.call.options)
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
-    fn in_queue(&self, now: Now) -> Result<(usize, Acquired), Error> {
-        if self.options.timeout == Some(Duration::ZERO) {
-            return self.unqueued(now);
+    fn in_queue(&self, now: Now, first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
+        if self.call.options.timeout == Some(Duration::ZERO) {
+            return self.unqueued(now, first);
         }
-        let stop = self.stop();
+        let stop = self.call.stop();
         let notifies = self.notifies();
-        let mode = WaitMode::of(self.options, notifies);
-        let mut ticket = Some(self.engine.queue.join(self.queue_key(), mode));
-        let acquired = self.queued(&mut ticket, &stop, now);
+        let mode = WaitMode::of(self.call.options, notifies);
+        let mut ticket = Some(self.call.engine.queue.join(self.queue_key(), mode));
+        let acquired = self.queued(&mut ticket, &stop, now, first);
         if let Some(ticket) = ticket {
             let hint = ticket.leave();
             if notifies {
-                self.engine
+                self.call
+                    .engine
                     .notifications
                     .of(self.key)
                     .left(self.key, hint == Some(Hint::Freed) || self.has_unused_release.get());
@@ -235,11 +181,10 @@ impl<'a> Wait<'a> {
     }
 
     /// Tries without being queued.
-    fn unqueued(&self, now: Now) -> Result<(usize, Acquired), Error> {
-        let stop = self.stop();
-        let mut session = self.session(0, &stop);
-        let cue = Self::start(&mut session, self.first.take());
-        self.attempt(Beginning { session, slot: 0, cue, looked: now.uptime }, now, &stop, &mut None)
+    fn unqueued(&self, now: Now, first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
+        let stop = self.call.stop();
+        let beginning = self.start(first, &stop, now.uptime);
+        self.attempt(beginning, now, &stop, &mut None)
     }
 
     fn queued(
@@ -247,47 +192,49 @@ impl<'a> Wait<'a> {
         ticket: &mut Option<Ticket<Delivery>>,
         stop: &(dyn Fn() -> bool + Sync),
         now: Now,
+        first: Option<(usize, Asked<'_>)>,
     ) -> Result<(usize, Acquired), Error> {
         let Some(waiting) = ticket else { unreachable!("it has just been queued") };
-        let (mut park, mut has_waited) = (self.parking(self.deadline), self.readers.is_some());
+        let (mut park, mut has_waited) = (self.parking(self.call.deadline), false);
         let turn = waiting.turn(|| {
             has_waited = true;
             park()
         });
         let now = if has_waited { clock::now() } else { now };
+        // What was answered before the wait counts, unless the queue knows something newer.
+        let nothing_newer = matches!(turn, Turn::Head(None, None));
+        let mut first = first.filter(|(_, first)| nothing_newer || first.is_lost());
         match &turn {
             // As after a command of its own.
             Turn::Delivered(_) => {}
-            Turn::Over { .. } => self.check()?,
+            Turn::Over { .. } => self.check_after(&mut first)?,
             Turn::Head(_, hint) if self.is_cancelled() => {
                 self.pass_on(hint.unwrap_or(Hint::Changed));
-                self.check()?;
+                self.check_after(&mut first)?;
             }
             Turn::Head(..) => {}
         }
-        let mut session = self.session(0, stop);
         let (mut slot, mut looked) = (0, now.uptime);
-        // The reply to a SETNX from before the wait counts, unless the queue knows something newer.
-        let nothing_newer = matches!(turn, Turn::Head(None, None));
-        let first = self.first.take().filter(|first| nothing_newer || first.is_lost());
         self.has_unused_release.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
         let is_head = matches!(turn, Turn::Head(..));
         // Of several locks, others may be free.
-        let window = if is_head && self.slots.is_none() { self.window(now) } else { None };
+        let window = if is_head && self.one_of.is_none() { self.window(now) } else { None };
         let cue = match (turn, window) {
             // A holder of this process has handed the lock over.
             (Turn::Delivered(delivery), _) => {
                 slot = self.slot(&delivery.key);
                 delivery.cue()
             }
-            (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => Self::start(&mut session, first),
+            (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => {
+                return self.attempt(self.start(first, stop, looked), now, stop, ticket);
+            }
             // This process leaves the key to pollers now.
             (Turn::Head(..), Some(end)) => Cue::Window(end),
             // Nothing was seen of the key since it was released.
             (Turn::Head(None, Some(Hint::Freed)), _) => Cue::Ask,
             (Turn::Head(None, _), _) => self.head_start().map_or(Cue::Ask, Cue::Leave),
             // A permit was released, and another thread has seen all others held.
-            (Turn::Head(Some(_), Some(_)), _) if self.slots.is_some() => Cue::Ask,
+            (Turn::Head(Some(_), Some(_)), _) if self.one_of.is_some() => Cue::Ask,
             (Turn::Head(Some(observation), _), _) => {
                 looked = observation.at;
                 Cue::Behind(observation)
@@ -303,6 +250,7 @@ impl<'a> Wait<'a> {
                 return Err(self.timed_out(self.contention(seen, ahead, now)));
             }
         };
+        let session = self.session(slot, stop);
         self.attempt(Beginning { session, slot, cue, looked }, now, stop, ticket)
     }
 
@@ -310,44 +258,64 @@ impl<'a> Wait<'a> {
     fn has_seen_holder(&self, observation: Option<&Observation>) -> bool {
         match observation.map(|observation| &observation.seen) {
             Some(Some(state)) => *state != LockState::Absent,
-            Some(None) => self.options.expiration.is_none(),
+            Some(None) => self.call.options.expiration.is_none(),
             None => false,
         }
     }
 
     /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
     fn window(&self, now: Now) -> Option<Uptime> {
-        let (queue, key) = (&self.engine.queue, self.queue_key());
-        let activity = queue.activity(key).filter(|_| self.slots.is_some() || !queue.is_held(key))?;
+        let (queue, key) = (&self.call.engine.queue, self.queue_key());
+        let activity = queue.activity(key).filter(|_| self.one_of.is_some() || !queue.is_held(key))?;
         activity.window(key, now)
     }
 
-    /// Begins by asking for the lock, or with the answer to a command that has asked for it.
-    fn start(session: &mut Session<'_>, first: Option<Answer>) -> Cue {
-        let Some(first) = first else { return Cue::Ask };
-        let Answer { lease, command, reply, .. } = first;
-        Cue::Sent(lease, session.reply(reply, command, false))
+    /// Begins by asking for the lock, or with what came of it.
+    fn start<'b>(
+        &'b self,
+        first: Option<(usize, Asked<'_>)>,
+        stop: &'b (dyn Fn() -> bool + Sync),
+        looked: Uptime,
+    ) -> Beginning<'b> {
+        let Some((slot, Asked { lease, trip, sent, .. })) = first else {
+            return Beginning { session: self.session(0, stop), slot: 0, cue: Cue::Ask, looked };
+        };
+        let mut session = self.session(slot, stop);
+        let cue = Cue::Sent(lease, session.heard(&trip, sent));
+        Beginning { session, slot, cue, looked }
     }
 
-    /// Returns the commands of the wait for one of the locks, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
-    /// unreachable.
+    /// The error of a call that was ended from outside after a command whose reply was lost.
+    fn in_doubt(&self, slot: usize, lost: Asked<'_>) -> Error {
+        self.attempts.set(1);
+        self.unresolved.borrow_mut().push(lost.lease.clone());
+        let (stop, now) = (self.call.stop(), clock::uptime());
+        let mut beginning = self.start(Some((slot, lost)), &stop, now);
+        self.given_up(&mut beginning.session, GiveUp::Unknown)
+    }
+
     fn session<'b>(&'b self, slot: usize, stop: &'b (dyn Fn() -> bool + Sync)) -> Session<'b> {
-        let session = Session::new(self.engine, self.lock_key(slot), self.options.protocol, self.deadline);
-        session.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
+        self.call.session(self.lock_key(slot), stop)
+    }
+
+    /// Fails where the wait was ended from outside.
+    fn check(&self) -> Result<(), Error> {
+        self.call.check(self.key)
     }
 
     /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
     fn pass_on(&self, hint: Hint) {
-        self.engine.queue.notify(self.queue_key(), hint);
+        self.call.engine.queue.notify(self.queue_key(), hint);
     }
 
     fn params(&self) -> Params {
+        let Call { engine, options, deadline, began, .. } = self.call;
         Params {
-            options: *self.options,
-            protocol: self.engine.protocol_of(self.options),
-            deadline: self.deadline,
-            retry_for: self.engine.retry_for(self.began.uptime),
-            nonce: self.engine.identity.next_nonce(),
+            options: **options,
+            protocol: engine.protocol_of(options),
+            deadline: *deadline,
+            retry_for: engine.retry_for(began.uptime),
+            nonce: engine.identity.next_nonce(),
         }
     }
 
@@ -367,16 +335,10 @@ impl<'a> Wait<'a> {
     }
 
     fn is_over(&self) -> bool {
-        self.stop()()
-    }
-
-    /// What ends its waits for a connection.
-    fn stop(&self) -> impl Fn() -> bool + Sync + use<'a> {
-        let (token, queue) = (self.cancel_token, &self.engine.queue);
-        move || token.is_some_and(CancelToken::is_cancelled) || queue.is_closed()
+        self.call.stop()()
     }
 
     fn is_cancelled(&self) -> bool {
-        self.cancel_token.is_some_and(CancelToken::is_cancelled)
+        self.call.is_cancelled()
     }
 }

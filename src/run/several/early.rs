@@ -32,10 +32,10 @@ impl WaitAll<'_> {
         let ending = holds.iter().map(|hold| &**hold).zip(holders).rev();
         let failed = |(hold, released): (&Hold, Result<_, Error>)| {
             let error = released.err().filter(|error| !error.is_lost())?;
-            self.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
+            self.call.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
             Some(error)
         };
-        self.engine.end(ending, Leaving::Release).into_iter().filter_map(failed).collect()
+        self.call.engine.end(ending, Leaving::Release).into_iter().filter_map(failed).collect()
     }
 
     /// Ends the wait for all, whose locks these are. One may have been lost meanwhile.
@@ -50,22 +50,22 @@ impl WaitAll<'_> {
         let acquired = |early: Acquired| {
             // The keeper may know it.
             early.hold.finish();
-            self.engine.begun_anew(early, self.wanted.options, now)
+            self.call.engine.begun_anew(early, self.call.options, now)
         };
         Ok(InOrder::Acquired(early.into_iter().map(acquired).collect()))
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
     pub(super) fn keep_early(&self, acquired: Acquired, is_last: bool) -> Acquired {
-        let options = self.wanted.options.while_waiting(LockOptions::MAX_EXPIRATION);
+        let options = self.call.options.while_waiting(LockOptions::MAX_EXPIRATION);
         let at = acquired.hold.acquired;
-        let early = self.engine.begun_anew(acquired, &options, at);
+        let early = self.call.engine.begun_anew(acquired, &options, at);
         let hold = &early.hold;
-        let rest = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
+        let rest = self.call.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
         if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {
-            self.engine.keep_from_now_on(hold);
+            self.call.engine.keep_from_now_on(hold);
         } else if !is_last {
-            self.engine.look_once(hold);
+            self.call.engine.look_once(hold);
         }
         early
     }
@@ -73,14 +73,14 @@ impl WaitAll<'_> {
     /// Extends the leases that have lasted for a while, and has the keeper do no more. Returns why a lock was lost.
     fn refresh(&self, early: &[Acquired]) -> Option<Error> {
         let holds = || early.iter().map(|early| &early.hold);
-        if let Some(expiration) = self.wanted.options.expiration {
+        if let Some(expiration) = self.call.options.expiration {
             let now = clock::now();
             let is_fresh = |hold: &Hold| {
                 let left = hold.remaining(now);
                 left.is_some_and(|left| left >= expiration.saturating_sub(expiration / FRESH))
             };
             let stale: Vec<&Arc<Hold>> = holds().filter(|hold| !is_fresh(hold)).collect();
-            let extended = self.engine.extend(&stale, None);
+            let extended = self.call.engine.extend(&stale, None);
             if let Some(error) = extended.into_iter().find_map(Result::err) {
                 return Some(error);
             }
@@ -88,7 +88,7 @@ impl WaitAll<'_> {
         // The keeper may have found out what the extensions did not see.
         for hold in holds() {
             hold.own().over = true;
-            self.engine.forget(hold);
+            self.call.engine.forget(hold);
         }
         let now = clock::now();
         holds().find_map(|hold| hold.lost(now).map(|reason| Engine::lost(hold, reason, now)))
@@ -96,7 +96,7 @@ impl WaitAll<'_> {
 
     /// Returns the error of a wait for one lock as that of the wait for all.
     pub(super) fn with_whole_wait(&self, mut error: Error) -> Error {
-        let whole = clock::uptime().since(self.began.uptime);
+        let whole = clock::uptime().since(self.call.began.uptime);
         match &mut error {
             Error::Contended { details, .. } => details.waited = whole,
             Error::Cancelled { waited, .. } => *waited = whole,

@@ -254,7 +254,7 @@ impl Run {
 
     fn acquire(&mut self, n: usize, first: Option<Answer>) {
         let (params, now) = (self.params(n), self.now(n));
-        let cue = first.map_or(Cue::Ask, |Answer { lease, reply }| Cue::Sent(lease, reply));
+        let cue = first.map_or(Cue::Ask, |Answer { lease, reply }| Cue::Sent(lease, reply.into()));
         let (attempt, step) = crate::stepped(params, cue, now);
         self.clients[n].rules = Rules::Acquiring(attempt);
         self.act(n, step);

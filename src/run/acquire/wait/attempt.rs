@@ -4,47 +4,23 @@ use std::mem;
 use std::pin::{Pin, pin};
 
 use super::Wait;
-use crate::net::Failure;
 use crate::report::error::Error;
 use crate::rules::acquire::{Attempt, Pace, acquire};
 use crate::rules::choose::{Choice, acquire_one_of};
 use crate::rules::lease::Lease;
 use crate::rules::task::Io;
 use crate::rules::{Command, Cue, GiveUp, Pause, Replies, Reply, Step, Trip};
+use crate::run::acquire::OneOf;
 use crate::run::held::{Acquired, Delivery, HeldLock};
 use crate::run::session::Session;
 use crate::values::clock::{self, Now, Uptime};
-use crate::values::key::Key;
 use crate::wait::{Hint, Observation, Ticket, Woken};
-
-/// What the server has answered to a SETNX that was sent before the wait for the lock.
-#[derive(Clone)]
-pub(in crate::run) struct Answer {
-    /// The lock that was asked for.
-    pub(in crate::run) key: Key,
-    /// What it acquires.
-    pub(in crate::run) lease: Lease,
-    pub(in crate::run) command: &'static str,
-    pub(in crate::run) reply: Result<Reply, Failure>,
-}
-
-impl Answer {
-    /// Returns true if the lock was acquired.
-    pub(in crate::run) fn is_granted(&self) -> bool {
-        matches!(self.reply, Ok(Reply::Integer(granted)) if granted > 0)
-    }
-
-    /// Returns true if the command may have been carried out, or may be still.
-    pub(in crate::run) fn is_lost(&self) -> bool {
-        matches!(self.reply, Err(Failure::Lost(_)))
-    }
-}
 
 /// How an attempt begins.
 pub(super) struct Beginning<'a> {
-    /// The commands of the first of the locks.
+    /// The commands for that lock.
     pub(super) session: Session<'a>,
-    /// The lock that was handed over, of several.
+    /// The lock that was handed over or asked for, of several.
     pub(super) slot: usize,
     pub(super) cue: Cue,
     /// When the key was last looked at.
@@ -95,10 +71,10 @@ impl Wait<'_> {
         let Beginning { session, slot, cue, looked } = beginning;
         let handed_over = matches!(cue, Cue::HandedOver { .. });
         let mut known = Known { now, looked, handed_over, has_looked: false, is_answered: false };
-        let mut commands = Commands { session, slot: 0, stop };
+        let mut commands = Commands { session, slot, stop };
         let (io, params) = (Io::new(now), self.params());
         io.on(slot);
-        match self.slots {
+        match self.one_of {
             None => {
                 let mut attempt = Attempt::new(params);
                 let ended = self.follow(
@@ -114,7 +90,7 @@ impl Wait<'_> {
                 }
                 acquired
             }
-            Some((slots, _)) => {
+            Some(OneOf { slots, .. }) => {
                 let mut choice = Choice::new(params, slots);
                 let rules = acquire_one_of(&io, &mut choice, cue);
                 let ended = self.follow(&io, pin!(rules), &mut commands, &mut known, ticket.as_mut());
@@ -142,7 +118,7 @@ impl Wait<'_> {
                 self.has_unused_release.set(false);
             }
             for (slot, note) in io.take_notes() {
-                self.engine.report_note(self.lock_key(slot), &note, &commands.session);
+                self.call.engine.report_note(self.lock_key(slot), &note, &commands.session);
             }
             match step {
                 Step::Send(trip) => {
@@ -265,14 +241,14 @@ impl Wait<'_> {
 
     /// Releases further permits that commands without a reply have acquired.
     fn release_surplus(&self, surplus: Vec<(usize, Lease)>) {
-        let Some((_, queue)) = self.slots.filter(|_| !surplus.is_empty()) else { return };
+        let Some(OneOf { queue, .. }) = self.one_of.filter(|_| !surplus.is_empty()) else { return };
         let now = clock::now();
         let locks = surplus.into_iter().map(|(slot, lease)| {
-            let (key, options) = (self.lock_key(slot), self.options);
-            let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(&lease, now));
+            let (key, options) = (self.lock_key(slot), self.call.options);
+            let holder = self.call.engine.queue.hold(key, Some(queue), &Observation::of(&lease, now));
             HeldLock::new(key, options, lease, holder)
         });
-        self.engine.release_all_unwanted(locks.collect(), now);
+        self.call.engine.release_all_unwanted(locks.collect(), now);
     }
 
     /// Leaves the queue with the lock.
@@ -284,22 +260,22 @@ impl Wait<'_> {
         known: &Known,
         ticket: Option<Ticket<Delivery>>,
     ) -> Result<(usize, Acquired), Error> {
-        let (key, options, now) = (self.lock_key(slot), self.options, known.now);
+        let (key, options, now) = (self.lock_key(slot), self.call.options, known.now);
         if self.notifies() {
-            self.engine.notifications.of(key).acquired(key);
+            self.call.engine.notifications.of(key).acquired(key);
         }
         let observation = Observation::of(&lease, now);
-        let shared = self.slots.map_or(self.shared, |(_, queue)| Some(queue));
+        let shared = self.one_of.map_or(self.call.shared, |one_of| Some(one_of.queue));
         let holder = match ticket {
-            Some(ticket) if self.slots.is_some() => ticket.enter_one(key, &observation, another_is_free),
+            Some(ticket) if self.one_of.is_some() => ticket.enter_one(key, &observation, another_is_free),
             Some(ticket) => ticket.enter(shared, &observation),
-            None => self.engine.queue.hold(key, shared, &observation),
+            None => self.call.engine.queue.hold(key, shared, &observation),
         };
         // A command of its own would not have been sent.
         if let (true, Err(ended)) = (known.handed_over, self.check()) {
-            self.engine.release_unwanted(HeldLock::new(key, options, lease, holder), now);
+            self.call.engine.release_unwanted(HeldLock::new(key, options, lease, holder), now);
             return Err(ended);
         }
-        Ok((slot, self.engine.make_hold(key.clone(), options, lease, holder, now)))
+        Ok((slot, self.call.engine.make_hold(key.clone(), options, lease, holder, now)))
     }
 }

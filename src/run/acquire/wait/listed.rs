@@ -12,7 +12,7 @@ use crate::wait::Ticket;
 impl Wait<'_> {
     /// Until when this thread leaves the lock to a process that was just notified.
     pub(super) fn head_start(&self) -> Option<Uptime> {
-        if self.notifies() { self.engine.notifications.of(self.key).head_start(self.key) } else { None }
+        if self.notifies() { self.call.engine.notifications.of(self.key).head_start(self.key) } else { None }
     }
 
     /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
@@ -21,7 +21,7 @@ impl Wait<'_> {
         if !self.notifies() || ticket.is_none() {
             return None;
         }
-        let Engine { notifications, queue, observer, .. } = &**self.engine;
+        let Engine { notifications, queue, observer, .. } = &**self.call.engine;
         let notifications = notifications.of(self.key);
         notifications.want(self.key, observer);
         if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
@@ -34,7 +34,7 @@ impl Wait<'_> {
         ticket: Option<&Ticket<Delivery>>,
         mut now: Now,
     ) -> Option<Reply> {
-        let Engine { notifications, observer, .. } = &**self.engine;
+        let Engine { notifications, observer, .. } = &**self.call.engine;
         let mut waiting = self.entering(ticket)?;
         loop {
             let behind = Some(Box::new(Command::Get));

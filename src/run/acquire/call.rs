@@ -1,0 +1,310 @@
+//! A call that acquires: it asks for its locks in one trip, and waits only for one that is not granted.
+
+use std::slice;
+use std::sync::Arc;
+
+use super::wait::Wait;
+use crate::net::{Failure, KeyTrip, Sent, StopCheck};
+use crate::report::error::Error;
+use crate::report::event::Event;
+use crate::rules::acquire::first_command;
+use crate::rules::choose::first_trip;
+use crate::rules::lease::Lease;
+use crate::rules::{Observation, Reply, Trip};
+use crate::run::engine::Engine;
+use crate::run::held::Acquired;
+use crate::run::readers::ReaderCount;
+use crate::run::session::Session;
+use crate::run::thread_holds::HoldKind;
+use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
+use crate::values::options::{LockOptions, Protocol};
+use crate::wait::CancelToken;
+
+/// What a call that acquires has in common for each of its locks.
+#[derive(Clone, Copy)]
+pub(crate) struct Call<'a> {
+    pub(in crate::run) engine: &'a Arc<Engine>,
+    pub(in crate::run) options: &'a LockOptions,
+    pub(in crate::run) cancel_token: Option<&'a CancelToken>,
+    /// Where the locks are a reader's or a writer's: the number of readers, which all callers must share.
+    pub(in crate::run) readers: Option<&'a ReaderCount>,
+    /// If the locks are permits: the queue of their semaphore.
+    pub(in crate::run) shared: Option<&'a Key>,
+    pub(in crate::run) began: Now,
+    pub(in crate::run) deadline: Option<Uptime>,
+}
+
+/// A trip that asks for a lock, and what came of it.
+#[derive(Clone)]
+pub(in crate::run) struct Asked<'a> {
+    pub(in crate::run) key: &'a Key,
+    /// What it acquires.
+    pub(in crate::run) lease: Lease,
+    pub(in crate::run) trip: Trip,
+    pub(in crate::run) sent: Sent,
+    /// When that was known.
+    pub(in crate::run) at: Now,
+}
+
+/// The locks of which one is wanted. They have a queue of their own.
+#[derive(Clone, Copy)]
+pub(crate) struct OneOf<'a> {
+    pub(crate) slots: &'a Arc<[Key]>,
+    pub(crate) queue: &'a Key,
+}
+
+impl<'a> Call<'a> {
+    /// A call that begins now.
+    pub(crate) fn new(
+        engine: &'a Arc<Engine>,
+        options: &'a LockOptions,
+        cancel_token: Option<&'a CancelToken>,
+    ) -> Self {
+        let began = clock::now();
+        let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
+        Self { engine, options, cancel_token, readers: None, shared: None, began, deadline }
+    }
+
+    /// Returns the call as one that compares the number of readers first, if there is one.
+    pub(crate) fn comparing(self, readers: Option<&'a ReaderCount>) -> Self {
+        Self { readers, ..self }
+    }
+
+    /// Returns the call as one for permits that have this queue, if there is one.
+    pub(crate) fn for_permits_of(self, shared: Option<&'a Key>) -> Self {
+        Self { shared, ..self }
+    }
+
+    /// Waits until the lock is held, or there is an error.
+    pub(crate) fn acquire(&self, key: &'a Key, kind: HoldKind) -> Result<Acquired, Error> {
+        let acquired = self.ask_or_wait(key).map_err(|(error, _)| error)?;
+        self.engine.note_begun(slice::from_ref(&acquired), Some(kind));
+        Ok(acquired)
+    }
+
+    /// The same, noted for no thread. With an error, returns the leases that commands without a reply may have begun.
+    pub(in crate::run) fn ask_or_wait(&self, key: &'a Key) -> Result<Acquired, (Error, Vec<Lease>)> {
+        let _registered = self.cancel_token.map(CancelToken::register);
+        if !self.may_ask(key, key) {
+            return self.wait_for(key, None);
+        }
+        let (connected, now) = self.connect(key);
+        let mut asked = [self.asks(key, self.engine.protocol_of(self.options), now)];
+        self.send(connected, &mut asked);
+        let [asked] = asked;
+        if asked.is_granted() { Ok(self.granted(asked)) } else { self.wait_for(key, Some(asked)) }
+    }
+
+    /// Waits until one of several locks is held, or there is an error. Returns which.
+    pub(crate) fn acquire_one_of(
+        &self,
+        name: &'a Key,
+        one_of: OneOf<'a>,
+        kind: HoldKind,
+    ) -> Result<(usize, Acquired), Error> {
+        let (slot, acquired) = self.ask_or_wait_for_one_of(name, one_of)?;
+        self.engine.note_begun(slice::from_ref(&acquired), Some(kind));
+        Ok((slot, acquired))
+    }
+
+    fn ask_or_wait_for_one_of(&self, name: &'a Key, one_of: OneOf<'a>) -> Result<(usize, Acquired), Error> {
+        let _registered = self.cancel_token.map(CancelToken::register);
+        if !self.may_ask(name, one_of.queue) {
+            return self.wait_for_one_of(name, one_of, None);
+        }
+        let Self { engine, options, .. } = self;
+        let (connected, now) = self.connect(name);
+        let (protocol, nonce) = (engine.protocol_of(options), engine.identity.next_nonce());
+        let (slot, lease, trip) = first_trip(options, protocol, one_of.slots, nonce, now);
+        let mut asked = [Asked::of(&one_of.slots[slot], lease, trip, now)];
+        self.send(connected, &mut asked);
+        let [asked] = asked;
+        if !asked.is_granted() {
+            return self.wait_for_one_of(name, one_of, Some((slot, asked)));
+        }
+        Ok((slot, Self { shared: Some(one_of.queue), ..*self }.granted(asked)))
+    }
+
+    /// Returns true if a lock may be asked for before it is waited for: no thread of this process has it or waits for it, so that this one is in
+    /// no `with` on it, and it is not left to a process that was just notified.
+    fn may_ask(&self, key: &Key, queue: &Key) -> bool {
+        let Self { engine, .. } = self;
+        engine.identity.is_this_process()
+            && !self.is_cancelled()
+            && self.readers.is_none_or(|count| engine.has_compared(count))
+            && engine.queue.is_open_to(queue)
+            && !self.is_left(key)
+    }
+
+    /// Returns true if this process leaves the lock to one that was just notified.
+    pub(in crate::run) fn is_left(&self, key: &Key) -> bool {
+        let Self { engine, options, .. } = self;
+        engine.notifies(options) && engine.notifications.of(key).head_start(key).is_some()
+    }
+
+    /// Connects, where what the options mean depends on the server. Returns the time after it: a lease does not begin before.
+    pub(in crate::run) fn connect(&self, key: &Key) -> (Result<(), Failure>, Now) {
+        if self.engine.knows_meaning_of(self.options) {
+            (Ok(()), self.began)
+        } else {
+            self.connect_first(key)
+        }
+    }
+
+    #[cold]
+    fn connect_first(&self, key: &Key) -> (Result<(), Failure>, Now) {
+        let stop = self.stop();
+        let connected = self.session(key, &stop).connect(self.began);
+        (connected, clock::now())
+    }
+
+    /// Returns what asks for a lock first, by this protocol.
+    pub(in crate::run) fn asks<'k>(&self, key: &'k Key, protocol: Protocol, now: Now) -> Asked<'k> {
+        let nonce = self.engine.identity.next_nonce();
+        let (lease, trip) = first_command(self.options, protocol, nonce, now);
+        Asked::of(key, lease, trip, now)
+    }
+
+    /// Asks for locks in one trip, once connected.
+    pub(in crate::run) fn send(&self, connected: Result<(), Failure>, asked: &mut [Asked<'_>]) {
+        let (stop, backend) = (self.stop(), &self.engine.backend);
+        let [first, ..] = asked else { return };
+        let limits = self.session(first.key, &stop).limits(&first.trip, first.at);
+        match (connected, &mut *asked) {
+            (Ok(()), [one]) => one.sent = backend.send(&KeyTrip::new(one.key, &one.trip), &limits),
+            (Ok(()), many) => {
+                let trips: Vec<_> = many.iter().map(|asked| KeyTrip::new(asked.key, &asked.trip)).collect();
+                let sent = backend.send_all(&trips, &limits);
+                many.iter_mut().zip(sent).for_each(|(asked, sent)| asked.sent = sent);
+            }
+            (Err(failure), all) => all.iter_mut().for_each(|asked| asked.fail(&failure)),
+        }
+        let now = clock::now();
+        for asked in asked {
+            asked.at = now;
+        }
+    }
+
+    /// Makes the hold of a lock that was granted when it was first asked for.
+    pub(in crate::run) fn granted(&self, asked: Asked<'_>) -> Acquired {
+        let at = asked.at;
+        let acquired = self.hold(asked);
+        let waited = at.uptime.since(self.began.uptime);
+        let key = &acquired.hold.key;
+        self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome: Ok(()) });
+        acquired
+    }
+
+    /// Makes the hold of a lock that a thread has got without a place in its queue.
+    pub(in crate::run) fn hold(&self, Asked { key, lease, at, .. }: Asked<'_>) -> Acquired {
+        let Self { engine, options, shared, .. } = self;
+        if engine.notifies(options) {
+            engine.notifications.of(key).acquired(key);
+        }
+        let holder = engine.queue.hold(key, *shared, &Observation::of(&lease, at));
+        engine.make_hold(key.clone(), options, lease, holder, at)
+    }
+
+    /// Waits for a lock, after what came of asking for it, if it was asked for.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::run) fn wait_for(
+        &self,
+        key: &'a Key,
+        first: Option<Asked<'_>>,
+    ) -> Result<Acquired, (Error, Vec<Lease>)> {
+        let wait = Wait::new(self, key);
+        let waited = wait.acquire(first.map(|first| (0, first)));
+        waited.map(|(_, acquired)| acquired).map_err(|error| (error, wait.into_unresolved()))
+    }
+
+    /// The same for one of several locks. Returns which.
+    #[cold]
+    #[inline(never)]
+    fn wait_for_one_of(
+        &self,
+        name: &'a Key,
+        one_of: OneOf<'a>,
+        first: Option<(usize, Asked<'_>)>,
+    ) -> Result<(usize, Acquired), Error> {
+        Wait::new(self, name).for_one_of(one_of).acquire(first)
+    }
+
+    /// Returns the commands for a lock, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server unreachable.
+    pub(in crate::run) fn session<'b>(
+        &'b self,
+        key: &'b Key,
+        stop: &'b (dyn Fn() -> bool + Sync),
+    ) -> Session<'b> {
+        let session = Session::new(self.engine, key, self.options.protocol, self.deadline);
+        session.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
+    }
+
+    /// What ends its waits for a connection.
+    pub(in crate::run) fn stop(&self) -> impl Fn() -> bool + Sync + use<'a> {
+        let (token, queue) = (self.cancel_token, &self.engine.queue);
+        move || token.is_some_and(CancelToken::is_cancelled) || queue.is_closed()
+    }
+
+    pub(in crate::run) fn is_cancelled(&self) -> bool {
+        self.cancel_token.is_some_and(CancelToken::is_cancelled)
+    }
+
+    /// Fails where the call was ended from outside.
+    pub(in crate::run) fn check(&self, key: &Key) -> Result<(), Error> {
+        let shut_down = self.engine.queue.is_closed();
+        if shut_down || self.is_cancelled() {
+            let waited = clock::uptime().since(self.began.uptime);
+            return Err(Error::Cancelled { key: key.clone(), waited, shut_down });
+        }
+        Ok(())
+    }
+
+    /// Compares the number of readers with that of other callers, where the locks are a reader's or a writer's. Waits as for a lock; `key` is the
+    /// first.
+    pub(in crate::run) fn agree_on_readers(&self, key: &Key) -> Result<(), Error> {
+        let Some(count) = self.readers else { return Ok(()) };
+        let stop = self.stop();
+        let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
+        let session = session.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
+        // Where the wait was ended from outside, that is the reason.
+        self.engine.agree_on_readers(count, session).or_else(|error| self.check(key).and(Err(error)))
+    }
+
+    /// What to do if it is unknown whether the lock was acquired.
+    pub(in crate::run) fn advice(&self) -> &'static str {
+        match self.options.expiration {
+            Some(_) => "if the lock was acquired, it frees itself when its lease has passed; try again then",
+            None => {
+                "it has no expiration, so its value names no holder; look at the key, and clear it if its holder has crashed"
+            }
+        }
+    }
+}
+
+impl<'a> Asked<'a> {
+    fn of(key: &'a Key, lease: Lease, trip: Trip, at: Now) -> Self {
+        Self { key, lease, trip, sent: Sent::default(), at }
+    }
+
+    /// Notes that it was not sent.
+    pub(super) fn fail(&mut self, failure: &Failure) {
+        self.sent = Sent::failed(&KeyTrip::new(self.key, &self.trip), failure.clone());
+    }
+
+    /// Rule 4: returns true if the lock was acquired, within its lease (I3).
+    pub(in crate::run) fn is_granted(&self) -> bool {
+        self.is_carried_out() && !self.lease.has_passed(self.at)
+    }
+
+    /// Returns true if the key holds the value.
+    pub(in crate::run) fn is_carried_out(&self) -> bool {
+        matches!(self.sent.reply, Some(Ok(Reply::Integer(1..))))
+    }
+
+    /// Returns true if it may have been carried out, or may be still.
+    pub(in crate::run) fn is_lost(&self) -> bool {
+        matches!(self.sent.reply, Some(Err(Failure::Lost(_))))
+    }
+}

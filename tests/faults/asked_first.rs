@@ -1,0 +1,155 @@
+//! What a call does with the answer to its first command, which it sends before it waits.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use setnx_lock::{CancelToken, Error, Lock, LockOptions, Protocol, Semaphore};
+
+use crate::servers::{Emulated, Fault};
+use crate::support::notified::{Waiter, until};
+use crate::support::scenario::{FOREIGN, Scenario, patient};
+use crate::support::{LONG, Load, Outcome, RedisServer, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "asked_first",
+        tests![
+            a_reply_that_is_lost_when_the_call_ends_leaves_the_lock_in_doubt,
+            threads_that_come_at_once_for_an_idle_key_all_get_the_lock,
+            a_call_that_has_ended_before_sends_nothing,
+            one_attempt_is_one_attempt,
+            a_permit_that_is_held_elsewhere_costs_no_second_look,
+            auto_decides_before_its_first_lock,
+        ],
+    )
+}
+
+fn command(protocol: Protocol) -> &'static str {
+    if protocol == Protocol::Ttl { "SET" } else { "SETNX" }
+}
+
+fn a_reply_that_is_lost_when_the_call_ends_leaves_the_lock_in_doubt() -> Outcome {
+    for (protocol, shuts_down, permits) in [
+        (Protocol::Classic, false, 1),
+        (Protocol::Classic, true, 1),
+        (Protocol::Watched, true, 2),
+        (Protocol::Ttl, false, 2),
+    ] {
+        let scenario = Scenario::set()?;
+        let key = scenario.target.key("in-doubt");
+        let locker = patient(&scenario.proxy.url())?.command_timeout(millis(300)).build()?;
+        let token = CancelToken::new();
+        let options = expiring().protocol(protocol);
+        let pool = Semaphore::new(&locker, &key.key, permits, options)?.cancelled_by(&token);
+        scenario.proxy.next(command(protocol), Fault::SwallowAnswer);
+        let call = thread::spawn(move || pool.acquire().map(drop));
+        until("it was asked for", || scenario.proxy.names().iter().any(|name| name == command(protocol)));
+        if shuts_down {
+            locker.shut_down();
+        } else {
+            token.cancel();
+        }
+        let error = call.join().unwrap().expect_err("the reply is lost");
+        assert!(
+            matches!(&error, Error::InDoubt { command: lost, .. } if *lost == command(protocol)),
+            "{error:?}"
+        );
+        let asks = scenario.proxy.names().into_iter().filter(|name| name != "MGET");
+        assert_eq!(asks.collect::<Vec<_>>(), [command(protocol)], "nothing is sent after it");
+        // So that the keys expire.
+        assert_eq!(scenario.proxy.faults_left(), 0);
+    }
+    Ok(())
+}
+
+/// None waits for the others' answers, and each is queued where it belongs.
+fn threads_that_come_at_once_for_an_idle_key_all_get_the_lock() -> Outcome {
+    let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto];
+    let pauses = [Duration::ZERO, millis(50)];
+    for (protocol, pause) in protocols.into_iter().flat_map(|protocol| pauses.map(|pause| (protocol, pause)))
+    {
+        let scenario = Scenario::set()?;
+        let key = scenario.target.key("at-once");
+        let locker = patient(&scenario.proxy.url())?.pool_size(4).build()?;
+        let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol).poll_interval(LONG))?;
+        lock.with(|_| ())?;
+        scenario.proxy.forget();
+        let asks = if matches!(protocol, Protocol::Ttl | Protocol::Auto) { "SET" } else { "SETNX" };
+        let held = scenario.proxy.hold(asks, 1);
+        let late = Waiter::of(&lock);
+        held.reached();
+        let other = lock.lock()?;
+        held.go_on();
+        // It waits by now, or not yet.
+        thread::sleep(pause);
+        other.release()?;
+        late.came()?.release()?;
+        assert!(key.value().is_none());
+    }
+    Ok(())
+}
+
+fn a_call_that_has_ended_before_sends_nothing() -> Outcome {
+    let scenario = Scenario::set()?;
+    let key = scenario.target.key("ended");
+    let locker = patient(&scenario.proxy.url())?.build()?;
+    let token = CancelToken::new();
+    let lock = Lock::new(&locker, &key.key, expiring())?;
+    let pool = Semaphore::new(&locker, &key.key, 3, expiring())?;
+    token.cancel();
+    let cancelled = [
+        lock.clone().cancelled_by(&token).lock().map(drop),
+        lock.clone().cancelled_by(&token).try_lock().map(drop),
+        pool.clone().cancelled_by(&token).acquire().map(drop),
+    ];
+    locker.shut_down();
+    for ended in cancelled.into_iter().chain([lock.lock().map(drop), pool.acquire().map(drop)]) {
+        assert!(matches!(ended, Err(Error::Cancelled { .. })), "{ended:?}");
+    }
+    assert_eq!(scenario.proxy.everything().len(), 0);
+    Ok(())
+}
+
+fn one_attempt_is_one_attempt() -> Outcome {
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        for options in [expiring(), LockOptions::without_expiration().timeout(LONG)] {
+            let scenario = Scenario::set()?;
+            let key = scenario.target.key("one-attempt");
+            key.set(FOREIGN);
+            let options = options.protocol(protocol).max_attempts(1);
+            let error = scenario.lock(&key, options).lock().expect_err("it is held");
+            let Error::Contended { details, timeout: None, .. } = &error else { panic!("{error:?}") };
+            assert_eq!(details.attempts, 1);
+            let asks = scenario.proxy.names().into_iter().filter(|name| name.starts_with("SET")).count();
+            assert_eq!(asks, 1);
+        }
+    }
+    Ok(())
+}
+
+fn a_permit_that_is_held_elsewhere_costs_no_second_look() -> Outcome {
+    let scenario = Scenario::set()?;
+    let key = scenario.target.key("permits");
+    let pool = Semaphore::new(&scenario.locker(), &key.key, 2, expiring().timeout(Duration::ZERO))?;
+    let other = Semaphore::new(&scenario.locker(), &key.key, 2, expiring())?;
+    let held = [other.acquire()?, other.acquire()?];
+    scenario.proxy.forget();
+    assert!(pool.try_acquire()?.is_none());
+    assert_eq!(scenario.proxy.names(), ["SETNX", "MGET"]);
+    drop(held);
+    Ok(())
+}
+
+fn auto_decides_before_its_first_lock() -> Outcome {
+    for (emulated, protocol) in [(Some(Emulated::V1_2), Protocol::Classic), (None, Protocol::Ttl)] {
+        let scenario = Scenario::of(&Arc::new(RedisServer::start()?), emulated, Load::Any)?;
+        let key = scenario.target.key("first");
+        let locker = patient(&scenario.proxy.url())?.build()?;
+        let held = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Auto))?.lock()?;
+        assert_eq!(held.protocol(), protocol);
+        held.release()?;
+    }
+    Ok(())
+}
