@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use std::{fmt, iter, mem, slice};
+use std::{fmt, iter, mem};
 
 use chrono::{DateTime, Utc};
 
@@ -285,7 +285,14 @@ impl LockGuard {
     }
 
     fn end(&mut self, leaving: Leaving) -> Result<(), Error> {
-        Self::end_all(slice::from_mut(self), leaving)
+        let Some(holder) = self.holder.take() else { return Ok(()) };
+        let Self { engine, hold, .. } = self;
+        if !engine.identity.is_this_process() {
+            return Err(forked(hold, holder));
+        }
+        let ended = engine.end(hold, holder, leaving);
+        report_end(engine, hold, &ended);
+        ended.map(drop)
     }
 
     /// Ends holds of one locker that began together, unless they have ended before or are nested.
@@ -294,31 +301,39 @@ impl LockGuard {
         let engine = Arc::clone(&of_one.engine);
         let holds = guards.iter_mut().filter_map(|Self { hold, holder, .. }| Some((&**hold, holder.take()?)));
         if !engine.identity.is_this_process() {
-            // I10: the parent holds the lock, and its connections and its queue are not the child's to use.
-            let forked = |(hold, holder): (&Hold, _)| {
-                mem::forget(holder);
-                Err(Error::Forked { key: hold.key.clone() })
-            };
-            return Error::of_all(holds.map(forked));
+            return Error::of_all(holds.map(|(hold, holder)| Err(forked(hold, holder))));
         }
-        let ended = engine.end(holds.rev(), leaving);
+        let ended = engine.end_all(holds, leaving);
         for (hold, ended) in &ended {
-            let key = &hold.key;
-            engine.observer.notify(&match ended {
-                Ok(Ended { held, certified, left_to_expire, outlived_lease }) => Event::Released {
-                    key,
-                    held: *held,
-                    certified: *certified,
-                    left_to_expire: *left_to_expire,
-                    outlived_lease: *outlived_lease,
-                },
-                // It has been reported.
-                Err(error) if error.is_lost() => continue,
-                Err(error) => Event::ReleaseFailed { key, error },
-            });
+            report_end(&engine, hold, ended);
         }
         Error::of_all(ended.into_iter().map(|(_, ended)| ended.map(drop)))
     }
+}
+
+/// I10: the parent holds the lock, and its connections and its queue are not the child's to use.
+#[cold]
+fn forked(hold: &Hold, holder: HolderTicket<Delivery>) -> Error {
+    mem::forget(holder);
+    Error::Forked { key: hold.key.clone() }
+}
+
+/// Reports how a hold has ended. It is over for the observer, which may acquire the lock again.
+fn report_end(engine: &Engine, hold: &Hold, ended: &Result<Ended, Error>) {
+    hold.is_dropped.store(true, Ordering::Relaxed);
+    let key = &hold.key;
+    engine.observer.notify(&match ended {
+        Ok(Ended { held, certified, left_to_expire, outlived_lease }) => Event::Released {
+            key,
+            held: *held,
+            certified: *certified,
+            left_to_expire: *left_to_expire,
+            outlived_lease: *outlived_lease,
+        },
+        // It has been reported.
+        Err(error) if error.is_lost() => return,
+        Err(error) => Event::ReleaseFailed { key, error },
+    });
 }
 
 impl Drop for LockGuard {

@@ -9,7 +9,7 @@ mod again;
 mod hand_over;
 mod watched;
 
-pub(crate) use hand_over::{HandedOver, end, hand_over};
+pub(crate) use hand_over::{Ending, HandedOver};
 use watched::{Changed, Seen, change_watched};
 
 use super::acquire::GETSET_TIME_LIMIT;

@@ -137,6 +137,11 @@ impl<T> Task<T> {
         self.step()
     }
 
+    /// Takes what is to be reported since the last step, with the lock that each is about.
+    pub(crate) fn take_notes(&self) -> Vec<(usize, Note)> {
+        self.io.take_notes()
+    }
+
     fn step(&mut self) -> Step<T> {
         self.io.step(self.code.as_mut())
     }

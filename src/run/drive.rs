@@ -7,8 +7,9 @@ use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
 use super::session::Session;
 use crate::net::{Failure, KeyTrip, NodeId};
+use crate::rules::owned::{Ending, HandedOver};
 use crate::rules::task::Task;
-use crate::rules::{Command, GiveUp, Reply, Step, Trip};
+use crate::rules::{Command, GiveUp, Note, Replies, Reply, Step, Trip};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -16,17 +17,50 @@ use crate::values::options::Protocol;
 /// How many rounds go together at most: a look, then a change. Transactions go together in one of them.
 const ROUNDS: usize = 2;
 
-/// A task, and the commands that it sends.
-pub(super) struct Job<'a, T> {
+/// What goes on from the replies to one trip to the next trip.
+pub(super) trait Rules {
+    type Outcome;
+
+    fn resume(&mut self, replies: Replies, now: Now) -> Step<Self::Outcome>;
+
+    fn take_notes(&self) -> Vec<(usize, Note)>;
+}
+
+impl<T> Rules for Task<T> {
+    type Outcome = T;
+
+    fn resume(&mut self, replies: Replies, now: Now) -> Step<T> {
+        Task::resume(self, replies, now)
+    }
+
+    fn take_notes(&self) -> Vec<(usize, Note)> {
+        Task::take_notes(self)
+    }
+}
+
+impl Rules for Ending {
+    type Outcome = HandedOver;
+
+    fn resume(&mut self, replies: Replies, now: Now) -> Step<HandedOver> {
+        Ending::resume(self, replies, now)
+    }
+
+    fn take_notes(&self) -> Vec<(usize, Note)> {
+        Ending::take_notes(self)
+    }
+}
+
+/// Rules that were begun, and the commands that they send.
+pub(super) struct Job<'a, R: Rules> {
     pub(super) key: &'a Key,
-    task: Task<T>,
-    step: Step<T>,
+    pub(super) rules: R,
+    step: Step<R::Outcome>,
     pub(super) session: Session<'a>,
 }
 
-impl<'a, T> Job<'a, T> {
-    pub(super) fn new(key: &'a Key, (task, step): (Task<T>, Step<T>), session: Session<'a>) -> Self {
-        Self { key, task, step, session }
+impl<'a, R: Rules> Job<'a, R> {
+    pub(super) fn new(key: &'a Key, (rules, step): (R, Step<R::Outcome>), session: Session<'a>) -> Self {
+        Self { key, rules, step, session }
     }
 
     /// Returns the trip that is to be made next, if there is one.
@@ -40,50 +74,48 @@ impl<'a, T> Job<'a, T> {
     /// Ends the task as if there were no connection.
     fn abandon(&mut self, now: Now) {
         while self.trip().is_some() {
-            self.step = self.task.resume(Reply::Unsent, now);
+            self.step = self.rules.resume(Reply::Unsent.into(), now);
         }
     }
 
     /// Runs the task by itself.
-    fn run(&mut self, mut now: Now) {
+    pub(super) fn run(&mut self, mut now: Now) {
         while let Step::Send(trip) = &self.step {
             let replies = self.session.send(trip, now);
             now = clock::now();
-            self.step = self.task.resume(replies, now);
+            self.step = self.rules.resume(replies, now);
         }
     }
 
     /// Returns what came of a task that was driven, once. What happened on the way is reported later.
-    pub(super) fn outcome(&mut self, outbox: &Outbox) -> Result<T, GiveUp> {
-        for (_, note) in self.task.io().take_notes() {
+    pub(super) fn outcome(&mut self, outbox: &Outbox) -> Result<R::Outcome, GiveUp> {
+        for (_, note) in self.rules.take_notes() {
             outbox.push(LateReport::Note(self.key.clone(), note));
         }
         let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
         step.outcome().unwrap_or_else(|_| unreachable!("it was driven"))
     }
 
-    pub(super) fn end(mut self, outbox: &Outbox) -> (Result<T, GiveUp>, Session<'a>) {
+    pub(super) fn end(mut self, outbox: &Outbox) -> (Result<R::Outcome, GiveUp>, Session<'a>) {
         (self.outcome(outbox), self.session)
     }
 }
 
 impl Engine {
     /// Runs the jobs of these, which `job` returns, until all have ended.
-    pub(super) fn drive<'a, T, J>(
+    pub(super) fn drive<'a, R: Rules + 'a, J>(
         &self,
         jobs: &mut [J],
-        job: impl Fn(&mut J) -> Option<&mut Job<'a, T>>,
+        job: impl Fn(&mut J) -> Option<&mut Job<'a, R>>,
         now: Now,
-    ) where
-        T: 'a,
-    {
+    ) {
         if let [one] = jobs {
             if let Some(job) = job(one) {
                 job.run(now);
             }
             return;
         }
-        let mut jobs: Vec<&mut Job<'a, T>> = jobs.iter_mut().filter_map(job).collect();
+        let mut jobs: Vec<&mut Job<'a, R>> = jobs.iter_mut().filter_map(job).collect();
         let mut has_transacted = false;
         for _ in 0..ROUNDS {
             has_transacted |= self.send_together(&mut jobs, !has_transacted);
@@ -93,7 +125,7 @@ impl Engine {
 
     /// Does what is left of each by itself. Once a server has taken long not to answer one, its others have less time; it may be one of
     /// several servers behind a proxy. When that has passed, nothing is sent for the rest.
-    fn finish_each<T>(&self, jobs: Vec<&mut Job<'_, T>>) {
+    fn finish_each<R: Rules>(&self, jobs: Vec<&mut Job<'_, R>>) {
         let command_timeout = self.backend.command_timeout();
         let mut hung: Vec<(NodeId, Failure, Uptime)> = Vec::new();
         for job in jobs.into_iter().filter(|job| job.trip().is_some()) {
@@ -122,16 +154,16 @@ impl Engine {
 
     /// Sends what each is to send next together, and changes the keys that transactions change by as few as possible. Returns true if there were
     /// any.
-    fn send_together<T>(&self, jobs: &mut [&mut Job<'_, T>], transacts: bool) -> bool {
+    fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], transacts: bool) -> bool {
         let now = clock::now();
-        let goes = |job: &&mut Job<'_, T>| match job.trip() {
+        let goes = |job: &&mut Job<'_, R>| match job.trip() {
             Some(Trip { if_holds: Some(expected), .. }) => transacts && !expected.without_ttl,
             Some(Trip { command, .. }) => {
                 matches!(command, Command::Get | Command::GetSet(_) | Command::Del | Command::Count)
             }
             None => false,
         };
-        let jobs: Vec<&mut Job<'_, T>> = jobs.iter_mut().map(|job| &mut **job).filter(goes).collect();
+        let jobs: Vec<&mut Job<'_, R>> = jobs.iter_mut().map(|job| &mut **job).filter(goes).collect();
         if jobs.len() < 2 {
             return false;
         }
@@ -145,7 +177,7 @@ impl Engine {
         for (job, sent) in jobs.into_iter().zip(sent) {
             if let Step::Send(trip) = &job.step {
                 let replies = job.session.heard(trip, sent);
-                job.step = job.task.resume(replies, now);
+                job.step = job.rules.resume(replies, now);
             }
         }
         transacted

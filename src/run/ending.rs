@@ -8,12 +8,12 @@ use super::drive::Job;
 use super::engine::Engine;
 use super::held::{Delivery, HeldLock};
 use super::outbox::Outbox;
-use super::release::{Later, Releasing};
+use super::session::Session;
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::GiveUp;
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Extension, HandedOver, Release};
+use crate::rules::owned::{self, Extension, Release};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::run::hold::Hold;
@@ -44,118 +44,93 @@ pub(crate) struct Ended {
 type Left = Option<Release>;
 
 /// What becomes of a hold's key.
-#[allow(clippy::large_enum_variant, reason = "the large one is the usual one")]
-enum Way<'a> {
+enum Way {
     /// Nothing, with this outcome.
     Over(Left),
     /// It expires after a while. Threads that wait learn of it then.
-    Expire(Option<HolderTicket<Delivery>>, Job<'a, Extension>),
-    Release(Releasing<'a>),
-}
-
-/// A hold that ends.
-struct EndingHold<'a, 'b> {
-    hold: &'a Hold,
-    way: Way<'b>,
-    now: Now,
-    /// What came of it.
-    left: Result<Left, Error>,
-}
-
-impl<'a> Way<'a> {
-    fn extension(&mut self) -> Option<&mut Job<'a, Extension>> {
-        match self {
-            Way::Expire(_, job) => Some(job),
-            Way::Over(_) | Way::Release(_) => None,
-        }
-    }
-
-    fn release(&mut self) -> Option<&mut Job<'a, HandedOver>> {
-        match self {
-            Way::Release(releasing) => Some(&mut releasing.job),
-            Way::Over(_) | Way::Expire(..) => None,
-        }
-    }
+    Expire(Duration),
+    Release,
 }
 
 impl Engine {
-    /// Ends holds that began together, given in reverse: releases the locks, or leaves them to expire. Waits for commands of theirs that are on
-    /// their way.
-    pub(crate) fn end<'a>(
+    /// Ends a hold: releases the lock, or leaves it to expire. Waits for commands of it that are on their way.
+    pub(crate) fn end(
+        self: &Arc<Self>,
+        hold: &Hold,
+        holder: HolderTicket<Delivery>,
+        leaving: Leaving,
+    ) -> Result<Ended, Error> {
+        let (lock, now) = self.over(hold, holder);
+        let left = match way(hold, &lock.lease, leaving, now) {
+            Way::Over(left) => {
+                drop(lock);
+                Ok(left)
+            }
+            Way::Expire(rest) => self.let_expire(vec![(hold, lock, rest)], now).remove(0),
+            Way::Release => self.release(lock, now).map(Some),
+        };
+        self.noted(hold, left, now)
+    }
+
+    /// The same for holds that began together. What is sent for them goes together.
+    pub(crate) fn end_all<'a>(
         self: &Arc<Self>,
         holds: impl Iterator<Item = (&'a Hold, HolderTicket<Delivery>)>,
         leaving: Leaving,
     ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
-        let (outbox, mut taken, mut later) = (Outbox::default(), Vec::new(), Later::default());
-        let begin = |(hold, holder): (&'a Hold, _)| {
-            let lock = HeldLock::new(&hold.key, &hold.options, self.over(hold), holder);
-            let now = clock::now();
-            let way = self.way(hold, lock, leaving, &mut taken, &outbox, now);
-            EndingHold { hold, way, now, left: Ok(None) }
-        };
-        let mut endings: Vec<EndingHold<'a, '_>> = holds.map(begin).collect();
-        let Some(EndingHold { now, .. }) = endings.last() else { return Vec::new() };
-        let now = *now;
-        self.drive(&mut endings, |ending| ending.way.extension(), now);
-        self.drive(&mut endings, |ending| ending.way.release(), now);
-        // First each next thread gets its lock, then the program learns of it all.
-        for EndingHold { way, now, left, .. } in &mut endings {
-            *left = match way {
-                Way::Over(left) => Ok(left.take()),
-                Way::Expire(holder, job) => {
-                    drop(holder.take());
-                    left_to_expire(job, &outbox)
-                }
-                Way::Release(releasing) => self.end_release(releasing, &mut later, now.uptime).map(Some),
+        let (mut ended, mut now) = (Vec::new(), clock::now());
+        let (mut expiring, mut locks) = (Vec::new(), Vec::new());
+        for (hold, holder) in holds {
+            let lock;
+            (lock, now) = self.over(hold, holder);
+            let way = way(hold, &lock.lease, leaving, now);
+            match way {
+                Way::Over(_) => {}
+                Way::Expire(rest) => expiring.push((hold, lock, rest)),
+                Way::Release => locks.push(lock),
+            }
+            ended.push((hold, way, now));
+        }
+        let mut expired = self.let_expire(expiring, now).into_iter();
+        let mut released = self.release_all(locks, now).into_iter();
+        let outcome = |(hold, way, now)| {
+            let left = match way {
+                Way::Over(left) => Some(Ok(left)),
+                Way::Expire(_) => expired.next(),
+                Way::Release => released.next().map(|released| released.map(Some)),
             };
-        }
+            (hold, self.noted(hold, left.unwrap_or_else(|| unreachable!("each has its outcome")), now))
+        };
+        ended.into_iter().map(outcome).collect()
+    }
+
+    /// Leaves locks to expire, each after the rest of the time that its options have it held.
+    #[cold]
+    fn let_expire(&self, locks: Vec<(&Hold, HeldLock<'_>, Duration)>, now: Now) -> Vec<Result<Left, Error>> {
+        let outbox = Outbox::default();
+        let begin = |(hold, HeldLock { lease, holder, .. }, rest): (_, HeldLock<'_>, _)| {
+            let hold: &Hold = hold;
+            let new = self.next_lease(hold, &lease, rest, now);
+            let task = Task::begin(now, async move |io| owned::extend(io, &lease, new).await);
+            (holder, Job::new(&hold.key, task, self.session(hold, now, &outbox)))
+        };
+        let mut jobs: Vec<_> = locks.into_iter().map(begin).collect();
+        self.drive(&mut jobs, |(_, job)| Some(job), now);
+        let end = |(holder, job): (HolderTicket<Delivery>, Job<'_, _>)| {
+            drop(holder);
+            left_to_expire(job.end(&outbox))
+        };
+        let left = jobs.into_iter().map(end).collect();
         outbox.flush(&self.observer);
-        self.after_release(later);
-        let note = |EndingHold { hold, now, left, .. }: &mut EndingHold<'a, '_>| {
-            (*hold, self.noted(hold, mem::replace(left, Ok(None)), *now))
-        };
-        let mut ended: Vec<_> = endings.iter_mut().map(note).collect();
-        ended.reverse();
-        ended
+        left
     }
 
-    /// Begins what becomes of the key of a hold that ends.
-    fn way<'b>(
-        &'b self,
-        hold: &'b Hold,
-        lock: HeldLock<'b>,
-        leaving: Leaving,
-        taken: &mut Vec<u64>,
-        outbox: &'b Outbox,
-        now: Now,
-    ) -> Way<'b> {
-        let lease = &lock.lease;
-        let kept = || Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)));
-        let rest = match (hold.noticed_loss(), leaving) {
-            // The server has shown that it is not ours: there is nothing to delete.
-            (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
-                return Way::Over(Some(Release::Lost(reason)));
-            }
-            (_, Leaving::Keep) => return kept(),
-            (_, Leaving::Release) => time_left_to_hold(hold, lease, now),
-        };
-        match rest {
-            Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => kept(),
-            Some(rest) => {
-                let (own, new) = (lease.clone(), self.next_lease(hold, lease, rest, now));
-                let task = Task::begin(now, async move |io| owned::extend(io, &own, new).await);
-                Way::Expire(Some(lock.holder), Job::new(&hold.key, task, self.session(hold, now, outbox)))
-            }
-            None => Way::Release(self.begin_release(lock, taken, now)),
-        }
-    }
-
-    /// Has the server asked nothing more for a hold, and takes its lease.
-    fn over(&self, hold: &Hold) -> Lease {
+    /// Has the server asked nothing more for a hold. Returns its lock, and the time after that.
+    fn over<'a>(&self, hold: &'a Hold, holder: HolderTicket<Delivery>) -> (HeldLock<'a>, Now) {
         let mut own = hold.own();
         own.over = true;
         self.forget(hold);
-        mem::take(&mut own.lease)
+        (HeldLock::new(&hold.key, &hold.options, mem::take(&mut own.lease), holder), clock::now())
     }
 
     /// Notes how a hold has ended. It is lost too if its lease was over before and the server has not proven that it was held all the time.
@@ -186,15 +161,32 @@ impl Engine {
     }
 }
 
-fn left_to_expire(job: &mut Job<'_, Extension>, outbox: &Outbox) -> Result<Left, Error> {
-    let reason = match job.outcome(outbox) {
+fn left_to_expire((extended, session): (Result<Extension, GiveUp>, Session<'_>)) -> Result<Left, Error> {
+    let reason = match extended {
         Ok(Extension::Extended(_)) => return Ok(None),
         Ok(Extension::Lost(reason)) => return Ok(Some(Release::Lost(reason))),
         Ok(Extension::Unknown { .. }) => GiveUp::Unknown,
         Err(reason) => reason,
     };
     let advice = "it frees itself when its lease has passed, which may be later";
-    Err(job.session.take_release_error(reason, advice, advice))
+    Err(session.release_error(reason, advice, advice))
+}
+
+/// Returns what becomes of the key of a hold that ends.
+fn way(hold: &Hold, lease: &Lease, leaving: Leaving, now: Now) -> Way {
+    let kept = || Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)));
+    match (hold.noticed_loss(), leaving) {
+        // The server has shown that it is not ours: there is nothing to delete.
+        (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
+            Way::Over(Some(Release::Lost(reason)))
+        }
+        (_, Leaving::Keep) => kept(),
+        (_, Leaving::Release) => match time_left_to_hold(hold, lease, now) {
+            Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => kept(),
+            Some(rest) => Way::Expire(rest),
+            None => Way::Release,
+        },
+    }
 }
 
 /// Returns for how much longer the options have the lock held, if it is to be released before.

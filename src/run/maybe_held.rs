@@ -47,7 +47,7 @@ impl Engine {
         if let Some(at) = leases.iter().position(|lease| lease.value == found) {
             let (lease, now) = (leases.swap_remove(at), clock::now());
             let holder = self.queue.hold(key, None, &Observation::of(&lease, now));
-            self.release_unwanted(HeldLock::new(key, options, lease, holder), now);
+            self.release_all_unwanted(vec![HeldLock::new(key, options, lease, holder)], now);
         }
         leases.is_empty()
     }

@@ -38,14 +38,14 @@ impl Engine {
         end: impl Fn(&Hold, &mut Own, Option<(Result<T, GiveUp>, Session<'_>)>) -> R,
     ) -> Vec<R> {
         let now = clock::now();
-        let mut jobs: Vec<Option<Job<'_, T>>> = Vec::with_capacity(locked.len());
+        let mut jobs: Vec<Option<Job<'_, Task<T>>>> = Vec::with_capacity(locked.len());
         for (hold, own) in locked.iter() {
             let hold: &'h Arc<Hold> = hold;
             let job = |task| Job::new(&hold.key, task, self.session(hold, now, outbox));
             jobs.push(begin(hold, own, now).map(job));
         }
         self.drive(&mut jobs, Option::as_mut, now);
-        let end = |((hold, own), job): (&mut Locked<'h>, Option<Job<'_, T>>)| {
+        let end = |((hold, own), job): (&mut Locked<'h>, Option<Job<'_, Task<T>>>)| {
             end(hold, own, job.map(|job| job.end(outbox)))
         };
         locked.iter_mut().zip(jobs).map(end).collect()

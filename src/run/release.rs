@@ -13,11 +13,10 @@ use std::time::Duration;
 use crate::net::Failure;
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::Reply;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, HandedOver, Release};
-use crate::rules::task::Task;
 use crate::rules::waiting_list::Waiting;
+use crate::rules::{GiveUp, Reply};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
@@ -35,25 +34,18 @@ pub(super) struct Later<'a> {
 }
 
 /// A release that has begun.
-pub(super) struct Releasing<'a> {
+struct Releasing<'a> {
     options: &'a LockOptions,
-    lease: Lease,
     earlier: Option<Earlier>,
-    /// Until it has ended.
-    holder: Option<HolderTicket<Delivery>>,
+    holder: HolderTicket<Delivery>,
     turn: Successor,
     /// How the thread waits that it is handed over to.
     next: Option<Box<WaitMode>>,
-    pub(super) job: Job<'a, HandedOver>,
+    job: Job<'a, owned::Ending>,
 }
 
 impl Engine {
-    /// Releases a lock that the thread has got and does not want any more. A failure is reported, and returned.
-    pub(super) fn release_unwanted(self: &Arc<Self>, lock: HeldLock<'_>, now: Now) -> Vec<Error> {
-        self.release_all_unwanted(vec![lock], now)
-    }
-
-    /// The same for several. Returns the failures.
+    /// Releases locks that the thread has got and does not want any more. Failures are reported, and returned.
     pub(super) fn release_all_unwanted(self: &Arc<Self>, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Error> {
         let keys: Vec<&Key> = locks.iter().map(|lock| lock.key).collect();
         let released = self.release_all(locks, now);
@@ -80,19 +72,24 @@ impl Engine {
         self.drive(&mut under_way, |release| Some(&mut release.job), now);
         let mut later = Later::default();
         let end = |release| self.end_release(release, &mut later, now.uptime);
-        let mut released: Vec<_> = under_way.iter_mut().map(end).collect();
+        let mut released: Vec<_> = under_way.into_iter().map(end).collect();
         self.after_release(later);
         released.reverse();
         released
     }
 
+    /// The same for one.
+    pub(super) fn release(self: &Arc<Self>, lock: HeldLock<'_>, now: Now) -> Result<Release, Error> {
+        let mut release = self.begin_release(lock, &mut Vec::new(), now);
+        release.job.run(now);
+        let mut later = Later::default();
+        let released = self.end_release(release, &mut later, now.uptime);
+        self.after_release(later);
+        released
+    }
+
     /// Begins to hand a lock over to a thread that is not among those `taken`, or to release it.
-    pub(super) fn begin_release<'a>(
-        &'a self,
-        lock: HeldLock<'a>,
-        taken: &mut Vec<u64>,
-        now: Now,
-    ) -> Releasing<'a> {
+    fn begin_release<'a>(&'a self, lock: HeldLock<'a>, taken: &mut Vec<u64>, now: Now) -> Releasing<'a> {
         let HeldLock { key, options, lease, holder, earlier } = lock;
         let turn = self.turn(&holder, key, options, now);
         let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
@@ -117,24 +114,18 @@ impl Engine {
             // As the lock was acquired: that is decided for Auto.
             Lease::of(mode.options(), lease.protocol, self.identity.next_nonce(), now)
         });
-        let own = lease.clone();
-        let task = match next_lease {
-            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, &own, &next).await),
-            None => Task::begin(now, async move |io| owned::end(io, &own).await),
-        };
-        let (job, holder) = (Job::new(key, task, session), Some(holder));
-        Releasing { options, lease, earlier, holder, turn, next, job }
+        let ending = owned::Ending::begin(lease, next_lease.as_ref(), now);
+        Releasing { options, earlier, holder, turn, next, job: Job::new(key, ending, session) }
     }
 
     /// Has the next waiter get the lock, or learn of the release.
-    pub(super) fn end_release<'a>(
+    fn end_release<'a>(
         self: &Arc<Self>,
-        release: &mut Releasing<'a>,
+        release: Releasing<'a>,
         later: &mut Later<'a>,
         now: Uptime,
     ) -> Result<Release, Error> {
-        let Releasing { options, lease: own, earlier, holder, turn, next, job } = release;
-        let Some(holder) = holder.take() else { unreachable!("it ends once") };
+        let Releasing { options, earlier, holder, turn, next, mut job } = release;
         let (key, outcome) = (job.key, job.outcome(&later.outbox));
         let taken = job.session.take_listed();
         let (outcome, lease, in_doubt) = match outcome {
@@ -144,44 +135,33 @@ impl Engine {
         let (outcome, holder) = match outcome {
             Ok(release) => (Ok(release), holder),
             Err(reason) => {
-                let expires = own.end.is_some();
-                let lock = HeldLock { key, options, lease: own.clone(), holder, earlier: *earlier };
-                let again = if job.session.may_pass(reason) {
-                    self.release_again(lock, reason, lease.as_ref(), clock::now())
-                } else {
-                    Err(lock.holder)
-                };
-                let error = |session: &mut Session<'_>, goes_on| {
-                    let (if_unknown, if_refused) = if_not_released(expires, in_doubt, goes_on);
-                    session.take_release_error(reason, if_unknown, if_refused)
-                };
-                match again {
-                    Ok(()) => {
-                        let error = error(&mut job.session, true);
+                let lock = HeldLock { key, options, lease: job.rules.into_own(), holder, earlier };
+                match self.not_released(lock, reason, lease.as_ref(), in_doubt, job.session) {
+                    (error, Some(holder)) => (Err(error), holder),
+                    (error, None) => {
                         // A process that was taken from the list is notified, looks, and enters it again.
-                        let _ = self.ending(key, turn, false, taken, now);
+                        let _ = self.ending(key, &turn, false, taken, now);
                         return Err(error);
                     }
-                    Err(holder) => (Err(error(&mut job.session, false)), holder),
                 }
             }
         };
         let released = matches!(outcome, Ok(Release::Released { .. }));
         let holder = match lease.zip(next.as_deref()) {
             Some((lease, mode)) => {
-                let key = key.clone();
+                let (lock_key, key) = (key, key.clone());
                 match holder.deliver(mode, Delivery { key, lease, in_doubt }, now) {
                     Ok(()) => return outcome,
                     Err((holder, _)) if in_doubt => holder,
                     Err((holder, Delivery { lease, .. })) => {
-                        later.unwanted.push(HeldLock::new(job.key, options, lease, holder));
+                        later.unwanted.push(HeldLock::new(lock_key, options, lease, holder));
                         return outcome;
                     }
                 }
             }
             None => holder,
         };
-        holder.end(self.ending(key, turn, released, taken, now), now);
+        holder.end(self.ending(key, &turn, released, taken, now), now);
         // The threads that it was left to may have given up meanwhile.
         let is_left_here = released && !matches!(turn, Successor::Ends(_));
         if is_left_here && self.notifies(options) && !self.queue.is_waited_for(key) {
@@ -190,8 +170,28 @@ impl Engine {
         outcome
     }
 
+    /// Returns the error of a release that gave up, with the holder unless it is tried again. `next`: the lease that the key may hold instead.
+    #[cold]
+    fn not_released(
+        self: &Arc<Self>,
+        lock: HeldLock<'_>,
+        reason: GiveUp,
+        next: Option<&Lease>,
+        in_doubt: bool,
+        session: Session<'_>,
+    ) -> (Error, Option<HolderTicket<Delivery>>) {
+        let expires = lock.lease.end.is_some();
+        let left = if session.may_pass(reason) {
+            self.release_again(lock, reason, next, clock::now()).err()
+        } else {
+            Some(lock.holder)
+        };
+        let (if_unknown, if_refused) = if_not_released(expires, in_doubt, left.is_none());
+        (session.release_error(reason, if_unknown, if_refused), left)
+    }
+
     /// Does what is left when all locks have ended.
-    pub(super) fn after_release(self: &Arc<Self>, later: Later<'_>) {
+    fn after_release(self: &Arc<Self>, later: Later<'_>) {
         if !later.unwanted.is_empty() {
             self.release_all_unwanted(later.unwanted, clock::now());
         }

@@ -2,13 +2,13 @@
 //! `AcquireFinished`.
 
 use std::ops::RangeBounds;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Event, Lock, Locker, LockerBuilder, Observer};
+use setnx_lock::{CancelToken, Error, Event, Lock, Locker, LockerBuilder, MultiLock, Observer};
 
 use crate::api::events::EventLog;
 use crate::support::asleep::asleep;
@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             one_event_for_contention,
             one_event_for_a_lock_that_is_refused_or_cancelled,
             one_event_for_each_of_many_threads,
+            an_observer_of_a_release_may_acquire_the_lock_again,
         ],
     )
 }
@@ -274,5 +275,44 @@ fn one_event_for_each_of_many_threads() -> Outcome {
     assert_eq!(finished.len(), THREADS * CALLS);
     let ok = finished.iter().filter(|finished| finished.error.is_none()).count();
     assert_eq!(ok, acquired.load(Ordering::SeqCst));
+    Ok(())
+}
+
+/// Locks the same lock in each release that it learns of, but not in its own.
+#[derive(Clone, Default)]
+struct Again {
+    lock: Arc<OnceLock<Lock>>,
+    is_inside: Arc<AtomicBool>,
+    outcomes: Arc<Mutex<Vec<Result<(), String>>>>,
+}
+
+impl Observer for Again {
+    fn event(&self, event: &Event<'_>) {
+        if matches!(event, Event::Released { .. }) && !self.is_inside.swap(true, Ordering::SeqCst) {
+            let again = self.lock.get().unwrap().with(|_| ()).map_err(|error| format!("{error:?}"));
+            self.outcomes.lock().unwrap().push(again);
+            self.is_inside.store(false, Ordering::SeqCst);
+        }
+    }
+}
+
+/// The `with` that it is called in is over.
+fn an_observer_of_a_release_may_acquire_the_lock_again() -> Outcome {
+    let (key, builder, _) = observing("again")?;
+    let again = Again::default();
+    let locker = builder.observer(again.clone()).build()?;
+    let lock = Lock::new(&locker, &key.key, expiring())?;
+    again.lock.set(lock.clone()).unwrap();
+    lock.with(|_| ())?;
+    lock.lock()?.release()?;
+    MultiLock::new(&locker, [key.key.clone(), format!("{}:b", key.key).into()], expiring())?.with(|_| ())?;
+    // Where another thread waits, that has it first.
+    let waiting = lock.with(|_| {
+        let lock = lock.clone();
+        asleep(move || lock.lock().map(drop))
+    })?;
+    waiting.join().unwrap()?;
+    let outcomes = mem::take(&mut *again.outcomes.lock().unwrap());
+    assert!(outcomes.len() >= 4 && outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     Ok(())
 }

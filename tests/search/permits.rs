@@ -10,8 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 use crate::Searches;
 use crate::rules::acquire::Params;
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, HandedOver};
-use crate::rules::task::Task;
+use crate::rules::owned::{Ending, HandedOver};
 use crate::rules::{Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
@@ -152,10 +151,7 @@ impl Search {
         self.nonces += 1_000_000;
         let expiration = Duration::from_millis(1500);
         let lease = Lease::beginning(now, Some(expiration), protocol, Nonce::from_random(self.nonces));
-        let (mut task, mut step) = match next.map(|_| lease) {
-            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, &own, &next).await),
-            None => Task::begin(now, async move |io| owned::end(io, &own).await),
-        };
+        let (mut ending, mut step) = Ending::begin(own, next.map(|_| &lease), now);
         while let Step::Send(trip) = step {
             let mut leg = Leg::first(trip);
             let replies = loop {
@@ -166,7 +162,7 @@ impl Search {
                     Next::End(replies) => break replies,
                 }
             };
-            step = task.resume(replies, now);
+            step = ending.resume(replies, now);
         }
         if let (Some(next), Step::Done(HandedOver { next: Some(lease), in_doubt, .. })) = (next, step) {
             let now = self.now(next);

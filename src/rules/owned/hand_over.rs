@@ -1,12 +1,14 @@
-//! Handing a lock over to the next thread of this process: our value is replaced by one of that thread's, in one command, so that the key is
-//! never absent in between. It is judged as an extension is.
+//! The end of a hold. Where a thread of this process is next, the lock is handed over: our value is replaced by one of that thread's, in one
+//! command, so that the key is never absent in between. It is judged as an extension is.
 
 use super::{Changed, Release, change_watched, note_overwritten, read, release};
+use std::mem;
+
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
-use crate::rules::task::Io;
-use crate::rules::{Command, GiveUp, Reply, Trip, WhyRefused};
+use crate::rules::task::{Io, Task};
+use crate::rules::{Command, Expected, GiveUp, Note, Replies, Reply, Step, Trip, WhyRefused};
 use crate::values::clock::Now;
 
 /// The outcome of handing over.
@@ -20,10 +22,86 @@ pub(crate) struct HandedOver {
     pub(crate) in_doubt: bool,
 }
 
+/// The end of a hold, begun: the lock is released, or handed over. What is sent first is known without running the rules, and so is what the
+/// usual replies come to. Any others begin the rules.
+#[derive(Debug)]
+pub(crate) struct Ending {
+    own: Lease,
+    /// The lease that the next thread is to have.
+    next: Option<Box<Lease>>,
+    began: Now,
+    rules: Option<Task<HandedOver>>,
+}
+
+impl Ending {
+    /// Begins to end a hold now. `next`: the lease that the next thread is to have, if there is one; both have an end then, and one protocol.
+    pub(crate) fn begin(own: Lease, next: Option<&Lease>, now: Now) -> (Self, Step<HandedOver>) {
+        let next = next.map(|next| Box::new(own.replaced_by(next, now)));
+        let mut ending = Self { own, next, began: now, rules: None };
+        let first = match &ending.next {
+            None => ending.own.first_of_release(now),
+            Some(next) => ending.own.first_of_hand_over(next, now),
+        };
+        let step = first.map_or_else(|| ending.by_rules(), Step::Send);
+        (ending, step)
+    }
+
+    pub(crate) fn into_own(self) -> Lease {
+        self.own
+    }
+
+    #[cold]
+    fn by_rules(&mut self) -> Step<HandedOver> {
+        let (own, next) = (self.own.clone(), self.next.as_deref().cloned());
+        let code = async move |io: &Io| match &next {
+            Some(next) => hand_over(io, &own, next).await,
+            None => end(io, &own).await,
+        };
+        let (task, step) = Task::begin(self.began, code);
+        self.rules = Some(task);
+        step
+    }
+
+    /// Returns the outcome, if these are the usual replies to what is sent first: it was carried out on our own bytes. DEL does not look.
+    fn usual(&mut self, replies: &Replies, now: Now) -> Option<HandedOver> {
+        let Self { own, next, .. } = self;
+        let carried_out = match &replies.reply {
+            Some(Reply::Integer(1..) | Reply::Executed(Some(1..))) => true,
+            Some(Reply::Bulk(Some(replaced))) => own.value == *replaced,
+            _ => false,
+        };
+        match next {
+            _ if !carried_out => None,
+            None => Some(to_nobody(Release::Released { certified: own.by_transaction() && own.proven })),
+            Some(next) if own.by_transaction() && is_late(next, now) => None,
+            Some(next) => Some(own.passed_on(mem::take(&mut **next), true)),
+        }
+    }
+
+    /// Goes on after the trip of the last step.
+    pub(crate) fn resume(&mut self, replies: impl Into<Replies>, now: Now) -> Step<HandedOver> {
+        let replies = replies.into();
+        if self.rules.is_none() {
+            if let Some(handed) = self.usual(&replies, now) {
+                return Step::Done(handed);
+            }
+            let first = self.by_rules();
+            debug_assert!(matches!(first, Step::Send(_)), "these are the replies to what they send first");
+        }
+        let Some(rules) = &mut self.rules else { unreachable!("they were begun") };
+        rules.resume(replies, now)
+    }
+
+    /// Takes what is to be reported since the last step.
+    pub(crate) fn take_notes(&self) -> Vec<(usize, Note)> {
+        self.rules.as_ref().map_or_else(Vec::new, Task::take_notes)
+    }
+}
+
 /// Replaces our value by that of `next`, the lease that the next thread is to have. Both leases have an end, and the protocol is the same: Classic
 /// does it by GETSET, within both leases, the others by a transaction. If that is refused, or comes too late for the next lease, our lock is
 /// released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives up, nothing was written.
-pub(crate) async fn hand_over(io: &Io, own: &Lease, next: &Lease) -> Result<HandedOver, GiveUp> {
+async fn hand_over(io: &Io, own: &Lease, next: &Lease) -> Result<HandedOver, GiveUp> {
     let handed = if own.by_transaction() {
         by_transaction(io, own, next).await?
     } else {
@@ -36,7 +114,7 @@ pub(crate) async fn hand_over(io: &Io, own: &Lease, next: &Lease) -> Result<Hand
 }
 
 /// Releases our lock, where no thread is next.
-pub(crate) async fn end(io: &Io, own: &Lease) -> Result<HandedOver, GiveUp> {
+async fn end(io: &Io, own: &Lease) -> Result<HandedOver, GiveUp> {
     release(io, own).await.map(to_nobody)
 }
 
@@ -69,13 +147,7 @@ async fn by_transaction(io: &Io, own: &Lease, next: &Lease) -> Result<Option<Han
 /// The same.
 async fn by_getset(io: &Io, own: &Lease, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
     let lease = own.replaced_by(next, io.now());
-    let Some((end, until)) = own.end.zip(lease.end) else { return Ok(None) };
-    if end.has_passed(io.now()) {
-        return Ok(None);
-    }
-    // Within our lease, as DEL (I5), and soon: the next lease has begun.
-    let before = end.min(until).min(End::of(io.now(), GETSET_TIME_LIMIT));
-    let swap = Trip { before: Some(before), ..Trip::of(Command::GetSet(lease.value)) };
+    let Some((swap, end)) = own.first_of_hand_over(&lease, io.now()).zip(own.end) else { return Ok(None) };
     Ok(Some(match io.send(swap).await.own() {
         Reply::Bulk(replaced) => own.replaced_by_next(io, lease, replaced.as_deref()),
         Reply::Unsent if end.has_passed(io.now()) => to_nobody(Release::Lost(LossReason::Expired)),
@@ -106,6 +178,32 @@ fn in_doubt(release: Result<Release, GiveUp>, next: Lease) -> HandedOver {
 }
 
 impl Lease {
+    /// Returns what is sent first to release the lock; `None` if nothing is, or the key is looked at before.
+    fn first_of_release(&self, now: Now) -> Option<Trip> {
+        if self.by_transaction() {
+            return Some(self.if_ours(Command::Del));
+        }
+        // I5
+        (self.tried.is_none() && !self.has_passed(now)).then(|| self.within_lease(Command::Del))
+    }
+
+    /// Returns what is sent first to hand the lock over.
+    fn first_of_hand_over(&self, next: &Lease, now: Now) -> Option<Trip> {
+        if self.by_transaction() {
+            return Some(self.if_ours(Command::Set(next.new_value())));
+        }
+        let (end, until) = self.end.zip(next.end)?;
+        // Within our lease, as DEL (I5), and soon: the next lease has begun.
+        let before = Some(end.min(until).min(End::of(now, GETSET_TIME_LIMIT)));
+        (!end.has_passed(now)).then(|| Trip { before, ..Trip::of(Command::GetSet(next.value)) })
+    }
+
+    /// Returns a change of the key, if that holds our own bytes.
+    fn if_ours(&self, change: Command) -> Trip {
+        let if_holds = Some(Expected { bytes: self.value.to_vec(), without_ttl: false });
+        Trip { if_holds, ..Trip::of(change) }
+    }
+
     /// `replaced`: our own bytes were replaced. Only then does a proof last, for us and for the next thread.
     fn passed_on(&self, mut next: Lease, replaced: bool) -> HandedOver {
         let certified = replaced && self.proven;

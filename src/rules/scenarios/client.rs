@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{ScriptResult, time};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Counted, Extension, HandedOver, Release, Verification};
+use crate::rules::owned::{Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::simulated::Leg;
 use crate::rules::task::Task;
@@ -23,12 +23,12 @@ pub(super) struct Client {
     pub(super) observation: Option<Observation>,
     pub(super) lease: Option<Lease>,
     /// The release of the lease, if it has begun.
-    pub(super) releasing: Option<Task<Release>>,
+    pub(super) releasing: Option<Ending>,
     /// What it releases, and what another attempt to release it may be for.
     pub(super) ended: Option<Lease>,
     pub(super) again: Option<Lease>,
     /// What hands the lock over, and to whom.
-    pub(super) handing_over: Option<(Task<HandedOver>, String)>,
+    pub(super) handing_over: Option<(Ending, String)>,
     /// The extension of the lease, if it has begun.
     pub(super) extending: Option<Task<Extension>>,
     pub(super) verifying: Option<Task<Verification>>,
@@ -151,17 +151,18 @@ impl Client {
 
     pub(super) fn release(&mut self, own: Lease, now: Now) -> String {
         self.ended = Some(own.clone());
-        let (task, step) = Task::begin(now, async move |io| owned::release(io, &own).await);
-        self.releasing = Some(task);
+        let (ending, step) = Ending::begin(own, None, now);
+        self.releasing = Some(ending);
         self.shown_release(step, now)
     }
 
-    pub(super) fn shown_release(&mut self, step: Step<Release>, now: Now) -> String {
+    pub(super) fn shown_release(&mut self, step: Step<HandedOver>, now: Now) -> String {
         let outcome = match step.outcome() {
             Err(trip) => return self.sends(trip),
-            Ok(outcome) => outcome,
+            Ok(outcome) => outcome.and_then(|handed| handed.release),
         };
-        let notes = shown_notes(self.releasing.take());
+        let notes = self.releasing.take().map(|ending| ending.take_notes()).unwrap_or_default();
+        let notes = shown_notes(&notes);
         if let Err(reason) = outcome {
             self.gave_up(reason, None, now);
         }
@@ -178,7 +179,7 @@ impl Client {
             Err(trip) => return self.sends(trip),
             Ok(outcome) => outcome,
         };
-        let notes = shown_notes(self.extending.take());
+        let notes = shown_notes(&notes_of(self.extending.take()));
         self.shown_extended(outcome, now) + notes
     }
 
@@ -208,7 +209,7 @@ impl Client {
             Err(trip) => return self.sends(trip),
             Ok(outcome) => outcome,
         };
-        let notes = shown_notes(self.verifying.take());
+        let notes = shown_notes(&notes_of(self.verifying.take()));
         let shown = match outcome {
             Ok(Verification::Held { certified: true }) => "held, certified".into(),
             Ok(Verification::Held { certified: false }) => "held".into(),
@@ -243,9 +244,12 @@ pub(super) fn shown_release(outcome: &Result<Release, GiveUp>) -> String {
     }
 }
 
-/// What a task has noted on the way.
-pub(super) fn shown_notes<T>(task: Option<Task<T>>) -> &'static str {
-    let notes = task.map(|task| task.io().take_notes()).unwrap_or_default();
+fn notes_of<T>(task: Option<Task<T>>) -> Vec<(usize, Note)> {
+    task.map(|task| task.take_notes()).unwrap_or_default()
+}
+
+/// What the rules have noted on the way.
+pub(super) fn shown_notes(notes: &[(usize, Note)]) -> &'static str {
     match notes.first() {
         Some((_, Note::ValueOverwritten(_))) => ", overwrites it",
         Some((_, Note::WasOverwritten(_))) => ", was overwritten",

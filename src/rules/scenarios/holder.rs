@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::client::{shown_notes, shown_release};
 use super::{Interpreter, MANY, ScriptResult};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, HandedOver};
+use crate::rules::owned::{self, Ending, HandedOver};
 use crate::rules::task::Task;
 use crate::rules::{Cue, Step};
 use crate::values::value::Nonce;
@@ -72,8 +72,8 @@ impl Interpreter {
         let next = Lease::of(&options, own.protocol, nonce, now);
         client.lease = None;
         client.ended = Some(own.clone());
-        let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, &own, &next).await);
-        client.handing_over = Some((task, other.to_owned()));
+        let (ending, step) = Ending::begin(own, Some(&next), now);
+        client.handing_over = Some((ending, other.to_owned()));
         self.shows_hand_over(name, step)
     }
 
@@ -91,8 +91,8 @@ impl Interpreter {
             }
         };
         let client = self.client(name)?;
-        let (task, other) = client.handing_over.take().ok_or("it hands nothing over")?;
-        let shown = shown_release(&handed.release) + shown_notes(Some(task));
+        let (ending, other) = client.handing_over.take().ok_or("it hands nothing over")?;
+        let shown = shown_release(&handed.release) + shown_notes(&ending.take_notes());
         let Some(lease) = handed.next else { return Ok(shown) };
         let now = self.now(&other)?;
         let next = self.client(&other)?;

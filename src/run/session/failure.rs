@@ -67,13 +67,13 @@ impl Session<'_> {
     }
 
     /// The same for a release, which says also of another failure what it means for the lock.
-    pub(in crate::run) fn take_release_error(
-        &mut self,
+    pub(in crate::run) fn release_error(
+        self,
         reason: GiveUp,
         if_unknown: &'static str,
         if_refused: &'static str,
     ) -> Error {
-        self.take_error(reason, if_unknown).not_released(if_refused)
+        self.error(reason, if_unknown).not_released(if_refused)
     }
 
     /// The same, once.

@@ -29,13 +29,13 @@ impl WaitAll<'_> {
         let behind = behind.into_iter().map(|acquired| self.keep_early(acquired, true));
         let parts = early.into_iter().chain(behind).map(|Acquired { hold, holder }| (hold, holder));
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.unzip();
-        let ending = holds.iter().map(|hold| &**hold).zip(holders).rev();
+        let ending = holds.iter().map(|hold| &**hold).zip(holders);
         let failed = |(hold, released): (&Hold, Result<_, Error>)| {
             let error = released.err().filter(|error| !error.is_lost())?;
             self.call.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
             Some(error)
         };
-        self.call.engine.end(ending, Leaving::Release).into_iter().filter_map(failed).collect()
+        self.call.engine.end_all(ending, Leaving::Release).into_iter().filter_map(failed).collect()
     }
 
     /// Ends the wait for all, whose locks these are. One may have been lost meanwhile.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::rules::acquire::Params;
 use crate::rules::lease::{End, Lease};
-use crate::rules::owned::Release;
+use crate::rules::owned::{Ending, HandedOver, Release};
 use crate::rules::task::Task;
 use crate::rules::{Cue, Observation, Replies, Reply, Step};
 use crate::simulated::{Leg, Next, Server};
@@ -55,6 +55,32 @@ enum Doing {
     Working,
 }
 
+/// A release by this library's rules, or by a gem's.
+#[derive(Debug)]
+enum Releasing {
+    Own(Box<Ending>),
+    Gem(Task<Release>),
+}
+
+impl Releasing {
+    fn resume(&mut self, replies: Replies, now: Now) -> Step<Release> {
+        match self {
+            Self::Own(ending) => release_of(ending.resume(replies, now)),
+            Self::Gem(task) => task.resume(replies, now),
+        }
+    }
+}
+
+/// A release by this library's rules hands the lock over to nobody.
+fn release_of(step: Step<HandedOver>) -> Step<Release> {
+    match step {
+        Step::Send(trip) => Step::Send(trip),
+        Step::Sleep(pause) => Step::Sleep(pause),
+        Step::Done(HandedOver { release, .. }) => release.map_or_else(Step::GiveUp, Step::Done),
+        Step::GiveUp(reason) => Step::GiveUp(reason),
+    }
+}
+
 #[derive(Debug)]
 struct Client {
     protocol: Protocol,
@@ -64,7 +90,7 @@ struct Client {
     skew: u64,
     doing: Doing,
     attempt: Option<Task<Lease>>,
-    releasing: Option<Task<Release>>,
+    releasing: Option<Releasing>,
     held: Option<Held>,
     /// During an extension: until when one of the leases counts.
     counts_until: Option<End>,

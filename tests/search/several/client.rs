@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::rules::Reply;
 use crate::rules::lease::Lease;
-use crate::rules::owned::Release;
+use crate::rules::owned::Ending;
 use crate::rules::task::Task;
 use crate::simulated::Leg;
 use crate::values::clock::Now;
@@ -51,7 +51,7 @@ pub(super) enum Rules {
     Acquiring(Task<Lease>),
     /// What is not wanted, and what follows: the wait for the next key with this answer, or the end.
     Releasing {
-        releasing: Task<Release>,
+        releasing: Box<Ending>,
         left: Vec<(usize, Lease)>,
         then: Then,
     },

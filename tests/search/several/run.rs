@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::client::{Answer, Client, Doing, KEYS, Legs, Rules, Then};
 use crate::rules::acquire::{Params, first_command};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Release};
-use crate::rules::task::Task;
+use crate::rules::owned::{Ending, HandedOver};
 use crate::rules::{Command, Cue, Replies, Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
@@ -308,18 +307,18 @@ impl Run {
             };
         };
         let own = lease.clone();
-        let (releasing, step) = Task::begin(now, async move |io| owned::release(io, &own).await);
+        let (ending, step) = Ending::begin(own, None, now);
         // Whatever comes of it, nothing more is known of the key.
         self.clients[n].known.remove(&*lease.value);
         if let Step::Send(_) = step {
-            self.clients[n].rules = Rules::Releasing { releasing, left, then };
+            self.clients[n].rules = Rules::Releasing { releasing: Box::new(ending), left, then };
             return self.release_step(n, step);
         }
         left.pop();
         self.release(n, left, then);
     }
 
-    fn release_step(&mut self, n: usize, step: Step<Release>) {
+    fn release_step(&mut self, n: usize, step: Step<HandedOver>) {
         match (step, std::mem::replace(&mut self.clients[n].rules, Rules::None)) {
             (Step::Send(trip), Rules::Releasing { releasing, left, then }) => {
                 let trip = left.last().map(|(key, _)| (*key, Leg::first(trip))).into_iter().collect();

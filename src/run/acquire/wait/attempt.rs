@@ -273,7 +273,7 @@ impl Wait<'_> {
         };
         // A command of its own would not have been sent.
         if let (true, Err(ended)) = (known.handed_over, self.check()) {
-            self.call.engine.release_unwanted(HeldLock::new(key, options, lease, holder), now);
+            self.call.engine.release_all_unwanted(vec![HeldLock::new(key, options, lease, holder)], now);
             return Err(ended);
         }
         Ok((slot, self.call.engine.make_hold(key.clone(), options, lease, holder, now)))

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Doing, Gems, MILLI, Run, START, holding, one_in};
+use super::{Doing, Gems, MILLI, Releasing, Run, START, holding, one_in};
 use crate::rules::lease::{End, Lease};
 use crate::rules::owned::Release;
 use crate::rules::task::{Io, Task};
@@ -132,7 +132,7 @@ impl Run {
             };
             let (task, step) = Task::begin(now, release);
             self.clients[n].held = None;
-            self.clients[n].releasing = Some(task);
+            self.clients[n].releasing = Some(Releasing::Gem(task));
             self.act_on_release(n, step);
         } else if one_in(3, choice) {
             self.clients[n].held = None;

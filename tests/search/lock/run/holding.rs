@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Client, Conditions, Doing, Gems, Run, START};
+use super::{Client, Conditions, Doing, Gems, Releasing, Run, START, release_of};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Counted, Extension, HandedOver, Release, Verification};
+use crate::rules::owned::{self, Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::rules::{Cue, GiveUp, Replies, Step};
@@ -31,7 +31,7 @@ pub(super) enum Power {
     Verifying(Task<Verification>),
     Counting(Task<Counted>),
     /// It has ended its hold: a lease of this length is written for another client, which sleeps. With the number of the hold.
-    HandingOver(Task<HandedOver>, u64, Duration),
+    HandingOver(Box<Ending>, u64, Duration),
 }
 
 impl Run {
@@ -81,8 +81,8 @@ impl Run {
                 let options = LockOptions { expiration: Some(expiration), ..self.options(n) };
                 let next = Lease::of(&options, own.protocol, self.fresh_nonce(), now);
                 self.clients[n].ended = Some(own.clone());
-                let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, &own, &next).await);
-                self.clients[n].power = Some(Power::HandingOver(task, number, expiration));
+                let (ending, step) = Ending::begin(own, Some(&next), now);
+                self.clients[n].power = Some(Power::HandingOver(Box::new(ending), number, expiration));
                 self.act_on_hand_over(n, step);
             }
         }
@@ -133,9 +133,9 @@ impl Run {
     fn release(&mut self, n: usize, own: Lease, now: Now) {
         self.begins(n, &own);
         self.clients[n].ended = Some(own.clone());
-        let (task, step) = Task::begin(now, async move |io| owned::release(io, &own).await);
-        self.clients[n].releasing = Some(task);
-        self.act_on_release(n, step);
+        let (ending, step) = Ending::begin(own, None, now);
+        self.clients[n].releasing = Some(Releasing::Own(Box::new(ending)));
+        self.act_on_release(n, release_of(step));
     }
 
     pub(super) fn act_on_release(&mut self, n: usize, step: Step<Release>) {
@@ -244,8 +244,8 @@ impl Run {
                 let step = task.resume(replies, now);
                 self.act_on_token(n, step);
             }
-            Some(Power::HandingOver(task, ..)) => {
-                let step = task.resume(replies, now);
+            Some(Power::HandingOver(ending, ..)) => {
+                let step = ending.resume(replies, now);
                 self.act_on_hand_over(n, step);
             }
             None => unreachable!("it does something"),
