@@ -25,6 +25,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::rules::{Command, Reply, Trip};
+use crate::values::clock::Now;
 use crate::values::key::Key;
 use crate::values::sync;
 use crate::values::version::Version;
@@ -90,6 +91,8 @@ pub(crate) struct Sent {
     pub(crate) behind: Option<Result<Reply, Failure>>,
     /// Set if the change was not carried out, and why is unknown: other keys were in its transaction.
     undecided: Option<Undecided>,
+    /// When it was, if this thread has read the clocks then.
+    pub(crate) at: Option<Now>,
 }
 
 /// Why a transaction of several keys was not carried out.

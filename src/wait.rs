@@ -5,12 +5,14 @@ mod cancel_token;
 mod wait_queue;
 
 pub use cancel_token::CancelToken;
+pub(crate) use cancel_token::Registered;
 pub(crate) use wait_queue::{Ending, Hint, HolderTicket, Ticket, Turn, WaitQueue, Woken};
 
 pub(crate) use crate::rules::Observation;
 use crate::rules::window::Activity;
 use crate::values::clock::Uptime;
 use crate::values::key::Key;
+use crate::values::key_hash::KeyHash;
 use crate::values::options::LockOptions;
 use crate::values::sync;
 

@@ -318,9 +318,8 @@ fn forked(hold: &Hold, holder: HolderTicket<Delivery>) -> Error {
     Error::Forked { key: hold.key.clone() }
 }
 
-/// Reports how a hold has ended. It is over for the observer, which may acquire the lock again.
+/// Reports how a hold has ended.
 fn report_end(engine: &Engine, hold: &Hold, ended: &Result<Ended, Error>) {
-    hold.is_dropped.store(true, Ordering::Relaxed);
     let key = &hold.key;
     engine.observer.notify(&match ended {
         Ok(Ended { held, certified, left_to_expire, outlived_lease }) => Event::Released {

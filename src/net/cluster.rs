@@ -156,6 +156,8 @@ impl ClusterBackend {
         let reachable_by = limits.reachable_by.min(now.uptime.after(LOOK));
         let limits = Limits { reachable_by, decided_at: now, ..*limits };
         let destinations = self.destinations(pending, slots, &limits);
+        // That may have waited for a node.
+        let limits = Limits { decided_at: clock::now(), ..limits };
         if let ([Pending { at, .. }], [destination]) = (pending, destinations.as_slice()) {
             return match destination {
                 Ok(destination) => destination.send(&trips[*at..=*at], &limits),
@@ -179,7 +181,7 @@ impl ClusterBackend {
             let next = || groups.lock().next();
             while let Some((destination, members)) = next() {
                 let batch: Vec<KeyTrip<'_>> = members.iter().map(|n| trips[pending[*n].at]).collect();
-                let outcomes = destination.send(&batch, &limits);
+                let outcomes = destination.send(&batch, &Limits { decided_at: clock::now(), ..limits });
                 let mut sent = sent.lock();
                 members.into_iter().zip(outcomes).for_each(|(n, outcome)| sent[n] = outcome);
             }

@@ -89,10 +89,10 @@ pub(crate) struct Terms<U, O> {
 }
 
 pub(crate) enum Entered<J, C> {
-    /// This thread leads, with nothing on the wire.
-    Leads(Lane<J, C>),
-    /// It waits. `opens`: and has a connection [opened](Lanes::opened).
-    Waits { opens: bool },
+    /// This thread leads, with nothing on the wire. `others`: some are queued that may go with it.
+    Leads { lane: Lane<J, C>, others: bool },
+    /// It waits, behind so many. `opens`: and has a connection [opened](Lanes::opened).
+    Waits { opens: bool, ahead: usize },
 }
 
 impl<J, C> Lanes<J, C> {
@@ -113,10 +113,11 @@ impl<J, C> Lanes<J, C> {
         let mut unusable = Vec::new();
         let mut shared = self.shared.lock();
         if let Some(lane) = shared.take_idle(terms.most, terms.usable, &mut unusable) {
-            return Entered::Leads(lane);
+            return Entered::Leads { lane, others: !shared.queue.is_empty() };
         }
+        let ahead = shared.queue.len();
         shared.queue.push_back(Queued { slot: Arc::clone(slot), batching });
-        Entered::Waits { opens: shared.opens(terms.most, terms.may_open) }
+        Entered::Waits { opens: shared.opens(terms.most, terms.may_open), ahead }
     }
 
     /// The same for one that is queued and was woken.
@@ -127,12 +128,12 @@ impl<J, C> Lanes<J, C> {
     ) -> Entered<J, C> {
         let mut unusable = Vec::new();
         let mut shared = self.shared.lock();
-        let Some(place) = shared.place(slot) else { return Entered::Waits { opens: false } };
+        let Some(place) = shared.place(slot) else { return Entered::Waits { opens: false, ahead: 0 } };
         if let Some(lane) = shared.take_idle(terms.most, terms.usable, &mut unusable) {
             shared.queue.remove(place);
-            return Entered::Leads(lane);
+            return Entered::Leads { lane, others: true };
         }
-        Entered::Waits { opens: shared.opens(terms.most, terms.may_open) }
+        Entered::Waits { opens: shared.opens(terms.most, terms.may_open), ahead: place }
     }
 
     /// Takes what is queued and may go with this job into the lane's batch, up to a thread that is to have a lane for itself.

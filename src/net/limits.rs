@@ -13,7 +13,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) needs: Protocol,
     /// True if it may grant a lock: a server that settles gets it later.
     pub(crate) grants: bool,
-    /// When the command was decided on.
+    /// When the command was decided on, by the clocks as just read: whatever waits before it is sent reads them again (I4, I5).
     pub(crate) decided_at: Now,
     /// When it was first to be sent. An attempt to connect that failed since then is one that it has waited for.
     pub(crate) waits_since: Uptime,

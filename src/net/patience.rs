@@ -8,6 +8,9 @@ use crate::values::clock::{self, Uptime};
 
 /// How often a thread yields before it parks.
 const YIELDS: u32 = 16;
+/// The same behind many others: their leader has more to do, and each yield takes longer.
+const YIELDS_OF_MANY: u32 = 2;
+const MANY: usize = 8;
 /// Yielding may take this long, unless `FEW` jobs or more are sent meanwhile: then the threads that run instead are those of this library.
 const LONG: Duration = Duration::from_millis(2);
 const FEW: u64 = 50;
@@ -38,6 +41,7 @@ pub(super) struct Yields<'a> {
     began: Uptime,
     sent: u64,
     left: u32,
+    has_yielded: bool,
 }
 
 impl Patience {
@@ -76,10 +80,15 @@ impl Patience {
         now.micros() < self.crowded_until.load(Ordering::Relaxed)
     }
 
-    pub(super) fn yields(&self) -> Yields<'_> {
+    /// Returns the yields of a wait behind so many others.
+    pub(super) fn yields(&self, ahead: usize) -> Yields<'_> {
         let began = clock::uptime();
-        let left = if self.is_crowded(began) { 0 } else { YIELDS };
-        Yields { patience: self, began, sent: self.sent.load(Ordering::Relaxed), left }
+        let left = match ahead {
+            _ if self.is_crowded(began) => 0,
+            MANY.. => YIELDS_OF_MANY,
+            _ => YIELDS,
+        };
+        Yields { patience: self, began, sent: self.sent.load(Ordering::Relaxed), left, has_yielded: false }
     }
 }
 
@@ -90,6 +99,7 @@ impl Yields<'_> {
             return false;
         }
         self.left -= 1;
+        self.has_yielded = true;
         thread::yield_now();
         true
     }
@@ -105,7 +115,7 @@ impl Yields<'_> {
 
 impl Drop for Yields<'_> {
     fn drop(&mut self) {
-        if self.left < YIELDS {
+        if self.has_yielded {
             self.ended(clock::uptime());
         }
     }
@@ -132,11 +142,8 @@ impl Looks {
         Self { never: true, ..Self::default() }
     }
 
-    /// Calls `look` until it returns something, if that pays.
+    /// Calls `look` until it returns something, for a while.
     pub(super) fn until_some<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-        if !self.may_pay() {
-            return None;
-        }
         let mut found = look();
         if found.is_none() {
             let began = clock::uptime();
@@ -158,7 +165,7 @@ impl Looks {
     }
 
     /// Returns true if it is time to look again.
-    fn may_pay(&self) -> bool {
+    pub(super) fn may_pay(&self) -> bool {
         let left_out = self.left_out.load(Ordering::Relaxed);
         if left_out == 0 && !self.never {
             return true;
@@ -193,17 +200,19 @@ mod tests {
     #[test]
     fn a_thread_parks_after_its_yields_and_at_once_where_others_compute() {
         let patience = Patience::default();
-        let mut yields = patience.yields();
+        let mut yields = patience.yields(0);
         assert_eq!((0..100).filter(|_| yields.one()).count(), 16);
+        let mut of_many = patience.yields(8);
+        assert_eq!((0..100).filter(|_| of_many.one()).count(), 2);
         let later = yields.began.after(Duration::from_millis(3));
         patience.note_sent(50);
         yields.ended(later);
         assert!(!patience.is_crowded(later), "these were this library's");
-        patience.yields().ended(later.after(Duration::from_secs(60)));
-        assert_eq!(patience.yields().left, 0);
+        patience.yields(0).ended(later.after(Duration::from_secs(60)));
+        assert_eq!(patience.yields(0).left, 0);
         // The end of its yields is the end of a wait; without a yield there was none.
         let patience = Patience::default();
-        let [mut some, none] = [patience.yields(), patience.yields()];
+        let [mut some, none] = [patience.yields(0), patience.yields(0)];
         assert!(some.one());
         thread::sleep(2 * LONG);
         drop(none);
@@ -245,12 +254,13 @@ mod tests {
         };
         assert_eq!(in_vain(5), [0, 2, 6, 14, 30]);
         let mut times = 0;
-        while looks.until_some(|| Some(())).is_none() {
+        while !looks.may_pay() {
             times += 1;
         }
+        assert!(looks.until_some(|| Some(())).is_some());
         assert_eq!(times, 31);
         assert_eq!(in_vain(2), [0, 32]);
-        assert!(Looks::never().until_some(|| Some(())).is_none());
+        assert!(!Looks::never().may_pay());
         // Looking in vain counts, however long it takes.
         let (looks, mut looked) = (Looks::default(), 0);
         for _ in 0..2 {
@@ -258,7 +268,9 @@ mod tests {
                 looked += 1;
                 None::<()>
             };
-            assert!(looks.until_some(in_vain).is_none());
+            if looks.may_pay() {
+                assert!(looks.until_some(in_vain).is_none());
+            }
         }
         assert!(looked <= 101 && looked > 1, "the second time it is left out: {looked}");
     }

@@ -45,8 +45,6 @@ impl Form {
 
 impl Packed {
     pub(super) fn command(&mut self, form: Form, words: &[&[u8]]) {
-        let length: usize = words.iter().map(|word| word.len() + 16).sum();
-        self.bytes.reserve(length);
         self.begin(form, words.len());
         for word in words {
             self.word(word);
@@ -67,28 +65,31 @@ impl Packed {
     /// Begins a command of so many words.
     pub(super) fn begin(&mut self, form: Form, words: usize) {
         self.forms.push(form);
-        self.bytes.push(b'*');
-        self.length(words);
+        self.head(b'*', words);
     }
 
     pub(super) fn word(&mut self, word: &[u8]) {
-        self.bytes.push(b'$');
-        self.length(word.len());
+        self.head(b'$', word.len());
         self.bytes.extend_from_slice(word);
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    fn length(&mut self, length: usize) {
-        self.digits(length);
-        self.bytes.extend_from_slice(b"\r\n");
-    }
-
-    fn digits(&mut self, number: usize) {
-        if number >= 10 {
-            self.digits(number / 10);
+    /// Writes what a number of words, or of bytes, begins with.
+    fn head(&mut self, kind: u8, mut number: usize) {
+        const LONGEST: usize = 24;
+        let mut head = [0; LONGEST];
+        let mut at = LONGEST - 2;
+        (head[at], head[at + 1]) = (b'\r', b'\n');
+        loop {
+            at -= 1;
+            head[at] = b"0123456789"[number % 10];
+            number /= 10;
+            if number == 0 {
+                break;
+            }
         }
-        // Below ten.
-        self.bytes.push(b'0' + u8::try_from(number % 10).unwrap_or_default());
+        head[at - 1] = kind;
+        self.bytes.extend_from_slice(&head[at - 1..]);
     }
 }
 

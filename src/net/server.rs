@@ -164,11 +164,10 @@ impl OneServer {
     #[inline]
     fn send_to_master<T>(
         &self,
-        limits: &Limits<'_>,
+        mut limits: Limits<'_>,
         send: impl Fn(&Limits<'_>) -> T,
         is_refused: impl Fn(&T) -> bool,
     ) -> T {
-        let mut limits = self.limits(limits);
         let outcome = send(&limits);
         if !is_refused(&outcome) || !self.opener.finds_master() {
             return outcome;
@@ -209,14 +208,15 @@ impl OneServer {
     }
 
     /// Fails if transactions are needed, and do not reach the server.
-    pub(super) fn ensure_transactions(&self, key: &Key, limits: &Limits<'_>) -> Result<(), Failure> {
+    pub(super) fn ensure_transactions(&self, key: &Key, limits: &mut Limits<'_>) -> Result<(), Failure> {
         self.transactions.ensure(key, limits, |limits| self.connection(limits))
     }
 }
 
 impl Backend for OneServer {
     fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
-        if let Err(failure) = self.ensure_transactions(trip.key, limits) {
+        let mut limits = self.limits(limits);
+        if let Err(failure) = self.ensure_transactions(trip.key, &mut limits) {
             return Sent::failed(trip, failure);
         }
         self.send_to_master(limits, |limits| self.send_one(trip, limits), is_read_only)
@@ -224,7 +224,8 @@ impl Backend for OneServer {
 
     fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         // As for one: no lock is acquired that could not be released.
-        if let Err(failure) = self.ensure_transactions(trips[0].key, limits) {
+        let mut limits = self.limits(limits);
+        if let Err(failure) = self.ensure_transactions(trips[0].key, &mut limits) {
             return trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         }
         let all_refused = |sent: &Vec<Sent>| sent.iter().all(is_read_only);

@@ -41,22 +41,22 @@ impl Transactions {
     pub(super) fn ensure<'a, C: DerefMut<Target = Connection>>(
         &self,
         key: &Key,
-        limits: &Limits<'a>,
+        limits: &mut Limits<'a>,
         connect: impl Fn(&mut Limits<'a>) -> Result<(C, Now), Failure>,
     ) -> Result<(), Failure> {
         let needed = limits.needs.min_version() >= Protocol::Watched.min_version();
         if !needed || self.work.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let lacking = |known_by: TooOld<'_>| Failure::Refused(Refusal::too_old(limits.needs, known_by));
+        let needs = limits.needs;
+        let lacking = |known_by: TooOld<'_>| Failure::Refused(Refusal::too_old(needs, known_by));
         if self.are_lacking() {
             return Err(lacking(TooOld::HangsUp));
         }
-        let mut limits = *limits;
         let began = clock::uptime();
         let mut was_closed = false;
         loop {
-            let (mut connection, now) = connect(&mut limits)?;
+            let (mut connection, now) = connect(limits)?;
             let left = limits.answered_by.since(now.uptime);
             let tried = match connection.server().version {
                 Some(_) => Ok(Ok(())),
@@ -65,6 +65,7 @@ impl Transactions {
             let ended = match tried {
                 Ok(Ok(())) => {
                     self.work.store(true, Ordering::Relaxed);
+                    limits.decided_at = clock::now();
                     return Ok(());
                 }
                 Ok(Err(refusal)) => {
@@ -74,7 +75,10 @@ impl Transactions {
                         RefusalKind::UnknownCommand => Err(lacking(TooOld::Refuses(&refusal))),
                         RefusalKind::NotPermitted => Err(Failure::Refused(refusal)),
                         // It concerns the key, or passes.
-                        _ => Ok(()),
+                        _ => {
+                            limits.decided_at = clock::now();
+                            Ok(())
+                        }
                     };
                 }
                 Err(ended) => ended,

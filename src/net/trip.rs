@@ -112,6 +112,7 @@ impl TripState {
             reply,
             behind: behind.and_then(|behind| self.behind.outcome(|replies| codec::read(behind, replies))),
             undecided: self.undecided.or(is_left.then_some(Undecided::Together)),
+            at: None,
         }
     }
 

@@ -124,7 +124,10 @@ impl Choice {
         io: &Io,
         mut answered: Option<(Lease, Replies)>,
     ) -> ControlFlow<Round, (Values, Option<usize>)> {
-        self.pace.begin_round();
+        match &answered {
+            Some((lease, _)) => self.pace.was_sent(lease),
+            None => self.pace.begin_round(),
+        }
         let (lease, set, found) = loop {
             let (lease, Replies { reply, behind, .. }) = match answered.take() {
                 Some(answered) => answered,

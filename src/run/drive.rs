@@ -82,7 +82,7 @@ impl<'a, R: Rules> Job<'a, R> {
     pub(super) fn run(&mut self, mut now: Now) {
         while let Step::Send(trip) = &self.step {
             let replies = self.session.send(trip, now);
-            now = clock::now();
+            now = self.session.now();
             self.step = self.rules.resume(replies, now);
         }
     }

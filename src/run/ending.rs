@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::drive::Job;
@@ -66,7 +67,12 @@ impl Engine {
                 drop(lock);
                 Ok(left)
             }
-            Way::Expire(rest) => self.let_expire(vec![(hold, lock, rest)], now).remove(0),
+            Way::Expire(rest) => {
+                let outbox = Outbox::default();
+                let left = self.let_expire(vec![(hold, lock, rest)], &outbox, now).remove(0);
+                outbox.flush(&self.observer);
+                left
+            }
             Way::Release => self.release(lock, now).map(Some),
         };
         self.noted(hold, left, now)
@@ -91,8 +97,14 @@ impl Engine {
             }
             ended.push((hold, way, now));
         }
-        let mut expired = self.let_expire(expiring, now).into_iter();
+        let outbox = Outbox::default();
+        let mut expired = self.let_expire(expiring, &outbox, now).into_iter();
         let mut released = self.release_all(locks, now).into_iter();
+        outbox.flush(&self.observer);
+        // They are over for the program, which learns of it now.
+        for (hold, ..) in &ended {
+            hold.is_dropped.store(true, Ordering::Relaxed);
+        }
         let outcome = |(hold, way, now)| {
             let left = match way {
                 Way::Over(left) => Some(Ok(left)),
@@ -106,23 +118,25 @@ impl Engine {
 
     /// Leaves locks to expire, each after the rest of the time that its options have it held.
     #[cold]
-    fn let_expire(&self, locks: Vec<(&Hold, HeldLock<'_>, Duration)>, now: Now) -> Vec<Result<Left, Error>> {
-        let outbox = Outbox::default();
+    fn let_expire(
+        &self,
+        locks: Vec<(&Hold, HeldLock<'_>, Duration)>,
+        outbox: &Outbox,
+        now: Now,
+    ) -> Vec<Result<Left, Error>> {
         let begin = |(hold, HeldLock { lease, holder, .. }, rest): (_, HeldLock<'_>, _)| {
             let hold: &Hold = hold;
             let new = self.next_lease(hold, &lease, rest, now);
             let task = Task::begin(now, async move |io| owned::extend(io, &lease, new).await);
-            (holder, Job::new(&hold.key, task, self.session(hold, now, &outbox)))
+            (holder, Job::new(&hold.key, task, self.session(hold, now, outbox)))
         };
         let mut jobs: Vec<_> = locks.into_iter().map(begin).collect();
         self.drive(&mut jobs, |(_, job)| Some(job), now);
         let end = |(holder, job): (HolderTicket<Delivery>, Job<'_, _>)| {
             drop(holder);
-            left_to_expire(job.end(&outbox))
+            left_to_expire(job.end(outbox))
         };
-        let left = jobs.into_iter().map(end).collect();
-        outbox.flush(&self.observer);
-        left
+        jobs.into_iter().map(end).collect()
     }
 
     /// Has the server asked nothing more for a hold. Returns its lock, and the time after that.
@@ -135,6 +149,7 @@ impl Engine {
 
     /// Notes how a hold has ended. It is lost too if its lease was over before and the server has not proven that it was held all the time.
     fn noted(&self, hold: &Hold, ended: Result<Left, Error>, began: Now) -> Result<Ended, Error> {
+        hold.is_dropped.store(true, Ordering::Relaxed);
         let outlived_lease = hold.end().is_some_and(|end| end.has_passed(began));
         let loss = match &ended {
             Ok(Some(Release::Lost(reason))) => Some(reason.clone()),

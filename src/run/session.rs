@@ -30,6 +30,8 @@ pub(super) struct Session<'a> {
     failed: Option<Box<(&'static str, Failure)>>,
     /// True if the last command got no answer.
     unanswered_last: bool,
+    /// When the last trip was answered, if that is known.
+    answered_at: Option<Now>,
     /// Where to put what is to be reported later; `None` if it is reported at once.
     outbox: Option<&'a Outbox>,
     /// What takes an entry from the key's waiting list, behind the command that deletes the key, until that is sent.
@@ -59,6 +61,7 @@ impl<'a> Session<'a> {
             acquires: false,
             failed: None,
             unanswered_last: false,
+            answered_at: None,
             outbox: None,
             behind: None,
             listed: None,
@@ -118,7 +121,8 @@ impl<'a> Session<'a> {
 
     /// Notes what came of a trip. Returns the rules' replies.
     pub(super) fn heard(&mut self, trip: &Trip, sent: Sent) -> Replies {
-        let Sent { found, mut reply, mut behind, .. } = sent;
+        let Sent { found, mut reply, mut behind, at, .. } = sent;
+        self.answered_at = at;
         // A command on the waiting list may be refused, which is no failure of the call.
         if let Command::Waiting(_) = trip.command {
             match behind {
@@ -137,6 +141,11 @@ impl<'a> Session<'a> {
         let only_reads = trip.if_holds.is_none() && trip.command.only_reads();
         let reply = reply.map(|reply| self.reply(reply, trip.name(), only_reads));
         Replies { found, reply, behind }
+    }
+
+    /// Returns the time after the last trip.
+    pub(super) fn now(&mut self) -> Now {
+        self.answered_at.take().unwrap_or_else(clock::now)
     }
 
     /// Takes what came of the last command on the waiting list; `None` if it was not sent.
@@ -176,7 +185,10 @@ impl<'a> Session<'a> {
                     Some(outbox) => {
                         outbox.push(LateReport::ReplyLost(self.key.clone(), command, error.clone()));
                     }
-                    None => self.engine.observer.reply_lost(self.key, command, error),
+                    None => {
+                        self.engine.observer.reply_lost(self.key, command, error);
+                        self.answered_at = None;
+                    }
                 }
                 if !only_reads {
                     self.unanswered = Some(Box::new((command, error.clone())));

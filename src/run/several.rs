@@ -18,7 +18,6 @@ use crate::report::event::Event;
 use crate::run::thread_holds::HoldKind;
 use crate::values::clock;
 use crate::values::key::Key;
-use crate::wait::CancelToken;
 use asked::AskedAll;
 use early::InOrder;
 
@@ -44,7 +43,7 @@ impl WaitAll<'_> {
         let (call, keys) = (&self.call, self.keys);
         // What is not to be waited for is found before anything is sent.
         let begun = self.may_begin().and_then(|()| {
-            let registered = call.cancel_token.map(CancelToken::register);
+            let registered = call.register();
             call.agree_on_readers(&keys[0])?;
             Ok(registered)
         });
@@ -100,12 +99,17 @@ impl WaitAll<'_> {
     fn one(&self, key: &Key, first: Option<Asked<'_>>) -> Result<Acquired, Error> {
         let call = Call { began: clock::now(), ..self.call };
         match first {
-            Some(first) if first.is_granted() => Ok(call.granted(first)),
+            Some(first) if first.is_granted_at(call.began) => {
+                Ok(call.granted(key, Asked { at: call.began, ..first }))
+            }
             // What was lost of it is settled when all is given back.
-            first => match call.check(key).inspect_err(|error| self.report(key, 0, Err(error))) {
-                Ok(()) => call.wait_for(key, first).map_err(|(error, _)| error),
-                Err(error) => Err(error),
-            },
+            first => call.check(key).inspect_err(|error| self.report(key, 0, Err(error))).and_then(|()| {
+                let is_lost = first.as_ref().is_some_and(Asked::is_lost);
+                call.wait_for(key, first).map_err(|(error, _)| match call.check(key) {
+                    Err(ended) if is_lost && error.may_hold_lock() => ended,
+                    _ => error,
+                })
+            }),
         }
     }
 

@@ -10,21 +10,22 @@ use crate::values::value::Nonce;
 #[derive(Debug)]
 pub(crate) struct Identity {
     process: u32,
-    /// The standard library's randomness, seeded by the system.
-    keys: RandomState,
+    /// Of the standard library's randomness, seeded by the system. The process id is mixed in, since a forked child inherits the state that this
+    /// is made from: a new locker in the child would have the same as the parent's next.
+    seed: u64,
     count: AtomicU64,
 }
 
 impl Identity {
     pub(crate) fn new() -> Self {
-        Self { process: process::id(), keys: RandomState::new(), count: AtomicU64::new(0) }
+        let process = process::id();
+        Self { process, seed: RandomState::new().hash_one(process), count: AtomicU64::new(0) }
     }
 
-    /// Returns random digits for the next holder. The process id is mixed in, since a forked child inherits the state that `keys` are
-    /// made from: a new locker in the child would have the same `keys` as the parent's next.
+    /// Returns random digits for the next holder.
     pub(crate) fn next_nonce(&self) -> Nonce {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
-        Nonce::from_random(self.keys.hash_one((self.process, count)))
+        Nonce::from_random(mixed(self.seed.wrapping_add(count.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
     }
 
     /// Returns true if this is the process that made it, and not a forked child (I10).
@@ -36,6 +37,13 @@ impl Identity {
     pub(crate) fn in_forked_child() -> Self {
         Self { process: process::id().wrapping_add(1), ..Self::new() }
     }
+}
+
+/// The last step of splitmix64, Steele, Lea and Flood's generator: each bit of the number changes about half of these.
+fn mixed(number: u64) -> u64 {
+    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ (number >> 31)
 }
 
 #[cfg(test)]

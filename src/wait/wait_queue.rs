@@ -1,5 +1,5 @@
-//! The wait queue of each key: first come, first served among the threads of a process. Only the head talks to the server; the
-//! others sleep until it is their turn. Where threads wait in different modes, the first of each mode is a head: it looks for
+//! The wait queue of each key: first come, first served among the threads of a process. A thread that finds none asks for the lock before it is
+//! queued. Of the queue only the head talks to the server; the others sleep until it is their turn. Where threads wait in different modes, the first of each mode is a head: it looks for
 //! all that wait as it does, at its own pace and by its own rules; hints are for the very first.
 //!
 //! The whole queue is under one mutex, and a waiting thread parks outside of it. Why no wake-up is lost:
@@ -33,12 +33,11 @@ mod holder;
 #[path = "wait_queue/ticket.rs"]
 mod ticket;
 
-use std::collections::VecDeque;
-use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::sync::{Mutex, Thread, current};
-use super::{Activity, Key, Observation, Uptime, WaitMode};
+use super::{Activity, Key, KeyHash, Observation, Uptime, WaitMode};
 pub(crate) use holder::{Ending, HolderTicket};
 pub(crate) use ticket::Ticket;
 
@@ -46,7 +45,8 @@ pub(crate) use ticket::Ticket;
 pub(crate) struct WaitQueue<A>(Mutex<All<A>>);
 
 struct All<A> {
-    keys: BTreeMap<Key, KeyQueue<A>>,
+    /// In boxes, since keys come and go.
+    keys: HashMap<Key, Box<KeyQueue<A>>, KeyHash>,
     /// No thread waits any more.
     closed: bool,
     next_id: u64,
@@ -106,7 +106,7 @@ pub(crate) enum Woken<A> {
 
 impl<A> Default for WaitQueue<A> {
     fn default() -> Self {
-        Self(Mutex::new(All { keys: BTreeMap::new(), closed: false, next_id: 0 }))
+        Self(Mutex::new(All { keys: HashMap::default(), closed: false, next_id: 0 }))
     }
 }
 
@@ -126,12 +126,26 @@ impl<A> Default for KeyQueue<A> {
 impl<A> WaitQueue<A> {
     /// Queues the calling thread as the last.
     pub(crate) fn join(self: &Arc<Self>, key: &Key, mode: WaitMode) -> Ticket<A> {
+        self.join_at(key, mode, VecDeque::push_back)
+    }
+
+    /// Queues it as the first: a command of it may have acquired the lock.
+    pub(crate) fn join_ahead(self: &Arc<Self>, key: &Key, mode: WaitMode) -> Ticket<A> {
+        self.join_at(key, mode, VecDeque::push_front)
+    }
+
+    fn join_at(
+        self: &Arc<Self>,
+        key: &Key,
+        mode: WaitMode,
+        join: impl FnOnce(&mut VecDeque<Waiter<A>>, Waiter<A>),
+    ) -> Ticket<A> {
         let mut all = self.0.lock();
         let id = all.next_id;
         all.next_id += 1;
         let thread = current();
         let waiter = Waiter { id, thread, mode, asleep: false, hint: None, lease: None };
-        all.keys.entry(key.clone()).or_default().waiters.push_back(waiter);
+        join(&mut all.keys.entry(key.clone()).or_default().waiters, waiter);
         drop(all);
         Ticket::new(self, key, id)
     }
@@ -220,10 +234,10 @@ impl<A> All<A> {
 
     /// Takes a thread out of a key's queue, which is removed with its last thread.
     fn leave<T>(&mut self, key: &Key, leave: impl FnOnce(&mut KeyQueue<A>) -> T) -> Option<T> {
-        let Entry::Occupied(mut entry) = self.keys.entry(key.clone()) else { return None };
-        let left = leave(entry.get_mut());
-        if entry.get().holders == 0 && entry.get().waiters.is_empty() {
-            entry.remove();
+        let queue = self.keys.get_mut(key)?;
+        let left = leave(queue);
+        if queue.holders == 0 && queue.waiters.is_empty() {
+            self.keys.remove(key);
         }
         Some(left)
     }

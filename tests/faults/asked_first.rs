@@ -1,11 +1,11 @@
 //! What a call does with the answer to its first command, which it sends before it waits.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Lock, LockOptions, Protocol, Semaphore};
+use setnx_lock::{CancelToken, Error, Event, Lock, LockGuard, LockOptions, Protocol, Semaphore};
 
 use crate::servers::{Emulated, Fault};
 use crate::support::notified::{Waiter, until};
@@ -17,10 +17,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         "asked_first",
         tests![
             a_reply_that_is_lost_when_the_call_ends_leaves_the_lock_in_doubt,
+            a_lost_reply_is_settled_although_others_wait,
             threads_that_come_at_once_for_an_idle_key_all_get_the_lock,
             a_call_that_has_ended_before_sends_nothing,
             one_attempt_is_one_attempt,
             a_permit_that_is_held_elsewhere_costs_no_second_look,
+            the_event_of_a_permit_names_the_semaphore,
             auto_decides_before_its_first_lock,
         ],
     )
@@ -64,20 +66,58 @@ fn a_reply_that_is_lost_when_the_call_ends_leaves_the_lock_in_doubt() -> Outcome
     Ok(())
 }
 
+/// A thread that came while the reply was waited for is not ahead of one that may have the lock.
+fn a_lost_reply_is_settled_although_others_wait() -> Outcome {
+    let unexpiring = LockOptions::without_expiration().wait_forever();
+    for (options, protocol, expires) in [
+        (expiring(), Protocol::Classic, true),
+        (expiring(), Protocol::Watched, true),
+        (unexpiring, Protocol::Classic, false),
+    ] {
+        let scenario = Scenario::set()?;
+        let key = scenario.target.key("settled");
+        let locker = patient(&scenario.proxy.url())?.command_timeout(millis(300)).pool_size(4).build()?;
+        let lock = Lock::new(&locker, &key.key, options.protocol(protocol).poll_interval(LONG))?;
+        scenario.proxy.next("SETNX", Fault::SwallowAnswer);
+        let first = Waiter::of(&lock);
+        until("it was asked for", || scenario.proxy.names().iter().any(|name| name == "SETNX"));
+        let second = asleep_waiter(&lock);
+        match first.came() {
+            Ok(held) => held.release()?,
+            Err(error) => {
+                assert!(!expires, "{error:?}");
+                assert!(matches!(error, Error::InDoubt { command: "SETNX", .. }), "{error:?}");
+                assert!(lock.clear()?);
+            }
+        }
+        second.came()?.release()?;
+    }
+    Ok(())
+}
+
+fn asleep_waiter(lock: &Lock) -> Waiter {
+    let waiter = Waiter::of(lock);
+    thread::sleep(millis(100));
+    assert!(waiter.still_waits());
+    waiter
+}
+
 /// None waits for the others' answers, and each is queued where it belongs.
 fn threads_that_come_at_once_for_an_idle_key_all_get_the_lock() -> Outcome {
     let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto];
     let pauses = [Duration::ZERO, millis(50)];
-    for (protocol, pause) in protocols.into_iter().flat_map(|protocol| pauses.map(|pause| (protocol, pause)))
+    let unexpiring = LockOptions::without_expiration().timeout(LONG);
+    let options = protocols.map(|protocol| expiring().protocol(protocol)).into_iter();
+    for (options, pause) in
+        options.chain([unexpiring]).flat_map(|options| pauses.map(|pause| (options, pause)))
     {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("at-once");
         let locker = patient(&scenario.proxy.url())?.pool_size(4).build()?;
-        let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol).poll_interval(LONG))?;
-        lock.with(|_| ())?;
+        let lock = Lock::new(&locker, &key.key, options.poll_interval(LONG))?;
+        let protocol = lock.with(LockGuard::protocol)?;
         scenario.proxy.forget();
-        let asks = if matches!(protocol, Protocol::Ttl | Protocol::Auto) { "SET" } else { "SETNX" };
-        let held = scenario.proxy.hold(asks, 1);
+        let held = scenario.proxy.hold(command(protocol), 1);
         let late = Waiter::of(&lock);
         held.reached();
         let other = lock.lock()?;
@@ -138,6 +178,25 @@ fn a_permit_that_is_held_elsewhere_costs_no_second_look() -> Outcome {
     scenario.proxy.forget();
     assert!(pool.try_acquire()?.is_none());
     assert_eq!(scenario.proxy.names(), ["SETNX", "MGET"]);
+    drop(held);
+    Ok(())
+}
+
+fn the_event_of_a_permit_names_the_semaphore() -> Outcome {
+    let scenario = Scenario::set()?;
+    let key = scenario.target.key("named");
+    let names = Arc::<Mutex<Vec<String>>>::default();
+    let noted = Arc::clone(&names);
+    let observer = move |event: &Event<'_>| {
+        if let Event::AcquireFinished { key, .. } = event {
+            noted.lock().unwrap().push(key.to_string());
+        }
+    };
+    let locker = patient(&scenario.proxy.url())?.observer(observer).build()?;
+    let pool = Semaphore::new(&locker, &key.key, 2, expiring())?;
+    // The second waits for its turn, since a thread of this process has a permit.
+    let held = [pool.acquire()?, pool.acquire()?];
+    assert_eq!(*names.lock().unwrap(), [key.key.to_string(), key.key.to_string()]);
     drop(held);
     Ok(())
 }

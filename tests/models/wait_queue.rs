@@ -10,7 +10,7 @@ mod scenario;
 mod subject;
 mod worker;
 
-use std::cmp::Ordering;
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
@@ -38,17 +38,14 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-impl Ord for Key {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.name.cmp(&other.name)
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.name.hash(hasher);
     }
 }
 
-impl PartialOrd for Key {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
+/// The same in each run.
+type KeyHash = BuildHasherDefault<DefaultHasher>;
 
 /// The models have no clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,6 +105,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_lock_is_handed_over", move || {
             let hands_over = waits().then(HandsOver);
             Scenario::of([hands_over, hands_over, hands_over.twice(), waits()])
+        }),
+        trial("one_that_may_have_the_lock_is_ahead", move || {
+            let hands_over = waits().then(HandsOver);
+            Scenario::of([hands_over, waits().ahead(), hands_over, waits().until(TimesOut)])
         }),
         trial("the_next_polls", move || {
             Scenario::of([waits().then(HandsOver).twice(), waits().until(Polls).then(HandsOver), waits()])

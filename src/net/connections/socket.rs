@@ -204,7 +204,7 @@ impl Stream {
 
     /// Reads what is there, or waits for it. `looks`: it may look for it first; not again after it did so in vain.
     fn read(&mut self, buffer: &mut [u8], deadline: Uptime, looks: &mut bool) -> io::Result<usize> {
-        if mem::take(looks) {
+        if mem::take(looks) && self.looks.may_pay() {
             self.set_blocking(false)?;
             let found = self.looks.until_some(|| match self.kind.read(buffer) {
                 Err(error) if is_not_ready(&error) => None,
@@ -279,8 +279,8 @@ impl Read for Reader<'_> {
 
 /// Rounds up to steps of 10 ms: the usual limit, which has just begun to run, then costs no system call.
 pub(super) fn in_steps(limit: Duration) -> Duration {
-    let steps = u64::try_from(limit.as_nanos().div_ceil(10_000_000)).unwrap_or(u64::MAX);
-    Duration::from_millis(steps.saturating_mul(10))
+    let steps = u64::from(limit.subsec_nanos().div_ceil(10_000_000));
+    Duration::from_secs(limit.as_secs()).saturating_add(Duration::from_millis(10 * steps))
 }
 
 /// Returns true if a call would block, has blocked for its time, or was interrupted by a signal.

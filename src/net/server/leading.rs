@@ -43,7 +43,7 @@ impl Place for Arc<Slot> {
 /// was on the wire is lost, and a queued thread leads.
 pub(super) struct Leading<'a> {
     lanes: &'a Lanes<TripState, Carrier>,
-    slot: &'a Arc<Slot>,
+    pub(super) slot: &'a Arc<Slot>,
     pub(super) lane: Option<Lane>,
     pub(super) finished: Vec<Arc<Slot>>,
     leads: bool,

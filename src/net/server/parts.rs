@@ -78,7 +78,9 @@ impl OneServer {
                 let failure = failure.after(began.since(limits.waits_since));
                 batch.iter().map(|trip| Sent::failed(trip, failure.clone())).collect()
             }
-            (None, [one]) if is_new => vec![self.send_one(one, limits)],
+            (None, [one]) if is_new => {
+                vec![self.send_one(one, &Limits { decided_at: clock::now(), ..*limits })]
+            }
             (None, batch) => self.send_part(batch, limits),
         };
         let mut after = parts();

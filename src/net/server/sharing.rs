@@ -7,12 +7,12 @@ use std::sync::Arc;
 use super::OneServer;
 use super::leading::{Carrier, Lane, Leading, Slot};
 use crate::net::errors::{Failure, TransportError};
-use crate::net::lanes::{Batching, Told};
+use crate::net::lanes::{Batching, Entered, Told};
 use crate::net::limits::{Budget, Limits};
 use crate::net::patience::SMALL;
 use crate::net::trip::TripState;
 use crate::net::{KeyTrip, Sent};
-use crate::values::clock::{self, Uptime};
+use crate::values::clock::{self, Now, Uptime};
 
 /// The slot of a thread, and room for a list of others.
 type KeptSlot = (Arc<Slot>, Vec<Arc<Slot>>);
@@ -40,13 +40,24 @@ impl OneServer {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()));
         slot.job().set(trip, limits.needs, limits.grants);
-        let finished = match self.wait_for_lane(&slot, batching, limits) {
-            Ok(Told::Lead(lane)) => self.lead(lane, &slot, batching, finished, limits),
-            Ok(Told::Done) => finished,
+        let told = match self.enter(&slot, batching, limits) {
+            // Nothing was waited for since then.
+            Entered::Leads { lane, others } => Ok((Told::Lead(lane), others, Some(limits.decided_at))),
+            Entered::Waits { opens, ahead } => {
+                self.wait_for_lane(&slot, batching, limits, opens, ahead).map(|told| (told, true, None))
+            }
+        };
+        let (finished, at) = match told {
+            Ok((Told::Lead(lane), others, now)) => {
+                let mut leading = Leading::of(&self.lanes, &slot, lane, finished);
+                self.begin(&mut leading, batching, others, limits, now);
+                self.lead(leading, limits)
+            }
+            Ok((Told::Done, ..)) => (finished, None),
             // Its time includes the wait for another thread.
             Err(failure) => return Err(failure.after(clock::uptime().since(limits.decided_at.uptime))),
         };
-        let sent = slot.job().end(trip);
+        let sent = Sent { at, ..slot.job().end(trip) };
         if !slot.is_gone() {
             // The thread may be ending.
             let _ = SLOT.try_with(|kept| kept.set(Some((slot, finished))));
@@ -54,70 +65,75 @@ impl OneServer {
         Ok(sent)
     }
 
-    /// Leads a lane until this thread's job is done.
-    fn lead(
+    /// Sends this thread's job over a lane with nothing on the wire, and `others` that are queued. `now`: the time, if it was just read.
+    fn begin(
         &self,
-        lane: Lane,
-        slot: &Arc<Slot>,
+        leading: &mut Leading<'_>,
         batching: Batching,
-        finished: Vec<Arc<Slot>>,
+        others: bool,
         limits: &Limits<'_>,
-    ) -> Vec<Arc<Slot>> {
-        let lanes = &self.lanes;
-        let mut leading = Leading::of(lanes, slot, lane, finished);
-        if let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) {
-            lane.batch.push(Arc::clone(slot));
-            // On a connection that ends with a timeout, this thread waits as long as the others of its batch.
-            let time = self.opener.command_timeout;
-            let has_time = || limits.answered_by.since(clock::uptime()) >= Budget::until_sent(time);
-            if lane.connection.connection.resumes() || has_time() {
-                lanes.fill(lane, batching);
-            }
-            self.send(lane);
+        now: Option<Now>,
+    ) {
+        let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) else { return };
+        lane.batch.push(Arc::clone(leading.slot));
+        // On a connection that ends with a timeout, this thread waits as long as the others of its batch.
+        let time = self.opener.command_timeout;
+        let has_time = || limits.answered_by.since(clock::uptime()) >= Budget::until_sent(time);
+        if others && (lane.connection.connection.resumes() || has_time()) {
+            self.lanes.fill(lane, batching);
         }
+        self.send(lane, now);
+    }
+
+    /// Leads a lane until this thread's job is done. Returns an empty list, and the time when it was, if it was read.
+    fn lead(&self, mut leading: Leading<'_>, limits: &Limits<'_>) -> (Vec<Arc<Slot>>, Option<Now>) {
+        let (lanes, slot) = (&self.lanes, leading.slot);
         let mut answered_by = limits.answered_by;
         while let Some(lane) = &mut leading.lane
-            && let Received::All { in_order } = self.receive(lane, answered_by)
+            && let Received::All { in_order, at } = self.receive(lane, answered_by)
         {
             // Two trips of a change take no longer than one command may.
             answered_by = answered_by.min(lane.connection.sent_at.after(self.opener.command_timeout));
             let open = lane.connection.wire.is_watching;
-            let is_done = |other: &mut Arc<Slot>| !open || other.job().is_done;
-            leading.finished.extend(lane.batch.extract_if(.., is_done));
-            let (connection, done) = (&lane.connection.connection, slot.job().is_done);
+            if open {
+                leading.finished.extend(lane.batch.extract_if(.., |other| other.job().is_done));
+            } else {
+                leading.finished.append(&mut lane.batch);
+            }
+            let (connection, done) = (&lane.connection.connection, !open || slot.job().is_done);
             let is_lent = connection.is_lent();
             if !in_order {
-                return leading.end();
+                return (leading.end(), at);
             }
             // Under load no other thread looks whether it leads to the master still. One that is lent goes back.
             if !open && (is_lent || connection.is_outdated()) {
-                return leading.leave();
+                return (leading.leave(), at);
             }
             if done && !open {
-                return leading.send_and_pass_on(|lane| self.send(lane));
+                return (leading.send_and_pass_on(|lane| self.send(lane, None)), at);
             }
             if !is_lent {
                 lanes.fill(lane, Batching::Any);
             }
-            self.send(lane);
+            self.send(lane, None);
             // A DISCARD alone has no thread that waits for it.
             if done && !lane.batch.is_empty() {
-                return leading.pass_on();
+                return (leading.pass_on(), at);
             }
             leading.tell();
         }
         // Others wait for longer, and go on receiving.
         drop(slot.give_up());
-        leading.pass_on()
+        (leading.pass_on(), None)
     }
 
     /// Sends what the batch has, as far as it may be sent now.
-    fn send(&self, lane: &mut Lane) {
+    fn send(&self, lane: &mut Lane, now: Option<Now>) {
         if lane.batch.is_empty() && !lane.connection.wire.is_watching {
             return;
         }
-        // Read here: what was decided on before a wait may be too late by now (I5).
-        let now = clock::now();
+        // What was decided on before a wait may be too late by now (I5).
+        let now = now.unwrap_or_else(clock::now);
         let Carrier { connection, wire, sent_at, failed } = &mut *lane.connection;
         wire.pack(&lane.batch, connection.server(), now);
         (*sent_at, *failed) = (now.uptime, None);
@@ -147,19 +163,22 @@ impl OneServer {
             }
         }
         connection.used(*sent_at);
+        let mut at = None;
         if is_small && count > 0 {
-            self.patience.note_trip(clock::uptime().since(*sent_at));
+            let now = clock::now();
+            self.patience.note_trip(now.uptime.since(*sent_at));
+            at = Some(now);
         }
         let left = wire.read(&lane.batch, ended);
         self.note_role(&left);
-        Received::All { in_order: !left.out_of_order }
+        Received::All { in_order: !left.out_of_order, at }
     }
 }
 
 /// What came of receiving.
 enum Received {
-    /// `in_order`: the connection may be used again.
-    All { in_order: bool },
+    /// `in_order`: the connection may be used again. `at`: when that was, if it was read.
+    All { in_order: bool, at: Option<Now> },
     /// The replies are still expected, but not by this thread.
     OwnTimeIsUp,
 }

@@ -24,8 +24,15 @@ impl OneServer {
     /// Returns a connection that this thread has for itself, and the time when it was there.
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
         let slot = Slot::new(TripState::default());
-        let Told::Lead(lane) = self.wait_for_lane(&slot, Batching::Alone, limits)? else {
-            unreachable!("its job is in no batch")
+        let lane = match self.enter(&slot, Batching::Alone, limits) {
+            Entered::Leads { lane, .. } => lane,
+            Entered::Waits { opens, ahead } => {
+                let Told::Lead(lane) = self.wait_for_lane(&slot, Batching::Alone, limits, opens, ahead)?
+                else {
+                    unreachable!("its job is in no batch")
+                };
+                lane
+            }
         };
         Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))
     }
@@ -63,35 +70,54 @@ impl OneServer {
         }
     }
 
-    /// Makes this thread lead, or waits until it does or its job is done.
+    /// How this thread may become a leader.
+    fn terms(
+        &self,
+        batching: Batching,
+        limits: &Limits<'_>,
+        now: Uptime,
+    ) -> Terms<impl FnMut(&Carrier) -> bool, impl FnOnce() -> bool> {
+        let usable =
+            move |line: &Carrier| !line.connection.is_suspect_at(now) && line.connection.is_connected();
+        let may_open = || {
+            let now = clock::uptime();
+            now < limits.connected_by && self.dialing.begin(now)
+        };
+        // One transaction at a time goes over a lane.
+        let most = match batching {
+            Batching::Group(_) if !self.opener.lends() => self.size,
+            _ => self.patience.lanes(self.size, now),
+        };
+        Terms { most, usable, may_open }
+    }
+
+    /// Makes this thread lead, or queues it.
+    pub(super) fn enter(
+        &self,
+        slot: &Arc<Slot>,
+        batching: Batching,
+        limits: &Limits<'_>,
+    ) -> Entered<TripState, Carrier> {
+        self.lanes.enter(slot, batching, self.terms(batching, limits, limits.decided_at.uptime))
+    }
+
+    /// Waits, queued behind so many, until this thread leads or its job is done. `opens`: and has a connection opened.
+    #[cold]
+    #[inline(never)]
     pub(super) fn wait_for_lane(
         &self,
         slot: &Arc<Slot>,
         batching: Batching,
         limits: &Limits<'_>,
+        opens: bool,
+        ahead: usize,
     ) -> Result<Told<TripState, Carrier>, Failure> {
-        let may_open = || {
-            let now = clock::uptime();
-            now < limits.connected_by && self.dialing.begin(now)
-        };
-        let terms = |now: Uptime| {
-            let usable =
-                move |line: &Carrier| !line.connection.is_suspect_at(now) && line.connection.is_connected();
-            // One transaction at a time goes over a lane.
-            let most = match batching {
-                Batching::Group(_) if !self.opener.lends() => self.size,
-                _ => self.patience.lanes(self.size, now),
-            };
-            Terms { most, usable, may_open }
-        };
-        match self.lanes.enter(slot, batching, terms(limits.decided_at.uptime)) {
-            Entered::Leads(lane) => return Ok(Told::Lead(lane)),
-            Entered::Waits { opens: true } => self.open_one(),
-            Entered::Waits { opens: false } => {}
+        if opens {
+            self.open_one();
         }
         let mut waiting = WaitingJob::of(&self.lanes, slot);
         let (mut queued, mut woken, mut ended) = (true, false, None);
-        let mut yields = self.patience.yields();
+        let mut yields = self.patience.yields(ahead);
         let park = || {
             if queued && let Some(failure) = self.dialing.given_up(limits, &self.opener) {
                 if self.lanes.leave(slot) {
@@ -101,13 +127,13 @@ impl OneServer {
                 queued = false;
             }
             if woken && queued {
-                match self.lanes.enter_again(slot, terms(clock::uptime())) {
-                    Entered::Leads(lane) => {
+                match self.lanes.enter_again(slot, self.terms(batching, limits, clock::uptime())) {
+                    Entered::Leads { lane, .. } => {
                         ended = Some(Ok(Told::Lead(lane)));
                         return false;
                     }
-                    Entered::Waits { opens: true } => self.open_one(),
-                    Entered::Waits { opens: false } => {}
+                    Entered::Waits { opens: true, .. } => self.open_one(),
+                    Entered::Waits { opens: false, .. } => {}
                 }
             }
             woken = true;

@@ -73,7 +73,7 @@ fn changed_on(
     let left = wire.exchange(&mut connection.open(), &jobs, now, &limits, false);
     let mut trips = trips.iter();
     let ended = jobs.map(|job| {
-        let Sent { found, reply, behind, undecided } = job.into_inner().end(trips.next().unwrap());
+        let Sent { found, reply, behind, undecided, .. } = job.into_inner().end(trips.next().unwrap());
         let reply = if undecided.is_some() { "undecided".into() } else { short(reply) };
         format!("{}, {reply}, {}", short(found), short(behind))
     });

@@ -25,7 +25,7 @@ impl Attempt {
                 Continue(First::Look(Some(found)))
             }
             Cue::Sent(lease, replies) => {
-                self.pace.begin_round();
+                self.pace.was_sent(&lease);
                 Continue(First::Ask(Some((lease, replies.own()))))
             }
             Cue::HandedOver { lease, in_doubt } => self.handed_over(io, lease, in_doubt),

@@ -119,6 +119,12 @@ impl Pace {
         (self.round_began, self.attempts_before) = (now.uptime, self.attempts);
     }
 
+    /// Notes that what was sent first is answered. The round began when its lease was made.
+    pub(in crate::rules) fn was_sent(&mut self, lease: &Lease) {
+        self.round_began = lease.since;
+        self.begin_round();
+    }
+
     pub(in crate::rules) fn begin_round(&mut self) {
         self.not_before = None;
         self.attempts = self.attempts.saturating_add(1);

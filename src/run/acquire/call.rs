@@ -19,7 +19,7 @@ use crate::run::thread_holds::HoldKind;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
-use crate::wait::CancelToken;
+use crate::wait::{CancelToken, Registered};
 
 /// What a call that acquires has in common for each of its locks.
 #[derive(Clone, Copy)]
@@ -85,15 +85,18 @@ impl<'a> Call<'a> {
 
     /// The same, noted for no thread. With an error, returns the leases that commands without a reply may have begun.
     pub(in crate::run) fn ask_or_wait(&self, key: &'a Key) -> Result<Acquired, (Error, Vec<Lease>)> {
-        let _registered = self.cancel_token.map(CancelToken::register);
+        let _registered = self.register();
         if !self.may_ask(key, key) {
             return self.wait_for(key, None);
         }
-        let (connected, now) = self.connect(key);
-        let mut asked = [self.asks(key, self.engine.protocol_of(self.options), now)];
-        self.send(connected, &mut asked);
+        let mut asked = [self.asks(key, self.engine.protocol_of(self.options), self.began)];
+        self.send(&mut asked);
         let [asked] = asked;
-        if asked.is_granted() { Ok(self.granted(asked)) } else { self.wait_for(key, Some(asked)) }
+        if asked.is_granted_at(asked.at) {
+            Ok(self.granted(key, asked))
+        } else {
+            self.wait_for(key, Some(asked))
+        }
     }
 
     /// Waits until one of several locks is held, or there is an error. Returns which.
@@ -109,29 +112,35 @@ impl<'a> Call<'a> {
     }
 
     fn ask_or_wait_for_one_of(&self, name: &'a Key, one_of: OneOf<'a>) -> Result<(usize, Acquired), Error> {
-        let _registered = self.cancel_token.map(CancelToken::register);
+        let _registered = self.register();
         if !self.may_ask(name, one_of.queue) {
             return self.wait_for_one_of(name, one_of, None);
         }
-        let Self { engine, options, .. } = self;
-        let (connected, now) = self.connect(name);
+        let Self { engine, options, began, .. } = *self;
         let (protocol, nonce) = (engine.protocol_of(options), engine.identity.next_nonce());
-        let (slot, lease, trip) = first_trip(options, protocol, one_of.slots, nonce, now);
-        let mut asked = [Asked::of(&one_of.slots[slot], lease, trip, now)];
-        self.send(connected, &mut asked);
+        let (slot, lease, trip) = first_trip(options, protocol, one_of.slots, nonce, began);
+        let mut asked = [Asked::of(&one_of.slots[slot], lease, trip, began)];
+        self.send(&mut asked);
         let [asked] = asked;
-        if !asked.is_granted() {
+        if !asked.is_granted_at(asked.at) {
             return self.wait_for_one_of(name, one_of, Some((slot, asked)));
         }
-        Ok((slot, Self { shared: Some(one_of.queue), ..*self }.granted(asked)))
+        Ok((slot, Self { shared: Some(one_of.queue), ..*self }.granted(name, asked)))
+    }
+
+    /// Has this thread woken when the call is cancelled. A forked child may find the token's mutex locked for ever.
+    pub(in crate::run) fn register(&self) -> Option<Registered<'a>> {
+        let token = self.cancel_token.filter(|_| self.engine.identity.is_this_process());
+        token.map(CancelToken::register)
     }
 
     /// Returns true if a lock may be asked for before it is waited for: no thread of this process has it or waits for it, so that this one is in
-    /// no `with` on it, and it is not left to a process that was just notified.
+    /// no `with` on it, it is not left to a process that was just notified, and it is known what the options mean.
     fn may_ask(&self, key: &Key, queue: &Key) -> bool {
         let Self { engine, .. } = self;
         engine.identity.is_this_process()
             && !self.is_cancelled()
+            && engine.knows_meaning_of(self.options)
             && self.readers.is_none_or(|count| engine.has_compared(count))
             && engine.queue.is_open_to(queue)
             && !self.is_left(key)
@@ -146,14 +155,8 @@ impl<'a> Call<'a> {
     /// Connects, where what the options mean depends on the server. Returns the time after it: a lease does not begin before.
     pub(in crate::run) fn connect(&self, key: &Key) -> (Result<(), Failure>, Now) {
         if self.engine.knows_meaning_of(self.options) {
-            (Ok(()), self.began)
-        } else {
-            self.connect_first(key)
+            return (Ok(()), self.began);
         }
-    }
-
-    #[cold]
-    fn connect_first(&self, key: &Key) -> (Result<(), Failure>, Now) {
         let stop = self.stop();
         let connected = self.session(key, &stop).connect(self.began);
         (connected, clock::now())
@@ -166,32 +169,29 @@ impl<'a> Call<'a> {
         Asked::of(key, lease, trip, now)
     }
 
-    /// Asks for locks in one trip, once connected.
-    pub(in crate::run) fn send(&self, connected: Result<(), Failure>, asked: &mut [Asked<'_>]) {
+    /// Asks for locks in one trip.
+    pub(in crate::run) fn send(&self, asked: &mut [Asked<'_>]) {
         let (stop, backend) = (self.stop(), &self.engine.backend);
         let [first, ..] = asked else { return };
         let limits = self.session(first.key, &stop).limits(&first.trip, first.at);
-        match (connected, &mut *asked) {
-            (Ok(()), [one]) => one.sent = backend.send(&KeyTrip::new(one.key, &one.trip), &limits),
-            (Ok(()), many) => {
+        match &mut *asked {
+            [one] => one.sent = backend.send(&KeyTrip::new(one.key, &one.trip), &limits),
+            many => {
                 let trips: Vec<_> = many.iter().map(|asked| KeyTrip::new(asked.key, &asked.trip)).collect();
                 let sent = backend.send_all(&trips, &limits);
                 many.iter_mut().zip(sent).for_each(|(asked, sent)| asked.sent = sent);
             }
-            (Err(failure), all) => all.iter_mut().for_each(|asked| asked.fail(&failure)),
         }
-        let now = clock::now();
+        let now = asked[0].sent.at.unwrap_or_else(clock::now);
         for asked in asked {
             asked.at = now;
         }
     }
 
-    /// Makes the hold of a lock that was granted when it was first asked for.
-    pub(in crate::run) fn granted(&self, asked: Asked<'_>) -> Acquired {
-        let at = asked.at;
+    /// Makes the hold of a lock that was granted when it was first asked for, and reports it by this key.
+    pub(in crate::run) fn granted(&self, key: &Key, asked: Asked<'_>) -> Acquired {
+        let waited = asked.at.uptime.since(self.began.uptime);
         let acquired = self.hold(asked);
-        let waited = at.uptime.since(self.began.uptime);
-        let key = &acquired.hold.key;
         self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome: Ok(()) });
         acquired
     }
@@ -289,18 +289,23 @@ impl<'a> Asked<'a> {
     }
 
     /// Notes that it was not sent.
-    pub(super) fn fail(&mut self, failure: &Failure) {
+    pub(in crate::run) fn fail(&mut self, failure: &Failure) {
         self.sent = Sent::failed(&KeyTrip::new(self.key, &self.trip), failure.clone());
     }
 
-    /// Rule 4: returns true if the lock was acquired, within its lease (I3).
-    pub(in crate::run) fn is_granted(&self) -> bool {
-        self.is_carried_out() && !self.lease.has_passed(self.at)
+    /// Rule 4: returns true if the lock was acquired, and its lease lasts then (I3).
+    pub(in crate::run) fn is_granted_at(&self, now: Now) -> bool {
+        self.is_carried_out() && !self.lease.has_passed(now)
     }
 
     /// Returns true if the key holds the value.
     pub(in crate::run) fn is_carried_out(&self) -> bool {
         matches!(self.sent.reply, Some(Ok(Reply::Integer(1..))))
+    }
+
+    /// Returns true if another client has the lock.
+    pub(super) fn found_another(&self) -> bool {
+        matches!(self.sent.reply, Some(Ok(Reply::Integer(0))))
     }
 
     /// Returns true if it may have been carried out, or may be still.

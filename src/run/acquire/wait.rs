@@ -20,7 +20,7 @@ use crate::run::session::Session;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::Protocol;
+use crate::values::options::LockOptions;
 use crate::values::value::LockState;
 use crate::wait::{Hint, Observation, Ticket, Turn, WaitMode};
 use attempt::Beginning;
@@ -99,30 +99,32 @@ impl<'a> Wait<'a> {
     }
 
     fn begin(&self, mut first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
-        self.may_begin()?;
-        self.check_after(&mut first)?;
-        if let Some((_, Asked { at, .. })) = &first {
-            return self.in_queue(*at, first);
+        if let Some((_, Asked { at, .. })) = first {
+            self.check_after(&mut first)?;
+            return self.in_queue(at, first);
         }
+        self.may_begin()?;
+        self.check()?;
         self.call.agree_on_readers(self.key)?;
         let (connected, now) = self.call.connect(self.key);
         let now = if self.call.readers.is_some() { clock::now() } else { now };
         match connected {
             Ok(()) => self.in_queue(now, None),
             Err(failure) => {
-                let mut asked = self.call.asks(self.lock_key(0), Protocol::Classic, now);
-                asked.fail(&failure);
-                self.unqueued(now, Some((0, asked)))
+                self.attempts.set(1);
+                let stop = self.call.stop();
+                let mut session = self.session(0, &stop);
+                let reason = session.reply(Err(failure), "SET", true).gives_up();
+                Err(self.ended(&mut session, reason))
             }
         }
     }
 
     /// Fails where the call was ended from outside; if the reply was lost to what was sent before, by that.
     fn check_after(&self, first: &mut Option<(usize, Asked<'_>)>) -> Result<(), Error> {
-        match first.take_if(|(_, first)| first.is_lost() && self.is_over()) {
-            Some((slot, lost)) => Err(self.in_doubt(slot, lost)),
-            None => self.check(),
-        }
+        let Err(ended) = self.check() else { return Ok(()) };
+        let lost = first.take_if(|(_, first)| first.is_lost());
+        Err(lost.map_or(ended, |(slot, lost)| self.in_doubt(slot, lost)))
     }
 
     /// Fails where the lock is not to be waited for.
@@ -165,7 +167,10 @@ impl<'a> Wait<'a> {
         let stop = self.call.stop();
         let notifies = self.notifies();
         let mode = WaitMode::of(self.call.options, notifies);
-        let mut ticket = Some(self.call.engine.queue.join(self.queue_key(), mode));
+        // One that may have the lock is ahead of those that came while it asked.
+        let is_lost = first.as_ref().is_some_and(|(_, first)| first.is_lost());
+        let (queue, key) = (&self.call.engine.queue, self.queue_key());
+        let mut ticket = Some(if is_lost { queue.join_ahead(key, mode) } else { queue.join(key, mode) });
         let acquired = self.queued(&mut ticket, &stop, now, first);
         if let Some(ticket) = ticket {
             let hint = ticket.leave();
@@ -183,8 +188,7 @@ impl<'a> Wait<'a> {
     /// Tries without being queued.
     fn unqueued(&self, now: Now, first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
         let stop = self.call.stop();
-        let beginning = self.start(first, &stop, now.uptime);
-        self.attempt(beginning, now, &stop, &mut None)
+        self.attempt(self.start(first, &stop, now), &stop, &mut None)
     }
 
     fn queued(
@@ -201,9 +205,13 @@ impl<'a> Wait<'a> {
             park()
         });
         let now = if has_waited { clock::now() } else { now };
-        // What was answered before the wait counts, unless the queue knows something newer.
-        let nothing_newer = matches!(turn, Turn::Head(None, None));
-        let mut first = first.filter(|(_, first)| nothing_newer || first.is_lost());
+        let mut first = first;
+        if let Some((_, asked)) = &first
+            && !self.counts(asked, &turn)
+        {
+            self.attempts.set(1);
+            first = None;
+        }
         match &turn {
             // As after a command of its own.
             Turn::Delivered(_) => {}
@@ -226,7 +234,7 @@ impl<'a> Wait<'a> {
                 delivery.cue()
             }
             (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => {
-                return self.attempt(self.start(first, stop, looked), now, stop, ticket);
+                return self.attempt(self.start(first, stop, now), stop, ticket);
             }
             // This process leaves the key to pollers now.
             (Turn::Head(..), Some(end)) => Cue::Window(end),
@@ -251,7 +259,16 @@ impl<'a> Wait<'a> {
             }
         };
         let session = self.session(slot, stop);
-        self.attempt(Beginning { session, slot, cue, looked }, now, stop, ticket)
+        self.attempt(Beginning { session, slot, cue, looked, now }, stop, ticket)
+    }
+
+    /// Returns true if the answer from before the wait counts. That another has the lock may be over, which nothing shows if a thread of this
+    /// process has released it since: where a look does not follow, it is asked for again.
+    fn counts(&self, asked: &Asked<'_>, turn: &Turn<Delivery>) -> bool {
+        let LockOptions { expiration, max_attempts, .. } = self.call.options;
+        let is_followed_by_a_look = self.one_of.is_none() && expiration.is_some();
+        let nothing_newer = matches!(turn, Turn::Head(None, None));
+        !asked.found_another() || max_attempts.is_some() || nothing_newer && is_followed_by_a_look
     }
 
     /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
@@ -275,22 +292,24 @@ impl<'a> Wait<'a> {
         &'b self,
         first: Option<(usize, Asked<'_>)>,
         stop: &'b (dyn Fn() -> bool + Sync),
-        looked: Uptime,
+        now: Now,
     ) -> Beginning<'b> {
+        let looked = now.uptime;
         let Some((slot, Asked { lease, trip, sent, .. })) = first else {
-            return Beginning { session: self.session(0, stop), slot: 0, cue: Cue::Ask, looked };
+            return Beginning { session: self.session(0, stop), slot: 0, cue: Cue::Ask, looked, now };
         };
         let mut session = self.session(slot, stop);
         let cue = Cue::Sent(lease, session.heard(&trip, sent));
-        Beginning { session, slot, cue, looked }
+        // It may have been reported, to an observer that takes long.
+        Beginning { session, slot, cue, looked, now: clock::now() }
     }
 
     /// The error of a call that was ended from outside after a command whose reply was lost.
     fn in_doubt(&self, slot: usize, lost: Asked<'_>) -> Error {
         self.attempts.set(1);
         self.unresolved.borrow_mut().push(lost.lease.clone());
-        let (stop, now) = (self.call.stop(), clock::uptime());
-        let mut beginning = self.start(Some((slot, lost)), &stop, now);
+        let (stop, at) = (self.call.stop(), lost.at);
+        let mut beginning = self.start(Some((slot, lost)), &stop, at);
         self.given_up(&mut beginning.session, GiveUp::Unknown)
     }
 

@@ -55,10 +55,14 @@ impl<'a> AskedAll<'a> {
     /// Asks for all locks in one trip. Returns them if each is granted.
     pub(super) fn all_at_once(&mut self) -> Result<Option<Vec<Acquired>>, Error> {
         self.ask(0)?;
-        if !self.asked.iter().all(|asked| asked.as_ref().is_some_and(Asked::is_granted)) {
+        // Lost replies may have been waited for.
+        let now = clock::now();
+        let is_granted =
+            |asked: &Option<Asked<'_>>| asked.as_ref().is_some_and(|asked| asked.is_granted_at(now));
+        if !self.asked.iter().all(is_granted) {
             return Ok(None);
         }
-        let granted = self.take_granted(clock::now());
+        let granted = self.take_granted(now);
         for Acquired { hold, .. } in &granted {
             self.all.report(&hold.key, 1, Ok(()));
         }
@@ -107,7 +111,10 @@ impl<'a> AskedAll<'a> {
         let (connected, _) = call.connect(&keys[0]);
         let (now, protocol) = (clock::now(), call.engine.protocol_of(call.options));
         let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| call.asks(key, protocol, now)).collect();
-        call.send(connected, &mut asked);
+        match connected {
+            Ok(()) => call.send(&mut asked),
+            Err(failure) => asked.iter_mut().for_each(|asked| asked.fail(&failure)),
+        }
         for (place, asked) in self.asked[index..].iter_mut().zip(asked) {
             *place = Some(asked);
         }

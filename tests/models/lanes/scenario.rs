@@ -80,20 +80,20 @@ impl Harness {
         let mut opens_none = behavior == Behavior::OpensNone;
         let (mut led, mut left, mut woken) = (None, false, false);
         match self.lanes.enter(&slot, batching, terms()) {
-            Entered::Leads(lane) => led = Some(lane),
-            Entered::Waits { opens } => {
+            Entered::Leads { lane, .. } => led = Some(lane),
+            Entered::Waits { opens, .. } => {
                 if opens {
                     self.open(&mut opens_none, behavior);
                 }
                 let park = || {
                     if woken {
                         match self.lanes.enter_again(&slot, terms()) {
-                            Entered::Leads(lane) => {
+                            Entered::Leads { lane, .. } => {
                                 led = Some(lane);
                                 return false;
                             }
-                            Entered::Waits { opens: true } => self.open(&mut opens_none, behavior),
-                            Entered::Waits { opens: false } => {}
+                            Entered::Waits { opens: true, .. } => self.open(&mut opens_none, behavior),
+                            Entered::Waits { opens: false, .. } => {}
                         }
                     }
                     woken = true;

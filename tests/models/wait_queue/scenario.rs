@@ -23,6 +23,8 @@ pub(super) struct Behavior {
     pub(super) release: Release,
     /// The variant of its wait mode. Each has a head of its own.
     pub(super) variant: usize,
+    /// It is queued as the first, since it may have the lock. Others that are heads go on as such.
+    pub(super) is_ahead: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +71,7 @@ impl Behavior {
             ending: Ending::Never,
             release: Release::Plain,
             variant: 0,
+            is_ahead: false,
         }
     }
 
@@ -94,6 +97,10 @@ impl Behavior {
 
     pub(super) fn in_another_mode(self) -> Self {
         Self { variant: 1, ..self }
+    }
+
+    pub(super) fn ahead(self) -> Self {
+        Self { is_ahead: true, ..self }
     }
 
     pub(super) fn then(self, release: Release) -> Self {

@@ -102,6 +102,9 @@ impl Worker<'_> {
 
     fn join(&self, mode: WaitMode) -> Ticket {
         let Some((joined, changed)) = &self.harness.joined else {
+            if self.behavior.is_ahead {
+                return self.harness.queue.join_ahead(self.key(), mode);
+            }
             return self.harness.queue.join(self.key(), mode);
         };
         let mut count = wait_while(changed, joined.lock(), |count| *count < self.number);
@@ -120,6 +123,9 @@ impl Worker<'_> {
 
     /// One command of a head.
     fn ask(&self) -> Option<Lease> {
+        if self.behavior.is_ahead {
+            return self.server().set();
+        }
         let asked = &self.harness.asked[self.behavior.key][self.behavior.variant];
         assert!(!asked.swap(true, SeqCst), "two heads of one mode");
         let acquired = self.server().set();

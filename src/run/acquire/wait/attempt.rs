@@ -25,6 +25,7 @@ pub(super) struct Beginning<'a> {
     pub(super) cue: Cue,
     /// When the key was last looked at.
     pub(super) looked: Uptime,
+    pub(super) now: Now,
 }
 
 /// The commands for one of the locks.
@@ -64,11 +65,10 @@ impl Wait<'_> {
     pub(super) fn attempt<'b>(
         &'b self,
         beginning: Beginning<'b>,
-        now: Now,
         stop: &'b (dyn Fn() -> bool + Sync),
         ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<(usize, Acquired), Error> {
-        let Beginning { session, slot, cue, looked } = beginning;
+        let Beginning { session, slot, cue, looked, now } = beginning;
         let handed_over = matches!(cue, Cue::HandedOver { .. });
         let mut known = Known { now, looked, handed_over, has_looked: false, is_answered: false };
         let mut commands = Commands { session, slot, stop };
@@ -119,6 +119,8 @@ impl Wait<'_> {
             }
             for (slot, note) in io.take_notes() {
                 self.call.engine.report_note(self.lock_key(slot), &note, &commands.session);
+                // The observer may have taken long.
+                known.now = clock::now();
             }
             match step {
                 Step::Send(trip) => {
@@ -171,7 +173,8 @@ impl Wait<'_> {
         known: &Known,
         ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<(usize, Acquired), Error> {
-        self.attempts.set(pace.attempts);
+        // What was asked before the wait, and did not count for it, was an attempt as well.
+        self.attempts.set(self.attempts.get() + pace.attempts);
         match ended? {
             Ok(lease) => self.enter(lease, io.slot(), another_is_free, known, ticket.take()),
             Err(GiveUp::Timeout) => {
