@@ -1,12 +1,12 @@
 //! How commands are packed for the wire, and how their replies are read. A reply of another form than its command's is an error.
 
+use std::io;
 use std::time::Duration;
-use std::{io, mem};
 
 use redis::Value;
 
 use super::errors::{Refusal, TransportError};
-use super::resp::{Form, Packed};
+use super::resp::{Digits, Form, Packed, is_queued};
 use crate::rules::holder_name::HolderName;
 use crate::rules::waiting_list::{LIST_TTL, Waiting};
 use crate::rules::{Command, Expected, NewValue, Reply};
@@ -15,6 +15,9 @@ use crate::rules::{Command, Expected, NewValue, Reply};
 const WAITERS: &[u8] = b":setnx-lock:waiters";
 const FENCE: &[u8] = b":setnx-lock:fence";
 const HOLDER: &[u8] = b":setnx-lock:holder";
+
+/// How a command begins that is sent often.
+const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
 
 /// The reply to PTTL of a key that the server does not remove by itself.
 pub(super) const NO_TTL: i64 = -1;
@@ -26,10 +29,10 @@ pub(super) type ReadReply = Result<Result<Reply, Refusal>, TransportError>;
 pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     match command {
         Command::SetNx(NewValue { value, ttl: None }) => {
-            packed.command(Form::Integer, &[b"SETNX", key, value]);
+            packed.begun(Form::Integer, b"*3\r\n$5\r\nSETNX\r\n", &[key, value]);
         }
         Command::SetNx(entry) => set(packed, Form::OkayOrNil, key, entry, true),
-        Command::Get => packed.command(Form::Bulk, &[b"GET", key]),
+        Command::Get => packed.begun(Form::Bulk, GET, &[key]),
         Command::TimeToLive => packed.command(Form::Integer, &[b"PTTL", key]),
         Command::GetAll(keys) => {
             packed.begin(Form::List, 1 + keys.len());
@@ -40,7 +43,7 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
         }
         Command::GetSet(value) => packed.command(Form::Bulk, &[b"GETSET", key, value]),
         Command::Set(entry) => set(packed, Form::Okay, key, entry, false),
-        Command::Del => packed.command(Form::Integer, &[b"DEL", key]),
+        Command::Del => packed.begun(Form::Integer, b"*2\r\n$3\r\nDEL\r\n", &[key]),
         Command::Count => packed.command(Form::Integer, &[b"INCR", &[key, FENCE].concat()]),
         Command::HolderName(name) => {
             let holder = [key, HOLDER].concat();
@@ -61,8 +64,8 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
 /// Packs what looks whether a key holds what is expected. MULTI goes behind all that is watched: a server that refuses it does so before
 /// anything that changes a key is on its way.
 pub(super) fn pack_look(packed: &mut Packed, key: &[u8], asks_ttl: bool) {
-    packed.command(Form::Okay, &[b"WATCH", key]);
-    packed.command(Form::Bulk, &[b"GET", key]);
+    packed.begun(Form::Okay, b"*2\r\n$5\r\nWATCH\r\n", &[key]);
+    packed.begun(Form::Bulk, GET, &[key]);
     if asks_ttl {
         packed.command(Form::Integer, &[b"PTTL", key]);
     }
@@ -110,11 +113,11 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
 
 fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &NewValue, if_absent: bool) {
     // Rounded up: the server must not free the lock before the time in the value.
-    let ttl = entry.ttl.map(|ttl| ttl.as_micros().div_ceil(1000).to_string());
+    let ttl = entry.ttl.map(|ttl| Digits::of(ttl.as_micros().div_ceil(1000)));
     let mut words: [&[u8]; 6] = [b"SET", key, &entry.value, b"", b"", b""];
     let mut length = 3;
     if let Some(ttl) = &ttl {
-        (words[3], words[4], length) = (b"PX", ttl.as_bytes(), 5);
+        (words[3], words[4], length) = (b"PX", ttl, 5);
     }
     if if_absent {
         words[length] = b"NX";
@@ -131,23 +134,23 @@ pub(super) fn read(command: &Command, replies: &mut Vec<Value>) -> ReadReply {
         (Command::SetNx(NewValue { ttl: None, .. }) | Command::Del, [Value::Int(n)]) => {
             Ok(Ok(Reply::Integer(*n)))
         }
-        _ => read_any(command, mem::take(replies)),
+        _ => read_any(command, replies),
     }
 }
 
-fn read_any(command: &Command, mut replies: Vec<Value>) -> ReadReply {
+fn read_any(command: &Command, replies: &mut Vec<Value>) -> ReadReply {
     let judged = match command {
         // What was taken counts, also where the entry of this process was refused.
         Command::Waiting(Waiting::NextAfter { .. }) => &replies[replies.len().saturating_sub(1)..],
         // The entry counts, also where its list gets no time to live.
         Command::Waiting(Waiting::Enter { .. }) => &replies[..replies.len().min(1)],
-        _ => &replies,
+        _ => replies,
     };
     if let Some(refusal) = judged.iter().find_map(refusal) {
         return Ok(Err(refusal));
     }
     if let Command::Waiting(waiting) = command {
-        return waiting_reply(waiting, &replies)
+        return waiting_reply(waiting, replies)
             .ok_or_else(|| unexpected(command.name(), replies.first()))
             .map(Ok);
     }
@@ -178,7 +181,7 @@ pub(super) fn read_look(Expected { without_ttl, .. }: &Expected, replies: &mut V
     if let Some(refusal) = replies.iter().find_map(refusal) {
         return Ok(Err(refusal));
     }
-    let mut replies = mem::take(replies).into_iter();
+    let mut replies = replies.drain(..);
     let mut next = || replies.next();
     let (watch, found_there) = (next(), next().map(found));
     let ttl = if *without_ttl { next() } else { Some(Value::Int(NO_TTL)) };
@@ -194,10 +197,6 @@ pub(super) fn read_look(Expected { without_ttl, .. }: &Expected, replies: &mut V
         (Some(Value::Okay), Some(Err(other)), ..) => return Err(unexpected("WATCH", Some(&other))),
         (watch, ..) => return Err(unexpected("WATCH", watch.as_ref())),
     }))
-}
-
-fn is_queued(reply: &Value) -> bool {
-    matches!(reply, Value::SimpleString(text) if text == "QUEUED")
 }
 
 fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
@@ -226,22 +225,20 @@ pub(super) fn read_change(command: &Command, replies: &mut Vec<Value>) -> ReadRe
     if let Some(refusal) = replies.first().and_then(refusal) {
         return Ok(Err(refusal));
     }
-    let Ok([queued, exec]) = <[Value; 2]>::try_from(mem::take(replies)) else {
-        return Err(unexpected("EXEC", None));
-    };
-    if !is_queued(&queued) {
-        return Err(unexpected("EXEC", Some(&queued)));
+    let [queued, exec] = replies.as_slice() else { return Err(unexpected("EXEC", None)) };
+    if !is_queued(queued) {
+        return Err(unexpected("EXEC", Some(queued)));
     }
-    match &exec {
+    match exec {
         Value::Nil => Ok(Ok(Reply::Executed(None))),
         Value::ServerError(error) => Ok(Err(error.clone().into())),
         Value::Array(results) => match (command, results.as_slice()) {
             (Command::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
             (Command::Del | Command::Count, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
             (_, [Value::ServerError(error)]) => Ok(Err(error.clone().into())),
-            _ => Err(unexpected("EXEC", Some(&exec))),
+            _ => Err(unexpected("EXEC", Some(exec))),
         },
-        _ => Err(unexpected("EXEC", Some(&exec))),
+        _ => Err(unexpected("EXEC", Some(exec))),
     }
 }
 

@@ -243,9 +243,6 @@ impl<'a> Incoming<'a> {
 
     /// Gives changes of one transaction their replies, and each its part of the reply to EXEC. Returns whether it may be open still.
     pub(super) fn give_changes(&mut self, items: &mut [&mut Item]) -> bool {
-        if let [one] = items {
-            return self.give_change(one);
-        }
         let mut all = Item { name: "EXEC", state: ItemState::Sent, ..Item::default() };
         all.packed.forms.extend(items.iter().flat_map(|item| &item.packed.forms));
         all.packed.forms.push(Form::ListOrNil);
@@ -275,7 +272,7 @@ impl<'a> Incoming<'a> {
     }
 
     /// The same for one, whose replies are its own.
-    fn give_change(&mut self, item: &mut Item) -> bool {
+    pub(super) fn give_change(&mut self, item: &mut Item) -> bool {
         item.packed.forms.push(Form::ListOrNil);
         self.give(item);
         let error = match (&item.state, item.replies.as_slice()) {

@@ -1,9 +1,49 @@
 //! Writes commands, and reads the replies that locks get. Anything else is left to the redis crate's parser.
 
+use std::mem;
+use std::ops::Deref;
+
 use redis::Value;
+
+/// What QUEUED is read as, which costs no text. No command is answered by a boolean.
+pub(super) const QUEUED: Value = Value::Boolean(true);
 
 /// How deep lists may be nested here.
 const DEPTH: u8 = 4;
+
+const DIGITS: &[u8; 10] = b"0123456789";
+
+/// The digits of a number, in place.
+pub(super) struct Digits {
+    bytes: [u8; 39],
+    begin: usize,
+}
+
+impl Digits {
+    pub(super) fn of(number: u128) -> Self {
+        let mut digits = Self { bytes: [0; 39], begin: 39 };
+        let Ok(mut rest) = u64::try_from(number) else {
+            // No time and no length is that great.
+            return Self::of(u64::MAX.into());
+        };
+        loop {
+            digits.begin -= 1;
+            digits.bytes[digits.begin] = DIGITS[usize::try_from(rest % 10).unwrap_or_default()];
+            rest /= 10;
+            if rest == 0 {
+                return digits;
+            }
+        }
+    }
+}
+
+impl Deref for Digits {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.begin..]
+    }
+}
 
 /// Commands as they go over the wire.
 #[derive(Clone, Default)]
@@ -37,10 +77,15 @@ impl Form {
             | (Self::Bulk, Value::BulkString(_))
             | (Self::Bulk | Self::OkayOrNil | Self::ListOrNil, Value::Nil)
             | (Self::List | Self::ListOrNil, Value::Array(_)) => true,
-            (Self::Queued, Value::SimpleString(text)) => text == "QUEUED",
+            (Self::Queued, queued) => is_queued(queued),
             _ => false,
         }
     }
+}
+
+/// Returns true if it says that a command is queued, whoever has parsed it.
+pub(super) fn is_queued(value: &Value) -> bool {
+    *value == QUEUED || matches!(value, Value::SimpleString(text) if text == "QUEUED")
 }
 
 impl Packed {
@@ -51,10 +96,23 @@ impl Packed {
         }
     }
 
-    /// Adds commands that are packed already.
-    pub(super) fn append(&mut self, other: &Self) {
-        self.bytes.extend_from_slice(&other.bytes);
+    /// The same with its first words packed already, among them its name.
+    pub(super) fn begun(&mut self, form: Form, begun: &[u8], words: &[&[u8]]) {
+        self.forms.push(form);
+        self.bytes.extend_from_slice(begun);
+        for word in words {
+            self.word(word);
+        }
+    }
+
+    /// Adds commands that are packed already, and takes their bytes.
+    pub(super) fn take(&mut self, other: &mut Self) {
         self.forms.extend_from_slice(&other.forms);
+        if self.bytes.is_empty() {
+            mem::swap(&mut self.bytes, &mut other.bytes);
+        } else {
+            self.bytes.append(&mut other.bytes);
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -75,21 +133,13 @@ impl Packed {
     }
 
     /// Writes what a number of words, or of bytes, begins with.
-    fn head(&mut self, kind: u8, mut number: usize) {
-        const LONGEST: usize = 24;
-        let mut head = [0; LONGEST];
-        let mut at = LONGEST - 2;
-        (head[at], head[at + 1]) = (b'\r', b'\n');
-        loop {
-            at -= 1;
-            head[at] = b"0123456789"[number % 10];
-            number /= 10;
-            if number == 0 {
-                break;
-            }
+    fn head(&mut self, kind: u8, number: usize) {
+        if number < 10 {
+            return self.bytes.extend_from_slice(&[kind, DIGITS[number], b'\r', b'\n']);
         }
-        head[at - 1] = kind;
-        self.bytes.extend_from_slice(&head[at - 1..]);
+        self.bytes.push(kind);
+        self.bytes.extend_from_slice(&Digits::of(number as u128));
+        self.bytes.extend_from_slice(b"\r\n");
     }
 }
 
@@ -122,6 +172,7 @@ fn value(bytes: &[u8], at: &mut usize, depth: u8, kept: usize) -> Result<Value, 
     Ok(match kind {
         b':' => Value::Int(number(text)?),
         b'+' if text == b"OK" => Value::Okay,
+        b'+' if text == b"QUEUED" => QUEUED,
         b'+' => Value::SimpleString(str::from_utf8(text).map_err(|_| Read::Other)?.to_owned()),
         // Of RESP3.
         b'_' if text.is_empty() => Value::Nil,
@@ -225,7 +276,10 @@ mod tests {
             "*3\r\n:1\r\n$1\r\nx\r\n*1\r\n+OK\r\n",
         ] {
             let more = format!("{reply}:5\r\n");
-            let expected = redis::parse_redis_value(reply.as_bytes()).unwrap();
+            let expected = match reply {
+                "+QUEUED\r\n" => QUEUED,
+                reply => redis::parse_redis_value(reply.as_bytes()).unwrap(),
+            };
             assert_eq!(read(more.as_bytes(), 9), Read::Reply(expected, reply.len()), "{reply:?}");
             for end in 0..reply.len() {
                 assert_eq!(read(&reply.as_bytes()[..end], 9), Read::Part, "{:?}", &reply[..end]);

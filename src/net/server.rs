@@ -92,9 +92,8 @@ impl OneServer {
 
     /// Sends trips on a connection that this thread has for itself, if there is time.
     fn send_part(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        let limits = Limits { decided_at: clock::now(), ..*limits };
         if limits.decided_at.uptime < limits.answered_by {
-            return self.send_alone(trips, limits, false);
+            return self.send_alone(trips, *limits, false);
         }
         let waited = limits.decided_at.uptime.since(limits.waits_since);
         let late = self.dialing.all_in_use(&self.opener).after(waited);
@@ -156,7 +155,8 @@ impl OneServer {
         };
         self.learns_slots(&shared);
         let rest = shared.again(trip);
-        shared.replace(self.send_part(slice::from_ref(&rest), limits).remove(0));
+        let limits = Limits { decided_at: clock::now(), ..*limits };
+        shared.replace(self.send_part(slice::from_ref(&rest), &limits).remove(0));
         shared
     }
 

@@ -162,20 +162,20 @@ impl Wire {
             if job.changes.is_some() {
                 self.looks |= job.look.sends(server, now);
             } else if job.sends(server, now) {
-                self.packed.append(&job.own.packed);
+                self.packed.take(&mut job.own.packed);
                 if job.behind.is_sent() {
-                    self.packed.append(&job.behind.packed);
+                    self.packed.take(&mut job.behind.packed);
                 }
             }
         }
         if self.looks {
             for place in batch {
-                let job = place.job();
+                let job = &mut *place.job();
                 if job.look.is_sent() && !job.watches && !job.is_done {
-                    self.packed.append(&job.look.packed);
+                    self.packed.take(&mut job.look.packed);
                 }
             }
-            self.packed.command(Form::Okay, &[b"MULTI"]);
+            self.packed.begun(Form::Okay, b"*1\r\n$5\r\nMULTI\r\n", &[]);
         }
     }
 
@@ -185,17 +185,17 @@ impl Wire {
             // Both under one lock: its thread may give up in between.
             let sends = job.watches && !job.is_done && !place.is_gone();
             if sends && job.sends(server, now) {
-                self.packed.append(&job.own.packed);
+                self.packed.take(&mut job.own.packed);
             }
         }
         if self.count() == 0 {
             return self.packed.command(Form::Okay, &[b"DISCARD"]);
         }
-        self.packed.command(Form::ListOrNil, &[b"EXEC"]);
+        self.packed.begun(Form::ListOrNil, b"*1\r\n$4\r\nEXEC\r\n", &[]);
         for place in batch {
-            let job = place.job();
+            let job = &mut *place.job();
             if job.watches && !job.is_done && job.own.is_sent() && job.behind.is_sent() {
-                self.packed.append(&job.behind.packed);
+                self.packed.take(&mut job.behind.packed);
             }
         }
     }
@@ -266,40 +266,57 @@ impl Wire {
 
 /// Reads the end of a transaction, which watches `many` keys. Returns whether it may be open still.
 fn read_changes(batch: &[impl Place], many: bool, discard: &mut Item, replies: &mut Incoming<'_>) -> bool {
-    let mut jobs: Vec<_> = batch.iter().map(Place::job).filter(|job| job.watches && !job.is_done).collect();
-    jobs.retain_mut(|job| {
-        job.is_done = true;
-        job.own.is_sent()
-    });
-    if jobs.is_empty() {
-        discard.set_beside("DISCARD");
-        replies.give(discard);
-        replies.left.out_of_order |= !item::is_closed_by(&discard.replies);
-        return false;
-    }
-    let mut changes: Vec<&mut Item> = jobs.iter_mut().map(|job| &mut job.own).collect();
-    let may_be_open = replies.give_changes(&mut changes);
-    for job in &mut jobs {
-        replies.give(&mut job.behind);
-        job.undecided = if many { job.own.undecided() } else { None };
+    let goes = |job: &TripState| job.watches && !job.is_done;
+    let is_sent = |job: &TripState| goes(job) && job.own.is_sent();
+    let changes = || batch.iter().filter(|place| is_sent(&place.job()));
+    let may_be_open = match changes().count() {
+        0 => {
+            discard.set_beside("DISCARD");
+            replies.give(discard);
+            replies.left.out_of_order |= !item::is_closed_by(&discard.replies);
+            false
+        }
+        1 => changes().any(|place| replies.give_change(&mut place.job().own)),
+        _ => {
+            let mut jobs: Vec<_> = changes().map(Place::job).collect();
+            replies.give_changes(&mut jobs.iter_mut().map(|job| &mut job.own).collect::<Vec<_>>())
+        }
+    };
+    for place in batch {
+        let job = &mut *place.job();
+        if goes(job) {
+            job.is_done = true;
+            if job.own.is_sent() {
+                replies.give(&mut job.behind);
+                job.undecided = if many { job.own.undecided() } else { None };
+            }
+        }
     }
     may_be_open
 }
 
 /// Reads what each key holds that is watched now. Returns whether a transaction is open, and how many there are.
 fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Incoming<'_>) -> (bool, usize) {
-    let mut jobs: Vec<_> =
-        batch.iter().map(Place::job).filter(|job| job.changes.is_some() && !job.is_done).collect();
-    for job in &mut jobs {
-        replies.give(&mut job.look);
+    let looks = |job: &TripState| job.changes.is_some() && !job.is_done;
+    let mut watched = 0;
+    for place in batch {
+        let job = &mut *place.job();
+        if looks(job) {
+            replies.give(&mut job.look);
+            watched += 1;
+        }
     }
     multi.set_beside("MULTI");
     replies.give(multi);
     let is_open = multi.replies == [Value::Okay];
     // It may be watching.
     replies.left.out_of_order |= !is_open;
-    let (mut changed, many) = (HashSet::new(), jobs.len() > 1);
-    for job in &mut jobs {
+    let (mut changed, many) = (HashSet::new(), watched > 1);
+    for place in batch {
+        let job = &mut *place.job();
+        if !looks(job) {
+            continue;
+        }
         let is_expected = match job.look.replies.as_slice() {
             [Value::Okay, Value::BulkString(found)] => *found == job.expected,
             [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => *found == job.expected,
@@ -317,7 +334,7 @@ fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Incoming<'_>
             job.undecided = Some(Undecided::CrossSlot);
         }
     }
-    (is_open, jobs.len())
+    (is_open, watched)
 }
 
 #[cfg(test)]

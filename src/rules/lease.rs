@@ -109,6 +109,7 @@ impl Lease {
         Self { value, ttl, end, protocol, since: now.uptime, proven: true, ..Self::default() }
     }
 
+    #[inline]
     /// Makes the lease of a lock with these options that begins now, by the protocol that they mean on this server.
     pub(crate) fn of(options: &LockOptions, protocol: Protocol, nonce: Nonce, now: Now) -> Self {
         let lease = Self::beginning(now, options.expiration, protocol, nonce);

@@ -59,6 +59,7 @@ pub(super) struct Job<'a, R: Rules> {
 }
 
 impl<'a, R: Rules> Job<'a, R> {
+    #[inline]
     pub(super) fn new(key: &'a Key, (rules, step): (R, Step<R::Outcome>), session: Session<'a>) -> Self {
         Self { key, rules, step, session }
     }
@@ -87,6 +88,7 @@ impl<'a, R: Rules> Job<'a, R> {
         }
     }
 
+    #[inline]
     /// Returns what came of a task that was driven, once. What happened on the way is reported later.
     pub(super) fn outcome(&mut self, outbox: &Outbox) -> Result<R::Outcome, GiveUp> {
         for (_, note) in self.rules.take_notes() {
@@ -117,8 +119,9 @@ impl Engine {
         }
         let mut jobs: Vec<&mut Job<'a, R>> = jobs.iter_mut().filter_map(job).collect();
         let mut has_transacted = false;
+        let mut now = now;
         for _ in 0..ROUNDS {
-            has_transacted |= self.send_together(&mut jobs, !has_transacted);
+            has_transacted |= self.send_together(&mut jobs, !has_transacted, &mut now);
         }
         self.finish_each(jobs);
     }
@@ -152,10 +155,9 @@ impl Engine {
         }
     }
 
-    /// Sends what each is to send next together, and changes the keys that transactions change by as few as possible. Returns true if there were
-    /// any.
-    fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], transacts: bool) -> bool {
-        let now = clock::now();
+    /// Sends what each is to send next together, now, and changes the keys that transactions change by as few as possible. Returns true if there
+    /// were any.
+    fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], transacts: bool, now: &mut Now) -> bool {
         let goes = |job: &&mut Job<'_, R>| match job.trip() {
             Some(Trip { if_holds: Some(expected), .. }) => transacts && !expected.without_ttl,
             Some(Trip { command, .. }) => {
@@ -171,13 +173,13 @@ impl Engine {
         let trips: Vec<KeyTrip<'_>> = trips.collect();
         let transacted = trips.iter().any(|trip| trip.trip.if_holds.is_some());
         let needs = if transacted { Protocol::Watched } else { Protocol::Classic };
-        let sent = self.backend.send_all(&trips, &jobs[0].session.limits_together(needs, now));
+        let sent = self.backend.send_all(&trips, &jobs[0].session.limits_together(needs, *now));
         drop(trips);
-        let now = clock::now();
+        *now = clock::now();
         for (job, sent) in jobs.into_iter().zip(sent) {
             if let Step::Send(trip) = &job.step {
                 let replies = job.session.heard(trip, sent);
-                job.step = job.rules.resume(replies, now);
+                job.step = job.rules.resume(replies, *now);
             }
         }
         transacted

@@ -61,7 +61,7 @@ impl Engine {
         holder: HolderTicket<Delivery>,
         leaving: Leaving,
     ) -> Result<Ended, Error> {
-        let (lock, now) = self.over(hold, holder);
+        let (lock, now) = (self.over(hold, holder), clock::now());
         let left = match way(hold, &lock.lease, leaving, now) {
             Way::Over(left) => {
                 drop(lock);
@@ -84,18 +84,18 @@ impl Engine {
         holds: impl Iterator<Item = (&'a Hold, HolderTicket<Delivery>)>,
         leaving: Leaving,
     ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
-        let (mut ended, mut now) = (Vec::new(), clock::now());
-        let (mut expiring, mut locks) = (Vec::new(), Vec::new());
-        for (hold, holder) in holds {
-            let lock;
-            (lock, now) = self.over(hold, holder);
+        let over = |(hold, holder): (&'a Hold, _)| (hold, self.over(hold, holder));
+        let over: Vec<_> = holds.map(over).collect();
+        let now = clock::now();
+        let (mut ended, mut expiring, mut locks) = (Vec::with_capacity(over.len()), Vec::new(), Vec::new());
+        for (hold, lock) in over {
             let way = way(hold, &lock.lease, leaving, now);
             match way {
                 Way::Over(_) => {}
                 Way::Expire(rest) => expiring.push((hold, lock, rest)),
                 Way::Release => locks.push(lock),
             }
-            ended.push((hold, way, now));
+            ended.push((hold, way));
         }
         let outbox = Outbox::default();
         let mut expired = self.let_expire(expiring, &outbox, now).into_iter();
@@ -105,7 +105,7 @@ impl Engine {
         for (hold, ..) in &ended {
             hold.is_dropped.store(true, Ordering::Relaxed);
         }
-        let outcome = |(hold, way, now)| {
+        let outcome = |(hold, way)| {
             let left = match way {
                 Way::Over(left) => Some(Ok(left)),
                 Way::Expire(_) => expired.next(),
@@ -139,12 +139,12 @@ impl Engine {
         jobs.into_iter().map(end).collect()
     }
 
-    /// Has the server asked nothing more for a hold. Returns its lock, and the time after that.
-    fn over<'a>(&self, hold: &'a Hold, holder: HolderTicket<Delivery>) -> (HeldLock<'a>, Now) {
+    /// Has the server asked nothing more for a hold. Returns its lock.
+    fn over<'a>(&self, hold: &'a Hold, holder: HolderTicket<Delivery>) -> HeldLock<'a> {
         let mut own = hold.own();
         own.over = true;
         self.forget(hold);
-        (HeldLock::new(&hold.key, &hold.options, mem::take(&mut own.lease), holder), clock::now())
+        HeldLock::new(&hold.key, &hold.options, mem::take(&mut own.lease), holder)
     }
 
     /// Notes how a hold has ended. It is lost too if its lease was over before and the server has not proven that it was held all the time.

@@ -89,6 +89,7 @@ impl Engine {
     }
 
     /// Begins to hand a lock over to a thread that is not among those `taken`, or to release it.
+    #[inline]
     fn begin_release<'a>(&'a self, lock: HeldLock<'a>, taken: &mut Vec<u64>, now: Now) -> Releasing<'a> {
         let HeldLock { key, options, lease, holder, earlier } = lock;
         let turn = self.turn(&holder, key, options, now);
@@ -119,6 +120,7 @@ impl Engine {
     }
 
     /// Has the next waiter get the lock, or learn of the release.
+    #[inline]
     fn end_release<'a>(
         self: &Arc<Self>,
         release: Releasing<'a>,

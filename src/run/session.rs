@@ -43,6 +43,7 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
+    #[inline]
     pub(super) fn new(
         engine: &'a Engine,
         key: &'a Key,

@@ -71,13 +71,12 @@ impl WaitAll<'_> {
     /// Acquires the locks in their order.
     fn in_order(&self) -> Result<InOrder, Error> {
         let keys = self.keys;
-        let mut early: Vec<Acquired> = Vec::with_capacity(keys.len());
-        let mut asked = AskedAll::new(self);
-        match asked.all_at_once() {
-            Ok(Some(acquired)) => return Ok(InOrder::Acquired(acquired)),
-            Ok(None) => {}
-            Err(error) => return Err(error.and(asked.give_back(early))),
+        let mut asked = self.ask(0, keys.len());
+        if asked.len() == keys.len() && asked.iter().all(|asked| asked.is_granted_at(asked.at)) {
+            let granted = asked.iter_mut().map(|asked| self.call.granted(asked.key, asked));
+            return Ok(InOrder::Acquired(granted.collect()));
         }
+        let (mut asked, mut early) = (AskedAll::new(self, asked)?, Vec::with_capacity(keys.len()));
         for (index, key) in keys.iter().enumerate() {
             match asked.first(index).and_then(|first| self.one(key, first)) {
                 Ok(acquired) => early.push(self.keep_early(acquired, index + 1 == keys.len())),
@@ -95,12 +94,33 @@ impl WaitAll<'_> {
         self.all_acquired(early)
     }
 
+    /// Asks for the locks from this one on in one trip, at most so many, unless it is this one alone: up to the first that a thread of this
+    /// process has or waits for, or that is left to a process which was just notified of its release.
+    fn ask(&self, index: usize, most: usize) -> Vec<Asked<'_>> {
+        let Self { call, keys } = self;
+        let is_busy = |key| self.may_wait() && (!call.engine.queue.is_open_to(key) || call.is_left(key));
+        let keys = &keys[index..index + most];
+        let keys = &keys[..keys.iter().take_while(|key| !is_busy(*key)).count()];
+        if keys.len() < 2 {
+            return Vec::new();
+        }
+        let (connected, _) = call.connect(&keys[0]);
+        let (now, protocol) = (clock::now(), call.engine.protocol_of(call.options));
+        let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| call.asks(key, protocol, now)).collect();
+        match connected {
+            Ok(()) => call.send(&mut asked),
+            Err(failure) => asked.iter_mut().for_each(|asked| asked.fail(&failure)),
+        }
+        asked
+    }
+
     /// Waits for a lock, unless it was granted when it was asked for.
     fn one(&self, key: &Key, first: Option<Asked<'_>>) -> Result<Acquired, Error> {
         let call = Call { began: clock::now(), ..self.call };
         match first {
-            Some(first) if first.is_granted_at(call.began) => {
-                Ok(call.granted(key, Asked { at: call.began, ..first }))
+            Some(mut first) if first.is_granted_at(call.began) => {
+                first.at = call.began;
+                Ok(call.granted(key, &mut first))
             }
             // What was lost of it is settled when all is given back.
             first => call.check(key).inspect_err(|error| self.report(key, 0, Err(error))).and_then(|()| {

@@ -12,7 +12,11 @@ use crate::values::version::Version;
 
 /// A server's refusal: its kind, and its text. The command was not carried out.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct Refusal(Box<Parts>);
+
+/// In a box, since what comes of a command is passed around, and hardly ever is a refusal.
+#[derive(Clone, PartialEq, Eq)]
+struct Parts {
     kind: RefusalKind,
     text: String,
     /// True if the server has said it; else the text says all.
@@ -26,12 +30,12 @@ impl Refusal {
     /// any length.
     pub(crate) fn new(text: impl AsRef<[u8]>) -> Self {
         let text = without_arguments(&Cut(text.as_ref()).to_string()).to_owned();
-        Self { kind: RefusalKind::of(&text), text, is_said: true, address: None }
+        Self(Box::new(Parts { kind: RefusalKind::of(&text), text, is_said: true, address: None }))
     }
 
     /// What is known of a server without its word.
     fn found(kind: RefusalKind, text: String) -> Self {
-        Self { kind, text, is_said: false, address: None }
+        Self(Box::new(Parts { kind, text, is_said: false, address: None }))
     }
 
     /// The server at this address is a replica of that one.
@@ -165,12 +169,13 @@ impl Refusal {
 
     /// Returns true if a new connection has led to a replica.
     pub(in crate::net) fn is_of_replica(&self) -> bool {
-        self.kind == RefusalKind::ReadOnly && !self.is_said
+        self.0.kind == RefusalKind::ReadOnly && !self.0.is_said
     }
 
     /// Notes that the server at this address refused the connection.
-    pub(in crate::net) fn of_connecting(self, address: &str) -> Self {
-        Self { address: Some(address.to_owned()), ..self }
+    pub(in crate::net) fn of_connecting(mut self, address: &str) -> Self {
+        self.0.address = Some(address.to_owned());
+        self
     }
 
     /// Returns the refusal in an error, if it is the server's own word and not a failure to read it.
@@ -190,21 +195,21 @@ impl Refusal {
     /// Returns what the refusal is about.
     #[must_use]
     pub fn kind(&self) -> RefusalKind {
-        self.kind
+        self.0.kind
     }
 
     /// Returns the server's own words, or what was found out about it, with control characters escaped; a long text is cut, and arguments that the server repeats are
     /// left out, since a password may be among them.
     #[must_use]
     pub fn text(&self) -> &str {
-        &self.text
+        &self.0.text
     }
 
     /// Returns true if the server may accept the same command later without any change: while it restarts, is over its memory, has too few
     /// replicas, or is a replica. A call that waits for a lock goes on then.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        match self.kind {
+        match self.0.kind {
             RefusalKind::Loading
             | RefusalKind::Settling
             | RefusalKind::Busy
@@ -233,11 +238,11 @@ impl Refusal {
 
     /// Returns the protocol that the server is too old for, if that is why it refused this command.
     pub(crate) fn protocol_too_new(&self, command: &str) -> Option<Protocol> {
-        let text = self.text.to_lowercase();
+        let text = self.0.text.to_lowercase();
         // Before 2.6.12 SET had no options.
         let no_options = text.starts_with("err syntax error") || text.starts_with("err wrong number of arg");
         match command {
-            "WATCH" | "EXEC" if self.kind == RefusalKind::UnknownCommand => Some(Protocol::Watched),
+            "WATCH" | "EXEC" if self.0.kind == RefusalKind::UnknownCommand => Some(Protocol::Watched),
             "SET" if no_options => Some(Protocol::Ttl),
             _ => None,
         }
@@ -246,7 +251,7 @@ impl Refusal {
     /// Returns true if the server refused this command, and not the client or all commands.
     pub(crate) fn is_about_the_command(&self) -> bool {
         matches!(
-            self.kind,
+            self.0.kind,
             RefusalKind::NotPermitted
                 | RefusalKind::UnknownCommand
                 | RefusalKind::TooOld
@@ -256,7 +261,7 @@ impl Refusal {
 
     /// Returns true if the server closes the connection after this refusal.
     pub(crate) fn closes_connection(&self) -> bool {
-        self.kind == RefusalKind::TooManyClients
+        self.0.kind == RefusalKind::TooManyClients
     }
 }
 
@@ -274,7 +279,7 @@ impl fmt::Display for TooOld<'_> {
         match self {
             Self::Reported(version) => write!(f, "the server is Redis {version}, too old for the"),
             Self::Refuses(refusal) => {
-                write!(f, "the server refused with \"{}\", so it lacks the commands of the", refusal.text)
+                write!(f, "the server refused with \"{}\", so it lacks the commands of the", refusal.text())
             }
             Self::HangsUp => f.write_str(
                 "connections are closed on WATCH, as a proxy does (it is tried again after a minute), so the server lacks the commands of the",
@@ -292,9 +297,9 @@ impl fmt::Debug for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The text is escaped already.
         f.debug_struct("Refusal")
-            .field("kind", &self.kind)
-            .field("text", &format_args!("\"{}\"", self.text))
-            .field("address", &self.address)
+            .field("kind", &self.0.kind)
+            .field("text", &format_args!("\"{}\"", self.0.text))
+            .field("address", &self.0.address)
             .finish_non_exhaustive()
     }
 }
@@ -311,18 +316,18 @@ const OF_SENTINELS: &str =
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.is_said {
-            return f.write_str(&self.text);
+        if !self.0.is_said {
+            return f.write_str(&self.0.text);
         }
-        if let Some(address) = &self.address {
+        if let Some(address) = &self.0.address {
             write!(f, "{address}: ")?;
         }
-        let is_login = matches!(self.kind, RefusalKind::NoPassword | RefusalKind::WrongPassword);
-        let advice = match &self.address {
+        let is_login = matches!(self.0.kind, RefusalKind::NoPassword | RefusalKind::WrongPassword);
+        let advice = match &self.0.address {
             Some(address) if is_login && address.starts_with("Sentinel ") => OF_SENTINELS,
-            _ => self.kind.advice(),
+            _ => self.0.kind.advice(),
         };
-        write!(f, "the server refused: {}: {advice}", self.text.trim_end_matches('.'))
+        write!(f, "the server refused: {}: {advice}", self.0.text.trim_end_matches('.'))
     }
 }
 

@@ -13,8 +13,12 @@ const LONGEST_TEXT: usize = 512;
 
 /// Talking to the server failed: a timeout, a closed connection, or bytes that are no reply of a Redis server.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text}")]
-pub struct TransportError {
+#[error("{}", .0.text)]
+pub struct TransportError(Box<Parts>);
+
+/// In a box, since what comes of a command is passed around, and hardly ever is an error.
+#[derive(Clone, PartialEq, Eq)]
+struct Parts {
     kind: io::ErrorKind,
     /// Host and port, where they are known.
     address: Option<Box<str>>,
@@ -24,17 +28,19 @@ pub struct TransportError {
 impl TransportError {
     pub(crate) fn new(kind: io::ErrorKind, text: &str) -> Self {
         let text = CutAt(without_arguments(text).as_bytes(), LONGEST_TEXT).to_string().into();
-        Self { kind, address: None, text }
+        Self(Box::new(Parts { kind, address: None, text }))
     }
 
     /// Says of the server at this address what it has done.
     pub(crate) fn at(address: &str, kind: io::ErrorKind, what: &str) -> Self {
-        Self { address: Some(address.into()), ..Self::new(kind, &format!("{address}{what}")) }
+        let mut error = Self::new(kind, &format!("{address}{what}"));
+        error.0.address = Some(address.into());
+        error
     }
 
     /// Returns the server's host and port, where they are known.
     pub(crate) fn address(&self) -> Option<&str> {
-        self.address.as_deref()
+        self.0.address.as_deref()
     }
 
     /// Describes an error of a connection to `address`, on which an answer may take `limit`. The system's own words are
@@ -65,12 +71,12 @@ impl TransportError {
     /// Returns what kind of I/O error it is; [`InvalidData`](io::ErrorKind::InvalidData) for bytes that are no reply.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
-        self.kind
+        self.0.kind
     }
 
     /// Returns true if the server, or something on the way to it, closed the connection.
     pub(crate) fn is_disconnect(&self) -> bool {
-        self.kind == io::ErrorKind::ConnectionReset
+        self.0.kind == io::ErrorKind::ConnectionReset
     }
 }
 
@@ -78,8 +84,8 @@ impl fmt::Debug for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The text is escaped already.
         f.debug_struct("TransportError")
-            .field("kind", &self.kind)
-            .field("text", &format_args!("\"{}\"", self.text))
+            .field("kind", &self.0.kind)
+            .field("text", &format_args!("\"{}\"", self.0.text))
             .finish_non_exhaustive()
     }
 }

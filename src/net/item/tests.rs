@@ -11,7 +11,7 @@ use crate::values::version::Version;
 /// Sends those of the items that say so, and receives their replies.
 fn trip(fake: &FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
     let mut packed = Packed::default();
-    items.iter().filter(|item| item.is_sent()).for_each(|item| packed.append(&item.packed));
+    items.iter_mut().filter(|item| item.is_sent()).for_each(|item| packed.take(&mut item.packed));
     let mut replies = Vec::new();
     let limit = Duration::from_secs(1);
     let ended = fake.open().exchange(&packed.bytes, packed.forms.len(), limit, &mut replies);

@@ -78,10 +78,13 @@ impl OneServer {
                 let failure = failure.after(began.since(limits.waits_since));
                 batch.iter().map(|trip| Sent::failed(trip, failure.clone())).collect()
             }
-            (None, [one]) if is_new => {
-                vec![self.send_one(one, &Limits { decided_at: clock::now(), ..*limits })]
+            (None, batch) => {
+                let limits = Limits { decided_at: clock::now(), ..*limits };
+                match batch {
+                    [one] if is_new => vec![self.send_one(one, &limits)],
+                    batch => self.send_part(batch, &limits),
+                }
             }
-            (None, batch) => self.send_part(batch, limits),
         };
         let mut after = parts();
         if after.stuck.is_none() && clock::uptime().since(began) >= self.opener.command_timeout / 2 {

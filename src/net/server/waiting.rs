@@ -24,17 +24,17 @@ impl OneServer {
     /// Returns a connection that this thread has for itself, and the time when it was there.
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
         let slot = Slot::new(TripState::default());
-        let lane = match self.enter(&slot, Batching::Alone, limits) {
-            Entered::Leads { lane, .. } => lane,
+        let (lane, now) = match self.enter(&slot, Batching::Alone, limits) {
+            Entered::Leads { lane, .. } => (lane, limits.decided_at),
             Entered::Waits { opens, ahead } => {
                 let Told::Lead(lane) = self.wait_for_lane(&slot, Batching::Alone, limits, opens, ahead)?
                 else {
                     unreachable!("its job is in no batch")
                 };
-                lane
+                (lane, clock::now())
             }
         };
-        Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))
+        Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, now))
     }
 
     /// Returns a connection to a server that is not too old, and has settled if the command may grant a lock.

@@ -35,6 +35,7 @@ pub(crate) struct Ending {
 
 impl Ending {
     /// Begins to end a hold now. `next`: the lease that the next thread is to have, if there is one; both have an end then, and one protocol.
+    #[inline]
     pub(crate) fn begin(own: Lease, next: Option<&Lease>, now: Now) -> (Self, Step<HandedOver>) {
         let next = next.map(|next| Box::new(own.replaced_by(next, now)));
         let mut ending = Self { own, next, began: now, rules: None };

@@ -1,7 +1,7 @@
 //! A call that acquires: it asks for its locks in one trip, and waits only for one that is not granted.
 
-use std::slice;
 use std::sync::Arc;
+use std::{mem, slice};
 
 use super::wait::Wait;
 use crate::net::{Failure, KeyTrip, Sent, StopCheck};
@@ -89,11 +89,10 @@ impl<'a> Call<'a> {
         if !self.may_ask(key, key) {
             return self.wait_for(key, None);
         }
-        let mut asked = [self.asks(key, self.engine.protocol_of(self.options), self.began)];
-        self.send(&mut asked);
-        let [asked] = asked;
+        let mut asked = self.asks(key, self.engine.protocol_of(self.options), self.began);
+        self.send(slice::from_mut(&mut asked));
         if asked.is_granted_at(asked.at) {
-            Ok(self.granted(key, asked))
+            Ok(self.granted(key, &mut asked))
         } else {
             self.wait_for(key, Some(asked))
         }
@@ -119,13 +118,12 @@ impl<'a> Call<'a> {
         let Self { engine, options, began, .. } = *self;
         let (protocol, nonce) = (engine.protocol_of(options), engine.identity.next_nonce());
         let (slot, lease, trip) = first_trip(options, protocol, one_of.slots, nonce, began);
-        let mut asked = [Asked::of(&one_of.slots[slot], lease, trip, began)];
-        self.send(&mut asked);
-        let [asked] = asked;
+        let mut asked = Asked::of(&one_of.slots[slot], lease, trip, began);
+        self.send(slice::from_mut(&mut asked));
         if !asked.is_granted_at(asked.at) {
             return self.wait_for_one_of(name, one_of, Some((slot, asked)));
         }
-        Ok((slot, Self { shared: Some(one_of.queue), ..*self }.granted(name, asked)))
+        Ok((slot, Self { shared: Some(one_of.queue), ..*self }.granted(name, &mut asked)))
     }
 
     /// Has this thread woken when the call is cancelled. A forked child may find the token's mutex locked for ever.
@@ -163,6 +161,7 @@ impl<'a> Call<'a> {
     }
 
     /// Returns what asks for a lock first, by this protocol.
+    #[inline]
     pub(in crate::run) fn asks<'k>(&self, key: &'k Key, protocol: Protocol, now: Now) -> Asked<'k> {
         let nonce = self.engine.identity.next_nonce();
         let (lease, trip) = first_command(self.options, protocol, nonce, now);
@@ -189,7 +188,7 @@ impl<'a> Call<'a> {
     }
 
     /// Makes the hold of a lock that was granted when it was first asked for, and reports it by this key.
-    pub(in crate::run) fn granted(&self, key: &Key, asked: Asked<'_>) -> Acquired {
+    pub(in crate::run) fn granted(&self, key: &Key, asked: &mut Asked<'_>) -> Acquired {
         let waited = asked.at.uptime.since(self.began.uptime);
         let acquired = self.hold(asked);
         self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome: Ok(()) });
@@ -197,8 +196,9 @@ impl<'a> Call<'a> {
     }
 
     /// Makes the hold of a lock that a thread has got without a place in its queue.
-    pub(in crate::run) fn hold(&self, Asked { key, lease, at, .. }: Asked<'_>) -> Acquired {
+    pub(in crate::run) fn hold(&self, asked: &mut Asked<'_>) -> Acquired {
         let Self { engine, options, shared, .. } = self;
+        let (key, lease, at) = (asked.key, mem::take(&mut asked.lease), asked.at);
         if engine.notifies(options) {
             engine.notifications.of(key).acquired(key);
         }
@@ -284,6 +284,7 @@ impl<'a> Call<'a> {
 }
 
 impl<'a> Asked<'a> {
+    #[inline]
     fn of(key: &'a Key, lease: Lease, trip: Trip, at: Now) -> Self {
         Self { key, lease, trip, sent: Sent::default(), at }
     }

@@ -11,6 +11,7 @@ use crate::values::options::Protocol;
 
 impl<'a> Session<'a> {
     /// Returns the call as one that releases a lock, which is held until then.
+    #[inline]
     pub(in crate::run) fn held_until(mut self, end: Option<End>, now: Now) -> Self {
         let end = end.map_or(Uptime::MAX, |end| now.uptime.after(end.remaining(now)));
         self.held_until = Some(end);
@@ -18,6 +19,7 @@ impl<'a> Session<'a> {
     }
 
     /// Returns the limits of a trip that is decided on now.
+    #[inline]
     pub(in crate::run) fn limits(&self, trip: &Trip, now: Now) -> Limits<'a> {
         Limits {
             needs: self.needs(trip),

@@ -24,16 +24,23 @@ pub(super) struct AskedAll<'a> {
 }
 
 impl<'a> AskedAll<'a> {
-    pub(super) fn new(all: &'a WaitAll<'a>) -> Self {
-        let asked = all.keys.iter().map(|_| None).collect();
-        Self { all, asked, waited_for: None, not_released: Vec::new() }
+    /// Those that were `asked` for so far, from the first on. Fails if it cannot be found out what they have acquired.
+    pub(super) fn new(all: &'a WaitAll<'a>, asked: Vec<Asked<'a>>) -> Result<Self, Error> {
+        let places = all.keys.iter().map(|_| None).collect();
+        let mut new = Self { all, asked: places, waited_for: None, not_released: Vec::new() };
+        match new.add(0, asked) {
+            Ok(()) => Ok(new),
+            Err(error) => Err(error.and(new.give_back(Vec::new()))),
+        }
     }
 
     /// Returns the answer with which the wait for a lock begins; none if that asks itself. Unless the lock is granted, a call that may wait
     /// holds none behind it then, as far as is known. Fails if that could not be found out.
     pub(super) fn first(&mut self, index: usize) -> Result<Option<Asked<'a>>, Error> {
         if self.asked[index].is_none() {
-            self.ask(index)?;
+            let unasked = self.asked[index..].iter().take_while(|asked| asked.is_none()).count();
+            let asked = self.all.ask(index, unasked);
+            self.add(index, asked)?;
         }
         self.waited_for = Some(&self.all.keys[index]);
         let first = match &mut self.asked[index] {
@@ -50,23 +57,6 @@ impl<'a> AskedAll<'a> {
             "it waits with more than a prefix"
         );
         Ok(first)
-    }
-
-    /// Asks for all locks in one trip. Returns them if each is granted.
-    pub(super) fn all_at_once(&mut self) -> Result<Option<Vec<Acquired>>, Error> {
-        self.ask(0)?;
-        // Lost replies may have been waited for.
-        let now = clock::now();
-        let is_granted =
-            |asked: &Option<Asked<'_>>| asked.as_ref().is_some_and(|asked| asked.is_granted_at(now));
-        if !self.asked.iter().all(is_granted) {
-            return Ok(None);
-        }
-        let granted = self.take_granted(now);
-        for Acquired { hold, .. } in &granted {
-            self.all.report(&hold.key, 1, Ok(()));
-        }
-        Ok(Some(granted))
     }
 
     fn holds_any(&self) -> bool {
@@ -97,23 +87,10 @@ impl<'a> AskedAll<'a> {
         left
     }
 
-    /// Asks for the locks from this one on in one trip, unless it is this one alone: up to the first that a thread of this process has or
-    /// waits for, or that is left to a process which was just notified of its release.
-    fn ask(&mut self, index: usize) -> Result<(), Error> {
-        let WaitAll { call, keys } = self.all;
-        let is_busy = |key| self.all.may_wait() && (!call.engine.queue.is_open_to(key) || call.is_left(key));
-        let rest = keys.iter().zip(&self.asked).skip(index);
-        let count = rest.take_while(|(key, asked)| asked.is_none() && !is_busy(*key)).count();
-        if count < 2 {
+    /// Adds those that were asked for from this one on, and finds out what commands without a reply have acquired.
+    fn add(&mut self, index: usize, asked: Vec<Asked<'a>>) -> Result<(), Error> {
+        if asked.is_empty() {
             return Ok(());
-        }
-        let keys = &keys[index..index + count];
-        let (connected, _) = call.connect(&keys[0]);
-        let (now, protocol) = (clock::now(), call.engine.protocol_of(call.options));
-        let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| call.asks(key, protocol, now)).collect();
-        match connected {
-            Ok(()) => call.send(&mut asked),
-            Err(failure) => asked.iter_mut().for_each(|asked| asked.fail(&failure)),
         }
         for (place, asked) in self.asked[index..].iter_mut().zip(asked) {
             *place = Some(asked);
@@ -179,9 +156,10 @@ impl<'a> AskedAll<'a> {
     fn take_granted(&mut self, now: Now) -> Vec<Acquired> {
         let answered = |place: &mut Option<Asked<'a>>| place.take_if(|asked| !asked.is_lost());
         let granted = self.asked.iter_mut().filter_map(answered).filter(Asked::is_carried_out);
-        let granted = granted.map(|asked| {
+        let granted = granted.map(|mut asked| {
             self.not_released.retain(|error| error.key() != Some(asked.key));
-            self.all.call.hold(Asked { at: now, ..asked })
+            asked.at = now;
+            self.all.call.hold(&mut asked)
         });
         granted.collect()
     }
