@@ -21,8 +21,8 @@ impl Engine {
         key: &Key,
         options: &LockOptions,
     ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
-        match Call::new(self, options, None).ask_or_wait(key) {
-            Ok(acquired) => {
+        match Call::new(self, options, None).ask_or_wait(key, None) {
+            Ok((_, acquired)) => {
                 self.note_begun(slice::from_ref(&acquired), None);
                 (Ok(acquired), None)
             }

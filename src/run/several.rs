@@ -73,7 +73,7 @@ impl WaitAll<'_> {
         let keys = self.keys;
         let mut asked = self.ask(0, keys.len());
         if asked.len() == keys.len() && asked.iter().all(|asked| asked.is_granted_at(asked.at)) {
-            let granted = asked.iter_mut().map(|asked| self.call.granted(asked.key, asked));
+            let granted = asked.iter_mut().map(|asked| self.call.granted(asked.key, self.call.shared, asked));
             return Ok(InOrder::Acquired(granted.collect()));
         }
         let (mut asked, mut early) = (AskedAll::new(self, asked)?, Vec::with_capacity(keys.len()));
@@ -120,12 +120,13 @@ impl WaitAll<'_> {
         match first {
             Some(mut first) if first.is_granted_at(call.began) => {
                 first.at = call.began;
-                Ok(call.granted(key, &mut first))
+                Ok(call.granted(key, call.shared, &mut first))
             }
             // What was lost of it is settled when all is given back.
             first => call.check(key).inspect_err(|error| self.report(key, 0, Err(error))).and_then(|()| {
                 let is_lost = first.as_ref().is_some_and(Asked::is_lost);
-                call.wait_for(key, first).map_err(|(error, _)| match call.check(key) {
+                let waited = call.wait_for(key, None, first).map(|(_, acquired)| acquired);
+                waited.map_err(|(error, _)| match call.check(key) {
                     Err(ended) if is_lost && error.may_hold_lock() => ended,
                     _ => error,
                 })

@@ -18,10 +18,9 @@ pub(crate) enum HoldKind {
 }
 
 struct NotedHold {
-    /// The same key on two servers is two locks.
-    locker: Weak<Identity>,
+    /// The same key on two servers is two locks. Of a locker that is there as long as the hold is.
+    locker: *const Identity,
     hold: Weak<Hold>,
-    key: Key,
     kind: HoldKind,
 }
 
@@ -39,8 +38,7 @@ thread_local! {
 
 /// Notes that this thread has acquired a lock.
 pub(crate) fn note(locker: &Arc<Identity>, hold: &Arc<Hold>, kind: HoldKind) {
-    let (key, hold) = (hold.key.clone(), Arc::downgrade(hold));
-    let entry = NotedHold { locker: Arc::downgrade(locker), hold, key, kind };
+    let entry = NotedHold { locker: Arc::as_ptr(locker), hold: Arc::downgrade(hold), kind };
     // A thread that is ending has no list any more, and does not wait for itself.
     let _ = ENTRIES.try_with(|entries| {
         let mut entries = entries.borrow_mut();
@@ -72,9 +70,7 @@ fn fold<R>(
     let folded = ENTRIES.try_with(|entries| {
         let entries = entries.borrow();
         let of_this_lock = |entry: &&NotedHold| {
-            std::ptr::eq(entry.locker.as_ptr(), Arc::as_ptr(locker))
-                && entry.key == *key
-                && entry.hold().is_some()
+            entry.locker == Arc::as_ptr(locker) && entry.hold().is_some_and(|hold| hold.key == *key)
         };
         entries.iter().filter(of_this_lock).fold(None, found)
     });

@@ -61,6 +61,9 @@ impl<'a> Leading<'a> {
 
     /// Tells the threads whose jobs are finished.
     pub(super) fn tell(&mut self) {
+        if self.finished.is_empty() {
+            return;
+        }
         for slot in self.finished.drain(..) {
             if !Arc::ptr_eq(&slot, self.slot) {
                 slot.done();

@@ -15,11 +15,27 @@ use crate::net::{KeyTrip, Sent};
 use crate::values::clock::{self, Now, Uptime};
 
 /// The slot of a thread, and room for a list of others.
-type KeptSlot = (Arc<Slot>, Vec<Arc<Slot>>);
+pub(super) type KeptSlot = (Arc<Slot>, Vec<Arc<Slot>>);
 
 thread_local! {
     /// Of this thread, while they are not in use.
     static SLOT: Cell<Option<KeptSlot>> = const { Cell::new(None) };
+}
+
+/// Takes the slot of this thread, or another one while that is in use.
+#[inline]
+pub(super) fn take_slot() -> KeptSlot {
+    let kept = SLOT.try_with(Cell::take).ok().flatten();
+    kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()))
+}
+
+/// Keeps a slot to be used again, unless another thread may still write to it.
+#[inline]
+pub(super) fn keep_slot((slot, list): KeptSlot) {
+    if !slot.is_gone() {
+        // The thread may be ending.
+        let _ = SLOT.try_with(|kept| kept.set(Some((slot, list))));
+    }
 }
 
 impl OneServer {
@@ -37,8 +53,7 @@ impl OneServer {
     /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
     /// another slot.
     fn carry(&self, trip: &KeyTrip<'_>, batching: Batching, limits: &Limits<'_>) -> Result<Sent, Failure> {
-        let kept = SLOT.try_with(Cell::take).ok().flatten();
-        let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()));
+        let (slot, finished) = take_slot();
         slot.job().set(trip, limits.needs, limits.grants);
         let told = match self.enter(&slot, batching, limits) {
             // Nothing was waited for since then.
@@ -58,10 +73,7 @@ impl OneServer {
             Err(failure) => return Err(failure.after(clock::uptime().since(limits.decided_at.uptime))),
         };
         let sent = Sent { at, ..slot.job().end(trip) };
-        if !slot.is_gone() {
-            // The thread may be ending.
-            let _ = SLOT.try_with(|kept| kept.set(Some((slot, finished))));
-        }
+        keep_slot((slot, finished));
         Ok(sent)
     }
 
@@ -97,6 +109,8 @@ impl OneServer {
             let open = lane.connection.wire.is_watching;
             if open {
                 leading.finished.extend(lane.batch.extract_if(.., |other| other.job().is_done));
+            } else if matches!(lane.batch.as_slice(), [only] if Arc::ptr_eq(only, slot)) {
+                lane.batch.clear();
             } else {
                 leading.finished.append(&mut lane.batch);
             }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use redis::cmd;
 
 use super::leading::{Carrier, Lane, Slot, WaitingJob};
+use super::sharing::{keep_slot, take_slot};
 use super::{OneServer, pause};
 use crate::net::connections::{Connection, Dialing};
 use crate::net::errors::{Failure, Refusal, TooOld, TransportError};
@@ -23,17 +24,18 @@ const LOOK: Duration = Duration::from_millis(50);
 impl OneServer {
     /// Returns a connection that this thread has for itself, and the time when it was there.
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
-        let slot = Slot::new(TripState::default());
-        let (lane, now) = match self.enter(&slot, Batching::Alone, limits) {
+        let kept = take_slot();
+        let (lane, now) = match self.enter(&kept.0, Batching::Alone, limits) {
             Entered::Leads { lane, .. } => (lane, limits.decided_at),
             Entered::Waits { opens, ahead } => {
-                let Told::Lead(lane) = self.wait_for_lane(&slot, Batching::Alone, limits, opens, ahead)?
+                let Told::Lead(lane) = self.wait_for_lane(&kept.0, Batching::Alone, limits, opens, ahead)?
                 else {
                     unreachable!("its job is in no batch")
                 };
                 (lane, clock::now())
             }
         };
+        keep_slot(kept);
         Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, now))
     }
 

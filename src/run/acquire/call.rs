@@ -39,6 +39,8 @@ pub(crate) struct Call<'a> {
 #[derive(Clone)]
 pub(in crate::run) struct Asked<'a> {
     pub(in crate::run) key: &'a Key,
+    /// Which of several it is.
+    pub(in crate::run) slot: usize,
     /// What it acquires.
     pub(in crate::run) lease: Lease,
     pub(in crate::run) trip: Trip,
@@ -78,24 +80,7 @@ impl<'a> Call<'a> {
 
     /// Waits until the lock is held, or there is an error.
     pub(crate) fn acquire(&self, key: &'a Key, kind: HoldKind) -> Result<Acquired, Error> {
-        let acquired = self.ask_or_wait(key).map_err(|(error, _)| error)?;
-        self.engine.note_begun(slice::from_ref(&acquired), Some(kind));
-        Ok(acquired)
-    }
-
-    /// The same, noted for no thread. With an error, returns the leases that commands without a reply may have begun.
-    pub(in crate::run) fn ask_or_wait(&self, key: &'a Key) -> Result<Acquired, (Error, Vec<Lease>)> {
-        let _registered = self.register();
-        if !self.may_ask(key, key) {
-            return self.wait_for(key, None);
-        }
-        let mut asked = self.asks(key, self.engine.protocol_of(self.options), self.began);
-        self.send(slice::from_mut(&mut asked));
-        if asked.is_granted_at(asked.at) {
-            Ok(self.granted(key, &mut asked))
-        } else {
-            self.wait_for(key, Some(asked))
-        }
+        self.acquire_any(key, None, kind).map(|(_, acquired)| acquired)
     }
 
     /// Waits until one of several locks is held, or there is an error. Returns which.
@@ -105,25 +90,45 @@ impl<'a> Call<'a> {
         one_of: OneOf<'a>,
         kind: HoldKind,
     ) -> Result<(usize, Acquired), Error> {
-        let (slot, acquired) = self.ask_or_wait_for_one_of(name, one_of)?;
+        self.acquire_any(name, Some(one_of), kind)
+    }
+
+    fn acquire_any(
+        &self,
+        key: &'a Key,
+        one_of: Option<OneOf<'a>>,
+        kind: HoldKind,
+    ) -> Result<(usize, Acquired), Error> {
+        let (slot, acquired) = self.ask_or_wait(key, one_of).map_err(|(error, _)| error)?;
         self.engine.note_begun(slice::from_ref(&acquired), Some(kind));
         Ok((slot, acquired))
     }
 
-    fn ask_or_wait_for_one_of(&self, name: &'a Key, one_of: OneOf<'a>) -> Result<(usize, Acquired), Error> {
+    /// The same, noted for no thread. With an error, returns the leases that commands without a reply may have begun.
+    pub(in crate::run) fn ask_or_wait(
+        &self,
+        key: &'a Key,
+        one_of: Option<OneOf<'a>>,
+    ) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
         let _registered = self.register();
-        if !self.may_ask(name, one_of.queue) {
-            return self.wait_for_one_of(name, one_of, None);
+        let queue = one_of.map(|one_of| one_of.queue);
+        if !self.may_ask(key, queue.unwrap_or(key)) {
+            return self.wait_for(key, one_of, None);
         }
-        let Self { engine, options, began, .. } = *self;
-        let (protocol, nonce) = (engine.protocol_of(options), engine.identity.next_nonce());
-        let (slot, lease, trip) = first_trip(options, protocol, one_of.slots, nonce, began);
-        let mut asked = Asked::of(&one_of.slots[slot], lease, trip, began);
+        let protocol = self.engine.protocol_of(self.options);
+        let mut asked = match one_of {
+            None => self.asks(key, protocol, self.began),
+            Some(OneOf { slots, .. }) => {
+                let nonce = self.engine.identity.next_nonce();
+                let (slot, lease, trip) = first_trip(self.options, protocol, slots, nonce, self.began);
+                Asked { slot, ..Asked::of(&slots[slot], lease, trip, self.began) }
+            }
+        };
         self.send(slice::from_mut(&mut asked));
         if !asked.is_granted_at(asked.at) {
-            return self.wait_for_one_of(name, one_of, Some((slot, asked)));
+            return self.wait_for(key, one_of, Some(asked));
         }
-        Ok((slot, Self { shared: Some(one_of.queue), ..*self }.granted(name, &mut asked)))
+        Ok((asked.slot, self.granted(key, queue.or(self.shared), &mut asked)))
     }
 
     /// Has this thread woken when the call is cancelled. A forked child may find the token's mutex locked for ever.
@@ -187,48 +192,36 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Makes the hold of a lock that was granted when it was first asked for, and reports it by this key.
-    pub(in crate::run) fn granted(&self, key: &Key, asked: &mut Asked<'_>) -> Acquired {
+    /// Makes the hold of a lock that was granted when it was first asked for, and reports it by this key. `shared`: if it is a permit, the queue of its semaphore.
+    pub(in crate::run) fn granted(&self, key: &Key, shared: Option<&Key>, asked: &mut Asked<'_>) -> Acquired {
         let waited = asked.at.uptime.since(self.began.uptime);
-        let acquired = self.hold(asked);
+        let acquired = self.hold(shared, asked);
         self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome: Ok(()) });
         acquired
     }
 
     /// Makes the hold of a lock that a thread has got without a place in its queue.
-    pub(in crate::run) fn hold(&self, asked: &mut Asked<'_>) -> Acquired {
-        let Self { engine, options, shared, .. } = self;
+    pub(in crate::run) fn hold(&self, shared: Option<&Key>, asked: &mut Asked<'_>) -> Acquired {
+        let Self { engine, options, .. } = self;
         let (key, lease, at) = (asked.key, mem::take(&mut asked.lease), asked.at);
         if engine.notifies(options) {
             engine.notifications.of(key).acquired(key);
         }
-        let holder = engine.queue.hold(key, *shared, &Observation::of(&lease, at));
+        let holder = engine.queue.hold(key, shared, &Observation::of(&lease, at));
         engine.make_hold(key.clone(), options, lease, holder, at)
     }
 
-    /// Waits for a lock, after what came of asking for it, if it was asked for.
+    /// Waits for a lock, or for one of several, after what came of asking for it, if it was asked for. Returns which.
     #[cold]
     #[inline(never)]
     pub(in crate::run) fn wait_for(
         &self,
         key: &'a Key,
+        one_of: Option<OneOf<'a>>,
         first: Option<Asked<'_>>,
-    ) -> Result<Acquired, (Error, Vec<Lease>)> {
-        let wait = Wait::new(self, key);
-        let waited = wait.acquire(first.map(|first| (0, first)));
-        waited.map(|(_, acquired)| acquired).map_err(|error| (error, wait.into_unresolved()))
-    }
-
-    /// The same for one of several locks. Returns which.
-    #[cold]
-    #[inline(never)]
-    fn wait_for_one_of(
-        &self,
-        name: &'a Key,
-        one_of: OneOf<'a>,
-        first: Option<(usize, Asked<'_>)>,
-    ) -> Result<(usize, Acquired), Error> {
-        Wait::new(self, name).for_one_of(one_of).acquire(first)
+    ) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
+        let wait = Wait::new(self, key, one_of);
+        wait.acquire(first).map_err(|error| (error, wait.into_unresolved()))
     }
 
     /// Returns the commands for a lock, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server unreachable.
@@ -286,7 +279,7 @@ impl<'a> Call<'a> {
 impl<'a> Asked<'a> {
     #[inline]
     fn of(key: &'a Key, lease: Lease, trip: Trip, at: Now) -> Self {
-        Self { key, lease, trip, sent: Sent::default(), at }
+        Self { key, slot: 0, lease, trip, sent: Sent::default(), at }
     }
 
     /// Notes that it was not sent.

@@ -59,22 +59,17 @@ impl Engine {
 }
 
 impl<'a> Wait<'a> {
-    pub(super) fn new(call: &'a Call<'a>, key: &'a Key) -> Self {
+    pub(super) fn new(call: &'a Call<'a>, key: &'a Key, one_of: Option<OneOf<'a>>) -> Self {
         let tries_once = call.options.timeout == Some(Duration::ZERO);
         Self {
             call,
             key,
-            one_of: None,
+            one_of,
             attempts: Cell::new(0),
             has_unused_release: Cell::new(false),
             unresolved: RefCell::default(),
-            names_holder: call.engine.holder_name.is_some() && !tries_once,
+            names_holder: call.engine.holder_name.is_some() && !tries_once && one_of.is_none(),
         }
-    }
-
-    /// Returns the wait as one for one of several locks.
-    pub(super) fn for_one_of(self, one_of: OneOf<'a>) -> Self {
-        Self { one_of: Some(one_of), names_holder: false, ..self }
     }
 
     /// Returns the leases that commands without a reply may have begun.
@@ -84,7 +79,7 @@ impl<'a> Wait<'a> {
 
     /// Waits until the lock is held, or there is an error, and reports how that has ended. Returns which of several it is. `first`: what came of
     /// asking for one before. Contention until the deadline is an [`Error::Contended`].
-    pub(super) fn acquire(&self, first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
+    pub(super) fn acquire(&self, first: Option<Asked<'_>>) -> Result<(usize, Acquired), Error> {
         let acquired = self.begin(first);
         let (attempts, outcome) = (self.attempts.get(), acquired.as_ref().map(|_| ()));
         let ended = acquired.as_ref().map_or_else(|_| clock::uptime(), |(_, it)| it.hold.acquired.uptime);
@@ -98,8 +93,8 @@ impl<'a> Wait<'a> {
         acquired
     }
 
-    fn begin(&self, mut first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
-        if let Some((_, Asked { at, .. })) = first {
+    fn begin(&self, mut first: Option<Asked<'_>>) -> Result<(usize, Acquired), Error> {
+        if let Some(Asked { at, .. }) = first {
             self.check_after(&mut first)?;
             return self.in_queue(at, first);
         }
@@ -121,10 +116,10 @@ impl<'a> Wait<'a> {
     }
 
     /// Fails where the call was ended from outside; if the reply was lost to what was sent before, by that.
-    fn check_after(&self, first: &mut Option<(usize, Asked<'_>)>) -> Result<(), Error> {
+    fn check_after(&self, first: &mut Option<Asked<'_>>) -> Result<(), Error> {
         let Err(ended) = self.check() else { return Ok(()) };
-        let lost = first.take_if(|(_, first)| first.is_lost());
-        Err(lost.map_or(ended, |(slot, lost)| self.in_doubt(slot, lost)))
+        let lost = first.take_if(|first| first.is_lost());
+        Err(lost.map_or(ended, |lost| self.in_doubt(lost)))
     }
 
     /// Fails where the lock is not to be waited for.
@@ -160,7 +155,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
-    fn in_queue(&self, now: Now, first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
+    fn in_queue(&self, now: Now, first: Option<Asked<'_>>) -> Result<(usize, Acquired), Error> {
         if self.call.options.timeout == Some(Duration::ZERO) {
             return self.unqueued(now, first);
         }
@@ -168,7 +163,7 @@ impl<'a> Wait<'a> {
         let notifies = self.notifies();
         let mode = WaitMode::of(self.call.options, notifies);
         // One that may have the lock is ahead of those that came while it asked.
-        let is_lost = first.as_ref().is_some_and(|(_, first)| first.is_lost());
+        let is_lost = first.as_ref().is_some_and(Asked::is_lost);
         let (queue, key) = (&self.call.engine.queue, self.queue_key());
         let mut ticket = Some(if is_lost { queue.join_ahead(key, mode) } else { queue.join(key, mode) });
         let acquired = self.queued(&mut ticket, &stop, now, first);
@@ -186,7 +181,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Tries without being queued.
-    fn unqueued(&self, now: Now, first: Option<(usize, Asked<'_>)>) -> Result<(usize, Acquired), Error> {
+    fn unqueued(&self, now: Now, first: Option<Asked<'_>>) -> Result<(usize, Acquired), Error> {
         let stop = self.call.stop();
         self.attempt(self.start(first, &stop, now), &stop, &mut None)
     }
@@ -196,7 +191,7 @@ impl<'a> Wait<'a> {
         ticket: &mut Option<Ticket<Delivery>>,
         stop: &(dyn Fn() -> bool + Sync),
         now: Now,
-        first: Option<(usize, Asked<'_>)>,
+        first: Option<Asked<'_>>,
     ) -> Result<(usize, Acquired), Error> {
         let Some(waiting) = ticket else { unreachable!("it has just been queued") };
         let (mut park, mut has_waited) = (self.parking(self.call.deadline), false);
@@ -206,9 +201,7 @@ impl<'a> Wait<'a> {
         });
         let now = if has_waited { clock::now() } else { now };
         let mut first = first;
-        if let Some((_, asked)) = &first
-            && !self.counts(asked, &turn)
-        {
+        if first.as_ref().is_some_and(|asked| !self.counts(asked, &turn)) {
             self.attempts.set(1);
             first = None;
         }
@@ -290,12 +283,12 @@ impl<'a> Wait<'a> {
     /// Begins by asking for the lock, or with what came of it.
     fn start<'b>(
         &'b self,
-        first: Option<(usize, Asked<'_>)>,
+        first: Option<Asked<'_>>,
         stop: &'b (dyn Fn() -> bool + Sync),
         now: Now,
     ) -> Beginning<'b> {
         let looked = now.uptime;
-        let Some((slot, Asked { lease, trip, sent, .. })) = first else {
+        let Some(Asked { slot, lease, trip, sent, .. }) = first else {
             return Beginning { session: self.session(0, stop), slot: 0, cue: Cue::Ask, looked, now };
         };
         let mut session = self.session(slot, stop);
@@ -305,11 +298,11 @@ impl<'a> Wait<'a> {
     }
 
     /// The error of a call that was ended from outside after a command whose reply was lost.
-    fn in_doubt(&self, slot: usize, lost: Asked<'_>) -> Error {
+    fn in_doubt(&self, lost: Asked<'_>) -> Error {
         self.attempts.set(1);
         self.unresolved.borrow_mut().push(lost.lease.clone());
         let (stop, at) = (self.call.stop(), lost.at);
-        let mut beginning = self.start(Some((slot, lost)), &stop, at);
+        let mut beginning = self.start(Some(lost), &stop, at);
         self.given_up(&mut beginning.session, GiveUp::Unknown)
     }
 

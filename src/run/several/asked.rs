@@ -159,7 +159,7 @@ impl<'a> AskedAll<'a> {
         let granted = granted.map(|mut asked| {
             self.not_released.retain(|error| error.key() != Some(asked.key));
             asked.at = now;
-            self.all.call.hold(&mut asked)
+            self.all.call.hold(self.all.call.shared, &mut asked)
         });
         granted.collect()
     }

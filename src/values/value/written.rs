@@ -71,8 +71,8 @@ impl ValueBytes {
         written.digits(seconds, u8::try_from(length).unwrap_or(u8::MAX));
         written.push(b'.');
         let rest = micros * NONCES + nonce.0;
-        written.digits(rest / 100_000_000, 8);
-        written.digits(rest % 100_000_000, 8);
+        written.eight_digits(rest / 100_000_000);
+        written.eight_digits(rest % 100_000_000);
         written
     }
 
@@ -93,21 +93,23 @@ impl ValueBytes {
     }
 
     fn digits(&mut self, number: u64, count: u8) {
-        // Up to nine digits at a time are quicker.
-        let Ok(mut rest) = u32::try_from(number) else {
-            self.digits(number / 10, count - 1);
-            return self.digits(number % 10, 1);
-        };
+        let mut rest = number;
         let (begin, end) = (usize::from(self.length), usize::from(self.length + count));
-        let mut pairs = self.bytes[begin..end].rchunks_exact_mut(2);
-        for pair in &mut pairs {
-            pair.copy_from_slice(&PAIRS[(rest % 100) as usize]);
-            rest /= 100;
-        }
-        if let [digit] = pairs.into_remainder() {
-            *digit = PAIRS[(rest % 10) as usize][1];
+        for digit in self.bytes[begin..end].iter_mut().rev() {
+            // Below ten.
+            *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
+            rest /= 10;
         }
         self.length += count;
+    }
+
+    /// The same quicker, of a number below a hundred millions.
+    fn eight_digits(&mut self, number: u64) {
+        let pair = |number: u64| PAIRS[usize::try_from(number % 100).unwrap_or_default()];
+        let begin = usize::from(self.length);
+        let pairs = [pair(number / 1_000_000), pair(number / 10_000), pair(number / 100), pair(number)];
+        self.bytes[begin..begin + 8].copy_from_slice(pairs.as_flattened());
+        self.length += 8;
     }
 
     fn push(&mut self, byte: u8) {
