@@ -122,7 +122,7 @@ impl Command {
 pub(crate) struct Trip {
     /// Sent once, unless the server refused it unread because it has no room for the connection.
     pub(crate) command: Command,
-    /// The command is not sent once this has passed, by the clocks as read with a connection in hand (I4, I5).
+    /// The command is not sent once this has passed, by the clocks as read after the last wait, that for a connection among them (I4, I5).
     pub(crate) before: Option<End>,
     /// If set, the command is sent only if the key holds this, and is carried out only if no client has written the key since: a transaction.
     pub(crate) if_holds: Option<Expected>,

@@ -249,7 +249,8 @@ impl Destination {
         match trips {
             // A transaction of several keys would decide about each.
             trips if self.asks => {
-                trips.iter().flat_map(|one| backend.send_asking(slice::from_ref(one), limits)).collect()
+                let now = || Limits { decided_at: clock::now(), ..*limits };
+                trips.iter().flat_map(|one| backend.send_asking(slice::from_ref(one), &now())).collect()
             }
             [one] => vec![backend.send(one, limits)],
             trips => backend.send_all(trips, limits),

@@ -276,20 +276,28 @@ fn read_changes(batch: &[impl Place], many: bool, discard: &mut Item, replies: &
             replies.left.out_of_order |= !item::is_closed_by(&discard.replies);
             false
         }
-        1 => changes().any(|place| replies.give_change(&mut place.job().own)),
+        // What came of each is known before it is unlocked: its thread may give up at any time, and takes that.
+        1 => changes().any(|place| {
+            let job = &mut *place.job();
+            let may_be_open = replies.give_change(&mut job.own);
+            job.undecided = if many { job.own.undecided() } else { None };
+            may_be_open
+        }),
         _ => {
             let mut jobs: Vec<_> = changes().map(Place::job).collect();
-            replies.give_changes(&mut jobs.iter_mut().map(|job| &mut job.own).collect::<Vec<_>>())
+            let may_be_open =
+                replies.give_changes(&mut jobs.iter_mut().map(|job| &mut job.own).collect::<Vec<_>>());
+            for job in &mut jobs {
+                job.undecided = if many { job.own.undecided() } else { None };
+            }
+            may_be_open
         }
     };
     for place in batch {
         let job = &mut *place.job();
         if goes(job) {
             job.is_done = true;
-            if job.own.is_sent() {
-                replies.give(&mut job.behind);
-                job.undecided = if many { job.own.undecided() } else { None };
-            }
+            replies.give(&mut job.behind);
         }
     }
     may_be_open

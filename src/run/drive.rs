@@ -120,7 +120,11 @@ impl Engine {
         let mut jobs: Vec<&mut Job<'a, R>> = jobs.iter_mut().filter_map(job).collect();
         let mut has_transacted = false;
         let mut now = now;
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
+            if round > 0 {
+                // A lost reply may have been reported, to an observer that takes long.
+                now = clock::now();
+            }
             has_transacted |= self.send_together(&mut jobs, !has_transacted, &mut now);
         }
         self.finish_each(jobs);

@@ -1,14 +1,15 @@
-//! Hashes of keys for the maps of a process: quick, and different in each process, so that nobody can choose keys that collide.
+//! Hashes of keys for the maps of a process: quick, and by secret numbers of each map, so that it is hard to choose keys that collide.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Makes the hashes of one map.
+/// Makes the hashes of one map, by two secret numbers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyHash(u64);
+pub(crate) struct KeyHash([u64; 2]);
 
 impl Default for KeyHash {
     fn default() -> Self {
-        Self(RandomState::new().hash_one(0))
+        let random = RandomState::new();
+        Self([0, 1].map(|number| random.hash_one(number)))
     }
 }
 
@@ -16,12 +17,16 @@ impl BuildHasher for KeyHash {
     type Hasher = KeyHasher;
 
     fn build_hasher(&self) -> KeyHasher {
-        KeyHasher(self.0)
+        let [state, factor] = self.0;
+        KeyHasher { state, factor: factor | 1 }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct KeyHasher(u64);
+pub(crate) struct KeyHasher {
+    state: u64,
+    factor: u64,
+}
 
 impl Hasher for KeyHasher {
     fn write(&mut self, bytes: &[u8]) {
@@ -32,18 +37,19 @@ impl Hasher for KeyHasher {
         self.write_u64(rest.iter().fold(0, |word, byte| word << 8 | u64::from(*byte)));
     }
 
-    /// Each bit of the product depends on the lower ones of both; the shift has the highest come down.
+    /// Both halves of the product together depend on each bit.
     fn write_u64(&mut self, word: u64) {
-        let product = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = product ^ product >> 32;
+        let product = u128::from(self.state ^ word) * u128::from(self.factor);
+        let folded = (product ^ product >> 64) & u128::from(u64::MAX);
+        self.state = u64::try_from(folded).unwrap_or_default();
     }
 
     fn write_usize(&mut self, length: usize) {
-        self.0 = self.0.rotate_left(7) ^ length as u64;
+        self.state = self.state.rotate_left(7) ^ length as u64;
     }
 
     fn finish(&self) -> u64 {
-        self.0.wrapping_mul(0xbf58_476d_1ce4_e5b9)
+        self.state
     }
 }
 

@@ -31,6 +31,12 @@ pub(crate) const VARIANTS: &[Variant] = &[
         &[W1, W2, W2Many, W2Busy, W3, W4, W5, W6, W7, W9, W10, W11, W12],
         |options| options,
     ),
+    variant(
+        "ours-auto",
+        "protocol Auto, which tells waiters of releases",
+        &[W1, W2, W2Many, W2Busy, W3, W4, W5, W6, W11, W12],
+        |options| options.protocol(Protocol::Auto),
+    ),
     variant("ours-watched", "protocol Watched", &[W1, W2Many, W5], |options| {
         options.protocol(Protocol::Watched)
     }),

@@ -71,13 +71,8 @@ impl Socket {
             _ => return None,
         };
         Some(kind.map(|kind| {
-            let stream = Stream {
-                kind,
-                looks: Arc::clone(looks),
-                is_blocking: true,
-                timeout: Duration::ZERO,
-                written_at: None,
-            };
+            let stream =
+                Stream { kind, looks: Arc::clone(looks), is_blocking: true, timeout: Duration::ZERO };
             Self { stream, buffer: vec![0; BUFFER], start: 0, end: 0, dropped: 0, parser: None }
         }))
     }
@@ -184,14 +179,11 @@ struct Stream {
     is_blocking: bool,
     /// How long one call of the system blocks at most, where it blocks.
     timeout: Duration,
-    /// When something was written, until the first read after it: that needs no other time.
-    written_at: Option<Uptime>,
 }
 
 impl Stream {
     fn write_all(&mut self, mut bytes: &[u8], now: Uptime, deadline: Uptime) -> io::Result<()> {
         let mut left = Some(deadline.since(now));
-        self.written_at = Some(now);
         while !bytes.is_empty() {
             if self.is_blocking {
                 match left.take() {
@@ -224,8 +216,7 @@ impl Stream {
             }
         }
         loop {
-            let now = self.written_at.take().unwrap_or_else(clock::uptime);
-            self.block_for(deadline.since(now))?;
+            self.block_until(deadline)?;
             match self.kind.read(buffer) {
                 Err(error) if is_not_ready(&error) => {}
                 read => return read,

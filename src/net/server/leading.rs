@@ -78,15 +78,15 @@ impl<'a> Leading<'a> {
         self.end()
     }
 
-    /// The same after what is queued is sent.
-    pub(super) fn send_and_pass_on(mut self, send: impl FnOnce(&mut Lane)) -> Vec<Arc<Slot>> {
+    /// The same after what is queued is sent. Returns whether there was something.
+    pub(super) fn send_and_pass_on(mut self, send: impl FnOnce(&mut Lane)) -> (Vec<Arc<Slot>>, bool) {
         self.lane = self.lane.take().and_then(|lane| self.lanes.fill_or_end(lane));
         self.leads = self.lane.is_some();
         if let Some(lane) = &mut self.lane {
             send(lane);
-            return self.pass_on();
+            return (self.pass_on(), true);
         }
-        self.end()
+        (self.end(), false)
     }
 
     /// Stops leading a lane whose connection still works, and is given back or closed. Returns an empty list.

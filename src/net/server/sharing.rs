@@ -97,7 +97,7 @@ impl OneServer {
         self.send(lane, now);
     }
 
-    /// Leads a lane until this thread's job is done. Returns an empty list, and the time when it was, if it was read.
+    /// Leads a lane until this thread's job is done. Returns an empty list, and the time when it was, if it was read and nothing was done since.
     fn lead(&self, mut leading: Leading<'_>, limits: &Limits<'_>) -> (Vec<Arc<Slot>>, Option<Now>) {
         let (lanes, slot) = (&self.lanes, leading.slot);
         let mut answered_by = limits.answered_by;
@@ -117,14 +117,16 @@ impl OneServer {
             let (connection, done) = (&lane.connection.connection, !open || slot.job().is_done);
             let is_lent = connection.is_lent();
             if !in_order {
-                return (leading.end(), at);
+                return (leading.end(), None);
             }
             // Under load no other thread looks whether it leads to the master still. One that is lent goes back.
             if !open && (is_lent || connection.is_outdated()) {
-                return (leading.leave(), at);
+                return (leading.leave(), None);
             }
             if done && !open {
-                return (leading.send_and_pass_on(|lane| self.send(lane, None)), at);
+                let (list, has_sent) = leading.send_and_pass_on(|lane| self.send(lane, None));
+                // That may have taken long.
+                return (list, at.filter(|_| !has_sent));
             }
             if !is_lent {
                 lanes.fill(lane, Batching::Any);
@@ -132,7 +134,7 @@ impl OneServer {
             self.send(lane, None);
             // A DISCARD alone has no thread that waits for it.
             if done && !lane.batch.is_empty() {
-                return (leading.pass_on(), at);
+                return (leading.pass_on(), None);
             }
             leading.tell();
         }

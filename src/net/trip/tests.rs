@@ -1,5 +1,6 @@
 //! What several keys send over a connection that carries nothing else, and what comes of each.
 
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -311,4 +312,55 @@ fn a_plain_command_keeps_its_reply_while_a_change_beside_it_is_carried_out() {
     let done = vec![queued(), list(&[Value::Okay])];
     let answers = vec![([&[Value::Int(1)], &looks[..]].concat(), None), (done, None)];
     assert_eq!(beside_a_plain_command(&Command::Del, answers), ["Integer(1)", "done"]);
+}
+
+/// A trip whose thread gives up, and takes what came of it, the nth time that it is locked.
+struct GivesUp<'a> {
+    trip: KeyTrip<'a>,
+    job: RefCell<TripState>,
+    after: Cell<Option<u32>>,
+}
+
+impl<'a> GivesUp<'a> {
+    fn of(trip: KeyTrip<'a>) -> Self {
+        let (job, after) = (RefCell::<TripState>::default(), Cell::new(None));
+        job.borrow_mut().set(&trip, Protocol::Watched, false);
+        Self { trip, job, after }
+    }
+}
+
+impl Place for GivesUp<'_> {
+    fn job(&self) -> impl DerefMut<Target = TripState> {
+        let mut job = self.job.borrow_mut();
+        if self.after.get() == Some(0) {
+            job.end(&self.trip);
+        }
+        self.after.set(self.after.get().and_then(|after| after.checked_sub(1)));
+        job
+    }
+
+    fn is_gone(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_thread_that_gives_up_takes_no_replies_of_others() {
+    let keys = ["k0", "k1"].map(Key::from);
+    let change = Trip { behind: Some(Box::new(Command::Count)), ..set(false) };
+    let plain = Trip::of(Command::SetNx(NewValue { value: b"y".as_slice().into(), ttl: None }));
+    for after in 0..9 {
+        let batch = [KeyTrip::new(&keys[0], &change), KeyTrip::new(&keys[1], &plain)].map(GivesUp::of);
+        let (mut wire, now) = (Wire::default(), clock::now());
+        wire.pack(&batch[..1], Known::default(), now);
+        wire.replies = vec![ok(), bulk(), ok()];
+        assert!(!wire.read(&batch[..1], None).out_of_order && wire.is_watching);
+        wire.pack(&batch, Known::default(), now);
+        batch[0].after.set(Some(after));
+        // The change, EXEC, what goes behind, and the other's command, which another client has been faster with.
+        wire.replies = vec![queued(), list(&[ok()]), Value::Int(7), Value::Int(0)];
+        assert!(!wire.read(&batch, None).out_of_order, "{after}");
+        let other = batch[1].job.borrow_mut().end(&batch[1].trip).own();
+        assert_eq!(short(Some(other)), "Integer(0)", "{after}");
+    }
 }

@@ -199,11 +199,11 @@ impl<'a> Wait<'a> {
             has_waited = true;
             park()
         });
-        let now = if has_waited { clock::now() } else { now };
-        let mut first = first;
+        let (mut first, mut now) = (first, if has_waited { clock::now() } else { now });
         if first.as_ref().is_some_and(|asked| !self.counts(asked, &turn)) {
-            self.attempts.set(1);
-            first = None;
+            // One that may ask once asks when it is its turn.
+            self.attempts.set(u32::from(self.call.options.max_attempts.is_none()));
+            (first, now) = (None, clock::now());
         }
         match &turn {
             // As after a command of its own.
@@ -261,7 +261,8 @@ impl<'a> Wait<'a> {
         let LockOptions { expiration, max_attempts, .. } = self.call.options;
         let is_followed_by_a_look = self.one_of.is_none() && expiration.is_some();
         let nothing_newer = matches!(turn, Turn::Head(None, None));
-        !asked.found_another() || max_attempts.is_some() || nothing_newer && is_followed_by_a_look
+        let is_known = !asked.found_another() || max_attempts.is_some() || is_followed_by_a_look;
+        asked.is_lost() || asked.is_carried_out() || nothing_newer && is_known
     }
 
     /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
