@@ -48,7 +48,7 @@
 //!   the program chooses the cryptography: it depends on rustls with the feature `ring` or `aws_lc_rs`.
 //! - `macros`: the attribute `#[setnx_lock::locked]` for a function that runs while a lock is held.
 
-// To read, from `lock.with` to the socket: api/lock, run/acquire/call, net/server with net/server/sharing and net/lanes,
+// To read, from `lock.with` to the socket: api/lock, run/acquire, run/acquire/call, net/server with net/server/sharing and net/lanes,
 // net/connections/socket. Where the lock is not free: run/acquire/wait and the loop in its file attempt, rules/acquire, run/session. Whose turn
 // it is: wait/wait_queue. The release: api/guard, run/ending, run/release, rules/owned/hand_over, rules/owned.
 mod api;

@@ -1,21 +1,18 @@
-//! A call that acquires: it asks for its locks in one trip, and waits only for one that is not granted.
+//! What a call that acquires knows, and how it asks for locks: in one trip, before it waits for any.
 
+use std::mem;
 use std::sync::Arc;
-use std::{mem, slice};
 
-use super::wait::Wait;
 use crate::net::{Failure, KeyTrip, Sent, StopCheck};
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::acquire::first_command;
-use crate::rules::choose::first_trip;
 use crate::rules::lease::Lease;
 use crate::rules::{Observation, Reply, Trip};
 use crate::run::engine::Engine;
 use crate::run::held::Acquired;
 use crate::run::readers::ReaderCount;
 use crate::run::session::Session;
-use crate::run::thread_holds::HoldKind;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
@@ -78,75 +75,10 @@ impl<'a> Call<'a> {
         Self { shared, ..self }
     }
 
-    /// Waits until the lock is held, or there is an error.
-    pub(crate) fn acquire(&self, key: &'a Key, kind: HoldKind) -> Result<Acquired, Error> {
-        self.acquire_any(key, None, kind).map(|(_, acquired)| acquired)
-    }
-
-    /// Waits until one of several locks is held, or there is an error. Returns which.
-    pub(crate) fn acquire_one_of(
-        &self,
-        name: &'a Key,
-        one_of: OneOf<'a>,
-        kind: HoldKind,
-    ) -> Result<(usize, Acquired), Error> {
-        self.acquire_any(name, Some(one_of), kind)
-    }
-
-    fn acquire_any(
-        &self,
-        key: &'a Key,
-        one_of: Option<OneOf<'a>>,
-        kind: HoldKind,
-    ) -> Result<(usize, Acquired), Error> {
-        let (slot, acquired) = self.ask_or_wait(key, one_of).map_err(|(error, _)| error)?;
-        self.engine.note_begun(slice::from_ref(&acquired), Some(kind));
-        Ok((slot, acquired))
-    }
-
-    /// The same, noted for no thread. With an error, returns the leases that commands without a reply may have begun.
-    pub(in crate::run) fn ask_or_wait(
-        &self,
-        key: &'a Key,
-        one_of: Option<OneOf<'a>>,
-    ) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
-        let _registered = self.register();
-        let queue = one_of.map(|one_of| one_of.queue);
-        if !self.may_ask(key, queue.unwrap_or(key)) {
-            return self.wait_for(key, one_of, None);
-        }
-        let protocol = self.engine.protocol_of(self.options);
-        let mut asked = match one_of {
-            None => self.asks(key, protocol, self.began),
-            Some(OneOf { slots, .. }) => {
-                let nonce = self.engine.identity.next_nonce();
-                let (slot, lease, trip) = first_trip(self.options, protocol, slots, nonce, self.began);
-                Asked { slot, ..Asked::of(&slots[slot], lease, trip, self.began) }
-            }
-        };
-        self.send(slice::from_mut(&mut asked));
-        if !asked.is_granted_at(asked.at) {
-            return self.wait_for(key, one_of, Some(asked));
-        }
-        Ok((asked.slot, self.granted(key, queue.or(self.shared), &mut asked)))
-    }
-
     /// Has this thread woken when the call is cancelled. A forked child may find the token's mutex locked for ever.
     pub(in crate::run) fn register(&self) -> Option<Registered<'a>> {
         let token = self.cancel_token.filter(|_| self.engine.identity.is_this_process());
         token.map(CancelToken::register)
-    }
-
-    /// Returns true if a lock may be asked for before it is waited for: no thread of this process has it or waits for it, so that this one is in
-    /// no `with` on it, it is not left to a process that was just notified, and it is known what the options mean.
-    fn may_ask(&self, key: &Key, queue: &Key) -> bool {
-        let Self { engine, .. } = self;
-        engine.identity.is_this_process()
-            && !self.is_cancelled()
-            && engine.knows_meaning_of(self.options)
-            && self.readers.is_none_or(|count| engine.has_compared(count))
-            && engine.queue.is_open_to(queue)
-            && !self.is_left(key)
     }
 
     /// Returns true if this process leaves the lock to one that was just notified.
@@ -211,19 +143,6 @@ impl<'a> Call<'a> {
         engine.make_hold(key.clone(), options, lease, holder, at)
     }
 
-    /// Waits for a lock, or for one of several, after what came of asking for it, if it was asked for. Returns which.
-    #[cold]
-    #[inline(never)]
-    pub(in crate::run) fn wait_for(
-        &self,
-        key: &'a Key,
-        one_of: Option<OneOf<'a>>,
-        first: Option<Asked<'_>>,
-    ) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
-        let wait = Wait::new(self, key, one_of);
-        wait.acquire(first).map_err(|error| (error, wait.into_unresolved()))
-    }
-
     /// Returns the commands for a lock, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server unreachable.
     pub(in crate::run) fn session<'b>(
         &'b self,
@@ -278,7 +197,7 @@ impl<'a> Call<'a> {
 
 impl<'a> Asked<'a> {
     #[inline]
-    fn of(key: &'a Key, lease: Lease, trip: Trip, at: Now) -> Self {
+    pub(super) fn of(key: &'a Key, lease: Lease, trip: Trip, at: Now) -> Self {
         Self { key, slot: 0, lease, trip, sent: Sent::default(), at }
     }
 
