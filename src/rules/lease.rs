@@ -109,8 +109,8 @@ impl Lease {
         Self { value, ttl, end, protocol, since: now.uptime, proven: true, ..Self::default() }
     }
 
-    #[inline]
     /// Makes the lease of a lock with these options that begins now, by the protocol that they mean on this server.
+    #[inline]
     pub(crate) fn of(options: &LockOptions, protocol: Protocol, nonce: Nonce, now: Now) -> Self {
         let lease = Self::beginning(now, options.expiration, protocol, nonce);
         Self { auto: options.protocol == Protocol::Auto, ..lease.ending_earlier(options.allowance) }

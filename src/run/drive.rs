@@ -88,8 +88,8 @@ impl<'a, R: Rules> Job<'a, R> {
         }
     }
 
-    #[inline]
     /// Returns what came of a task that was driven, once. What happened on the way is reported later.
+    #[inline]
     pub(super) fn outcome(&mut self, outbox: &Outbox) -> Result<R::Outcome, GiveUp> {
         for (_, note) in self.rules.take_notes() {
             outbox.push(LateReport::Note(self.key.clone(), note));
@@ -125,7 +125,7 @@ impl Engine {
                 // A lost reply may have been reported, to an observer that takes long.
                 now = clock::now();
             }
-            has_transacted |= self.send_together(&mut jobs, !has_transacted, &mut now);
+            has_transacted |= self.send_together(&mut jobs, !has_transacted, now);
         }
         self.finish_each(jobs);
     }
@@ -161,7 +161,7 @@ impl Engine {
 
     /// Sends what each is to send next together, now, and changes the keys that transactions change by as few as possible. Returns true if there
     /// were any.
-    fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], transacts: bool, now: &mut Now) -> bool {
+    fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], transacts: bool, now: Now) -> bool {
         let goes = |job: &&mut Job<'_, R>| match job.trip() {
             Some(Trip { if_holds: Some(expected), .. }) => transacts && !expected.without_ttl,
             Some(Trip { command, .. }) => {
@@ -177,13 +177,13 @@ impl Engine {
         let trips: Vec<KeyTrip<'_>> = trips.collect();
         let transacted = trips.iter().any(|trip| trip.trip.if_holds.is_some());
         let needs = if transacted { Protocol::Watched } else { Protocol::Classic };
-        let sent = self.backend.send_all(&trips, &jobs[0].session.limits_together(needs, *now));
+        let sent = self.backend.send_all(&trips, &jobs[0].session.limits_together(needs, now));
         drop(trips);
-        *now = clock::now();
+        let now = clock::now();
         for (job, sent) in jobs.into_iter().zip(sent) {
             if let Step::Send(trip) = &job.step {
                 let replies = job.session.heard(trip, sent);
-                job.step = job.rules.resume(replies, *now);
+                job.step = job.rules.resume(replies, now);
             }
         }
         transacted
