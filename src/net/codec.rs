@@ -113,7 +113,8 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
 
 fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &NewValue, if_absent: bool) {
     // Rounded up: the server must not free the lock before the time in the value.
-    let ttl = entry.ttl.map(|ttl| Digits::of(ttl.as_micros().div_ceil(1000)));
+    let ttl =
+        entry.ttl.map(|ttl| Digits::of(u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)));
     let mut words: [&[u8]; 6] = [b"SET", key, &entry.value, b"", b"", b""];
     let mut length = 3;
     if let Some(ttl) = &ttl {

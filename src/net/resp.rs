@@ -15,17 +15,13 @@ const DIGITS: &[u8; 10] = b"0123456789";
 
 /// The digits of a number, in place.
 pub(super) struct Digits {
-    bytes: [u8; 39],
+    bytes: [u8; 20],
     begin: usize,
 }
 
 impl Digits {
-    pub(super) fn of(number: u128) -> Self {
-        let mut digits = Self { bytes: [0; 39], begin: 39 };
-        let Ok(mut rest) = u64::try_from(number) else {
-            // No time and no length is that great.
-            return Self::of(u64::MAX.into());
-        };
+    pub(super) fn of(number: u64) -> Self {
+        let (mut digits, mut rest) = (Self { bytes: [0; 20], begin: 20 }, number);
         loop {
             digits.begin -= 1;
             digits.bytes[digits.begin] = DIGITS[usize::try_from(rest % 10).unwrap_or_default()];
@@ -83,7 +79,7 @@ impl Form {
     }
 }
 
-/// Returns true if it says that a command is queued, whoever has parsed it.
+/// Returns true if it says that a command is queued: as it is read here, or by the redis crate's parser.
 pub(super) fn is_queued(value: &Value) -> bool {
     *value == QUEUED || matches!(value, Value::SimpleString(text) if text == "QUEUED")
 }
@@ -138,7 +134,7 @@ impl Packed {
             return self.bytes.extend_from_slice(&[kind, DIGITS[number], b'\r', b'\n']);
         }
         self.bytes.push(kind);
-        self.bytes.extend_from_slice(&Digits::of(number as u128));
+        self.bytes.extend_from_slice(&Digits::of(number as u64));
         self.bytes.extend_from_slice(b"\r\n");
     }
 }

@@ -48,7 +48,7 @@ impl<'a> Call<'a> {
         Ok((slot, acquired))
     }
 
-    /// The same, noted for no thread. With an error, returns the leases that commands without a reply may have begun.
+    /// The same for a hold that is noted for no thread. With an error, returns the leases that commands without a reply may have begun.
     pub(in crate::run) fn ask_or_wait(
         &self,
         key: &'a Key,
@@ -72,7 +72,9 @@ impl<'a> Call<'a> {
         if !asked.is_granted_at(asked.at) {
             return self.wait_for(key, one_of, Some(asked));
         }
-        Ok((asked.slot, self.granted(key, queue.or(self.shared), &mut asked)))
+        let acquired = self.hold(queue.or(self.shared), &mut asked);
+        self.report_granted(key, asked.at);
+        Ok((asked.slot, acquired))
     }
 
     /// Returns true if a lock may be asked for before it is waited for: no thread of this process has it or waits for it, so that this one is in

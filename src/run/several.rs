@@ -73,8 +73,12 @@ impl WaitAll<'_> {
         let keys = self.keys;
         let mut asked = self.ask(0, keys.len());
         if asked.len() == keys.len() && asked.iter().all(|asked| asked.is_granted_at(asked.at)) {
-            let granted = asked.iter_mut().map(|asked| self.call.granted(asked.key, self.call.shared, asked));
-            return Ok(InOrder::Acquired(granted.collect()));
+            // All are held before the observer learns of one.
+            let held = asked.iter_mut().map(|asked| self.call.hold(self.call.shared, asked)).collect();
+            for asked in &asked {
+                self.call.report_granted(asked.key, asked.at);
+            }
+            return Ok(InOrder::Acquired(held));
         }
         let (mut asked, mut early) = (AskedAll::new(self, asked)?, Vec::with_capacity(keys.len()));
         for (index, key) in keys.iter().enumerate() {
@@ -120,7 +124,9 @@ impl WaitAll<'_> {
         match first {
             Some(mut first) if first.is_granted_at(call.began) => {
                 first.at = call.began;
-                Ok(call.granted(key, call.shared, &mut first))
+                let acquired = call.hold(call.shared, &mut first);
+                call.report_granted(key, first.at);
+                Ok(acquired)
             }
             // What was lost of it is settled when all is given back.
             first => call.check(key).inspect_err(|error| self.report(key, 0, Err(error))).and_then(|()| {

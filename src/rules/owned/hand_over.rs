@@ -1,9 +1,9 @@
 //! The end of a hold. Where a thread of this process is next, the lock is handed over: our value is replaced by one of that thread's, in one
 //! command, so that the key is never absent in between. It is judged as an extension is.
 
-use super::{Changed, Release, change_watched, note_overwritten, read, release};
 use std::mem;
 
+use super::{Changed, Release, change_watched, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
@@ -22,8 +22,8 @@ pub(crate) struct HandedOver {
     pub(crate) in_doubt: bool,
 }
 
-/// The end of a hold, begun: the lock is released, or handed over. What is sent first is known without running the rules, and so is what the
-/// usual replies come to. Any others begin the rules.
+/// The end of a hold, begun: the lock is released, or handed over. What is sent first is known without running the functions below, and so is
+/// what the usual replies come to. Any other replies begin these functions, as those to what they send first.
 #[derive(Debug)]
 pub(crate) struct Ending {
     own: Lease,

@@ -124,15 +124,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Makes the hold of a lock that was granted when it was first asked for, and reports it by this key. `shared`: if it is a permit, the queue of its semaphore.
-    pub(in crate::run) fn granted(&self, key: &Key, shared: Option<&Key>, asked: &mut Asked<'_>) -> Acquired {
-        let waited = asked.at.uptime.since(self.began.uptime);
-        let acquired = self.hold(shared, asked);
+    /// Reports by this key that the lock was granted when it was first asked for.
+    pub(in crate::run) fn report_granted(&self, key: &Key, at: Now) {
+        let waited = at.uptime.since(self.began.uptime);
         self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome: Ok(()) });
-        acquired
     }
 
-    /// Makes the hold of a lock that a thread has got without a place in its queue.
+    /// Makes the hold of a lock that a thread has got without a place in its queue. `shared`: if it is a permit, the queue of its semaphore.
     pub(in crate::run) fn hold(&self, shared: Option<&Key>, asked: &mut Asked<'_>) -> Acquired {
         let Self { engine, options, .. } = self;
         let (key, lease, at) = (asked.key, mem::take(&mut asked.lease), asked.at);
