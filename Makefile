@@ -133,8 +133,11 @@ bench-check: ## run clippy and the tests of the benches
 deny: ## check licences, duplicates and advisories of the dependencies (needs cargo-deny)
 	cargo deny check
 
-msrv: ## build the library and the tool with the oldest Rust they support (needs rustup and that toolchain)
-	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --package setnx-lock --package setnx-lock-cli --features macros
+OLDEST = $$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+
+msrv: ## build the library and the tool with the oldest Rust they support (needs rustup)
+	rustup toolchain install $(OLDEST) --profile minimal
+	cargo +$(OLDEST) check --target-dir $(TARGET)/oldest --package setnx-lock --package setnx-lock-cli --features macros
 
 fresh: ## build a copy without the lock file, as a new project does (RUST=1.88: by that Rust, with the versions that README.md pins)
 	rm -rf $(TARGET)/fresh && mkdir -p $(TARGET)/fresh

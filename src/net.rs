@@ -35,7 +35,7 @@ use connections::NEEDED_TO_PUBLISH;
 pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Lender, Opener, Sentinels, address_of, logging_in};
 pub(crate) use errors::{Failure, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
-pub(crate) use limits::{Budget, Limits, StopCheck};
+pub(crate) use limits::{Budget, Limits, NeverStops, Stop};
 pub(crate) use server::OneServer;
 pub use slots::{side_prefix, slot_of};
 

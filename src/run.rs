@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use crate::net::Backend;
 use crate::values::identity::Identity;
-pub(crate) use acquire::{Call, OneOf};
+pub(crate) use acquire::{Call, Want};
 pub(crate) use ending::{Ended, Leaving};
 pub(crate) use engine::{Engine, Unfinished};
 pub(crate) use held::{Acquired, Delivery, MaybeHeld};

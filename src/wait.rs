@@ -6,7 +6,7 @@ mod wait_queue;
 
 pub use cancel_token::CancelToken;
 pub(crate) use cancel_token::Registered;
-pub(crate) use wait_queue::{Ending, Hint, HolderTicket, Ticket, Turn, WaitQueue, Woken};
+pub(crate) use wait_queue::{Called, Ending, Hint, HolderTicket, Ticket, WaitQueue};
 
 pub(crate) use crate::rules::Observation;
 use crate::rules::window::Activity;

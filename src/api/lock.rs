@@ -7,7 +7,7 @@ use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::run::thread_holds::{self, HoldKind};
-use crate::run::{Call, MaybeHeld};
+use crate::run::{Call, MaybeHeld, Want};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::values::value::LockState;
@@ -269,7 +269,8 @@ impl Lock {
 
     fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
-        let acquired = Call::new(engine, options, self.cancel_token.as_ref()).acquire(&self.key, kind)?;
+        let call = Call::new(engine, options, self.cancel_token.as_ref());
+        let (_, acquired) = call.acquire(Want::Lock(&self.key), kind)?;
         Ok(LockGuard::new(Arc::clone(engine), acquired))
     }
 

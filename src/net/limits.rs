@@ -28,7 +28,7 @@ pub(crate) struct Limits<'a> {
     /// Until when the lock is held that the command releases; only of a release. It goes before other commands.
     pub(crate) held_until: Option<Uptime>,
     /// Ends the wait for a connection from outside.
-    pub(crate) stop: StopCheck<'a>,
+    pub(crate) stop: &'a dyn Stop,
 }
 
 /// How long a call may take, from which the limits of its commands follow.
@@ -103,17 +103,23 @@ impl Limits<'static> {
             connected_by,
             answered_by,
             held_until: None,
-            stop: StopCheck::NEVER,
+            stop: &NeverStops,
         }
     }
 }
 
 /// Says whether a wait has been ended from outside.
-#[derive(Clone, Copy)]
-pub(crate) struct StopCheck<'a>(pub(crate) &'a (dyn Fn() -> bool + Sync));
+pub(crate) trait Stop: Sync {
+    fn is_over(&self) -> bool;
+}
 
-impl StopCheck<'_> {
-    pub(crate) const NEVER: StopCheck<'static> = StopCheck(&|| false);
+/// Of waits that end by themselves.
+pub(crate) struct NeverStops;
+
+impl Stop for NeverStops {
+    fn is_over(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ fn is_read_only(sent: &Sent) -> bool {
 
 /// Waits a moment, if there is time until then.
 pub(super) fn pause(limits: &mut Limits<'_>, waits_until: Uptime) -> bool {
-    if clock::uptime().after(PAUSE) >= waits_until || limits.stop.0() {
+    if clock::uptime().after(PAUSE) >= waits_until || limits.stop.is_over() {
         return false;
     }
     thread::sleep(PAUSE);

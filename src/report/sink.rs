@@ -182,13 +182,13 @@ impl EventSink {
 
 impl EventSink {
     /// Reports a problem, in words for people.
-    pub(crate) fn problem(&self, key: Option<&Key>, kind: ProblemKind, details: &dyn fmt::Display) {
+    pub(crate) fn problem(&self, key: Option<&Key>, kind: ProblemKind, details: impl fmt::Display) {
         self.notify(&Event::Problem { key, kind, details: &details.to_string() });
     }
 
     pub(crate) fn reply_lost(&self, key: &Key, command: &str, error: &TransportError) {
-        let details = format_args!("the reply to {command} was lost: {error}");
-        self.problem(Some(key), ProblemKind::ReplyLost, &details);
+        let kind = ProblemKind::ReplyLost;
+        self.problem(Some(key), kind, format_args!("the reply to {command} was lost: {error}"));
     }
 
     /// Reports that a value was overwritten, if that is what the rules have noted.
@@ -205,12 +205,12 @@ impl EventSink {
 
     pub(crate) fn late_grant(&self, key: &Key) {
         let details = "granted after its lease had passed, and not used; the server is slow or the expiration too short";
-        self.problem(Some(key), ProblemKind::LateGrant, &details);
+        self.problem(Some(key), ProblemKind::LateGrant, details);
     }
 
     pub(crate) fn no_notifications(&self, reason: &dyn fmt::Display) {
-        let details = format_args!("no release notifications: {reason}");
-        self.problem(None, ProblemKind::NotificationsUnavailable, &details);
+        let kind = ProblemKind::NotificationsUnavailable;
+        self.problem(None, kind, format_args!("no release notifications: {reason}"));
     }
 }
 

@@ -21,8 +21,6 @@ use std::time::Duration;
 use super::lease::{End, Lease};
 use super::task::Io;
 use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
-#[cfg(test)]
-use super::{Step, task::Task};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol, Takeover};
 use crate::values::value::{self, Expiry, LockState, Nonce, ValueBytes};
@@ -59,23 +57,6 @@ enum First {
 enum Judged {
     Free,
     Expired(LockState),
-}
-
-/// Acquires the lock. `cue` says how it begins.
-pub(crate) async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Result<Lease, GiveUp> {
-    loop {
-        match attempt.round(io, cue).await {
-            Round::Held(lease) => return Ok(lease),
-            Round::GiveUp(reason) => return Err(reason),
-            Round::Pause(time) => cue = io.sleep(attempt.pace.pause(time)).await,
-        }
-    }
-}
-
-/// Begins an attempt that a test steps.
-#[cfg(test)]
-pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>) {
-    Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
 }
 
 /// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
@@ -115,10 +96,8 @@ impl Attempt {
 
     /// Asks for the lock, and looks who has it, until it is held or there is nothing to do at once.
     pub(super) async fn round(&mut self, io: &Io, cue: Cue) -> Round {
-        match self.go_on(io, cue).await {
-            Break(round) => round,
-            Continue(never) => match never {},
-        }
+        let Break(round) = self.go_on(io, cue).await;
+        round
     }
 
     async fn go_on(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {

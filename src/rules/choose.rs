@@ -9,6 +9,8 @@ use super::acquire::{Attempt, Pace, Params, Round, first_command, may_take_over}
 use super::lease::Lease;
 use super::task::Io;
 use super::{Command, Cue, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
+#[cfg(test)]
+use super::{Step, task::Task};
 use crate::values::clock::{Now, Wall};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
@@ -30,22 +32,55 @@ pub(crate) struct Choice {
     pub(crate) surplus: Vec<(usize, Lease)>,
     /// Keys that hold no lock, and never will.
     no_locks: Vec<usize>,
-    /// True if another than the one that is held was seen that may be acquired.
-    pub(crate) another_is_free: bool,
+    another_is_free: bool,
 }
 
-/// Acquires one of the locks, which is then that of [`Io::slot`]. `cue` says how it begins; a lease that is handed over is that of the slot as well.
-pub(crate) async fn acquire_one_of(io: &Io, choice: &mut Choice, mut cue: Cue) -> Result<Lease, GiveUp> {
+/// The attempts of one call.
+#[allow(clippy::large_enum_variant, reason = "it is made where it stays")]
+pub(crate) enum Attempts {
+    OfOne(Attempt),
+    OfSeveral(Choice),
+}
+
+/// Acquires a lock. Of several it is then that of [`Io::slot`]. `cue` says how it begins; a lease that is handed over is that of the slot as well.
+pub(crate) async fn acquire(io: &Io, attempts: &mut Attempts, mut cue: Cue) -> Result<Lease, GiveUp> {
     loop {
-        let round = match choice.round(io, cue).await {
-            Break(round) => round,
-            Continue(never) => match never {},
+        let round = match attempts {
+            Attempts::OfOne(attempt) => attempt.round(io, cue).await,
+            Attempts::OfSeveral(choice) => choice.round(io, cue).await,
         };
         match round {
             Round::Held(lease) => return Ok(lease),
             Round::GiveUp(reason) => return Err(reason),
-            Round::Pause(time) => cue = io.sleep(choice.pace.pause(time)).await,
+            Round::Pause(time) => cue = io.sleep(attempts.pace().pause(time)).await,
         }
+    }
+}
+
+/// Begins an attempt that a test steps.
+#[cfg(test)]
+pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>) {
+    Task::begin(now, async move |io| acquire(io, &mut Attempts::new(params, None), cue).await)
+}
+
+impl Attempts {
+    /// Attempts to acquire one of several locks, or the one that there is.
+    pub(crate) fn new(params: Params, several: Option<&Arc<[Key]>>) -> Self {
+        match several {
+            None => Self::OfOne(Attempt::new(params)),
+            Some(slots) => Self::OfSeveral(Choice::new(params, slots)),
+        }
+    }
+
+    pub(crate) fn pace(&self) -> &Pace {
+        match self {
+            Self::OfOne(Attempt { pace, .. }) | Self::OfSeveral(Choice { pace, .. }) => pace,
+        }
+    }
+
+    /// Returns true if another lock than the one that is held was seen that may be acquired.
+    pub(crate) fn another_is_free(&self) -> bool {
+        matches!(self, Self::OfSeveral(Choice { another_is_free: true, .. }))
     }
 }
 
@@ -64,7 +99,7 @@ pub(crate) fn first_trip(
 }
 
 impl Choice {
-    pub(crate) fn new(params: Params, slots: &Arc<[Key]>) -> Self {
+    fn new(params: Params, slots: &Arc<[Key]>) -> Self {
         let mut pace = Pace::new(params);
         // Of several locks it would not be known which is meant.
         pace.never_expires_noted = true;
@@ -78,7 +113,12 @@ impl Choice {
         }
     }
 
-    async fn round(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
+    async fn round(&mut self, io: &Io, cue: Cue) -> Round {
+        let Break(round) = self.go_on(io, cue).await;
+        round
+    }
+
+    async fn go_on(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
         self.pace.enter_round(io.now());
         let (mut looks, mut answered) = (self.pace.in_doubt, None);
         match cue {
@@ -272,7 +312,8 @@ impl Choice {
                         return Break(Round::GiveUp(GiveUp::Refused));
                     }
                 }
-                Round::GiveUp(GiveUp::Refused) if let Some(why) = attempt.refused => {
+                Round::GiveUp(GiveUp::Refused) => {
+                    let why = attempt.refused.unwrap_or(WhyRefused::Otherwise);
                     return Break(self.pace.refused(why, io));
                 }
                 // Others may do, after a pause.

@@ -39,7 +39,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use super::acquire::{self, Params};
+use super::acquire::Params;
+use super::choose::stepped;
 use super::simulated::{Leg, Next, Server};
 use super::{Cue, Observation, Reply, Step, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
@@ -255,7 +256,7 @@ impl Interpreter {
             retry_for: Duration::from_secs(5),
             nonce: Nonce::from_random(client.number * MANY),
         };
-        let (attempt, step) = acquire::stepped(params, cue, now);
+        let (attempt, step) = stepped(params, cue, now);
         client.attempt = Some(attempt);
         client.asleep = false;
         client.values.clear();

@@ -18,32 +18,13 @@ use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::HolderTicket;
 pub(super) use call::Asked;
-pub(crate) use call::{Call, OneOf};
+pub(crate) use call::{Call, Want};
 use wait::Wait;
 
 impl<'a> Call<'a> {
-    /// Waits until the lock is held, or there is an error.
-    pub(crate) fn acquire(&self, key: &'a Key, kind: HoldKind) -> Result<Acquired, Error> {
-        self.acquire_any(key, None, kind).map(|(_, acquired)| acquired)
-    }
-
-    /// Waits until one of several locks is held, or there is an error. Returns which.
-    pub(crate) fn acquire_one_of(
-        &self,
-        name: &'a Key,
-        one_of: OneOf<'a>,
-        kind: HoldKind,
-    ) -> Result<(usize, Acquired), Error> {
-        self.acquire_any(name, Some(one_of), kind)
-    }
-
-    fn acquire_any(
-        &self,
-        key: &'a Key,
-        one_of: Option<OneOf<'a>>,
-        kind: HoldKind,
-    ) -> Result<(usize, Acquired), Error> {
-        let (slot, acquired) = self.ask_or_wait(key, one_of).map_err(|(error, _)| error)?;
+    /// Waits until a lock is held, or there is an error. Returns which of several it is.
+    pub(crate) fn acquire(&self, want: Want<'a>, kind: HoldKind) -> Result<(usize, Acquired), Error> {
+        let (slot, acquired) = self.ask_or_wait(want).map_err(|(error, _)| error)?;
         self.engine.note_begun(slice::from_ref(&acquired), Some(kind));
         Ok((slot, acquired))
     }
@@ -51,55 +32,51 @@ impl<'a> Call<'a> {
     /// The same for a hold that is noted for no thread. With an error, returns the leases that commands without a reply may have begun.
     pub(in crate::run) fn ask_or_wait(
         &self,
-        key: &'a Key,
-        one_of: Option<OneOf<'a>>,
+        want: Want<'a>,
     ) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
         let _registered = self.register();
-        let queue = one_of.map(|one_of| one_of.queue);
-        if !self.may_ask(key, queue.unwrap_or(key)) {
-            return self.wait_for(key, one_of, None);
+        if !self.may_ask(want) {
+            return self.wait_for(want, None);
         }
         let protocol = self.engine.protocol_of(self.options);
-        let mut asked = match one_of {
-            None => self.asks(key, protocol, self.began),
-            Some(OneOf { slots, .. }) => {
+        let (mut asked, shared) = match want {
+            Want::Lock(key) => (self.asks(key, protocol, self.began), self.shared),
+            Want::OneOf { slots, queue, .. } => {
                 let nonce = self.engine.identity.next_nonce();
                 let (slot, lease, trip) = first_trip(self.options, protocol, slots, nonce, self.began);
-                Asked { slot, ..Asked::of(&slots[slot], lease, trip, self.began) }
+                (Asked { slot, ..Asked::of(&slots[slot], lease, trip, self.began) }, Some(queue))
             }
         };
         self.send(slice::from_mut(&mut asked));
         if !asked.is_granted_at(asked.at) {
-            return self.wait_for(key, one_of, Some(asked));
+            return self.wait_for(want, Some(asked));
         }
-        let acquired = self.hold(queue.or(self.shared), &mut asked);
-        self.report_granted(key, asked.at);
+        let acquired = self.hold(shared, &mut asked);
+        self.report_granted(want.name(), asked.at);
         Ok((asked.slot, acquired))
     }
 
     /// Returns true if a lock may be asked for before it is waited for: no thread of this process has it or waits for it, so that this one is in
     /// no `with` on it, it is not left to a process that was just notified, and it is known what the options mean.
-    fn may_ask(&self, key: &Key, queue: &Key) -> bool {
+    fn may_ask(&self, want: Want<'_>) -> bool {
         let Self { engine, .. } = self;
         engine.identity.is_this_process()
             && !self.is_cancelled()
             && engine.knows_meaning_of(self.options)
             && self.readers.is_none_or(|count| engine.has_compared(count))
-            && engine.queue.is_open_to(queue)
-            && !self.is_left(key)
+            && engine.queue.is_open_to(want.queue())
+            && !self.is_left(want.name())
     }
 
-    /// Waits for a lock, or for one of several, after what came of asking for it, if it was asked for. Returns which.
+    /// Waits for a lock, after what came of asking for it, if it was asked for. Returns which of several it is.
     #[cold]
     #[inline(never)]
     pub(in crate::run) fn wait_for(
         &self,
-        key: &'a Key,
-        one_of: Option<OneOf<'a>>,
-        first: Option<Asked<'_>>,
+        want: Want<'a>,
+        first: Option<Asked<'a>>,
     ) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
-        let wait = Wait::new(self, key, one_of);
-        wait.acquire(first).map_err(|error| (error, wait.into_unresolved()))
+        Wait::new(self, want, first).acquire()
     }
 }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::Hold;
-use crate::rules::Cue;
 use crate::rules::lease::Lease;
 use crate::values::clock::Uptime;
 use crate::values::key::Key;
@@ -55,14 +54,6 @@ pub(crate) struct Delivery {
     pub(crate) lease: Lease,
     /// True if only the key can tell if the lock was handed over.
     pub(crate) in_doubt: bool,
-}
-
-impl Delivery {
-    /// Returns how the attempt of the thread goes on that gets it.
-    pub(super) fn cue(self) -> Cue {
-        let Self { lease, in_doubt, .. } = self;
-        Cue::HandedOver { lease, in_doubt }
-    }
 }
 
 /// A lock that may be held.

@@ -213,8 +213,9 @@ impl Hold {
             let reason = mem::take(reason);
             status.keeper = KeeperState::Reported;
             drop(status);
-            let details = format_args!("is neither extended nor looked at: {reason}");
-            self.observer.problem(Some(&self.key), ProblemKind::KeeperUnavailable, &details);
+            let kind = ProblemKind::KeeperUnavailable;
+            let details = format!("is neither extended nor looked at: {reason}");
+            self.observer.problem(Some(&self.key), kind, details);
             status = self.status.lock();
         }
         let Phase::Lost(reason) = status.phase.clone() else { return };

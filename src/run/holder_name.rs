@@ -64,8 +64,8 @@ impl Engine {
     }
 
     fn report_unnamed(&self, hold: &Hold, error: &Error) {
-        let details = format_args!("the holder's name is not written: {}", error.chain());
-        self.observer.problem(Some(&hold.key), ProblemKind::HolderNameNotWritten, &details);
+        let details = format!("the holder's name is not written: {}", error.chain());
+        self.observer.problem(Some(&hold.key), ProblemKind::HolderNameNotWritten, details);
     }
 
     /// Returns the name that the holder of a key has written, if it can be read.

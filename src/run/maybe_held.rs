@@ -3,7 +3,7 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::acquire::Call;
+use super::acquire::{Call, Want};
 use super::engine::Engine;
 use super::held::{Acquired, HeldLock, MaybeHeld};
 use crate::report::error::Error;
@@ -21,7 +21,7 @@ impl Engine {
         key: &Key,
         options: &LockOptions,
     ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
-        match Call::new(self, options, None).ask_or_wait(key, None) {
+        match Call::new(self, options, None).ask_or_wait(Want::Lock(key)) {
             Ok((_, acquired)) => {
                 self.note_begun(slice::from_ref(&acquired), None);
                 (Ok(acquired), None)

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
-use crate::net::{Budget, Failure, KeyTrip, RefusalKind, Sent, StopCheck, TransportError};
+use crate::net::{Budget, Failure, KeyTrip, NeverStops, RefusalKind, Sent, Stop, TransportError};
 use crate::rules::waiting_list::Waiting;
 use crate::rules::{Command, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{self, Now, Uptime};
@@ -23,7 +23,7 @@ pub(super) struct Session<'a> {
     budget: Budget,
     /// Until when the lock is held that it releases; only of a release.
     held_until: Option<Uptime>,
-    stop: StopCheck<'a>,
+    stop: &'a dyn Stop,
     /// True if it acquires.
     acquires: bool,
     /// The last command that has failed, and how.
@@ -51,14 +51,13 @@ impl<'a> Session<'a> {
         deadline: Option<Uptime>,
     ) -> Self {
         let budget = engine.budget(deadline);
-        let stop = StopCheck::NEVER;
         Self {
             engine,
             key,
             protocol,
             budget,
             held_until: None,
-            stop,
+            stop: &NeverStops,
             acquires: false,
             failed: None,
             unanswered_last: false,
@@ -70,9 +69,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the session as that of a call that acquires, with a check that ends its waits for a connection, and another time for an
+    /// Returns the session as that of a call that acquires, which ends its waits for a connection, and another time for an
     /// unreachable server.
-    pub(super) fn stopped_by(mut self, stop: StopCheck<'a>, retry_for: Duration) -> Self {
+    pub(super) fn stopped_by(mut self, stop: &'a dyn Stop, retry_for: Duration) -> Self {
         self.budget.retry_for = retry_for;
         self.stop = stop;
         self.acquires = true;

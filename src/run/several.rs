@@ -9,8 +9,7 @@ use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::Asked;
-use super::acquire::Call;
+use super::acquire::{Asked, Call, Want};
 use super::held::Acquired;
 use crate::net::{KeyTrip, Sent};
 use crate::report::error::Error;
@@ -108,7 +107,7 @@ impl WaitAll<'_> {
         if keys.len() < 2 {
             return Vec::new();
         }
-        let (connected, _) = call.connect(&keys[0]);
+        let connected = call.connect(&keys[0]);
         let (now, protocol) = (clock::now(), call.engine.protocol_of(call.options));
         let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| call.asks(key, protocol, now)).collect();
         match connected {
@@ -131,7 +130,7 @@ impl WaitAll<'_> {
             // What was lost of it is settled when all is given back.
             first => call.check(key).inspect_err(|error| self.report(key, 0, Err(error))).and_then(|()| {
                 let is_lost = first.as_ref().is_some_and(Asked::is_lost);
-                let waited = call.wait_for(key, None, first).map(|(_, acquired)| acquired);
+                let waited = call.wait_for(Want::Lock(key), first).map(|(_, acquired)| acquired);
                 waited.map_err(|(error, _)| match call.check(key) {
                     Err(ended) if is_lost && error.may_hold_lock() => ended,
                     _ => error,
@@ -162,8 +161,7 @@ impl WaitAll<'_> {
 
     /// Sends a command on each of several keys in one trip.
     fn send_each(&self, trips: &[KeyTrip<'_>]) -> Vec<Sent> {
-        let stop = self.call.stop();
-        let limits = self.call.session(trips[0].key, &stop).limits(trips[0].trip, clock::now());
+        let limits = self.call.session(trips[0].key).limits(trips[0].trip, clock::now());
         self.call.engine.backend.send_all(trips, &limits)
     }
 }

@@ -85,23 +85,14 @@ pub(crate) enum Hint {
     Freed,
 }
 
-/// How waiting for one's turn ended.
-pub(crate) enum Turn<A> {
-    /// The thread is a head, and talks to the server. With what was last seen, unless that is no longer true, and the hint that it got.
-    Head(Option<Observation>, Option<Hint>),
+/// Why a thread that has waited goes on.
+pub(crate) enum Called<A> {
     /// A holder has delivered a lease.
-    Delivered(A),
+    Lease(A),
+    /// It is a head, and talks to the server. With what was last seen, unless that is no longer true, and the hint that it got.
+    Head { seen: Option<Observation>, hint: Option<Hint> },
     /// The parking function has ended the wait, or all waiting has ended. With what was last seen, and how many threads are ahead.
     Over { seen: Option<Observation>, ahead: usize },
-}
-
-/// How the sleep of a head ended.
-pub(crate) enum Woken<A> {
-    Hint(Hint),
-    /// A holder has delivered a lease.
-    Delivered(A),
-    /// The parking function has ended the sleep, or all waiting has ended.
-    Over,
 }
 
 impl<A> Default for WaitQueue<A> {
@@ -218,8 +209,7 @@ impl<A> WaitQueue<A> {
 
 impl<A> All<A> {
     /// That one of several locks was acquired says nothing of the others, so what was last seen of those stays.
-    /// Returns the queue of the lock.
-    fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation) -> &mut KeyQueue<A> {
+    fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation) {
         if let Some(shared) = shared {
             self.keys.entry(shared.clone()).or_default().hold(observation.at);
         }
@@ -229,7 +219,6 @@ impl<A> All<A> {
         if shared.is_some() {
             queue.shared = shared.cloned();
         }
-        queue
     }
 
     /// Takes a thread out of a key's queue, which is removed with its last thread.

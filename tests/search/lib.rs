@@ -29,7 +29,8 @@ mod several;
 
 use std::env;
 
-use rules::acquire::{Attempt, Params, acquire};
+use rules::acquire::Params;
+use rules::choose::{Attempts, acquire};
 use rules::lease::Lease;
 use rules::task::Task;
 use rules::{Cue, Step};
@@ -64,7 +65,7 @@ fn holding(value: Option<Vec<u8>>) -> Server {
 
 /// Begins an attempt to acquire a lock.
 fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>) {
-    Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
+    Task::begin(now, async move |io| acquire(io, &mut Attempts::new(params, None), cue).await)
 }
 
 /// Returns how many runs a search makes in which no law may be broken.

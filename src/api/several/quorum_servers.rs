@@ -231,27 +231,25 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
                 || Arc::ptr_eq(&one.engine().identity, &other.engine().identity)
         })
     });
-    Some(match servers.len() {
-        0 => "a quorum of no servers grants nothing; give the lockers of three or five".to_owned(),
-        even if even % 2 == 0 => format!(
+    if let (Some((_, Server { name, .. })), 1) = (twin, servers.len() % 2) {
+        return Some(format!(
+            "{name} is there twice, so its failure would count double; give each server once"
+        ));
+    }
+    Some(match (servers.len(), options.expiration) {
+        (0, _) => "a quorum of no servers grants nothing; give the lockers of three or five".to_owned(),
+        (even, _) if even % 2 == 0 => format!(
             "a quorum of {even} servers survives the loss of no more than one of {} does; give an odd number of lockers",
             even - 1
         ),
-        _ if let Some((_, Server { name, .. })) = twin => {
-            format!("{name} is there twice, so its failure would count double; give each server once")
-        }
-        _ if options.expiration.is_none() => {
+        (_, None) => {
             "a quorum needs an expiration, since a server that is lost cannot release; use `expiring_after`"
                 .to_owned()
         }
-        _ if let Some(expiration) = options.expiration
-            && options.allowance > expiration / 2 =>
-        {
-            format!(
-                "an allowance for clocks of {:?} leaves less than half of the lease of {expiration:?}; set the clocks, or use a longer expiration",
-                options.allowance
-            )
-        }
+        (_, Some(expiration)) if options.allowance > expiration / 2 => format!(
+            "an allowance for clocks of {:?} leaves less than half of the lease of {expiration:?}; set the clocks, or use a longer expiration",
+            options.allowance
+        ),
         _ => return options.problem().map(str::to_owned),
     })
 }

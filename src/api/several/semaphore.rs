@@ -9,7 +9,7 @@ use crate::api::lock::problem;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::run::thread_holds::HoldKind;
-use crate::run::{Call, Engine, OneOf, ReaderCount};
+use crate::run::{Call, Engine, ReaderCount, Want};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::values::value::LockState;
@@ -199,11 +199,7 @@ impl Semaphore {
         let engine = self.locker.engine();
         let Self { name, slots, queue, readers, cancel_token, .. } = self;
         let call = Call::new(engine, options, cancel_token.as_ref()).comparing(readers.as_ref());
-        let (slot, acquired) = match &**slots {
-            // One lock, whose queue is its own.
-            [only] => (0, call.acquire(only, kind)?),
-            _ => call.acquire_one_of(name, OneOf { slots, queue }, kind)?,
-        };
+        let (slot, acquired) = call.acquire(Want::one_of(name, slots, queue), kind)?;
         Ok(Permit::new(LockGuard::new(Arc::clone(engine), acquired), slot))
     }
 }

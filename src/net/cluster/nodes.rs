@@ -134,7 +134,7 @@ impl Nodes {
                 continue;
             }
             let left = limits.connected_by.since(clock::uptime());
-            if left.is_zero() || limits.stop.0() {
+            if left.is_zero() || limits.stop.is_over() {
                 return Err(Failure::connecting(&self.opener.address()).after(waited));
             }
             asked = wait_timeout(&self.answered, asked, left.min(LOOK));

@@ -103,7 +103,7 @@ impl Dialing {
     /// Returns why a thread waits for a connection no longer, if so.
     pub(in crate::net) fn given_up(&self, limits: &Limits<'_>, opener: &Opener) -> Option<Failure> {
         let now = clock::uptime();
-        let over = now >= limits.connected_by || limits.stop.0();
+        let over = now >= limits.connected_by || limits.stop.is_over();
         let waited = now.since(limits.waits_since);
         // While there are connections, a failure to open one more says nothing about the server.
         if opener.is_connected() {

@@ -1,9 +1,9 @@
 //! What a call that acquires knows, and how it asks for locks: in one trip, before it waits for any.
 
-use std::mem;
 use std::sync::Arc;
+use std::{mem, slice};
 
-use crate::net::{Failure, KeyTrip, Sent, StopCheck};
+use crate::net::{Failure, KeyTrip, Sent, Stop};
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::acquire::first_command;
@@ -46,11 +46,48 @@ pub(in crate::run) struct Asked<'a> {
     pub(in crate::run) at: Now,
 }
 
-/// The locks of which one is wanted. They have a queue of their own.
+/// What a call wants: a lock, or one of several, whichever is free. A lock is one of one.
 #[derive(Clone, Copy)]
-pub(crate) struct OneOf<'a> {
-    pub(crate) slots: &'a Arc<[Key]>,
-    pub(crate) queue: &'a Key,
+pub(crate) enum Want<'a> {
+    Lock(&'a Key),
+    /// `name` is no lock, but what they are called; `queue` is that of the threads that want one of them.
+    OneOf {
+        name: &'a Key,
+        slots: &'a Arc<[Key]>,
+        queue: &'a Key,
+    },
+}
+
+impl<'a> Want<'a> {
+    /// One of these locks, of which there is one at least.
+    pub(crate) fn one_of(name: &'a Key, slots: &'a Arc<[Key]>, queue: &'a Key) -> Self {
+        if let [only] = &**slots { Self::Lock(only) } else { Self::OneOf { name, slots, queue } }
+    }
+
+    pub(super) fn name(self) -> &'a Key {
+        match self {
+            Self::Lock(name) | Self::OneOf { name, .. } => name,
+        }
+    }
+
+    /// The locks of which one will do.
+    pub(super) fn slots(&self) -> &'a [Key] {
+        match *self {
+            Self::Lock(key) => slice::from_ref(key),
+            Self::OneOf { slots, .. } => slots,
+        }
+    }
+
+    pub(super) fn queue(self) -> &'a Key {
+        match self {
+            Self::Lock(queue) | Self::OneOf { queue, .. } => queue,
+        }
+    }
+
+    /// The locks, if there are more than one.
+    pub(super) fn several(self) -> Option<&'a Arc<[Key]>> {
+        if let Self::OneOf { slots, .. } = self { Some(slots) } else { None }
+    }
 }
 
 impl<'a> Call<'a> {
@@ -87,14 +124,13 @@ impl<'a> Call<'a> {
         engine.notifies(options) && engine.notifications.of(key).head_start(key).is_some()
     }
 
-    /// Connects, where what the options mean depends on the server. Returns the time after it: a lease does not begin before.
-    pub(in crate::run) fn connect(&self, key: &Key) -> (Result<(), Failure>, Now) {
+    /// Connects, where what the options mean depends on the server. A lease does not begin before.
+    pub(in crate::run) fn connect(&self, key: &Key) -> Result<(), Failure> {
         if self.engine.knows_meaning_of(self.options) {
-            return (Ok(()), self.began);
+            Ok(())
+        } else {
+            self.session(key).connect(self.began)
         }
-        let stop = self.stop();
-        let connected = self.session(key, &stop).connect(self.began);
-        (connected, clock::now())
     }
 
     /// Returns what asks for a lock first, by this protocol.
@@ -107,9 +143,9 @@ impl<'a> Call<'a> {
 
     /// Asks for locks in one trip.
     pub(in crate::run) fn send(&self, asked: &mut [Asked<'_>]) {
-        let (stop, backend) = (self.stop(), &self.engine.backend);
+        let backend = &self.engine.backend;
         let [first, ..] = asked else { return };
-        let limits = self.session(first.key, &stop).limits(&first.trip, first.at);
+        let limits = self.session(first.key).limits(&first.trip, first.at);
         match &mut *asked {
             [one] => one.sent = backend.send(&KeyTrip::new(one.key, &one.trip), &limits),
             many => {
@@ -141,20 +177,10 @@ impl<'a> Call<'a> {
         engine.make_hold(key.clone(), options, lease, holder, at)
     }
 
-    /// Returns the commands for a lock, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server unreachable.
-    pub(in crate::run) fn session<'b>(
-        &'b self,
-        key: &'b Key,
-        stop: &'b (dyn Fn() -> bool + Sync),
-    ) -> Session<'b> {
+    /// Returns the commands for a lock. Made when it is this thread's turn: those ahead may have found the server unreachable.
+    pub(in crate::run) fn session<'b>(&'b self, key: &'b Key) -> Session<'b> {
         let session = Session::new(self.engine, key, self.options.protocol, self.deadline);
-        session.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
-    }
-
-    /// What ends its waits for a connection.
-    pub(in crate::run) fn stop(&self) -> impl Fn() -> bool + Sync + use<'a> {
-        let (token, queue) = (self.cancel_token, &self.engine.queue);
-        move || token.is_some_and(CancelToken::is_cancelled) || queue.is_closed()
+        session.stopped_by(self, self.engine.retry_for(self.began.uptime))
     }
 
     pub(in crate::run) fn is_cancelled(&self) -> bool {
@@ -175,9 +201,8 @@ impl<'a> Call<'a> {
     /// first.
     pub(in crate::run) fn agree_on_readers(&self, key: &Key) -> Result<(), Error> {
         let Some(count) = self.readers else { return Ok(()) };
-        let stop = self.stop();
         let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
-        let session = session.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
+        let session = session.stopped_by(self, self.engine.retry_for(self.began.uptime));
         // Where the wait was ended from outside, that is the reason.
         self.engine.agree_on_readers(count, session).or_else(|error| self.check(key).and(Err(error)))
     }
@@ -190,6 +215,12 @@ impl<'a> Call<'a> {
                 "it has no expiration, so its value names no holder; look at the key, and clear it if its holder has crashed"
             }
         }
+    }
+}
+
+impl Stop for Call<'_> {
+    fn is_over(&self) -> bool {
+        self.is_cancelled() || self.engine.queue.is_closed()
     }
 }
 

@@ -1,44 +1,52 @@
-//! One wait for one lock: waits for its turn in the queue, then does what the rules say, until there is a lease or an error.
+//! A call that waits for a lock, or for one of several: it waits for its turn in the queue, then does what the rules say, until a lock is held,
+//! or there is an error.
 
-mod attempt;
 mod failed;
 mod listed;
+mod turn;
 
-use std::cell::{Cell, RefCell};
-use std::thread;
+use std::mem;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use super::call::{Asked, Call, OneOf};
+use super::call::{Asked, Call, Want};
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::acquire::Params;
+use crate::rules::choose::{Attempts, acquire};
 use crate::rules::lease::Lease;
-use crate::rules::{Cue, GiveUp, Note};
+use crate::rules::task::Io;
+use crate::rules::{Command, Cue, GiveUp, Note, Replies, Reply, Step, Trip};
 use crate::run::engine::Engine;
-use crate::run::held::{Acquired, Delivery};
+use crate::run::held::{Acquired, Delivery, HeldLock};
 use crate::run::session::Session;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
-use crate::values::options::LockOptions;
-use crate::values::value::LockState;
-use crate::wait::{Hint, Observation, Ticket, Turn, WaitMode};
-use attempt::Beginning;
+use crate::wait::{Hint, Observation, Ticket, WaitMode};
 
-/// One wait for one lock, or for one of several.
+/// One wait.
 pub(super) struct Wait<'a> {
     call: &'a Call<'a>,
-    key: &'a Key,
-    /// The locks of which one is wanted. The key is a name then, and no lock.
-    one_of: Option<OneOf<'a>>,
-    /// How often the server was asked for the lock so far.
-    attempts: Cell<u32>,
+    want: Want<'a>,
+    /// What came of asking before the wait, until the rules know it.
+    first: Option<Asked<'a>>,
+    /// The place in the queue, until a lock is held. A call that tries once has none.
+    ticket: Option<Ticket<Delivery>>,
+    /// The commands for one of the locks, and which that is.
+    session: Session<'a>,
+    slot: usize,
+    now: Now,
+    /// When that lock was last looked at.
+    looked: Uptime,
+    /// How often the server was asked for a lock.
+    attempts: u32,
     /// True if this thread has learned of a release, and the server has not answered since.
-    has_unused_release: Cell<bool>,
+    has_unused_release: bool,
+    /// True if a holder has handed the lock over since the last command.
+    handed_over: bool,
     /// The leases that commands without a reply may have begun.
-    unresolved: RefCell<Vec<Lease>>,
-    /// True if an error is to name the holder. A call that tries once has none to show.
-    names_holder: bool,
+    unresolved: Vec<Lease>,
 }
 
 impl Engine {
@@ -59,266 +67,113 @@ impl Engine {
 }
 
 impl<'a> Wait<'a> {
-    pub(super) fn new(call: &'a Call<'a>, key: &'a Key, one_of: Option<OneOf<'a>>) -> Self {
-        let tries_once = call.options.timeout == Some(Duration::ZERO);
+    /// `first`: what came of asking for a lock before.
+    pub(super) fn new(call: &'a Call<'a>, want: Want<'a>, first: Option<Asked<'a>>) -> Self {
+        let now = first.as_ref().map_or(call.began, |first| first.at);
         Self {
             call,
-            key,
-            one_of,
-            attempts: Cell::new(0),
-            has_unused_release: Cell::new(false),
-            unresolved: RefCell::default(),
-            names_holder: call.engine.holder_name.is_some() && !tries_once && one_of.is_none(),
+            want,
+            first,
+            ticket: None,
+            session: call.session(&want.slots()[0]),
+            slot: 0,
+            now,
+            looked: now.uptime,
+            attempts: 0,
+            has_unused_release: false,
+            handed_over: false,
+            unresolved: Vec::new(),
         }
     }
 
-    /// Returns the leases that commands without a reply may have begun.
-    pub(super) fn into_unresolved(self) -> Vec<Lease> {
-        self.unresolved.into_inner()
-    }
-
-    /// Waits until the lock is held, or there is an error, and reports how that has ended. Returns which of several it is. `first`: what came of
-    /// asking for one before. Contention until the deadline is an [`Error::Contended`].
-    pub(super) fn acquire(&self, first: Option<Asked<'_>>) -> Result<(usize, Acquired), Error> {
-        let acquired = self.begin(first);
-        let (attempts, outcome) = (self.attempts.get(), acquired.as_ref().map(|_| ()));
+    /// Waits until a lock is held, or there is an error, and reports how that has ended. Returns which of several it is; with an error, the
+    /// leases that commands without a reply may have begun. Contention until the deadline is an [`Error::Contended`].
+    pub(super) fn acquire(mut self) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
+        let acquired = self.begin().and_then(|()| self.in_queue());
         let ended = acquired.as_ref().map_or_else(|_| clock::uptime(), |(_, it)| it.hold.acquired.uptime);
-        let waited = ended.since(self.call.began.uptime);
-        self.call.engine.observer.notify(&Event::AcquireFinished {
-            key: self.key,
-            waited,
-            attempts,
-            outcome,
-        });
-        acquired
+        let Self { call, want, attempts, unresolved, .. } = self;
+        let (waited, outcome) = (ended.since(call.began.uptime), acquired.as_ref().map(|_| ()));
+        call.engine.observer.notify(&Event::AcquireFinished { key: want.name(), waited, attempts, outcome });
+        acquired.map_err(|error| (error, unresolved))
     }
 
-    fn begin(&self, mut first: Option<Asked<'_>>) -> Result<(usize, Acquired), Error> {
-        if let Some(Asked { at, .. }) = first {
-            self.check_after(&mut first)?;
-            return self.in_queue(at, first);
+    /// Fails where the lock is not to be waited for, or what its options mean cannot be found out.
+    fn begin(&mut self) -> Result<(), Error> {
+        if self.first.is_some() {
+            return self.check();
         }
+        let (call, name) = (self.call, self.want.name());
         self.may_begin()?;
-        self.check()?;
-        self.call.agree_on_readers(self.key)?;
-        let (connected, now) = self.call.connect(self.key);
-        let now = if self.call.readers.is_some() { clock::now() } else { now };
-        match connected {
-            Ok(()) => self.in_queue(now, None),
-            Err(failure) => {
-                self.attempts.set(1);
-                let stop = self.call.stop();
-                let mut session = self.session(0, &stop);
-                let reason = session.reply(Err(failure), "SET", true).gives_up();
-                Err(self.ended(&mut session, reason))
-            }
-        }
+        call.check(name)?;
+        call.agree_on_readers(name)?;
+        let connected = call.connect(name);
+        self.now = clock::now();
+        connected.map_err(|failure| {
+            self.attempts = 1;
+            let reason = self.session.reply(Err(failure), "SET", true).gives_up();
+            self.ended(reason)
+        })
     }
 
-    /// Fails where the call was ended from outside; if the reply was lost to what was sent before, by that.
-    fn check_after(&self, first: &mut Option<Asked<'_>>) -> Result<(), Error> {
-        let Err(ended) = self.check() else { return Ok(()) };
-        let lost = first.take_if(|first| first.is_lost());
-        Err(lost.map_or(ended, |lost| self.in_doubt(lost)))
-    }
-
-    /// Fails where the lock is not to be waited for.
     fn may_begin(&self) -> Result<(), Error> {
-        self.call.engine.refuse_after_fork(self.key)?;
-        let Some(OneOf { slots, .. }) = self.one_of else { return self.call.engine.refuse_nested(self.key) };
-        let is_ours =
-            |slot| thread_holds::by_this_thread(&self.call.engine.identity, slot) == Some(HoldKind::Scoped);
-        if slots.iter().all(is_ours) {
-            return Err(Error::Nested { key: self.key.clone() });
+        let Self { call: Call { engine, .. }, want, .. } = self;
+        engine.refuse_after_fork(want.name())?;
+        let is_ours = |slot| thread_holds::by_this_thread(&engine.identity, slot) == Some(HoldKind::Scoped);
+        if want.slots().iter().all(is_ours) {
+            return Err(Error::Nested { key: want.name().clone() });
         }
         Ok(())
     }
 
-    fn queue_key(&self) -> &'a Key {
-        self.one_of.map_or(self.key, |one_of| one_of.queue)
-    }
-
-    fn slot(&self, key: &Key) -> usize {
-        let Some(OneOf { slots, .. }) = self.one_of else { return 0 };
-        let slot = slots.iter().position(|slot| slot == key);
-        slot.unwrap_or_else(|| unreachable!("only these locks share the queue"))
-    }
-
-    /// Returns the key of one of the locks.
-    fn lock_key(&self, slot: usize) -> &'a Key {
-        self.one_of.map_or(self.key, |one_of| &one_of.slots[slot])
-    }
-
     /// Returns true if this process enters the key's waiting list. Permits have none.
     fn notifies(&self) -> bool {
-        self.one_of.is_none() && self.call.engine.notifies(self.call.options)
+        self.want.several().is_none() && self.call.engine.notifies(self.call.options)
     }
 
-    /// Is queued until it is the head, then tries. A call that tries once is not queued.
-    fn in_queue(&self, now: Now, first: Option<Asked<'_>>) -> Result<(usize, Acquired), Error> {
-        if self.call.options.timeout == Some(Duration::ZERO) {
-            return self.unqueued(now, first);
+    /// Is queued until a lock is held, or there is an error.
+    fn in_queue(&mut self) -> Result<(usize, Acquired), Error> {
+        if self.call.options.timeout != Some(Duration::ZERO) {
+            let (queue, key) = (&self.call.engine.queue, self.want.queue());
+            let mode = WaitMode::of(self.call.options, self.notifies());
+            // One that may have the lock is ahead of those that came while it asked.
+            self.ticket =
+                Some(if self.is_lost() { queue.join_ahead(key, mode) } else { queue.join(key, mode) });
         }
-        let stop = self.call.stop();
-        let notifies = self.notifies();
-        let mode = WaitMode::of(self.call.options, notifies);
-        // One that may have the lock is ahead of those that came while it asked.
-        let is_lost = first.as_ref().is_some_and(Asked::is_lost);
-        let (queue, key) = (&self.call.engine.queue, self.queue_key());
-        let mut ticket = Some(if is_lost { queue.join_ahead(key, mode) } else { queue.join(key, mode) });
-        let acquired = self.queued(&mut ticket, &stop, now, first);
-        if let Some(ticket) = ticket {
+        let acquired = self.turn(None).and_then(|cue| self.attempt(cue));
+        if let Some(ticket) = self.ticket.take() {
             let hint = ticket.leave();
-            if notifies {
-                self.call
-                    .engine
-                    .notifications
-                    .of(self.key)
-                    .left(self.key, hint == Some(Hint::Freed) || self.has_unused_release.get());
+            if self.notifies() {
+                let (key, notifications) = (self.want.name(), &self.call.engine.notifications);
+                notifications.of(key).left(key, hint == Some(Hint::Freed) || self.has_unused_release);
             }
         }
         acquired
     }
 
-    /// Tries without being queued.
-    fn unqueued(&self, now: Now, first: Option<Asked<'_>>) -> Result<(usize, Acquired), Error> {
-        let stop = self.call.stop();
-        self.attempt(self.start(first, &stop, now), &stop, &mut None)
-    }
-
-    fn queued(
-        &self,
-        ticket: &mut Option<Ticket<Delivery>>,
-        stop: &(dyn Fn() -> bool + Sync),
-        now: Now,
-        first: Option<Asked<'_>>,
-    ) -> Result<(usize, Acquired), Error> {
-        let Some(waiting) = ticket else { unreachable!("it has just been queued") };
-        let (mut park, mut has_waited) = (self.parking(self.call.deadline), false);
-        let turn = waiting.turn(|| {
-            has_waited = true;
-            park()
-        });
-        let (mut first, mut now) = (first, if has_waited { clock::now() } else { now });
-        if first.as_ref().is_some_and(|asked| !self.counts(asked, &turn)) {
-            // One that may ask once asks when it is its turn.
-            self.attempts.set(u32::from(self.call.options.max_attempts.is_none()));
-            (first, now) = (None, clock::now());
-        }
-        match &turn {
-            // As after a command of its own.
-            Turn::Delivered(_) => {}
-            Turn::Over { .. } => self.check_after(&mut first)?,
-            Turn::Head(_, hint) if self.is_cancelled() => {
-                self.pass_on(hint.unwrap_or(Hint::Changed));
-                self.check_after(&mut first)?;
+    /// Does what the rules say.
+    fn attempt(&mut self, cue: Cue) -> Result<(usize, Acquired), Error> {
+        let (io, mut attempts) = (Io::new(self.now), Attempts::new(self.params(), self.want.several()));
+        io.on(self.slot);
+        let ended = self.follow(&io, pin!(acquire(&io, &mut attempts, cue)));
+        // What was asked before the wait, and did not count for it, was an attempt as well.
+        self.attempts += attempts.pace().attempts;
+        let acquired = match ended {
+            Ok(Ok(lease)) => self.enter(io.slot(), lease, attempts.another_is_free()),
+            Ok(Err(GiveUp::Timeout)) => {
+                let pace = attempts.pace();
+                Err(self.contended(pace.seen.clone(), pace.has_used_its_attempts()))
             }
-            Turn::Head(..) => {}
-        }
-        let (mut slot, mut looked) = (0, now.uptime);
-        self.has_unused_release.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
-        let is_head = matches!(turn, Turn::Head(..));
-        // Of several locks, others may be free.
-        let window = if is_head && self.one_of.is_none() { self.window(now) } else { None };
-        let cue = match (turn, window) {
-            // A holder of this process has handed the lock over.
-            (Turn::Delivered(delivery), _) => {
-                slot = self.slot(&delivery.key);
-                delivery.cue()
-            }
-            (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => {
-                return self.attempt(self.start(first, stop, now), stop, ticket);
-            }
-            // This process leaves the key to pollers now.
-            (Turn::Head(..), Some(end)) => Cue::Window(end),
-            // Nothing was seen of the key since it was released.
-            (Turn::Head(None, Some(Hint::Freed)), _) => Cue::Ask,
-            (Turn::Head(None, _), _) => self.head_start().map_or(Cue::Ask, Cue::Leave),
-            // A permit was released, and another thread has seen all others held.
-            (Turn::Head(Some(_), Some(_)), _) if self.one_of.is_some() => Cue::Ask,
-            (Turn::Head(Some(observation), _), _) => {
-                looked = observation.at;
-                Cue::Behind(observation)
-            }
-            // The threads ahead have seen no holder, or leave the key to pollers. So this one tries itself.
-            (Turn::Over { seen, .. }, _)
-                if !self.has_seen_holder(seen.as_ref()) || self.window(now).is_some() =>
-            {
-                Cue::Ask
-            }
-            (Turn::Over { seen, ahead }, _) => {
-                let seen = seen.and_then(|observation| observation.seen);
-                return Err(self.timed_out(self.contention(seen, ahead, now)));
-            }
+            Ok(Err(reason)) => Err(self.ended(reason)),
+            Err(error) => Err(error),
         };
-        let session = self.session(slot, stop);
-        self.attempt(Beginning { session, slot, cue, looked, now }, stop, ticket)
-    }
-
-    /// Returns true if the answer from before the wait counts. That another has the lock may be over, which nothing shows if a thread of this
-    /// process has released it since: where a look does not follow, it is asked for again.
-    fn counts(&self, asked: &Asked<'_>, turn: &Turn<Delivery>) -> bool {
-        let LockOptions { expiration, max_attempts, .. } = self.call.options;
-        let is_followed_by_a_look = self.one_of.is_none() && expiration.is_some();
-        let nothing_newer = matches!(turn, Turn::Head(None, None));
-        let is_known = !asked.found_another() || max_attempts.is_some() || is_followed_by_a_look;
-        asked.is_lost() || asked.is_carried_out() || nothing_newer && is_known
-    }
-
-    /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
-    fn has_seen_holder(&self, observation: Option<&Observation>) -> bool {
-        match observation.map(|observation| &observation.seen) {
-            Some(Some(state)) => *state != LockState::Absent,
-            Some(None) => self.call.options.expiration.is_none(),
-            None => false,
+        match attempts {
+            Attempts::OfOne(attempt) if acquired.is_err() => {
+                self.unresolved.extend(attempt.into_unresolved().into_iter().flatten());
+            }
+            Attempts::OfOne(_) => {}
+            Attempts::OfSeveral(choice) => self.release_surplus(choice.surplus),
         }
-    }
-
-    /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
-    fn window(&self, now: Now) -> Option<Uptime> {
-        let (queue, key) = (&self.call.engine.queue, self.queue_key());
-        let activity = queue.activity(key).filter(|_| self.one_of.is_some() || !queue.is_held(key))?;
-        activity.window(key, now)
-    }
-
-    /// Begins by asking for the lock, or with what came of it.
-    fn start<'b>(
-        &'b self,
-        first: Option<Asked<'_>>,
-        stop: &'b (dyn Fn() -> bool + Sync),
-        now: Now,
-    ) -> Beginning<'b> {
-        let looked = now.uptime;
-        let Some(Asked { slot, lease, trip, sent, .. }) = first else {
-            return Beginning { session: self.session(0, stop), slot: 0, cue: Cue::Ask, looked, now };
-        };
-        let mut session = self.session(slot, stop);
-        let cue = Cue::Sent(lease, session.heard(&trip, sent));
-        // It may have been reported, to an observer that takes long.
-        Beginning { session, slot, cue, looked, now: clock::now() }
-    }
-
-    /// The error of a call that was ended from outside after a command whose reply was lost.
-    fn in_doubt(&self, lost: Asked<'_>) -> Error {
-        self.attempts.set(1);
-        self.unresolved.borrow_mut().push(lost.lease.clone());
-        let (stop, at) = (self.call.stop(), lost.at);
-        let mut beginning = self.start(Some(lost), &stop, at);
-        self.given_up(&mut beginning.session, GiveUp::Unknown)
-    }
-
-    fn session<'b>(&'b self, slot: usize, stop: &'b (dyn Fn() -> bool + Sync)) -> Session<'b> {
-        self.call.session(self.lock_key(slot), stop)
-    }
-
-    /// Fails where the wait was ended from outside.
-    fn check(&self) -> Result<(), Error> {
-        self.call.check(self.key)
-    }
-
-    /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
-    fn pass_on(&self, hint: Hint) {
-        self.call.engine.queue.notify(self.queue_key(), hint);
+        acquired
     }
 
     fn params(&self) -> Params {
@@ -332,26 +187,111 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on.
-    fn parking(&self, until: Option<Uptime>) -> impl FnMut() -> bool {
-        move || {
-            let left = until.map(|until| until.since(clock::uptime()));
-            if self.is_cancelled() || left == Some(Duration::ZERO) {
-                return false;
+    /// Follows the rules until they end, or the wait was ended from outside.
+    fn follow(
+        &mut self,
+        io: &Io,
+        mut rules: Pin<&mut dyn Future<Output = Result<Lease, GiveUp>>>,
+    ) -> Result<Result<Lease, GiveUp>, Error> {
+        // Since the last step, and since the last pause.
+        let (mut is_answered, mut has_looked) = (false, false);
+        loop {
+            let step = io.step(rules.as_mut());
+            // One that leaves the lock has not acted upon its release.
+            if mem::take(&mut is_answered) && !matches!(&step, Step::Sleep(pause) if pause.leaves) {
+                self.has_unused_release = false;
             }
-            match left {
-                Some(left) => thread::park_timeout(left),
-                None => thread::park(),
+            for (slot, note) in io.take_notes() {
+                self.call.engine.report_note(&self.want.slots()[slot], &note, &self.session);
+                // The observer may have taken long.
+                self.now = clock::now();
             }
-            true
+            match step {
+                Step::Send(trip) => {
+                    let replies = self.send(io.slot(), &trip);
+                    let last = replies.reply.as_ref().or(replies.found.as_ref());
+                    is_answered = matches!(last, Some(Reply::Integer(_) | Reply::Bulk(_)));
+                    has_looked = false;
+                    io.answer(replies, self.now);
+                }
+                Step::Sleep(mut pause) => {
+                    let saw = if has_looked { None } else { self.look_before(&mut pause) };
+                    (is_answered, has_looked) = (saw.is_some(), saw.is_some());
+                    let cue = saw.map_or_else(|| self.turn(Some(pause)), Ok)?;
+                    io.on(self.slot);
+                    io.wake(cue, self.now);
+                }
+                Step::Done(lease) => return Ok(Ok(lease)),
+                Step::GiveUp(reason) => return Ok(Err(reason)),
+            }
         }
     }
 
-    fn is_over(&self) -> bool {
-        self.call.stop()()
+    /// Makes a trip for this one of the locks.
+    fn send(&mut self, slot: usize, trip: &Trip) -> Replies {
+        if slot != self.slot {
+            self.is_at(slot);
+        }
+        let listed = if trip.command == Command::Get { self.look_listed(self.now) } else { None };
+        let replies = listed.map_or_else(|| self.session.send(trip, self.now), Replies::from);
+        self.heard(replies.reply.as_ref().or(replies.found.as_ref()));
+        replies
     }
 
-    fn is_cancelled(&self) -> bool {
-        self.call.is_cancelled()
+    /// Has the commands that follow sent for this one of the locks.
+    fn is_at(&mut self, slot: usize) {
+        (self.slot, self.session) = (slot, self.call.session(&self.want.slots()[slot]));
+    }
+
+    /// Notes that a command has been answered, or could not be.
+    fn heard(&mut self, last: Option<&Reply>) {
+        self.now = clock::now();
+        self.handed_over = false;
+        if !matches!(last, Some(Reply::Lost | Reply::Unsent | Reply::TooLate) | None) {
+            self.looked = self.now.uptime;
+        }
+    }
+
+    /// Leaves the queue with a lock.
+    fn enter(
+        &mut self,
+        slot: usize,
+        lease: Lease,
+        another_is_free: bool,
+    ) -> Result<(usize, Acquired), Error> {
+        let (call, key, now) = (self.call, &self.want.slots()[slot], self.now);
+        if self.notifies() {
+            call.engine.notifications.of(key).acquired(key);
+        }
+        let (shared, observation) = (self.shared(), Observation::of(&lease, now));
+        let holder = match self.ticket.take() {
+            Some(ticket) => ticket.enter(key, shared, &observation, another_is_free),
+            None => call.engine.queue.hold(key, shared, &observation),
+        };
+        // A command of its own would not have been sent.
+        if let (true, Err(ended)) = (self.handed_over, call.check(self.want.name())) {
+            let lock = HeldLock::new(key, call.options, lease, holder);
+            call.engine.release_all_unwanted(vec![lock], now);
+            return Err(ended);
+        }
+        Ok((slot, call.engine.make_hold(key.clone(), call.options, lease, holder, now)))
+    }
+
+    /// If the lock is a permit: the queue of its semaphore.
+    fn shared(&self) -> Option<&'a Key> {
+        if self.want.several().is_some() { Some(self.want.queue()) } else { self.call.shared }
+    }
+
+    /// Releases further permits that commands without a reply have acquired.
+    fn release_surplus(&self, surplus: Vec<(usize, Lease)>) {
+        let (Call { engine, options, .. }, slots, now) = (self.call, self.want.slots(), clock::now());
+        let locks = surplus.into_iter().map(|(slot, lease)| {
+            let holder = engine.queue.hold(&slots[slot], self.shared(), &Observation::of(&lease, now));
+            HeldLock::new(&slots[slot], options, lease, holder)
+        });
+        let locks: Vec<_> = locks.collect();
+        if !locks.is_empty() {
+            engine.release_all_unwanted(locks, now);
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::sync::park_until;
 use super::{
-    Activity, Hint, HolderTicket, Key, KeyQueue, Observation, Thread, Turn, WaitQueue, Waiter, Woken, unpark,
+    Activity, Called, Hint, HolderTicket, Key, KeyQueue, Observation, Thread, WaitQueue, Waiter, unpark,
 };
 
 /// A waiting thread's place in the queue of a key. Left when dropped.
@@ -15,119 +15,87 @@ pub(crate) struct Ticket<A> {
     left: bool,
 }
 
-/// How a sleep ended.
-enum Outcome<A, T> {
-    Delivered(A),
-    Found(T),
-    Over { seen: Option<Observation>, ahead: usize },
-}
-
 impl<A> Ticket<A> {
     pub(super) fn new(queue: &Arc<WaitQueue<A>>, key: &Key, id: u64) -> Self {
         Self { queue: Arc::clone(queue), key: key.clone(), id, left: false }
     }
 
-    /// Waits until the thread is a head. `park` puts the thread to sleep for a while, and returns whether to go on waiting.
-    pub(crate) fn turn(&mut self, park: impl FnMut() -> bool) -> Turn<A> {
-        let outcome = self.sleep_until(true, park, |queue, position| {
-            if !queue.is_head(position) {
-                return None;
-            }
-            let hint = queue.waiters[position].hint.take();
-            Some((queue.observation.clone(), hint))
-        });
-        match outcome {
-            Outcome::Delivered(lease) => Turn::Delivered(lease),
-            Outcome::Found((observation, hint)) => Turn::Head(observation, hint),
-            Outcome::Over { seen, ahead } => Turn::Over { seen, ahead },
-        }
-    }
-
-    /// Sleeps as a head, and leaves what it saw last for the threads behind. If it is in doubt, no lease is delivered to
-    /// it: it might have the lock twice.
-    pub(crate) fn sleep(
+    /// Parks until a lease is delivered, or the thread is a head with something to do: asking for the lock; or, once it `saw` who has the lock
+    /// and has left that for the threads behind it, what a hint says. A thread that is in doubt takes no lease: it might have the lock twice.
+    /// `park` puts the thread to sleep for a while, and returns whether to go on waiting.
+    pub(crate) fn wait(
         &mut self,
-        observation: Observation,
+        saw: Option<Observation>,
         in_doubt: bool,
         park: impl FnMut() -> bool,
-    ) -> Woken<A> {
-        let mut all = self.queue.0.lock();
-        if let Some(queue) = all.keys.get_mut(&self.key) {
-            queue.activity.get_or_insert_with(|| Activity::since(observation.at));
-            if queue.waiters.front().is_some_and(|waiter| waiter.hint.is_none()) {
-                queue.observation = Some(observation);
-            }
+    ) -> Called<A> {
+        let needs_hint = saw.is_some();
+        if let Some(observation) = saw {
+            self.leave_to_others(observation);
         }
-        drop(all);
-        match self.sleep_until(!in_doubt, park, |queue, position| queue.waiters[position].hint.take()) {
-            Outcome::Delivered(lease) => Woken::Delivered(lease),
-            Outcome::Found(hint) => Woken::Hint(hint),
-            Outcome::Over { .. } => Woken::Over,
+        let look = |is_over: bool| {
+            let mut all = self.queue.0.lock();
+            let closed = all.closed;
+            let Some((queue, position)) =
+                all.keys.get_mut(&self.key).map(|queue| &mut **queue).and_then(|queue| {
+                    let position = queue.position(self.id)?;
+                    Some((queue, position))
+                })
+            else {
+                unreachable!("a ticket is in its queue until it is left")
+            };
+            let is_called =
+                if needs_hint { queue.waiters[position].hint.is_some() } else { queue.is_head(position) };
+            let KeyQueue { waiters, observation, .. } = queue;
+            let (waiter, seen) = (&mut waiters[position], || observation.clone());
+            let called = match waiter.lease.take() {
+                Some(lease) => Some(Called::Lease(lease)),
+                None if is_called && !closed => Some(Called::Head { seen: seen(), hint: waiter.hint.take() }),
+                None if is_over || closed => Some(Called::Over { seen: seen(), ahead: position }),
+                None => None,
+            };
+            waiter.asleep = called.is_none() && !in_doubt;
+            called
+        };
+        park_until(look, park)
+    }
+
+    /// Leaves what a head saw last to the threads behind it, unless that is no longer true.
+    fn leave_to_others(&self, observation: Observation) {
+        let mut all = self.queue.0.lock();
+        let Some(queue) = all.keys.get_mut(&self.key) else { return };
+        queue.activity.get_or_insert_with(|| Activity::since(observation.at));
+        if queue.waiters.front().is_some_and(|waiter| waiter.hint.is_none()) {
+            queue.observation = Some(observation);
         }
     }
 
-    /// Leaves the queue with the lock, and with what others may know of it. The next becomes a head. If the lock is one of several that
-    /// will do, `shared` is the queue of those.
-    pub(crate) fn enter(mut self, shared: Option<&Key>, observation: &Observation) -> HolderTicket<A> {
-        let mut all = self.queue.0.lock();
-        let next = all.hold(&self.key, shared, observation).remove(self.id).and_then(|(_, next)| next);
-        drop(all);
-        self.left = true;
-        unpark(next.as_ref());
-        HolderTicket::new(&self.queue, &self.key, shared)
-    }
-
-    /// Leaves the queue of a semaphore with one of its permits. The next becomes a head; it learns of a release that this thread has
-    /// not acted upon, and of another lock that is free.
-    pub(crate) fn enter_one(
+    /// Leaves the queue with a lock, and with what others may know of it. The next thread becomes a head. `shared`: if the lock is a permit, the
+    /// queue of its semaphore. If that is this queue, the next also learns of a release that this thread has not acted upon, and of another
+    /// permit that is free.
+    pub(crate) fn enter(
         mut self,
         key: &Key,
+        shared: Option<&Key>,
         observation: &Observation,
         another_is_free: bool,
     ) -> HolderTicket<A> {
         let mut all = self.queue.0.lock();
-        all.hold(key, Some(&self.key), observation);
+        all.hold(key, shared, observation);
         let woken = all.keys.get_mut(&self.key).and_then(|queue| {
-            // It has seen them all, or learns below of what it has not seen.
-            queue.observation = Some(observation.clone());
             let (waiter, next) = queue.remove(self.id)?;
+            if *key == self.key {
+                return Some([next, None]);
+            }
+            // It has seen all permits, or learns here of what it has not seen.
+            queue.observation = Some(observation.clone());
             let hint = waiter.hint.max(another_is_free.then_some(Hint::Freed));
             Some([next, hint.and_then(|hint| queue.notify(hint))])
         });
         drop(all);
         self.left = true;
         woken.iter().flatten().for_each(|thread| unpark(thread.as_ref()));
-        HolderTicket::new(&self.queue, key, Some(&self.key))
-    }
-
-    /// Parks until there is a lease, or what `find` finds under the mutex, or the parking function ends the wait.
-    fn sleep_until<T>(
-        &mut self,
-        takes_leases: bool,
-        park: impl FnMut() -> bool,
-        mut find: impl FnMut(&mut KeyQueue<A>, usize) -> Option<T>,
-    ) -> Outcome<A, T> {
-        let look = |over: bool| {
-            let mut all = self.queue.0.lock();
-            let closed = all.closed;
-            let Some((queue, position)) = all.keys.get_mut(&self.key).and_then(|queue| {
-                let position = queue.position(self.id)?;
-                Some((queue, position))
-            }) else {
-                unreachable!("a ticket is in its queue until it is left")
-            };
-            let over = closed || over;
-            let waiter = &mut queue.waiters[position];
-            let outcome = match waiter.lease.take() {
-                Some(lease) => Some(Outcome::Delivered(lease)),
-                None if closed => None,
-                None => find(queue, position).map(Outcome::Found),
-            };
-            queue.waiters[position].asleep = takes_leases && outcome.is_none() && !over;
-            let ended = || Outcome::Over { seen: queue.observation.clone(), ahead: position };
-            outcome.or_else(|| over.then(ended))
-        };
-        park_until(look, park)
+        HolderTicket::new(&self.queue, key, shared)
     }
 
     /// Leaves the queue without the lock. The next thread gets the hint that was not acted upon; if there is none, it is returned.

@@ -8,7 +8,7 @@ use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread;
 
 use super::lease::{Lease, Server};
-use super::subject::{self, Ending, Hint, Turn, WaitQueue, Woken};
+use super::subject::{self, Called, Ending, Hint, WaitQueue};
 use super::sync::{self, Mutex, Thread, wait_while};
 use super::{Key, Observation, WaitMode};
 
@@ -145,10 +145,10 @@ impl Worker<'_> {
     fn any(&self) -> Option<Held> {
         let pool = self.pool;
         let mut ticket = pool.queue.join(&pool.shared, Self::MODE);
-        let (mut delivered, mut look) = match ticket.turn(|| self.park()) {
-            Turn::Delivered(lease) => (Some(lease), false),
-            Turn::Over { .. } => return None,
-            Turn::Head(observation, _) => (None, observation.is_none()),
+        let (mut delivered, mut look) = match ticket.wait(None, false, || self.park()) {
+            Called::Lease(lease) => (Some(lease), false),
+            Called::Over { .. } => return None,
+            Called::Head { seen, .. } => (None, seen.is_none()),
         };
         let mut over = false;
         loop {
@@ -160,21 +160,25 @@ impl Worker<'_> {
             if let Some((at, lease, another_is_free)) = granted {
                 lease.assert_held();
                 let observation = Observation::default();
-                return Some((at, lease, ticket.enter_one(&pool.locks[at], &observation, another_is_free)));
+                return Some((
+                    at,
+                    lease,
+                    ticket.enter(&pool.locks[at], Some(&pool.shared), &observation, another_is_free),
+                ));
             }
             if over {
                 return None;
             }
             look = true;
-            match ticket.sleep(Observation::default(), false, || self.park()) {
-                Woken::Delivered(lease) => delivered = Some(lease),
+            match ticket.wait(Some(Observation::default()), false, || self.park()) {
+                Called::Lease(lease) => delivered = Some(lease),
                 // A thread that is past its deadline passes the hint on.
-                Woken::Hint(hint) if self.is_over() => {
+                Called::Head { hint: Some(hint), .. } if self.is_over() => {
                     pool.queue.notify(&pool.shared, hint);
                     return None;
                 }
-                Woken::Hint(_) => {}
-                Woken::Over => over = true,
+                Called::Head { .. } => {}
+                Called::Over { .. } => over = true,
             }
         }
     }
@@ -184,30 +188,34 @@ impl Worker<'_> {
         let pool = self.pool;
         let key = &pool.locks[at];
         let mut ticket = pool.queue.join(key, Self::MODE);
-        let (mut delivered, mut look) = match ticket.turn(|| self.park()) {
-            Turn::Delivered((_, lease)) => (Some(lease), false),
-            Turn::Over { .. } => return None,
-            Turn::Head(observation, _) => (None, observation.is_none()),
+        let (mut delivered, mut look) = match ticket.wait(None, false, || self.park()) {
+            Called::Lease((_, lease)) => (Some(lease), false),
+            Called::Over { .. } => return None,
+            Called::Head { seen, .. } => (None, seen.is_none()),
         };
         let mut over = false;
         loop {
             let lease = delivered.take().or_else(|| if look { pool.servers[at].set() } else { None });
             if let Some(lease) = lease {
                 lease.assert_held();
-                return Some((at, lease, ticket.enter(Some(&pool.shared), &Observation::default())));
+                return Some((
+                    at,
+                    lease,
+                    ticket.enter(key, Some(&pool.shared), &Observation::default(), false),
+                ));
             }
             if over {
                 return None;
             }
             look = true;
-            match ticket.sleep(Observation::default(), false, || self.park()) {
-                Woken::Delivered((_, lease)) => delivered = Some(lease),
-                Woken::Hint(hint) if self.is_over() => {
+            match ticket.wait(Some(Observation::default()), false, || self.park()) {
+                Called::Lease((_, lease)) => delivered = Some(lease),
+                Called::Head { hint: Some(hint), .. } if self.is_over() => {
                     pool.queue.notify(key, hint);
                     return None;
                 }
-                Woken::Hint(_) => {}
-                Woken::Over => over = true,
+                Called::Head { .. } => {}
+                Called::Over { .. } => over = true,
             }
         }
     }

@@ -8,7 +8,7 @@ use shuttle::sync::atomic::Ordering::SeqCst;
 
 use super::lease::{Lease, Server};
 use super::scenario::{Behavior, Ending, Harness, Kind, Release};
-use super::subject::{self, Hint, Turn, Woken};
+use super::subject::{self, Called, Hint};
 use super::sync::{self, wait_while};
 use super::{Key, Observation, WaitMode};
 
@@ -60,13 +60,13 @@ impl Worker<'_> {
         let notified = self.behavior.release == Release::Notifies;
         let mut ticket = self.join(WaitMode { notified, variant: self.behavior.variant });
         let mut delivered = None;
-        let mut look = match ticket.turn(|| self.park(false)) {
-            Turn::Delivered(lease) => {
+        let mut look = match ticket.wait(None, false, || self.park(false)) {
+            Called::Lease(lease) => {
                 delivered = Some(lease);
                 false
             }
-            Turn::Over { .. } => return None,
-            Turn::Head(observation, _) => observation.is_none(),
+            Called::Over { .. } => return None,
+            Called::Head { seen, .. } => seen.is_none(),
         };
         let (head, changed) = &self.harness.head;
         *head.lock() = self.number;
@@ -76,7 +76,7 @@ impl Worker<'_> {
             let lease = delivered.take().or_else(|| if look { self.ask() } else { None });
             if let Some(lease) = lease {
                 lease.assert_held();
-                return Some((lease, ticket.enter(None, &Observation::default())));
+                return Some((lease, ticket.enter(self.key(), None, &Observation::default(), false)));
             }
             if over {
                 return None;
@@ -85,15 +85,17 @@ impl Worker<'_> {
                 self.harness.notifications.want();
             }
             look = true;
-            match ticket.sleep(Observation::default(), false, || self.park(true)) {
-                Woken::Delivered(lease) => delivered = Some(lease),
+            match ticket.wait(Some(Observation::default()), false, || self.park(true)) {
+                Called::Lease(lease) => delivered = Some(lease),
                 // A thread that is past its deadline passes the hint on.
-                Woken::Hint(hint) if self.behavior.ending == Ending::TimesOut && self.ends() => {
+                Called::Head { hint: Some(hint), .. }
+                    if self.behavior.ending == Ending::TimesOut && self.ends() =>
+                {
                     self.harness.queue.notify(self.key(), hint);
                     return None;
                 }
-                Woken::Hint(_) => {}
-                Woken::Over => {
+                Called::Head { .. } => {}
+                Called::Over { .. } => {
                     over = self.behavior.ending != Ending::Polls || self.harness.queue.is_closed();
                 }
             }

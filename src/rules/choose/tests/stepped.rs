@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::rules::acquire::Params;
-use crate::rules::choose::{Choice, acquire_one_of};
+use crate::rules::choose::{Attempts, acquire};
 use crate::rules::lease::Lease;
 use crate::rules::task::{Io, Task};
 use crate::rules::{Command, Cue, GiveUp, Note, Pause, Replies, Reply, Step, Trip};
@@ -48,9 +48,10 @@ impl Stepped {
     pub(super) fn start(params: Params, slots: usize, now: Now) -> (Self, Action) {
         let slots: Arc<[Key]> = (0..slots).map(|slot| Key::from(format!("k{slot}"))).collect();
         let begin = async move |io: &Io| {
-            let mut choice = Choice::new(params, &slots);
-            let lease = acquire_one_of(io, &mut choice, Cue::Ask).await?;
-            let held = Held { slot: io.slot(), lease, another_is_free: choice.another_is_free };
+            let mut attempts = Attempts::new(params, Some(&slots));
+            let lease = acquire(io, &mut attempts, Cue::Ask).await?;
+            let held = Held { slot: io.slot(), lease, another_is_free: attempts.another_is_free() };
+            let Attempts::OfSeveral(choice) = attempts else { unreachable!("there are several") };
             Ok((held, choice.surplus))
         };
         let (task, step) = Task::begin(now, begin);

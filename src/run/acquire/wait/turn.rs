@@ -1,0 +1,166 @@
+//! Waiting, for the thread's turn in the queue or in a pause of the rules, and how the rules go on.
+
+use std::thread;
+use std::time::Duration;
+
+use super::Wait;
+use crate::report::error::Error;
+use crate::rules::{Cue, GiveUp, Pause};
+use crate::run::acquire::{Asked, Call};
+use crate::run::held::Delivery;
+use crate::values::clock::{self, Uptime};
+use crate::values::options::LockOptions;
+use crate::values::value::LockState;
+use crate::wait::{Called, Hint, Observation};
+
+impl Wait<'_> {
+    /// Waits for the thread's turn, or in a pause of the rules until that ends or another thread calls it. Returns how the rules go on.
+    pub(super) fn turn(&mut self, pause: Option<Pause>) -> Result<Cue, Error> {
+        let is_first = pause.is_none();
+        let Some(ticket) = &mut self.ticket else {
+            debug_assert!(is_first, "at its deadline an attempt gives up rather than sleep");
+            return Ok(self.ask());
+        };
+        let (until, in_doubt, saw) = match pause {
+            None => (self.call.deadline, self.first.as_ref().is_some_and(Asked::is_lost), None),
+            Some(Pause { time, seen, in_doubt, .. }) => {
+                let saw = Observation { seen, at: self.looked };
+                (Some(self.now.uptime.after(time)), in_doubt, Some(saw))
+            }
+        };
+        let called = ticket.wait(saw, in_doubt, parking(self.call, until));
+        self.now = clock::now();
+        if is_first {
+            self.looked = self.now.uptime;
+            self.judge_first(&called);
+        }
+        let hint = if let Called::Head { hint, .. } = &called { *hint } else { None };
+        if !matches!(called, Called::Lease(_)) {
+            let ended = if in_doubt { self.check_in_doubt() } else { self.check() };
+            ended.inspect_err(|_| self.pass_on(hint))?;
+        }
+        self.has_unused_release |= hint == Some(Hint::Freed);
+        self.cue(called, is_first, in_doubt)
+    }
+
+    fn cue(&mut self, called: Called<Delivery>, is_first: bool, in_doubt: bool) -> Result<Cue, Error> {
+        let is_one_of = self.want.several().is_some();
+        // At first others of several may be free, and a thread that is not the head has its last look.
+        let may_leave = !is_first || matches!(called, Called::Head { .. }) && !is_one_of;
+        let window = if may_leave && !in_doubt { self.window() } else { None };
+        Ok(match (called, window) {
+            (Called::Lease(Delivery { key, lease, in_doubt }), _) => {
+                let slot = self.want.slots().iter().position(|slot| *slot == key);
+                self.is_at(slot.unwrap_or_else(|| unreachable!("only these locks share the queue")));
+                (self.looked, self.handed_over) = (self.now.uptime, true);
+                Cue::HandedOver { lease, in_doubt }
+            }
+            _ if self.first.is_some() => self.ask(),
+            (_, Some(end)) => Cue::Window(end),
+            // Nothing was seen of the key since it was released.
+            (Called::Head { seen: None, hint: Some(Hint::Freed) }, _) => Cue::Ask,
+            _ if !is_first => Cue::Look,
+            (Called::Head { seen: None, .. }, _) => self.head_start().map_or(Cue::Ask, Cue::Leave),
+            // A permit was released, and another thread has seen all others held.
+            (Called::Head { hint: Some(_), .. }, _) if is_one_of => Cue::Ask,
+            (Called::Head { seen: Some(observation), .. }, _) => {
+                self.looked = observation.at;
+                Cue::Behind(observation)
+            }
+            // The threads ahead have seen no holder, or leave the key to pollers. So this one tries itself.
+            (Called::Over { seen, .. }, _) if !self.is_holder(seen.as_ref()) || self.window().is_some() => {
+                Cue::Ask
+            }
+            (Called::Over { seen, ahead }, _) => {
+                let seen = seen.and_then(|observation| observation.seen);
+                return Err(self.timed_out(self.contention(seen, ahead)));
+            }
+        })
+    }
+
+    /// Begins with what came of asking for a lock before, or by asking for one.
+    fn ask(&mut self) -> Cue {
+        let Some(Asked { slot, lease, trip, sent, .. }) = self.first.take() else { return Cue::Ask };
+        self.is_at(slot);
+        let replies = self.session.heard(&trip, sent);
+        // It may have been reported, to an observer that takes long.
+        self.now = clock::now();
+        Cue::Sent(lease, replies)
+    }
+
+    /// Forgets the answer from before the wait, if it does not count. That another has the lock may be over, which nothing shows if a thread of
+    /// this process has released it since: where a look does not follow, it is asked for again.
+    fn judge_first(&mut self, called: &Called<Delivery>) {
+        self.is_at(0);
+        let Some(first) = &self.first else { return };
+        let LockOptions { expiration, max_attempts, .. } = self.call.options;
+        let is_followed_by_a_look = self.want.several().is_none() && expiration.is_some();
+        let nothing_newer = matches!(called, Called::Head { seen: None, hint: None });
+        let is_known = !first.found_another() || max_attempts.is_some() || is_followed_by_a_look;
+        if !(first.is_lost() || first.is_carried_out() || nothing_newer && is_known) {
+            self.first = None;
+            // One that may ask once asks when it is its turn.
+            self.attempts = u32::from(max_attempts.is_none());
+        }
+    }
+
+    /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
+    fn is_holder(&self, observation: Option<&Observation>) -> bool {
+        match observation.map(|observation| &observation.seen) {
+            Some(Some(state)) => *state != LockState::Absent,
+            Some(None) => self.call.options.expiration.is_none(),
+            None => false,
+        }
+    }
+
+    /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
+    fn window(&self) -> Option<Uptime> {
+        let (queue, key) = (&self.call.engine.queue, self.want.queue());
+        let is_one_of = self.want.several().is_some();
+        let activity = queue.activity(key).filter(|_| is_one_of || !queue.is_held(key))?;
+        activity.window(key, self.now)
+    }
+
+    /// Returns true if a command from before the wait may have acquired a lock.
+    pub(super) fn is_lost(&self) -> bool {
+        self.first.as_ref().is_some_and(Asked::is_lost)
+    }
+
+    /// Fails where the wait was ended from outside.
+    pub(super) fn check(&mut self) -> Result<(), Error> {
+        if self.is_lost() { self.check_in_doubt() } else { self.call.check(self.want.name()) }
+    }
+
+    /// The same where a command without a reply may have acquired a lock.
+    fn check_in_doubt(&mut self) -> Result<(), Error> {
+        self.call.check(self.want.name()).map_err(|_| {
+            if let Cue::Sent(lease, _) = self.ask() {
+                self.attempts = 1;
+                self.unresolved.push(lease);
+            }
+            self.given_up(GiveUp::Unknown)
+        })
+    }
+
+    /// Leaves a hint that this thread does not act upon: when it leaves the queue, the next gets it.
+    fn pass_on(&self, hint: Option<Hint>) {
+        if let Some(hint) = hint {
+            self.call.engine.queue.notify(self.want.queue(), hint);
+        }
+    }
+}
+
+/// Returns how a thread sleeps until then, or until another wakes it: a function that returns whether to sleep on.
+fn parking(call: &Call<'_>, until: Option<Uptime>) -> impl FnMut() -> bool {
+    move || {
+        let left = until.map(|until| until.since(clock::uptime()));
+        if call.is_cancelled() || left == Some(Duration::ZERO) {
+            return false;
+        }
+        match left {
+            Some(left) => thread::park_timeout(left),
+            None => thread::park(),
+        }
+        true
+    }
+}
