@@ -30,6 +30,7 @@ pub(crate) mod ownership;
 pub(crate) mod quorum;
 #[cfg(test)]
 mod scenarios;
+pub(crate) mod several;
 #[cfg(test)]
 mod simulated;
 pub(crate) mod task;

@@ -313,7 +313,7 @@ impl Choice {
                     }
                 }
                 Round::GiveUp(GiveUp::Refused) => {
-                    let why = attempt.refused.unwrap_or(WhyRefused::Otherwise);
+                    let Some(why) = attempt.refused else { unreachable!("a refusal has a reason") };
                     return Break(self.pace.refused(why, io));
                 }
                 // Others may do, after a pause.

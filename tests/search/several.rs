@@ -1,7 +1,9 @@
 //! The random search for several keys: clients that want some of them, in their order, with random interleavings, crashes, lost requests and
 //! replies. It looks for two clients that hold a key at the same time, each within its lease; for a client that sleeps for a key and holds
-//! another behind it, so that two could wait for each other; and afterwards for a client whose call does not end.
+//! another behind it, so that two could wait for each other; for a call that has ended and left a lock which it could have given back; and
+//! afterwards for a client whose call does not end.
 
+mod calls;
 mod client;
 mod run;
 
@@ -12,6 +14,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::Searches;
 use crate::values::options::Protocol::{self, Classic, Ttl, Watched};
+use client::Flaw;
 use run::Run;
 
 /// How long a command may be on its way within the guard, in milliseconds, and how far the clock of each client is ahead of that of the one
@@ -20,7 +23,12 @@ const WITHIN_THE_GUARD: [u64; 2] = [300, 0];
 
 /// Searches this many runs. Returns how often several keys were acquired, at once and after a wait, or an error with the fewest steps to a broken
 /// law.
-fn search(protocols: [Protocol; 2], times: [u64; 2], runs: u32) -> Result<[u64; 2], String> {
+fn search(
+    protocols: [Protocol; 2],
+    times: [u64; 2],
+    flaw: Option<Flaw>,
+    runs: u32,
+) -> Result<[u64; 2], String> {
     let totals = Cell::new([0; 2]);
     let config =
         Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
@@ -28,7 +36,7 @@ fn search(protocols: [Protocol; 2], times: [u64; 2], runs: u32) -> Result<[u64; 
     let pause = prop_oneof![6 => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
     let steps = prop::collection::vec((0..4_usize, any::<u8>(), pause), 1..250);
     let searched = TestRunner::new(config).run(&steps, |steps| {
-        let (run, broken) = Run::perform(protocols, times, &steps);
+        let (run, broken) = Run::perform(protocols, times, flaw, &steps);
         prop_assert!(broken.is_none(), "{}: {run:#?}", broken.unwrap_or_default());
         let [at_once, waited] = totals.get();
         totals.set([at_once + run.at_once, waited + run.waited]);
@@ -39,7 +47,7 @@ fn search(protocols: [Protocol; 2], times: [u64; 2], runs: u32) -> Result<[u64; 
 
 fn holds(protocols: [Protocol; 2], times: [u64; 2]) {
     const RUNS: u32 = 1500;
-    let [at_once, waited] = search(protocols, times, crate::runs(RUNS))
+    let [at_once, waited] = search(protocols, times, None, crate::runs(RUNS))
         .unwrap_or_else(|problem| panic!("{protocols:?}, {times:?} ms: {problem}"));
     let least = u64::from(RUNS) / 30;
     let happened = at_once > least && waited > least;
@@ -47,8 +55,23 @@ fn holds(protocols: [Protocol; 2], times: [u64; 2]) {
 }
 
 fn there_are_two_holders_when_commands_take_longer_than_the_guard() {
-    let problem = search([Classic; 2], [3000, 0], 20_000).expect_err("an overlap is found");
+    let problem = search([Classic; 2], [3000, 0], None, 20_000).expect_err("an overlap is found");
     assert!(problem.contains("two clients hold a key"), "{problem}");
+}
+
+fn planted_mistakes_are_found() {
+    for flaw in [
+        Flaw::KeepsWhatIsBehind,
+        Flaw::GivesBackOneAlone,
+        Flaw::BelievesWhatIsLost,
+        Flaw::IgnoresWhatItReads,
+        Flaw::TakesUnreadForAnothers,
+        Flaw::ForgetsWhatIsLost,
+        Flaw::KeepsAllButTheLast,
+    ] {
+        let searched = search([Watched; 2], WITHIN_THE_GUARD, Some(flaw), 200_000);
+        assert!(searched.is_err(), "{flaw:?} is not found");
+    }
 }
 
 /// Each mixture of protocols is a search of its own, so that they run at the same time.
@@ -64,4 +87,5 @@ pub(crate) const SEARCHES: &Searches = &[
         "there_are_two_holders_when_commands_take_longer_than_the_guard",
         there_are_two_holders_when_commands_take_longer_than_the_guard,
     ),
+    ("planted_mistakes_are_found", planted_mistakes_are_found),
 ];

@@ -139,8 +139,8 @@ fn a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_noti
         let released = Instant::now();
         drop(held);
         let again = own.lock()?;
-        let waited = released.elapsed();
-        assert!(acquired.load(Ordering::SeqCst) || waited >= LEFT, "it had the lock again after {waited:?}");
+        let after = released.elapsed();
+        assert!(acquired.load(Ordering::SeqCst) || after >= LEFT, "it had the lock again after {after:?}");
         drop(again);
         waiter.join().unwrap()?;
     }

@@ -46,7 +46,7 @@ pub(in crate::run) struct Asked<'a> {
     pub(in crate::run) at: Now,
 }
 
-/// What a call wants: a lock, or one of several, whichever is free. A lock is one of one.
+/// What a call wants: a lock, or one of several, whichever is free.
 #[derive(Clone, Copy)]
 pub(crate) enum Want<'a> {
     Lock(&'a Key),
@@ -124,7 +124,7 @@ impl<'a> Call<'a> {
         engine.notifies(options) && engine.notifications.of(key).head_start(key).is_some()
     }
 
-    /// Connects, where what the options mean depends on the server. A lease does not begin before.
+    /// Connects, where what the options mean depends on the server.
     pub(in crate::run) fn connect(&self, key: &Key) -> Result<(), Failure> {
         if self.engine.knows_meaning_of(self.options) {
             Ok(())

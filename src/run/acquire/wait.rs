@@ -30,14 +30,16 @@ pub(super) struct Wait<'a> {
     call: &'a Call<'a>,
     want: Want<'a>,
     /// What came of asking before the wait, until the rules know it.
-    first: Option<Asked<'a>>,
+    asked_before: Option<Asked<'a>>,
     /// The place in the queue, until a lock is held. A call that tries once has none.
     ticket: Option<Ticket<Delivery>>,
+    /// True if this process enters the key's waiting list. Permits have none.
+    notifies: bool,
     /// The commands for one of the locks, and which that is.
     session: Session<'a>,
     slot: usize,
     now: Now,
-    /// When that lock was last looked at.
+    /// When a lock was last looked at.
     looked: Uptime,
     /// How often the server was asked for a lock.
     attempts: u32,
@@ -67,14 +69,14 @@ impl Engine {
 }
 
 impl<'a> Wait<'a> {
-    /// `first`: what came of asking for a lock before.
-    pub(super) fn new(call: &'a Call<'a>, want: Want<'a>, first: Option<Asked<'a>>) -> Self {
-        let now = first.as_ref().map_or(call.began, |first| first.at);
+    pub(super) fn new(call: &'a Call<'a>, want: Want<'a>, asked_before: Option<Asked<'a>>) -> Self {
+        let now = asked_before.as_ref().map_or(call.began, |asked| asked.at);
         Self {
             call,
             want,
-            first,
+            asked_before,
             ticket: None,
+            notifies: false,
             session: call.session(&want.slots()[0]),
             slot: 0,
             now,
@@ -99,7 +101,7 @@ impl<'a> Wait<'a> {
 
     /// Fails where the lock is not to be waited for, or what its options mean cannot be found out.
     fn begin(&mut self) -> Result<(), Error> {
-        if self.first.is_some() {
+        if self.asked_before.is_some() {
             return self.check();
         }
         let (call, name) = (self.call, self.want.name());
@@ -107,6 +109,7 @@ impl<'a> Wait<'a> {
         call.check(name)?;
         call.agree_on_readers(name)?;
         let connected = call.connect(name);
+        // No lease begins before.
         self.now = clock::now();
         connected.map_err(|failure| {
             self.attempts = 1;
@@ -125,26 +128,24 @@ impl<'a> Wait<'a> {
         Ok(())
     }
 
-    /// Returns true if this process enters the key's waiting list. Permits have none.
-    fn notifies(&self) -> bool {
-        self.want.several().is_none() && self.call.engine.notifies(self.call.options)
-    }
-
     /// Is queued until a lock is held, or there is an error.
     fn in_queue(&mut self) -> Result<(usize, Acquired), Error> {
-        if self.call.options.timeout != Some(Duration::ZERO) {
-            let (queue, key) = (&self.call.engine.queue, self.want.queue());
-            let mode = WaitMode::of(self.call.options, self.notifies());
-            // One that may have the lock is ahead of those that came while it asked.
-            self.ticket =
-                Some(if self.is_lost() { queue.join_ahead(key, mode) } else { queue.join(key, mode) });
+        let Call { engine, options, .. } = self.call;
+        self.notifies = self.want.several().is_none() && engine.notifies(options);
+        if options.timeout == Some(Duration::ZERO) {
+            let cue = self.beginning();
+            return self.attempt(cue);
         }
-        let acquired = self.turn(None).and_then(|cue| self.attempt(cue));
+        let (queue, key, mode) = (&engine.queue, self.want.queue(), WaitMode::of(options, self.notifies));
+        // One that may have the lock is ahead of those that came while it asked.
+        let ticket = if self.is_lost() { queue.join_ahead(key, mode) } else { queue.join(key, mode) };
+        self.ticket = Some(ticket);
+        let acquired = self.wait(None).and_then(|cue| self.attempt(cue));
         if let Some(ticket) = self.ticket.take() {
             let hint = ticket.leave();
-            if self.notifies() {
-                let (key, notifications) = (self.want.name(), &self.call.engine.notifications);
-                notifications.of(key).left(key, hint == Some(Hint::Freed) || self.has_unused_release);
+            if self.notifies {
+                let key = self.want.name();
+                engine.notifications.of(key).left(key, hint == Some(Hint::Freed) || self.has_unused_release);
             }
         }
         acquired
@@ -217,7 +218,8 @@ impl<'a> Wait<'a> {
                 Step::Sleep(mut pause) => {
                     let saw = if has_looked { None } else { self.look_before(&mut pause) };
                     (is_answered, has_looked) = (saw.is_some(), saw.is_some());
-                    let cue = saw.map_or_else(|| self.turn(Some(pause)), Ok)?;
+                    let cue = saw.map_or_else(|| self.wait(Some(pause)), Ok)?;
+                    // That of a delivered lease.
                     io.on(self.slot);
                     io.wake(cue, self.now);
                 }
@@ -229,9 +231,7 @@ impl<'a> Wait<'a> {
 
     /// Makes a trip for this one of the locks.
     fn send(&mut self, slot: usize, trip: &Trip) -> Replies {
-        if slot != self.slot {
-            self.is_at(slot);
-        }
+        self.is_at(slot);
         let listed = if trip.command == Command::Get { self.look_listed(self.now) } else { None };
         let replies = listed.map_or_else(|| self.session.send(trip, self.now), Replies::from);
         self.heard(replies.reply.as_ref().or(replies.found.as_ref()));
@@ -240,7 +240,9 @@ impl<'a> Wait<'a> {
 
     /// Has the commands that follow sent for this one of the locks.
     fn is_at(&mut self, slot: usize) {
-        (self.slot, self.session) = (slot, self.call.session(&self.want.slots()[slot]));
+        if slot != self.slot {
+            (self.slot, self.session) = (slot, self.call.session(&self.want.slots()[slot]));
+        }
     }
 
     /// Notes that a command has been answered, or could not be.
@@ -260,7 +262,7 @@ impl<'a> Wait<'a> {
         another_is_free: bool,
     ) -> Result<(usize, Acquired), Error> {
         let (call, key, now) = (self.call, &self.want.slots()[slot], self.now);
-        if self.notifies() {
+        if self.notifies {
             call.engine.notifications.of(key).acquired(key);
         }
         let (shared, observation) = (self.shared(), Observation::of(&lease, now));

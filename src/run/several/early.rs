@@ -1,4 +1,4 @@
-//! Locks that were acquired while others are waited for: they are kept meanwhile, and given back if another cannot be acquired.
+//! Locks that are held while others are waited for: they are kept meanwhile, and given back if another cannot be acquired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::WaitAll;
 use crate::report::error::Error;
 use crate::report::event::Event;
+use crate::rules::several::is_stale;
 use crate::run::ending::Leaving;
 use crate::run::engine::Engine;
 use crate::run::held::Acquired;
@@ -13,46 +14,41 @@ use crate::run::hold::Hold;
 use crate::values::clock;
 use crate::values::options::LockOptions;
 
-/// What part of the expiration may have passed of a lease, when the last lock is acquired, before it is extended.
-const FRESH: u32 = 10;
-
-/// How acquiring all has ended.
-pub(super) enum InOrder {
-    Acquired(Vec<Acquired>),
-    /// One was lost while others were waited for; all are given back.
-    Lost(Error),
-}
-
 impl WaitAll<'_> {
-    /// Releases locks that are not wanted any more: those that were waited for, and those behind them. Returns why some were not released.
-    pub(super) fn give_back(&self, early: Vec<Acquired>, behind: Vec<Acquired>) -> Vec<Error> {
-        let behind = behind.into_iter().map(|acquired| self.keep_early(acquired, true));
-        let parts = early.into_iter().chain(behind).map(|Acquired { hold, holder }| (hold, holder));
-        let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.unzip();
+    /// Releases locks that are granted or held, and not wanted now.
+    pub(super) fn give_back(&mut self, locks: &[usize]) {
+        let now = clock::now();
+        let mut parts = Vec::with_capacity(locks.len());
+        for lock in locks {
+            self.rules.forget(*lock);
+            // What is known of it since says more.
+            self.not_released.retain(|error| error.key() != Some(&self.keys[*lock]));
+            let early = self.early[*lock].take().or_else(|| {
+                let mut asked = self.asked[*lock].take()?;
+                asked.at = now;
+                Some(self.keep_early(self.call.hold(self.call.shared, &mut asked), true))
+            });
+            parts.extend(early.map(|Acquired { hold, holder }| (hold, holder)));
+        }
+        let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.into_iter().unzip();
         let ending = holds.iter().map(|hold| &**hold).zip(holders);
-        let failed = |(hold, released): (&Hold, Result<_, Error>)| {
-            let error = released.err().filter(|error| !error.is_lost())?;
-            self.call.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
-            Some(error)
-        };
-        self.call.engine.end_all(ending, Leaving::Release).into_iter().filter_map(failed).collect()
+        for (hold, released) in self.call.engine.end_all(ending, Leaving::Release) {
+            if let Some(error) = released.err().filter(|error| !error.is_lost()) {
+                self.call.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
+                self.not_released.push(error);
+            }
+        }
     }
 
-    /// Ends the wait for all, whose locks these are. One may have been lost meanwhile.
-    pub(super) fn all_acquired(&self, early: Vec<Acquired>) -> Result<InOrder, Error> {
-        if let Some(lost) = self.refresh(&early) {
-            let others = self.give_back(early, Vec::new());
-            let is_known = others.is_empty();
-            let lost = lost.and(others);
-            return if is_known { Ok(InOrder::Lost(lost)) } else { Err(lost) };
-        }
+    /// Begins the holds anew, as those of all locks.
+    pub(super) fn all_held(self) -> Vec<Acquired> {
         let now = clock::now();
-        let acquired = |early: Acquired| {
+        let held = |early: Acquired| {
             // The keeper may know it.
             early.hold.finish();
             self.call.engine.begun_anew(early, self.call.options, now)
         };
-        Ok(InOrder::Acquired(early.into_iter().map(acquired).collect()))
+        self.early.into_iter().flatten().map(held).collect()
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
@@ -71,37 +67,22 @@ impl WaitAll<'_> {
     }
 
     /// Extends the leases that have lasted for a while, and has the keeper do no more. Returns why a lock was lost.
-    fn refresh(&self, early: &[Acquired]) -> Option<Error> {
-        let holds = || early.iter().map(|early| &early.hold);
+    pub(super) fn refresh(&self) -> Option<Error> {
+        let (engine, holds) = (self.call.engine, || self.early.iter().flatten().map(|early| &early.hold));
         if let Some(expiration) = self.call.options.expiration {
             let now = clock::now();
-            let is_fresh = |hold: &Hold| {
-                let left = hold.remaining(now);
-                left.is_some_and(|left| left >= expiration.saturating_sub(expiration / FRESH))
-            };
-            let stale: Vec<&Arc<Hold>> = holds().filter(|hold| !is_fresh(hold)).collect();
-            let extended = self.call.engine.extend(&stale, None);
-            if let Some(error) = extended.into_iter().find_map(Result::err) {
+            let stale: Vec<&Arc<Hold>> =
+                holds().filter(|hold| is_stale(hold.remaining(now), expiration)).collect();
+            if let Some(error) = engine.extend(&stale, None).into_iter().find_map(Result::err) {
                 return Some(error);
             }
         }
         // The keeper may have found out what the extensions did not see.
         for hold in holds() {
             hold.own().over = true;
-            self.call.engine.forget(hold);
+            engine.forget(hold);
         }
         let now = clock::now();
         holds().find_map(|hold| hold.lost(now).map(|reason| Engine::lost(hold, reason, now)))
-    }
-
-    /// Returns the error of a wait for one lock as that of the wait for all.
-    pub(super) fn with_whole_wait(&self, mut error: Error) -> Error {
-        let whole = clock::uptime().since(self.call.began.uptime);
-        match &mut error {
-            Error::Contended { details, .. } => details.waited = whole,
-            Error::Cancelled { waited, .. } => *waited = whole,
-            _ => {}
-        }
-        error
     }
 }

@@ -20,9 +20,9 @@ impl<A> Ticket<A> {
         Self { queue: Arc::clone(queue), key: key.clone(), id, left: false }
     }
 
-    /// Parks until a lease is delivered, or the thread is a head with something to do: asking for the lock; or, once it `saw` who has the lock
-    /// and has left that for the threads behind it, what a hint says. A thread that is in doubt takes no lease: it might have the lock twice.
-    /// `park` puts the thread to sleep for a while, and returns whether to go on waiting.
+    /// Parks until the thread is called: at first when it is a head; once it `saw` who has the lock, which it leaves for the threads behind
+    /// it, by a hint. A lease may be delivered at any time, unless the thread is in doubt: it might have the lock twice. `park` puts the
+    /// thread to sleep for a while, and returns true to go on waiting.
     pub(crate) fn wait(
         &mut self,
         saw: Option<Observation>,
@@ -71,7 +71,7 @@ impl<A> Ticket<A> {
     }
 
     /// Leaves the queue with a lock, and with what others may know of it. The next thread becomes a head. `shared`: if the lock is a permit, the
-    /// queue of its semaphore. If that is this queue, the next also learns of a release that this thread has not acted upon, and of another
+    /// queue of its semaphore. If this is that queue, and not the lock's own, the next also learns of a release that this thread has not acted upon, and of another
     /// permit that is free.
     pub(crate) fn enter(
         mut self,

@@ -60,7 +60,7 @@ impl Worker<'_> {
         let notified = self.behavior.release == Release::Notifies;
         let mut ticket = self.join(WaitMode { notified, variant: self.behavior.variant });
         let mut delivered = None;
-        let mut look = match ticket.wait(None, false, || self.park(false)) {
+        let mut look = match ticket.wait(None, self.behavior.is_ahead, || self.park(false)) {
             Called::Lease(lease) => {
                 delivered = Some(lease);
                 false

@@ -1,16 +1,35 @@
-//! One client of the run: how it acquires its keys, in their order.
+//! One client of the run: it does what the rules of several locks say.
 
 use std::collections::HashMap;
 
-use crate::rules::Reply;
 use crate::rules::lease::Lease;
 use crate::rules::owned::Ending;
+use crate::rules::several::Several;
 use crate::rules::task::Task;
+use crate::rules::{Command, Reply};
 use crate::simulated::Leg;
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
 
 pub(super) const KEYS: usize = 3;
+
+/// A mistake in what a client does of what the rules say, or tells them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flaw {
+    /// It waits without giving back what is granted behind.
+    KeepsWhatIsBehind,
+    GivesBackOneAlone,
+    /// It takes a lock whose SETNX had no reply for granted.
+    BelievesWhatIsLost,
+    /// It takes such keys for another's, whatever they hold.
+    IgnoresWhatItReads,
+    /// It takes a key for another's that it could not read.
+    TakesUnreadForAnothers,
+    /// After a failure it forgets such locks.
+    ForgetsWhatIsLost,
+    /// After a failure it keeps all but the last.
+    KeepsAllButTheLast,
+}
 
 /// Commands of one trip, each on a key.
 pub(super) type Legs = Vec<(usize, Leg)>;
@@ -24,45 +43,15 @@ pub(super) enum Doing {
     Working,
 }
 
-/// A lock that was asked for together with others.
-#[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) lease: Lease,
-    pub(super) reply: Reply,
-}
-
-impl Answer {
-    pub(super) fn is_granted(&self) -> bool {
-        self.reply == Reply::Integer(1)
-    }
-}
-
+/// What its trips are for.
 #[derive(Debug)]
-pub(super) enum Rules {
+pub(super) enum Part {
     None,
-    /// SETNX of several keys.
-    Asking(Vec<Lease>),
-    /// GET of the keys whose SETNX had no reply, so many times at most.
-    Settling {
-        keys: Vec<usize>,
-        reads: u32,
-    },
-    /// The next key in their order.
-    Acquiring(Task<Lease>),
-    /// What is not wanted, and what follows: the wait for the next key with this answer, or the end.
-    Releasing {
-        releasing: Box<Ending>,
-        left: Vec<(usize, Lease)>,
-        then: Then,
-    },
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Then {
-    Wait(Option<Answer>),
-    End,
-    /// One was lost while another was waited for.
-    Again,
+    Asking(Vec<usize>),
+    Reading(Vec<usize>),
+    Taking(usize, Task<Lease>),
+    /// The last of these, and then those before.
+    Releasing(Vec<(usize, Lease)>, Box<Ending>),
 }
 
 #[derive(Debug)]
@@ -70,65 +59,100 @@ pub(super) struct Client {
     pub(super) protocol: Protocol,
     /// In their order.
     pub(super) keys: Vec<usize>,
-    /// How many of them it has acquired.
-    pub(super) index: usize,
     pub(super) doing: Doing,
-    pub(super) rules: Rules,
-    pub(super) answers: [Option<Answer>; KEYS],
-    pub(super) held: [Option<Lease>; KEYS],
+    pub(super) part: Part,
+    pub(super) rules: Several,
+    /// What came of asking for each.
+    pub(super) asked: Vec<Option<(Lease, Reply)>>,
+    pub(super) held: Vec<Option<Lease>>,
     /// True if it had to wait for a key.
     pub(super) waited: bool,
+    pub(super) failed: bool,
+    /// True if one was lost while another was waited for.
+    pub(super) begins_again: bool,
     /// The leases of values that it knows to have written and has not deleted, as far as it knows.
-    pub(super) known: HashMap<Vec<u8>, Lease>,
+    known: HashMap<Vec<u8>, Lease>,
+    /// The values of its call that it is to delete.
+    owed: HashMap<Vec<u8>, Lease>,
 }
 
 impl Client {
     pub(super) fn new(protocol: Protocol, keys: Vec<usize>) -> Self {
+        let rules = Several::new(keys.len(), true);
         Self {
             protocol,
+            asked: vec![None; keys.len()],
+            held: vec![None; keys.len()],
             keys,
-            index: 0,
             doing: Doing::Nothing,
-            rules: Rules::None,
-            answers: Default::default(),
-            held: Default::default(),
+            part: Part::None,
+            rules,
             waited: false,
+            failed: false,
+            begins_again: false,
             known: HashMap::new(),
+            owed: HashMap::new(),
         }
     }
 
-    /// Returns the key that is its next.
-    pub(super) fn key(&self) -> usize {
-        self.keys[self.index]
+    /// Returns the client as it was before its call, with the values that it still owes.
+    pub(super) fn ended(&mut self) -> HashMap<Vec<u8>, Lease> {
+        let owed = std::mem::take(&mut self.owed);
+        *self = Self { waited: self.waited, ..Self::new(self.protocol, self.keys.clone()) };
+        owed
     }
 
-    /// Returns the keys that are asked for together with the next, if there are others.
-    pub(super) fn together(&self) -> Option<Vec<usize>> {
-        let rest = self.keys[self.index..].iter().copied();
-        let keys: Vec<usize> = rest.take_while(|key| self.answers[*key].is_none()).collect();
-        (keys.len() > 1).then_some(keys)
+    /// Notes that a value is on its way, which is to be deleted.
+    pub(super) fn owes(&mut self, lease: &Lease) {
+        self.owed.insert(lease.value.to_vec(), lease.clone());
     }
 
-    /// Returns the keys whose SETNX had no reply.
-    pub(super) fn lost(&self) -> Vec<usize> {
-        let is_lost =
-            |key: &usize| matches!(&self.answers[*key], Some(answer) if answer.reply == Reply::Lost);
-        (0..KEYS).filter(is_lost).collect()
+    pub(super) fn learns(&mut self, lease: &Lease) {
+        self.owes(lease);
+        self.known.insert(lease.value.to_vec(), lease.clone());
     }
 
-    /// Takes what was acquired and is not waited for, and forgets what was not.
-    pub(super) fn take_granted(&mut self) -> Vec<(usize, Lease)> {
-        let granted = |(key, place): (usize, &mut Option<Answer>)| {
-            let answer = place.take_if(|answer| answer.reply != Reply::Lost)?;
-            answer.is_granted().then_some((key, answer.lease))
-        };
-        self.answers.iter_mut().enumerate().filter_map(granted).collect()
+    /// Notes that a value is being deleted. Whatever comes of it, nothing more is known of the key.
+    pub(super) fn deletes(&mut self, lease: &Lease) {
+        self.known.remove(&*lease.value);
     }
 
-    /// Takes all that it holds.
-    pub(super) fn take_held(&mut self) -> Vec<(usize, Lease)> {
-        let held = |(key, place): (usize, &mut Option<Lease>)| Some((key, place.take()?));
-        self.held.iter_mut().enumerate().filter_map(held).collect()
+    /// Notes that it cannot know whether the key holds a value.
+    pub(super) fn is_excused(&mut self, value: &[u8]) {
+        self.owed.remove(value);
+    }
+
+    /// Notes that a trip may still arrive.
+    pub(super) fn may_write_later(&mut self, trip: &Legs) {
+        for (_, leg) in trip {
+            if let Some(Command::SetNx(new)) = leg.command() {
+                self.is_excused(&new.value);
+            }
+        }
+    }
+
+    /// Notes that a trip has arrived that may still be found out about.
+    pub(super) fn has_written_later(&mut self, trip: &Legs) {
+        for (_, leg) in trip {
+            let Some(Command::SetNx(new)) = leg.command() else { continue };
+            let asked = self.asked.iter().enumerate().filter(|_| !self.failed);
+            let lost = asked.filter(|(lock, _)| self.rules.is_lost(*lock)).find_map(|(_, asked)| {
+                let (lease, _) = asked.as_ref()?;
+                (lease.value == new.value).then(|| lease.clone())
+            });
+            if let Some(lease) = lost {
+                self.owes(&lease);
+            }
+        }
+    }
+
+    /// Notes that a reply was lost: if it was that of a release, the value may stay.
+    pub(super) fn may_not_release(&mut self) {
+        if let Part::Releasing(left, _) = &self.part
+            && let Some((_, lease)) = left.last().cloned()
+        {
+            self.is_excused(&lease.value);
+        }
     }
 
     /// Returns true if it has written this value, within the lease, and knows of it.

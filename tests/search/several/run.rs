@@ -2,37 +2,32 @@
 
 use std::time::Duration;
 
-use super::client::{Answer, Client, Doing, KEYS, Legs, Rules, Then};
-use crate::rules::acquire::{Params, first_command};
-use crate::rules::lease::Lease;
-use crate::rules::owned::{Ending, HandedOver};
-use crate::rules::{Command, Cue, Replies, Reply, Step, Trip};
-use crate::simulated::{Leg, Next, Server};
+use super::client::{Client, Doing, Flaw, KEYS, Legs, Part};
+use crate::rules::{Cue, Reply};
+use crate::simulated::Server;
 use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::Nonce;
+use crate::values::options::Protocol;
 
 const START: u64 = 1_795_000_000_000_000;
-/// In milliseconds: how long a lease lasts.
-const EXPIRATION: u64 = 1500;
-/// How often a client reads keys whose SETNX had no reply.
-const READS: u32 = 2;
 /// More steps than any call takes without faults.
 const LAST_STEPS: usize = 6000;
 
 #[derive(Debug)]
 pub(super) struct Run {
     /// True time, in microseconds.
-    time: u64,
+    pub(super) time: u64,
     /// How long a command is on its way at most.
     delay: u64,
     /// How far the clock of each client is ahead of that of the one before.
     skew: u64,
-    servers: [Server; KEYS],
-    clients: Vec<Client>,
+    pub(super) servers: [Server; KEYS],
+    pub(super) clients: Vec<Client>,
     /// Requests whose connections have failed, and that arrive all the same.
-    late: Vec<(u64, Legs)>,
-    nonces: u64,
+    late: Vec<(u64, usize, Legs)>,
+    pub(super) nonces: u64,
+    pub(super) flaw: Option<Flaw>,
+    /// True if a call has ended that could have given back what it left.
+    pub(super) leaves_a_lock: bool,
     /// How often several were acquired: at once, and after a wait.
     pub(super) at_once: u64,
     pub(super) waited: u64,
@@ -41,7 +36,7 @@ pub(super) struct Run {
 type Choice = (usize, u8, u64);
 
 impl Run {
-    fn new(protocols: [Protocol; 2], [delay, skew]: [u64; 2]) -> Self {
+    fn new(protocols: [Protocol; 2], [delay, skew]: [u64; 2], flaw: Option<Flaw>) -> Self {
         let keys = [vec![0, 1, 2], vec![0], vec![1, 2], vec![0, 2]];
         let client = |(n, keys): (usize, Vec<usize>)| Client::new(protocols[n / 2], keys);
         let past = || crate::holding(Some(b"1532000016.5".to_vec()));
@@ -53,6 +48,8 @@ impl Run {
             clients: keys.into_iter().enumerate().map(client).collect(),
             late: Vec::new(),
             nonces: 0,
+            flaw,
+            leaves_a_lock: false,
             at_once: 0,
             waited: 0,
         }
@@ -63,9 +60,10 @@ impl Run {
     pub(super) fn perform(
         protocols: [Protocol; 2],
         times: [u64; 2],
+        flaw: Option<Flaw>,
         steps: &[Choice],
     ) -> (Self, Option<&'static str>) {
-        let mut run = Self::new(protocols, times);
+        let mut run = Self::new(protocols, times, flaw);
         // Half of the runs begin with free keys.
         if steps.first().is_some_and(|(_, choice, _)| choice.is_multiple_of(2)) {
             run.servers = Default::default();
@@ -83,17 +81,23 @@ impl Run {
         (run, (!ended).then_some("a call does not end"))
     }
 
-    fn now(&self, n: usize) -> Now {
+    pub(super) fn now(&self, n: usize) -> Now {
         Now { wall: Wall(self.time + self.skew * n as u64), uptime: Uptime::of(self.since_start()) }
     }
 
-    fn since_start(&self) -> Duration {
+    pub(super) fn since_start(&self) -> Duration {
         Duration::from_micros(self.time - START)
     }
 
     fn broken(&mut self) -> Option<&'static str> {
+        if self.leaves_a_lock {
+            return Some("a call has ended and left a lock");
+        }
         let holds = |n: usize, key: usize| {
-            self.clients[n].held[key].as_ref().is_some_and(|lease| !lease.has_passed(self.now(n)))
+            let client = &self.clients[n];
+            let lock = client.keys.iter().position(|other| *other == key);
+            let lease = lock.and_then(|lock| client.held[lock].as_ref());
+            lease.is_some_and(|lease| !lease.has_passed(self.now(n)))
         };
         if (0..KEYS).any(|key| (0..self.clients.len()).filter(|n| holds(*n, key)).count() > 1) {
             return Some("two clients hold a key");
@@ -106,7 +110,8 @@ impl Run {
         let (now, server_now, client) = (self.now(n), self.since_start(), &self.clients[n]);
         let is_held =
             |key: &usize| self.servers[*key].value(server_now).is_some_and(|value| client.knows(value, now));
-        matches!(client.doing, Doing::Asleep) && client.keys[client.index + 1..].iter().any(is_held)
+        let Part::Taking(lock, _) = client.part else { return false };
+        matches!(client.doing, Doing::Asleep) && client.keys[lock + 1..].iter().any(is_held)
     }
 
     /// Lets time pass. A command that has been on its way for the longest delay is carried out.
@@ -121,9 +126,10 @@ impl Run {
             let next = next.filter(|(at, _)| *at <= end);
             let by = next.map_or(end, |(at, _)| at);
             if let Some(first) = self.late.iter().position(|(at, ..)| *at <= by) {
-                let (at, mut trip) = self.late.swap_remove(first);
+                let (at, n, mut trip) = self.late.swap_remove(first);
                 self.time = self.time.max(at);
                 drop(self.carry_out(&mut trip));
+                self.clients[n].has_written_later(&trip);
                 continue;
             }
             let Some((at, n)) = next else { break };
@@ -151,12 +157,13 @@ impl Run {
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
             Doing::Nothing if one_in(7) => {
                 self.clients[n].waited = false;
-                self.next(n);
+                self.go_on(n);
             }
             Doing::Nothing => {}
             Doing::Sent { trip, since } if one_in(8) => {
                 if one_in(16) {
-                    self.late.push((since + self.delay, trip.clone()));
+                    self.clients[n].may_write_later(&trip);
+                    self.late.push((since + self.delay, n, trip.clone()));
                 }
                 let lost = vec![Reply::Lost; trip.len()];
                 self.answer(n, trip, lost);
@@ -172,9 +179,11 @@ impl Run {
                 }
                 self.answer(n, trip, replies);
             }
+            // Its time is over.
+            Doing::Asleep if one_in(13) => self.fail(n),
             Doing::Asleep => {
                 let now = self.now(n);
-                let Rules::Acquiring(attempt) = &mut self.clients[n].rules else {
+                let Part::Taking(_, attempt) = &mut self.clients[n].part else {
                     unreachable!("only an attempt sleeps")
                 };
                 let step = attempt.wake(if choice.is_multiple_of(5) { Cue::Ask } else { Cue::Look }, now);
@@ -186,212 +195,11 @@ impl Run {
                 self.clients[n] = Client::new(*protocol, keys.clone());
             }
             Doing::Working if faults && !choice.is_multiple_of(3) => self.clients[n].doing = Doing::Working,
-            Doing::Working => self.end(n, Then::End),
-        }
-    }
-
-    fn nonce(&mut self) -> Nonce {
-        self.nonces += 1_000_000;
-        Nonce::from_random(self.nonces)
-    }
-
-    fn params(&mut self, n: usize) -> Params {
-        let options = LockOptions::expiring_after(Duration::from_millis(EXPIRATION));
-        let options = options.protocol(self.clients[n].protocol).wait_forever();
-        let (retry_for, nonce) = (Duration::from_secs(5), self.nonce());
-        Params { options, protocol: options.protocol, deadline: None, retry_for, nonce }
-    }
-
-    fn send(&mut self, n: usize, trip: Legs) {
-        self.clients[n].doing = Doing::Sent { trip, since: self.time };
-    }
-
-    /// Goes on with the next key: it is asked for together with those behind it, unless it was before.
-    fn next(&mut self, n: usize) {
-        let Some(keys) = self.clients[n].together() else { return self.wait(n) };
-        let now = self.now(n);
-        let commands: Vec<(Lease, Trip)> = keys
-            .iter()
-            .map(|_| {
-                let params = self.params(n);
-                first_command(&params.options, params.protocol, params.nonce, now)
-            })
-            .collect();
-        let (leases, trips): (Vec<Lease>, Vec<Trip>) = commands.into_iter().unzip();
-        let trip = keys.into_iter().zip(trips.into_iter().map(Leg::first)).collect();
-        self.clients[n].rules = Rules::Asking(leases);
-        self.send(n, trip);
-    }
-
-    /// Finds out what commands without a reply have acquired, then waits for the next key.
-    fn settle(&mut self, n: usize, keys: Vec<usize>, reads: u32) {
-        if keys.is_empty() {
-            return self.wait(n);
-        }
-        if reads == 0 {
-            for key in keys {
-                self.clients[n].answers[key] = None;
-            }
-            return self.end(n, Then::End);
-        }
-        let trip = keys.iter().map(|key| (*key, Leg::first(Trip::of(Command::Get)))).collect();
-        self.clients[n].rules = Rules::Settling { keys, reads };
-        self.send(n, trip);
-    }
-
-    /// Waits for the next key. Unless it is granted, what is granted behind it is given back first.
-    fn wait(&mut self, n: usize) {
-        let client = &mut self.clients[n];
-        let first = client.answers[client.key()].take();
-        if first.as_ref().is_some_and(Answer::is_granted) {
-            return self.acquire(n, first);
-        }
-        client.waited = true;
-        let left = client.take_granted();
-        self.release(n, left, Then::Wait(first));
-    }
-
-    fn acquire(&mut self, n: usize, first: Option<Answer>) {
-        let (params, now) = (self.params(n), self.now(n));
-        let cue = first.map_or(Cue::Ask, |Answer { lease, reply }| Cue::Sent(lease, reply.into()));
-        let (attempt, step) = crate::stepped(params, cue, now);
-        self.clients[n].rules = Rules::Acquiring(attempt);
-        self.act(n, step);
-    }
-
-    fn act(&mut self, n: usize, step: Step<Lease>) {
-        let now = self.now(n);
-        let client = &mut self.clients[n];
-        match step {
-            Step::Send(trip) => {
-                let trip = vec![(client.key(), Leg::first(trip))];
-                self.send(n, trip);
-            }
-            Step::Sleep(_) => client.doing = Doing::Asleep,
-            Step::Done(lease) => {
-                client.known.insert(lease.value.to_vec(), lease.clone());
-                client.held[client.key()] = Some(lease);
-                client.index += 1;
-                if client.index < client.keys.len() {
-                    return self.next(n);
-                }
-                if client.held.iter().flatten().any(|lease| lease.has_passed(now)) {
-                    return self.end(n, Then::Again);
-                }
-                client.doing = Doing::Working;
-                let counts = u64::from(client.keys.len() > 1);
-                *(if client.waited { &mut self.waited } else { &mut self.at_once }) += counts;
-            }
-            Step::GiveUp(_) => self.end(n, Then::End),
-        }
-    }
-
-    /// Ends the call, or begins it again.
-    fn end(&mut self, n: usize, then: Then) {
-        let client = &mut self.clients[n];
-        let mut left = client.take_held();
-        left.extend(client.take_granted());
-        client.answers = Default::default();
-        client.index = 0;
-        self.release(n, left, then);
-    }
-
-    fn release(&mut self, n: usize, mut left: Vec<(usize, Lease)>, then: Then) {
-        let now = self.now(n);
-        let Some((_, lease)) = left.last() else {
-            self.clients[n].rules = Rules::None;
-            return match then {
-                Then::Wait(first) => self.acquire(n, first),
-                Then::Again => self.next(n),
-                Then::End => {}
-            };
-        };
-        let own = lease.clone();
-        let (ending, step) = Ending::begin(own, None, now);
-        // Whatever comes of it, nothing more is known of the key.
-        self.clients[n].known.remove(&*lease.value);
-        if let Step::Send(_) = step {
-            self.clients[n].rules = Rules::Releasing { releasing: Box::new(ending), left, then };
-            return self.release_step(n, step);
-        }
-        left.pop();
-        self.release(n, left, then);
-    }
-
-    fn release_step(&mut self, n: usize, step: Step<HandedOver>) {
-        match (step, std::mem::replace(&mut self.clients[n].rules, Rules::None)) {
-            (Step::Send(trip), Rules::Releasing { releasing, left, then }) => {
-                let trip = left.last().map(|(key, _)| (*key, Leg::first(trip))).into_iter().collect();
-                self.clients[n].rules = Rules::Releasing { releasing, left, then };
-                self.send(n, trip);
-            }
-            (_, Rules::Releasing { mut left, then, .. }) => {
-                left.pop();
-                self.release(n, left, then);
-            }
-            (step, rules) => unreachable!("{rules:?} release nothing: {step:?}"),
-        }
-    }
-
-    /// Has each step of a trip answered. A transaction, which is one key's, has another.
-    fn answer(&mut self, n: usize, trip: Legs, replies: Vec<Reply>) {
-        let (mut again, mut ended) = (Vec::new(), Vec::new());
-        for ((key, leg), reply) in trip.into_iter().zip(replies) {
-            match leg.answered(reply) {
-                Next::Leg(leg) => again.push((key, leg)),
-                Next::End(replies) => ended.push(replies),
+            Doing::Working => {
+                self.clients[n].failed = true;
+                self.clients[n].rules.fail();
+                self.go_on(n);
             }
         }
-        if again.is_empty() { self.reply(n, ended) } else { self.send(n, again) }
     }
-
-    fn reply(&mut self, n: usize, replies: Vec<Replies>) {
-        let now = self.now(n);
-        match std::mem::replace(&mut self.clients[n].rules, Rules::None) {
-            Rules::Asking(leases) => {
-                let client = &mut self.clients[n];
-                let keys = client.together().unwrap_or_default();
-                for ((key, lease), replies) in keys.into_iter().zip(leases).zip(replies) {
-                    let answer = Answer { lease, reply: replies.own() };
-                    if answer.is_granted() {
-                        client.known.insert(answer.lease.value.to_vec(), answer.lease.clone());
-                    }
-                    client.answers[key] = Some(answer);
-                }
-                let lost = client.lost();
-                self.settle(n, lost, READS);
-            }
-            Rules::Settling { keys, reads } => {
-                let mut unread = Vec::new();
-                for (key, replies) in keys.into_iter().zip(replies) {
-                    let Client { answers, known, .. } = &mut self.clients[n];
-                    match (&mut answers[key], replies.own()) {
-                        (_, Reply::Lost) => unread.push(key),
-                        (Some(answer), Reply::Bulk(Some(found))) if found == answer.lease.value => {
-                            answer.reply = Reply::Integer(1);
-                            known.insert(found, answer.lease.clone());
-                        }
-                        _ => {}
-                    }
-                }
-                self.settle(n, unread, reads - 1);
-            }
-            Rules::Acquiring(mut attempt) => {
-                let step = attempt.resume(only(replies), now);
-                self.clients[n].rules = Rules::Acquiring(attempt);
-                self.act(n, step);
-            }
-            Rules::Releasing { mut releasing, left, then } => {
-                let step = releasing.resume(only(replies), now);
-                self.clients[n].rules = Rules::Releasing { releasing, left, then };
-                self.release_step(n, step);
-            }
-            Rules::None => unreachable!("it has asked for nothing"),
-        }
-    }
-}
-
-/// The replies to a trip of one key.
-fn only(replies: Vec<Replies>) -> Replies {
-    replies.into_iter().next().unwrap_or_default()
 }

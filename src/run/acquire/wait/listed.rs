@@ -10,13 +10,13 @@ impl Wait<'_> {
     /// Until when this thread leaves the lock to a process that was just notified.
     pub(super) fn head_start(&self) -> Option<Uptime> {
         let key = self.want.name();
-        if self.notifies() { self.call.engine.notifications.of(key).head_start(key) } else { None }
+        if self.notifies { self.call.engine.notifications.of(key).head_start(key) } else { None }
     }
 
     /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
     /// release would wake this one.
     fn entering(&self) -> Option<Waiting> {
-        if !self.notifies() || self.ticket.is_none() {
+        if !self.notifies || self.ticket.is_none() {
             return None;
         }
         let (Engine { notifications, queue, observer, .. }, key) = (&**self.call.engine, self.want.name());
@@ -42,7 +42,8 @@ impl Wait<'_> {
         }
     }
 
-    /// The same before a pause, which is shorter then. Returns how the rules go on if they are to know what the key holds.
+    /// The same before a pause. Returns how the rules go on if they are to know what the key holds; if not, takes the time of the look off the
+    /// pause.
     pub(super) fn look_before(&mut self, pause: &mut Pause) -> Option<Cue> {
         let ends = self.now.uptime.after(pause.time);
         let reply = self.look_listed(self.now)?;

@@ -14,25 +14,27 @@ use crate::values::value::LockState;
 use crate::wait::{Called, Hint, Observation};
 
 impl Wait<'_> {
-    /// Waits for the thread's turn, or in a pause of the rules until that ends or another thread calls it. Returns how the rules go on.
-    pub(super) fn turn(&mut self, pause: Option<Pause>) -> Result<Cue, Error> {
-        let is_first = pause.is_none();
-        let Some(ticket) = &mut self.ticket else {
-            debug_assert!(is_first, "at its deadline an attempt gives up rather than sleep");
-            return Ok(self.ask());
-        };
+    /// Waits for the thread's turn, or in a `pause` of the rules until that ends or another thread calls it. Returns how the rules go on.
+    pub(super) fn wait(&mut self, pause: Option<Pause>) -> Result<Cue, Error> {
+        let begins = pause.is_none();
+        debug_assert!(begins || self.asked_before.is_none(), "the rules know it");
         let (until, in_doubt, saw) = match pause {
-            None => (self.call.deadline, self.first.as_ref().is_some_and(Asked::is_lost), None),
+            None => (self.call.deadline, self.is_lost(), None),
             Some(Pause { time, seen, in_doubt, .. }) => {
                 let saw = Observation { seen, at: self.looked };
                 (Some(self.now.uptime.after(time)), in_doubt, Some(saw))
             }
         };
+        let Some(ticket) = &mut self.ticket else {
+            unreachable!("at its deadline an attempt gives up rather than sleep")
+        };
         let called = ticket.wait(saw, in_doubt, parking(self.call, until));
         self.now = clock::now();
-        if is_first {
+        if begins {
+            // Those ahead may have found the server unreachable.
+            self.session = self.call.session(&self.want.slots()[0]);
             self.looked = self.now.uptime;
-            self.judge_first(&called);
+            self.judge_asked_before(&called);
         }
         let hint = if let Called::Head { hint, .. } = &called { *hint } else { None };
         if !matches!(called, Called::Lease(_)) {
@@ -40,26 +42,29 @@ impl Wait<'_> {
             ended.inspect_err(|_| self.pass_on(hint))?;
         }
         self.has_unused_release |= hint == Some(Hint::Freed);
-        self.cue(called, is_first, in_doubt)
+        self.cue(called, begins, in_doubt)
     }
 
-    fn cue(&mut self, called: Called<Delivery>, is_first: bool, in_doubt: bool) -> Result<Cue, Error> {
+    fn cue(&mut self, called: Called<Delivery>, begins: bool, in_doubt: bool) -> Result<Cue, Error> {
         let is_one_of = self.want.several().is_some();
-        // At first others of several may be free, and a thread that is not the head has its last look.
-        let may_leave = !is_first || matches!(called, Called::Head { .. }) && !is_one_of;
-        let window = if may_leave && !in_doubt { self.window() } else { None };
+        // At its beginning a thread that wants one of several looks at all of them, and one that is not the head has its last look.
+        let heeds_window = !begins || matches!(called, Called::Head { .. }) && !is_one_of;
+        let window = if heeds_window && !in_doubt { self.window() } else { None };
         Ok(match (called, window) {
             (Called::Lease(Delivery { key, lease, in_doubt }), _) => {
+                // It has the lock, so what came of asking before is over.
+                self.asked_before = None;
                 let slot = self.want.slots().iter().position(|slot| *slot == key);
                 self.is_at(slot.unwrap_or_else(|| unreachable!("only these locks share the queue")));
                 (self.looked, self.handed_over) = (self.now.uptime, true);
                 Cue::HandedOver { lease, in_doubt }
             }
-            _ if self.first.is_some() => self.ask(),
+            _ if self.asked_before.is_some() => self.beginning(),
             (_, Some(end)) => Cue::Window(end),
-            // Nothing was seen of the key since it was released.
+            // It was released, and nothing was seen of it since.
             (Called::Head { seen: None, hint: Some(Hint::Freed) }, _) => Cue::Ask,
-            _ if !is_first => Cue::Look,
+            // All that follow are of a thread that begins.
+            _ if !begins => Cue::Look,
             (Called::Head { seen: None, .. }, _) => self.head_start().map_or(Cue::Ask, Cue::Leave),
             // A permit was released, and another thread has seen all others held.
             (Called::Head { hint: Some(_), .. }, _) if is_one_of => Cue::Ask,
@@ -68,7 +73,9 @@ impl Wait<'_> {
                 Cue::Behind(observation)
             }
             // The threads ahead have seen no holder, or leave the key to pollers. So this one tries itself.
-            (Called::Over { seen, .. }, _) if !self.is_holder(seen.as_ref()) || self.window().is_some() => {
+            (Called::Over { seen, .. }, _)
+                if !self.shows_holder(seen.as_ref()) || self.window().is_some() =>
+            {
                 Cue::Ask
             }
             (Called::Over { seen, ahead }, _) => {
@@ -78,10 +85,13 @@ impl Wait<'_> {
         })
     }
 
-    /// Begins with what came of asking for a lock before, or by asking for one.
-    fn ask(&mut self) -> Cue {
-        let Some(Asked { slot, lease, trip, sent, .. }) = self.first.take() else { return Cue::Ask };
+    /// Returns how the rules begin: with what came of asking for a lock before, or by asking for one.
+    pub(super) fn beginning(&mut self) -> Cue {
+        let Some(Asked { slot, lease, trip, sent, at, .. }) = self.asked_before.take() else {
+            return Cue::Ask;
+        };
         self.is_at(slot);
+        self.looked = at.uptime;
         let replies = self.session.heard(&trip, sent);
         // It may have been reported, to an observer that takes long.
         self.now = clock::now();
@@ -90,22 +100,21 @@ impl Wait<'_> {
 
     /// Forgets the answer from before the wait, if it does not count. That another has the lock may be over, which nothing shows if a thread of
     /// this process has released it since: where a look does not follow, it is asked for again.
-    fn judge_first(&mut self, called: &Called<Delivery>) {
-        self.is_at(0);
-        let Some(first) = &self.first else { return };
+    fn judge_asked_before(&mut self, called: &Called<Delivery>) {
+        let Some(asked) = &self.asked_before else { return };
         let LockOptions { expiration, max_attempts, .. } = self.call.options;
         let is_followed_by_a_look = self.want.several().is_none() && expiration.is_some();
         let nothing_newer = matches!(called, Called::Head { seen: None, hint: None });
-        let is_known = !first.found_another() || max_attempts.is_some() || is_followed_by_a_look;
-        if !(first.is_lost() || first.is_carried_out() || nothing_newer && is_known) {
-            self.first = None;
+        let is_known = !asked.found_another() || max_attempts.is_some() || is_followed_by_a_look;
+        if !(asked.is_lost() || asked.is_carried_out() || nothing_newer && is_known) {
+            self.asked_before = None;
             // One that may ask once asks when it is its turn.
             self.attempts = u32::from(max_attempts.is_none());
         }
     }
 
-    /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
-    fn is_holder(&self, observation: Option<&Observation>) -> bool {
+    /// Returns true if an observation shows a holder. Threads without an expiration do not read the key; they sleep since another client has it.
+    fn shows_holder(&self, observation: Option<&Observation>) -> bool {
         match observation.map(|observation| &observation.seen) {
             Some(Some(state)) => *state != LockState::Absent,
             Some(None) => self.call.options.expiration.is_none(),
@@ -123,23 +132,26 @@ impl Wait<'_> {
 
     /// Returns true if a command from before the wait may have acquired a lock.
     pub(super) fn is_lost(&self) -> bool {
-        self.first.as_ref().is_some_and(Asked::is_lost)
+        self.asked_before.as_ref().is_some_and(Asked::is_lost)
     }
 
-    /// Fails where the wait was ended from outside.
+    /// Fails where the wait was ended from outside, by [`Error::InDoubt`] if a command from before it may have acquired a lock.
     pub(super) fn check(&mut self) -> Result<(), Error> {
         if self.is_lost() { self.check_in_doubt() } else { self.call.check(self.want.name()) }
     }
 
-    /// The same where a command without a reply may have acquired a lock.
+    /// Fails where the wait was ended from outside, by [`Error::InDoubt`]: a command from before it, or of the rules, may have acquired a lock.
     fn check_in_doubt(&mut self) -> Result<(), Error> {
-        self.call.check(self.want.name()).map_err(|_| {
-            if let Cue::Sent(lease, _) = self.ask() {
-                self.attempts = 1;
-                self.unresolved.push(lease);
-            }
-            self.given_up(GiveUp::Unknown)
-        })
+        if self.call.check(self.want.name()).is_ok() {
+            return Ok(());
+        }
+        // That of the rules is theirs to return.
+        if let Some(asked) = &self.asked_before {
+            self.unresolved.push(asked.lease.clone());
+            self.attempts = 1;
+            self.beginning();
+        }
+        Err(self.given_up(GiveUp::Unknown))
     }
 
     /// Leaves a hint that this thread does not act upon: when it leaves the queue, the next gets it.
