@@ -83,7 +83,7 @@ impl Run {
             Some(Flaw::KeepsWhatIsBehind) if !client.failed => left.clear(),
             Some(Flaw::GivesBackOneAlone) if !client.failed => left.truncate(1),
             Some(Flaw::KeepsAllButTheLast) if client.failed => {
-                left.drain(..left.len().saturating_sub(1)).for_each(drop)
+                drop(left.drain(..left.len().saturating_sub(1)));
             }
             _ => {}
         }
