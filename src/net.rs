@@ -3,6 +3,7 @@
 //!
 //! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; and `item`, what goes over them.
 
+mod abilities;
 mod asking;
 mod cluster;
 mod codec;
@@ -18,7 +19,6 @@ pub(crate) mod scripted;
 mod server;
 mod slots;
 mod threads;
-mod transactions;
 mod trip;
 
 use std::fmt;
@@ -27,6 +27,7 @@ use std::time::Duration;
 use crate::rules::{Command, Reply, Trip};
 use crate::values::clock::Now;
 use crate::values::key::Key;
+use crate::values::options::Protocol;
 use crate::values::sync;
 use crate::values::version::Version;
 pub(crate) use cluster::ClusterBackend;
@@ -165,9 +166,20 @@ pub(crate) trait Backend: Send + Sync {
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self) {}
 
-    /// Opens a connection, if none was opened before. Fails as sending does.
-    fn connect(&self, _limits: &Limits<'_>) -> Result<(), Failure> {
+    /// Finds out, on this key, whether the server has what the protocol needs and the user may send it. Fails if not, unless the protocol is
+    /// Auto; and as sending does.
+    fn find_out(&self, _key: &Key, _protocol: Protocol, _limits: &Limits<'_>) -> Result<(), Failure> {
         Ok(())
+    }
+
+    /// Returns true if that is not to be found out any more.
+    fn knows(&self, _protocol: Protocol) -> bool {
+        true
+    }
+
+    /// Returns what Auto means for locks that expire, as far as is known.
+    fn best_protocol(&self) -> Protocol {
+        Protocol::Auto.on(self.server_version(), true)
     }
 
     /// Returns true if a connection was opened, so that the server's version is known if it reports it; or whether it is never asked.

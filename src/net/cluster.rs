@@ -19,6 +19,7 @@ use super::{Backend, KeyTrip, NodeId, Sent, is_refused};
 use crate::rules::{Command, Reply, Trip};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
+use crate::values::options::Protocol;
 use crate::values::sync::Mutex;
 use crate::values::version::Version;
 use nodes::{LOOK, Node, Nodes};
@@ -217,14 +218,16 @@ impl ClusterBackend {
         Limits { grants: false, reachable_by: now, accepted_by: now, connected_by, ..*limits }
     }
 
-    /// Connects to one of the nodes: what one has holds for all.
-    fn connect_any(&self, limits: &Limits<'_>) -> Result<(), Failure> {
+    /// Finds out what one of the nodes has, that of the key first: it holds for all.
+    fn find_out_any(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
         let map = self.nodes.map();
         let mut failed = if map.owner(0).is_some() { Ok(()) } else { self.nodes.refresh(&map, None, limits) };
         let limits = Limits { reachable_by: limits.reachable_by.min(clock::uptime().after(LOOK)), ..*limits };
-        for node in self.nodes.map().nodes() {
-            match node.backend.connect(&limits) {
+        let map = self.nodes.map();
+        for node in map.owner(slot_of(key)).into_iter().chain(map.nodes().cloned()) {
+            match node.backend.find_out(key, protocol, &limits) {
                 Ok(()) => return Ok(()),
+                failure if is_final(&failure) => return failure,
                 failure => failed = failure,
             }
         }
@@ -264,6 +267,11 @@ fn reads(command: &Command) -> Option<&[Key]> {
         Command::GetAll(keys) => Some(keys),
         _ => None,
     }
+}
+
+/// Returns true if a refusal does not pass.
+fn is_final(found: &Result<(), Failure>) -> bool {
+    matches!(found, Err(Failure::Refused(refusal)) if !refusal.is_transient())
 }
 
 fn are_in_one_slot(keys: &[Key]) -> bool {
@@ -319,19 +327,30 @@ impl Backend for ClusterBackend {
         self.nodes.all().iter().for_each(|node| node.backend.wake_waiting());
     }
 
-    fn connect(&self, limits: &Limits<'_>) -> Result<(), Failure> {
-        if self.is_known() {
+    fn find_out(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
+        if self.knows(protocol) {
             return Ok(());
         }
         let mut limits = *limits;
         loop {
-            let Err(failure) = self.connect_any(&limits) else { return Ok(()) };
+            let found = self.find_out_any(key, protocol, &limits);
             let waits_until = limits.reachable_by;
-            if !pause(&mut limits, waits_until) {
-                return Err(failure);
+            if found.is_ok() || is_final(&found) || !pause(&mut limits, waits_until) {
+                return found;
             }
             let _ = self.nodes.refresh(&self.nodes.map(), None, &limits);
         }
+    }
+
+    fn knows(&self, protocol: Protocol) -> bool {
+        protocol == Protocol::Classic || self.nodes.map().nodes().any(|node| node.backend.knows(protocol))
+    }
+
+    fn best_protocol(&self) -> Protocol {
+        let map = self.nodes.map();
+        let known = map.nodes().filter(|node| node.backend.is_known());
+        let all = known.map(|node| node.backend.best_protocol());
+        all.min_by_key(|protocol| protocol.min_version()).unwrap_or_default()
     }
 
     fn is_known(&self) -> bool {

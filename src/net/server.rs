@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use std::{slice, thread};
 
+use super::abilities::Abilities;
 use super::connections::{Dialing, Opener};
 use super::errors::{Failure, RefusalKind};
 use super::item::AfterTrip;
@@ -19,11 +20,11 @@ use super::lanes::Lanes;
 use super::limits::Limits;
 use super::patience::Patience;
 use super::slots::slot_of;
-use super::transactions::Transactions;
 use super::trip::{TripState, Wire};
 use super::{Backend, Heard, KeyTrip, NodeId, Sent, Undecided};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
+use crate::values::options::Protocol;
 use crate::values::version::Version;
 use leading::Carrier;
 
@@ -58,7 +59,7 @@ pub(crate) struct OneServer {
     dialing: Arc<Dialing>,
     /// How many connections there may be.
     size: usize,
-    transactions: Transactions,
+    abilities: Abilities,
     /// True if the server is known to be a node of a cluster, where the keys of a transaction have one slot.
     in_cluster: AtomicBool,
     retry_for: Duration,
@@ -73,7 +74,7 @@ impl OneServer {
             opener: Arc::new(opener),
             dialing: Arc::default(),
             size: usize::try_from(size).unwrap_or(usize::MAX),
-            transactions: Transactions::default(),
+            abilities: Abilities::default(),
             in_cluster: AtomicBool::default(),
             retry_for,
         }
@@ -206,38 +207,41 @@ impl OneServer {
         self.dialing.leave_alone(clock::uptime());
         pause(limits, waits_until)
     }
-
-    /// Fails if transactions are needed, and do not reach the server.
-    pub(super) fn ensure_transactions(&self, key: &Key, limits: &mut Limits<'_>) -> Result<(), Failure> {
-        self.transactions.ensure(key, limits, |limits| self.connection(limits))
-    }
 }
 
 impl Backend for OneServer {
     fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
-        let mut limits = self.limits(limits);
-        if let Err(failure) = self.ensure_transactions(trip.key, &mut limits) {
-            return Sent::failed(trip, failure);
-        }
-        self.send_to_master(limits, |limits| self.send_one(trip, limits), is_read_only)
+        self.send_to_master(self.limits(limits), |limits| self.send_one(trip, limits), is_read_only)
     }
 
     fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        // As for one: no lock is acquired that could not be released.
-        let mut limits = self.limits(limits);
-        if let Err(failure) = self.ensure_transactions(trips[0].key, &mut limits) {
-            return trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
-        }
         let all_refused = |sent: &Vec<Sent>| sent.iter().all(is_read_only);
-        self.send_to_master(limits, |limits| self.send_in_parts(trips, limits), all_refused)
+        self.send_to_master(self.limits(limits), |limits| self.send_in_parts(trips, limits), all_refused)
     }
 
     fn wake_waiting(&self) {
         self.lanes.wake_queued();
     }
 
-    fn connect(&self, limits: &Limits<'_>) -> Result<(), Failure> {
-        if self.is_known() { Ok(()) } else { self.connection(&mut self.limits(limits)).map(drop) }
+    fn find_out(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
+        if self.knows(protocol) {
+            return Ok(());
+        }
+        let (mut limits, trusts) = (self.limits(limits), self.opener.trusts_version);
+        self.abilities.find_out(key, protocol, trusts, &mut limits, |limits| self.connection(limits))
+    }
+
+    #[inline]
+    fn knows(&self, protocol: Protocol) -> bool {
+        match protocol {
+            Protocol::Classic => true,
+            Protocol::Auto => self.is_known() && self.abilities.know(protocol, self.server_version()),
+            protocol => self.abilities.know(protocol, None),
+        }
+    }
+
+    fn best_protocol(&self) -> Protocol {
+        self.abilities.best(self.server_version())
     }
 
     fn is_known(&self) -> bool {

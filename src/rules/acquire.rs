@@ -158,9 +158,6 @@ impl Attempt {
                     (lease, io.send(trip).await.own())
                 }
             };
-            if self.pace.does_without(&lease, &reply) {
-                continue;
-            }
             match self.heard(io, reply)? {
                 Reply::Integer(0) if self.pace.expires() => {
                     self.pace.not_refused();
@@ -233,11 +230,6 @@ impl Attempt {
         let (command, before) = (Command::Set(lease.new_value()), lease.sent_before());
         let trip = Trip { command, before, if_holds: Some(if_holds), behind: None };
         let Replies { found, reply, .. } = io.send(trip).await;
-        if self.pace.is_auto() && found == Some(Reply::Refused(WhyRefused::Command)) {
-            // It was chosen by the server's version alone, and this server has no PTTL, or no WATCH, for this user.
-            self.pace.protocol = if asks_ttl { Protocol::Watched } else { Protocol::Classic };
-            return Continue(None);
-        }
         let Some(reply) = reply else {
             return match self.heard(io, found.unwrap_or(Reply::Unsent))? {
                 // Its time has passed, or the thread that was to send it for this one has not.

@@ -162,28 +162,23 @@ impl Choice {
     async fn ask(
         &mut self,
         io: &Io,
-        mut answered: Option<(Lease, Replies)>,
+        answered: Option<(Lease, Replies)>,
     ) -> ControlFlow<Round, (Values, Option<usize>)> {
         match &answered {
             Some((lease, _)) => self.pace.was_sent(lease),
             None => self.pace.begin_round(),
         }
-        let (lease, set, found) = loop {
-            let (lease, Replies { reply, behind, .. }) = match answered.take() {
-                Some(answered) => answered,
-                None => {
-                    let nonce = self.pace.next_nonce();
-                    let Pace { options, protocol, .. } = &self.pace;
-                    let (slot, lease, trip) = first_trip(options, *protocol, &self.slots, nonce, io.now());
-                    io.on(slot);
-                    (lease, io.send(trip).await)
-                }
-            };
-            let (set, found) = (reply.unwrap_or(Reply::TooLate), behind.unwrap_or(Reply::Unsent));
-            if !self.pace.does_without(&lease, &set) {
-                break (lease, set, found);
+        let (lease, Replies { reply, behind, .. }) = match answered {
+            Some(answered) => answered,
+            None => {
+                let nonce = self.pace.next_nonce();
+                let Pace { options, protocol, .. } = &self.pace;
+                let (slot, lease, trip) = first_trip(options, *protocol, &self.slots, nonce, io.now());
+                io.on(slot);
+                (lease, io.send(trip).await)
             }
         };
+        let (set, found) = (reply.unwrap_or(Reply::TooLate), behind.unwrap_or(Reply::Unsent));
         let slot = io.slot();
         if let Reply::Integer(_) = set {
             self.pace.answered();

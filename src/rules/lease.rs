@@ -37,8 +37,6 @@ pub(crate) struct Lease {
     pub(crate) end: Option<End>,
     /// The protocol that it is written by, and by which it is released.
     pub(crate) protocol: Protocol,
-    /// True if Auto chose that, by the server's version alone: the rules of Classic will do where transactions are refused.
-    pub(super) auto: bool,
     /// What an earlier attempt to release it has come to, if there was one.
     pub(super) tried: Option<Tried>,
     /// When others may last have seen that the lock can be acquired: when the first of its values was made. Extensions in time and hand-overs
@@ -112,26 +110,18 @@ impl Lease {
     /// Makes the lease of a lock with these options that begins now, by the protocol that they mean on this server.
     #[inline]
     pub(crate) fn of(options: &LockOptions, protocol: Protocol, nonce: Nonce, now: Now) -> Self {
-        let lease = Self::beginning(now, options.expiration, protocol, nonce);
-        Self { auto: options.protocol == Protocol::Auto, ..lease.ending_earlier(options.allowance) }
+        Self::beginning(now, options.expiration, protocol, nonce).ending_earlier(options.allowance)
     }
 
     /// Makes the lease that an extension begins now.
     pub(crate) fn next(&self, expiration: Duration, nonce: Nonce, now: Now) -> Self {
         let new = Self::beginning(now, Some(expiration), self.protocol, nonce).ending_earlier(self.early());
-        self.replaced_by(&Self { auto: self.auto, ..new }, now)
+        self.replaced_by(&new, now)
     }
 
     /// What is written into the key.
     pub(crate) fn new_value(&self) -> NewValue {
         NewValue { value: self.value, ttl: self.ttl }
-    }
-
-    /// Returns the lease with a value that is written without a time to live. No command has carried its own.
-    pub(super) fn without_ttl(self) -> Self {
-        let Some(end) = self.end.filter(|_| self.ttl.is_some()) else { return self };
-        let until = end.wall.after(self.early()).after(GUARD);
-        Self { value: self.value.until_instead(until), ttl: None, ..self }
     }
 
     /// Until when the command that writes it may be sent, if it acquires the lock.

@@ -81,20 +81,16 @@ pub(crate) fn usable(token: i64) -> Option<u64> {
 /// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
 pub(crate) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     if own.by_transaction() {
-        match change_watched(io, own, Command::Del, None).await? {
+        return match change_watched(io, own, Command::Del, None).await? {
             // The server's time to live was over.
-            Changed::Done { count: 0, .. } => return Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
-            Changed::Done { ours, .. } => {
-                return Ok(Release::Released { certified: ours && own.proven });
-            }
+            Changed::Done { count: 0, .. } => Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
+            Changed::Done { ours, .. } => Ok(Release::Released { certified: ours && own.proven }),
             Changed::NotOurs(LossReason::Gone) if own.is_in_doubt() => {
-                return own.deleted_if_absent(&Ok(None), io.now());
+                own.deleted_if_absent(&Ok(None), io.now())
             }
-            Changed::NotOurs(reason) => return Ok(Release::Lost(own.loss(reason, io.now()))),
-            Changed::Unanswered { holds, .. } => return own.deleted_if_absent(&holds, io.now()),
-            Changed::NoTransactions if own.is_in_doubt() => return Err(GiveUp::Refused),
-            Changed::NoTransactions => {}
-        }
+            Changed::NotOurs(reason) => Ok(Release::Lost(own.loss(reason, io.now()))),
+            Changed::Unanswered { holds, .. } => own.deleted_if_absent(&holds, io.now()),
+        };
     }
     if own.has_passed(io.now()) {
         return Ok(Release::Lost(LossReason::Expired)); // I5
@@ -124,17 +120,13 @@ pub(crate) async fn extend(io: &Io, own: &Lease, new: Lease) -> Result<Extension
 /// The same, after the key was seen to hold this value of a loser.
 async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Result<Extension, GiveUp> {
     if own.by_transaction() {
-        match change_watched(io, own, Command::Set(new.new_value()), seen.clone()).await? {
+        return Ok(match change_watched(io, own, Command::Set(new.new_value()), seen).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
-            Changed::Done { ours, .. } => return Ok(own.extended(new, ours)),
-            Changed::NotOurs(reason) => return Ok(own.not_extended(reason, io.now())),
-            Changed::Unanswered { ours, holds } => {
-                return Ok(own.extended_if_found(new, ours, &holds, io.now()));
-            }
-            Changed::NoTransactions => {}
-        }
+            Changed::Done { ours, .. } => own.extended(new, ours),
+            Changed::NotOurs(reason) => own.not_extended(reason, io.now()),
+            Changed::Unanswered { ours, holds } => own.extended_if_found(new, ours, &holds, io.now()),
+        });
     }
-    let new = new.without_ttl();
     loop {
         let Some(end) = own.end.filter(|end| !end.has_passed(io.now())) else {
             return Ok(own.not_extended(LossReason::Expired, io.now()));
@@ -205,7 +197,6 @@ pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
             Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
             Changed::Unanswered { .. } => asked_again = true,
-            Changed::NoTransactions => break,
         }
     }
     loop {

@@ -251,7 +251,7 @@ impl Interpreter {
         let client = self.client(name)?;
         let params = Params {
             options: client.options,
-            protocol: client.options.protocol_on(server),
+            protocol: client.options.protocol.on(server, client.options.expiration.is_some()),
             deadline: client.options.timeout.map(|timeout| now.uptime.after(timeout)),
             retry_for: Duration::from_secs(5),
             nonce: Nonce::from_random(client.number * MANY),

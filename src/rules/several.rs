@@ -74,6 +74,8 @@ impl Several {
         for place in &mut self.places {
             if matches!(place, Place::Lost(lease, _) if lease.has_passed(now)) {
                 *place = Place::Open;
+                // Its wait limits for how long replies are lost in a row.
+                self.takes_one = true;
             }
         }
         let unread = self.which(|place| matches!(place, Place::Lost(_, 1..)));

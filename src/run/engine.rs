@@ -122,13 +122,16 @@ impl Engine {
 
     /// Returns true if it is known what the options mean on this server, as far as that can be known.
     pub(super) fn knows_meaning_of(&self, options: &LockOptions) -> bool {
-        options.protocol != Protocol::Auto || self.backend.is_known()
+        options.protocol == Protocol::Classic || self.backend.knows(options.protocol)
     }
 
-    /// Returns the protocol that the options mean on this server, as far as its version is known.
+    /// Returns the protocol that the options mean on this server, as far as is known what that has.
     pub(super) fn protocol_of(&self, options: &LockOptions) -> Protocol {
-        let is_auto = options.protocol == Protocol::Auto;
-        options.protocol_on(if is_auto { self.backend.server_version() } else { None })
+        match options.protocol {
+            Protocol::Auto if options.expiration.is_none() => self.backend.best_protocol().without_ttl(),
+            Protocol::Auto => self.backend.best_protocol(),
+            protocol => protocol,
+        }
     }
 
     /// Returns true if a release of a lock with these options wakes other processes, and waiting ones are to be woken.

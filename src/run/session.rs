@@ -98,9 +98,10 @@ impl<'a> Session<'a> {
         self.behind = Some(Command::Waiting(waiting));
     }
 
-    /// Connects if no connection was opened before, so that it is known what the server has.
-    pub(super) fn connect(&self, now: Now) -> Result<(), Failure> {
-        self.engine.backend.connect(&self.limits(&Trip::of(Command::Get), now))
+    /// Finds out whether the server has what the lock's protocol needs, if that is not known.
+    pub(super) fn find_out(&self, now: Now) -> Result<(), Failure> {
+        let limits = self.limits(&Trip::of(Command::Get), now);
+        self.engine.backend.find_out(self.key, self.protocol, &limits)
     }
 
     /// Makes a trip to the server. Returns the rules' replies.

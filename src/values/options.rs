@@ -8,8 +8,6 @@ mod protocol;
 use std::fmt;
 use std::time::Duration;
 
-use crate::values::version::Version;
-
 pub use protocol::Protocol;
 
 /// How a lock behaves: its expiration, how long a call waits for it, and the commands that it sends.
@@ -141,11 +139,6 @@ impl LockOptions {
         Self { protocol, ..self }
     }
 
-    /// Returns the protocol on a server of this version, where Auto selects one.
-    pub(crate) fn protocol_on(&self, server: Option<Version>) -> Protocol {
-        self.protocol.on(server, self.expiration.is_some())
-    }
-
     /// Sets how long calls such as [`Lock::lock`](crate::Lock::lock) and [`Lock::with`](crate::Lock::with) wait, 5
     /// s by default. With [`Duration::ZERO`] they make one attempt.
     ///
@@ -211,6 +204,7 @@ impl LockOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::version::Version;
 
     #[test]
     fn defaults_are_the_gem_s() {

@@ -263,8 +263,6 @@ mod tests {
     fn a_written_value_is_the_time_and_ten_digits() {
         let value = ValueBytes::until(Wall(1_795_157_376_492_303), Nonce::from_random(8_374_650_192));
         assert_eq!(&*value, b"1795157376.4923038374650192");
-        let earlier = value.until_instead(Wall(1_795_157_367_492_303));
-        assert_eq!(&*earlier, b"1795157367.4923038374650192");
         assert_eq!(&*value.with_nonce(Nonce::from_random(7)), b"1795157376.4923030000000007");
         let value = ValueBytes::until(Wall(1_795_157_376_000_007), Nonce::from_random(10_000_000_042));
         assert_eq!(&*value, b"1795157376.0000070000000042");

@@ -5,26 +5,25 @@ use std::time::SystemTime;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
 
 use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting};
 use crate::support::scenario::{client_pool, opened, patient};
-use crate::support::{
-    LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, shown_later, tests,
-};
+use crate::support::{LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "auto",
         tests![
             a_user_without_the_right_to_watch_gets_classic,
-            a_user_without_the_right_to_set_gets_watched,
+            a_user_without_the_right_to_set_is_refused,
             a_user_without_the_right_to_ask_for_a_time_to_live_takes_over_as_watched,
             a_user_with_all_rights_gets_ttl,
-            an_extension_without_the_right_to_watch_has_no_time_to_live,
+            what_is_refused_of_the_key_says_nothing_of_the_commands,
+            a_right_that_is_taken_away_later_is_missed,
             the_first_command_of_a_locker_knows_the_version,
             a_lease_does_not_begin_before_the_locker_has_connected,
             keys_that_are_asked_for_together_get_ttl,
@@ -60,12 +59,12 @@ fn a_user_without_the_right_to_watch_gets_classic() -> Outcome {
     acquires_and_releases("~locks:* +info +setnx +get +getset +del", CLASSIC)
 }
 
-fn a_user_without_the_right_to_set_gets_watched() -> Outcome {
+/// That cannot be tried without a write.
+fn a_user_without_the_right_to_set_is_refused() -> Outcome {
     let server = RedisServer::start_with("user tester on >pw ~* &* +@all -set")?;
     let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
-    let held = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?.lock()?;
-    assert_eq!(held.protocol(), Protocol::Watched);
-    assert_eq!(release(held)?, CERTIFIED);
+    let refused = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?.lock();
+    assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
     Ok(())
 }
 
@@ -77,18 +76,29 @@ fn a_user_with_all_rights_gets_ttl() -> Outcome {
     acquires_and_releases("~* &* +@all", CERTIFIED)
 }
 
-fn an_extension_without_the_right_to_watch_has_no_time_to_live() -> Outcome {
-    let server = Arc::new(RedisServer::start_with("user tester on >pw ~* &* +@all -watch")?);
+/// Nothing else says that a key is not the user's, or that it is the turn of another node: that is said of the lock.
+fn what_is_refused_of_the_key_says_nothing_of_the_commands() -> Outcome {
+    let server = RedisServer::start_with("user tester on >pw ~locks:* &* +@all")?;
+    let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
+    let lock = |key| Lock::new(&locker, key, expiring().protocol(Protocol::Auto));
+    assert!(matches!(lock("other:auto")?.lock(), Err(Error::Refused { .. })));
+    let held = lock(KEY)?.lock()?;
+    assert_eq!(held.protocol(), Protocol::Ttl);
+    assert_eq!(release(held)?, CERTIFIED);
+    Ok(())
+}
+
+/// It is refused from then on, and granted again by a user with the right.
+fn a_right_that_is_taken_away_later_is_missed() -> Outcome {
+    let server = Arc::new(RedisServer::start_with("user tester on >pw ~* &* +@all")?);
     let key = Target::of(&server).key("auto");
     let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
     let held = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Auto))?.lock()?;
-    assert!(key.time_to_live() > 0);
-    held.extend()?;
-    assert_eq!(key.time_to_live(), -1);
-    let lease = held.expires_at().map(SystemTime::from);
-    assert_eq!(key.until(), lease.map(|lease| lease + shown_later(Protocol::Classic)));
-    assert_eq!(release(held)?, CLASSIC);
-    assert_eq!(key.value(), None);
+    server.say(&["ACL", "SETUSER", "tester", "-watch"])?;
+    assert!(matches!(held.extend(), Err(Error::Refused { .. })));
+    assert!(matches!(held.release(), Err(Error::Refused { .. })));
+    assert!(key.value().is_some(), "until it expires");
+    key.delete();
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, RefusalKind};
 use crate::servers::{Emulated, Fault};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
+use crate::support::monitor::tried_out;
 use crate::support::notified::until;
 use crate::support::scenario::{BRIEF, FOREIGN, Scenario, client_pool, patient, until_connected};
 use crate::support::{
@@ -40,6 +41,8 @@ fn scenario_and_key(
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("transaction");
     let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
+    tried_out(&locker, protocol)?;
+    scenario.proxy.forget();
     let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
     Ok((scenario, key, lock))
 }
@@ -93,8 +96,8 @@ fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
     assert_eq!(release(held)?, CERTIFIED);
     assert_eq!(
         scenario.proxy.names().iter().filter(|name| *name == "WATCH").count(),
-        2,
-        "one for each release"
+        3,
+        "one before the first lock, and one for each release"
     );
     Ok(())
 }
@@ -209,10 +212,9 @@ fn a_user_without_multi_changes_no_key_without_a_transaction(load: Load) -> Outc
         assert_says(&error, &key, &["NOPERM", "with Watched or Ttl also SET, WATCH, MULTI"]);
         assert_eq!(key.value().as_deref(), Some(PAST));
         key.delete();
-        let error = lock.lock()?.release().expect_err("a free lock is acquired without MULTI");
+        let error = lock.lock().expect_err("a free lock neither, since it could not be released");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-        assert!(key.value().is_some(), "until it expires");
-        key.delete();
+        assert_eq!(key.value(), None);
         let auto = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Auto))?;
         assert_eq!(release(auto.lock()?)?, UNCERTIFIED, "by the clocks");
         assert_eq!(key.value(), None);

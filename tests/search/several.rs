@@ -70,7 +70,9 @@ fn planted_mistakes_are_found() {
         Flaw::KeepsAllButTheLast,
     ] {
         let searched = search([Watched; 2], WITHIN_THE_GUARD, Some(flaw), 200_000);
-        assert!(searched.is_err(), "{flaw:?} is not found");
+        let laws = ["two clients hold a key", "has one behind it", "left a lock"];
+        let is_found = searched.is_err_and(|problem| laws.iter().any(|law| problem.contains(law)));
+        assert!(is_found, "{flaw:?} is not found");
     }
 }
 

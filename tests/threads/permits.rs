@@ -10,6 +10,7 @@ use setnx_lock::{CancelToken, Error, LockOptions, Locker, Permit, Protocol, RwLo
 
 use crate::servers::Proxy;
 use crate::support::asleep::Sleeper;
+use crate::support::monitor::tried_out;
 use crate::support::notified::{Worker, connection};
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened, patient};
@@ -82,7 +83,7 @@ impl Recorded {
         let server = RedisServer::start()?;
         let proxy = Proxy::before(server.address())?;
         let locker = opened(&proxy.url())?;
-        pool(&locker, 2, expiring()).states()?;
+        tried_out(&locker, Protocol::Ttl)?;
         proxy.forget();
         Ok(Self { server, proxy, locker })
     }

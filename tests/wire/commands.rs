@@ -243,7 +243,8 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
     for (protocol, first) in [(Protocol::Watched, "SETNX"), (Protocol::Ttl, "SET")] {
         let target = target.with(protocol);
         let key = target.key("transactions");
-        let lock = connected(target.lock(&key, expiring().timeout(Duration::ZERO)))?;
+        let lock = target.lock(&key, expiring().timeout(Duration::ZERO));
+        lock.with(|_| ())?;
         let monitor = Monitor::on(&server)?;
         lock.lock()?.release()?;
         let commands = monitor.recorded(&server)?;
@@ -282,7 +283,7 @@ fn assert_auto_is(decided: Protocol, locker: &Locker, server: &RedisServer, prox
     };
     let options = expiring().timeout(Duration::ZERO).protocol(Protocol::Auto).notify_waiters(false);
     let lock = Lock::new(locker, "auto", options)?;
-    let lock = connected(lock)?;
+    lock.with(|_| ())?;
     let set = |value: &str| server.say(&["SET", "auto", value]);
 
     proxy.forget();

@@ -4,7 +4,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{Error, Lock};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::{LONG, RedisServer};
 
@@ -72,6 +72,12 @@ impl Monitor {
 /// Returns the lock after its locker has opened a connection, so that the commands of connecting are sent already.
 pub fn connected(lock: Lock) -> Result<Lock, Error> {
     lock.state().map(|_| lock)
+}
+
+/// Has a locker find out what its server has for this protocol.
+pub fn tried_out(locker: &Locker, protocol: Protocol) -> Result<(), Error> {
+    let options = LockOptions::expiring_after(LONG).protocol(protocol);
+    Lock::new(locker, "setnx-lock-test:tried-out", options)?.with(|_| ())
 }
 
 pub fn names(commands: &[Vec<String>]) -> Vec<&str> {

@@ -50,6 +50,8 @@ pub(crate) struct Opener {
     pub(crate) settles_after_failover: Duration,
     pub(in crate::net) looks: Arc<Looks>,
     pub(in crate::net) health: Arc<Health>,
+    /// True if Auto believes the version of a server that has all, and tries nothing.
+    pub(crate) trusts_version: bool,
 }
 
 /// Where connections lead.
@@ -86,6 +88,7 @@ impl Opener {
             settles: Duration::ZERO,
             settles_after_failover: Duration::ZERO,
             health: Arc::default(),
+            trusts_version: false,
             looks: Arc::default(),
         }
     }

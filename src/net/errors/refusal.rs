@@ -259,6 +259,11 @@ impl Refusal {
         )
     }
 
+    /// Returns true if the user lacks the right to a key, not that to a command.
+    pub(in crate::net) fn is_about_a_key(&self) -> bool {
+        self.0.kind == RefusalKind::NotPermitted && self.0.text.contains(" key")
+    }
+
     /// Returns true if the server closes the connection after this refusal.
     pub(crate) fn closes_connection(&self) -> bool {
         self.0.kind == RefusalKind::TooManyClients

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::rules::lease::{Lease, TTL_GUARD, TTL_SHOWN_LATER};
 use crate::rules::task::Io;
-use crate::rules::{GiveUp, Note, Pause, Reply, WhyRefused};
+use crate::rules::{GiveUp, Note, Pause, WhyRefused};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Nonce};
@@ -44,7 +44,7 @@ pub(in crate::rules) enum Round {
 /// What decides when an attempt looks again, and when it gives up.
 pub(crate) struct Pace {
     pub(crate) options: LockOptions,
-    /// The one that is used. Where the server refuses a command of it, and the options say [`Protocol::Auto`], another will do.
+    /// The one that is used: what the options mean, or that of a lease that was handed over.
     pub(in crate::rules) protocol: Protocol,
     deadline: Option<Uptime>,
     pub(in crate::rules) retry_for: Duration,
@@ -104,10 +104,6 @@ impl Pace {
         self.options.expiration.is_some()
     }
 
-    pub(in crate::rules) fn is_auto(&self) -> bool {
-        self.options.protocol == Protocol::Auto
-    }
-
     /// Returns a nonce that is in no other command of this client (I2).
     pub(in crate::rules) fn next_nonce(&mut self) -> Nonce {
         self.nonce = self.nonce.next();
@@ -129,16 +125,6 @@ impl Pace {
         self.not_before = None;
         self.attempts = self.attempts.saturating_add(1);
         self.immediate = (0, 0);
-    }
-
-    /// Returns true if SET was refused, and Auto goes on with SETNX: SET was chosen by the server's version alone.
-    pub(in crate::rules) fn does_without(&mut self, lease: &Lease, reply: &Reply) -> bool {
-        let is_refused =
-            self.is_auto() && lease.ttl.is_some() && *reply == Reply::Refused(WhyRefused::Command);
-        if is_refused {
-            self.protocol = Protocol::Watched;
-        }
-        is_refused
     }
 
     /// Notes that the server takes commands, or that there is nothing to send.

@@ -28,7 +28,7 @@ fn later(time: Duration) -> Now {
 
 fn params(options: LockOptions) -> Params {
     let nonce = Identity::new().next_nonce();
-    let protocol = options.protocol_on(Some(Version::new(7, 0, 0)));
+    let protocol = options.protocol.on(Some(Version::new(7, 0, 0)), options.expiration.is_some());
     let options = options.poll_interval(POLL);
     Params { options, protocol, deadline: None, retry_for: HOUR, nonce }
 }
@@ -274,24 +274,6 @@ fn a_takeover_without_a_reply_ends_the_attempt() {
     // Its value in the key proves nothing: it may have overwritten another's.
     let action = attempt.reply(Reply::Bulk(Some(value.to_vec())), start());
     assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
-}
-
-#[test]
-fn a_transaction_that_is_refused_leaves_auto_with_the_rules_of_classic() {
-    let (mut attempt, asked, _) = asking(expiring().protocol(Protocol::Auto));
-    let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
-    let mut sent = Vec::new();
-    while let Action::Send { trip, .. } = action {
-        sent.push(trip.name());
-        let replies = if trip.if_holds.is_some() {
-            Replies { found: Some(Reply::Refused(WhyRefused::Command)), ..Replies::default() }
-        } else {
-            Reply::Bulk(Some(PAST.to_vec())).into()
-        };
-        action = attempt.reply(replies, start());
-    }
-    assert_eq!(sent, ["GET", "EXEC", "GET", "EXEC", "GET", "GETSET"]);
-    assert_eq!(held(action).lease.protocol, Protocol::Classic);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::{LOOKS, note_overwritten, read};
 use crate::rules::lease::Lease;
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
-use crate::rules::{Command, Expected, GiveUp, Replies, Reply, Trip, WhyRefused};
+use crate::rules::{Command, Expected, GiveUp, Replies, Reply, Trip};
 use crate::values::value::LockState;
 
 /// What came of a change by a transaction.
@@ -15,8 +15,6 @@ pub(super) enum Changed {
     NotOurs(LossReason),
     /// The reply was lost, and the key holds this since, if it could be read.
     Unanswered { ours: bool, holds: Result<Option<Vec<u8>>, GiveUp> },
-    /// The server refuses transactions, and Auto does without.
-    NoTransactions,
 }
 
 /// What the key was seen to hold, and whose that is.
@@ -77,9 +75,6 @@ pub(super) async fn change_watched(
                     Ownership::Ours | Ownership::Unproven | Ownership::Overwritten(_) => {}
                 }
                 bytes = found.unwrap_or_default();
-            }
-            (None, Some(Reply::Refused(WhyRefused::Command))) if own.auto => {
-                return Ok(Changed::NoTransactions);
             }
             (None, Some(Reply::Lost)) if !looked_again => looked_again = true,
             (None, failed) => return Err(failed.unwrap_or(Reply::Unsent).gives_up()),

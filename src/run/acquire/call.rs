@@ -124,12 +124,12 @@ impl<'a> Call<'a> {
         engine.notifies(options) && engine.notifications.of(key).head_start(key).is_some()
     }
 
-    /// Connects, where what the options mean depends on the server.
-    pub(in crate::run) fn connect(&self, key: &Key) -> Result<(), Failure> {
+    /// Finds out what the options mean on the server, where that depends on it and is not known.
+    pub(in crate::run) fn find_out(&self, key: &Key) -> Result<(), Failure> {
         if self.engine.knows_meaning_of(self.options) {
             Ok(())
         } else {
-            self.session(key).connect(self.began)
+            self.session(key).find_out(self.began)
         }
     }
 

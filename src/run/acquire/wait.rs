@@ -108,10 +108,10 @@ impl<'a> Wait<'a> {
         self.may_begin()?;
         call.check(name)?;
         call.agree_on_readers(name)?;
-        let connected = call.connect(name);
+        let found_out = call.find_out(&self.want.slots()[0]);
         // No lease begins before.
         self.now = clock::now();
-        connected.map_err(|failure| {
+        found_out.map_err(|failure| {
             self.attempts = 1;
             let reason = self.session.reply(Err(failure), "SET", true).gives_up();
             self.ended(reason)

@@ -18,10 +18,10 @@ impl Call<'_> {
         if keys.len() < 2 {
             return Vec::new();
         }
-        let connected = self.connect(&keys[0]);
+        let found_out = self.find_out(&keys[0]);
         let (now, protocol) = (clock::now(), self.engine.protocol_of(self.options));
         let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| self.asks(key, protocol, now)).collect();
-        match connected {
+        match found_out {
             Ok(()) => self.send(&mut asked),
             Err(failure) => asked.iter_mut().for_each(|asked| asked.fail(&failure)),
         }
@@ -36,6 +36,7 @@ impl<'a> WaitAll<'a> {
             return self.rules.takes_one();
         }
         for (lock, asked) in (from..).zip(asked) {
+            self.report_lost(lock);
             self.rules.asked(lock, &asked.lease, &reply(asked.sent.reply.as_ref()));
             self.asked[lock] = Some(asked);
         }
@@ -82,6 +83,8 @@ impl<'a> WaitAll<'a> {
     fn in_doubt(&mut self, lock: usize) -> Option<Error> {
         self.report_lost(lock);
         let asked = self.asked[lock].take()?;
+        // What is known of it since says more.
+        self.not_released.retain(|error| error.key() != Some(asked.key));
         let Some(Err(Failure::Lost(cause))) = asked.sent.reply else { return None };
         let (key, command) = (asked.key.clone(), asked.trip.name());
         Some(Error::InDoubt { key, command, advice: self.call.advice(), cause })

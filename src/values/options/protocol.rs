@@ -19,8 +19,8 @@ pub enum Protocol {
     /// If the server's version is unknown, it selects Classic: with
     /// [`Locker::with_pool`](crate::Locker::with_pool), with
     /// [`skip_server_check`](crate::LockerBuilder::skip_server_check), or if the server refuses `INFO`. If the
-    /// server refuses `SET`, `PTTL`, `WATCH` or `MULTI` to this user, it falls back to the commands of a weaker
-    /// protocol.
+    /// server refuses `PTTL`, `WATCH` or `MULTI` to this user, it selects a weaker protocol. A locker tries these
+    /// commands before the first lock that needs them.
     ///
     /// The protocol is selected once per call; [`LockGuard::protocol`](crate::LockGuard::protocol) returns it.
     Auto,
@@ -86,6 +86,11 @@ impl Protocol {
             Protocol::Auto => Protocol::Classic,
             other => other,
         }
+    }
+
+    /// Returns the protocol that gives keys no time to live.
+    pub(crate) fn without_ttl(self) -> Self {
+        if self == Self::Ttl { Self::Watched } else { self }
     }
 
     /// Returns what to do if the server is older.

@@ -76,15 +76,6 @@ impl ValueBytes {
         written
     }
 
-    /// Returns the value of the same holder with another time.
-    pub(crate) fn until_instead(&self, until: Wall) -> Self {
-        let digits = &self[self.len().saturating_sub(10)..];
-        Self::until(
-            until,
-            Nonce(digits.iter().fold(0, |number, digit| 10 * number + u64::from(digit - b'0'))),
-        )
-    }
-
     /// Returns the value of another holder with the same time.
     pub(crate) fn with_nonce(&self, nonce: Nonce) -> Self {
         let mut written = Self { length: self.length.saturating_sub(10), ..*self };

@@ -325,7 +325,7 @@ impl Run {
         let nonce = self.fresh_nonce();
         let options = self.options(n);
         let client = &mut self.clients[n];
-        let protocol = options.protocol_on(client.server);
+        let protocol = options.protocol.on(client.server, options.expiration.is_some());
         let params = Params { options, protocol, deadline: None, retry_for: Duration::from_secs(5), nonce };
         let (attempt, step) = crate::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
         client.attempt = Some(attempt);

@@ -13,6 +13,9 @@ use crate::values::options::Protocol;
 
 pub(super) const KEYS: usize = 3;
 
+/// The client of these keys does not wait for others.
+const TRIES_ONCE: [usize; 2] = [0, 2];
+
 /// A mistake in what a client does of what the rules say, or tells them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
@@ -68,6 +71,8 @@ pub(super) struct Client {
     /// True if it had to wait for a key.
     pub(super) waited: bool,
     pub(super) failed: bool,
+    /// How often each key could not be read.
+    pub(super) unread: Vec<u32>,
     /// True if one was lost while another was waited for.
     pub(super) begins_again: bool,
     /// The leases of values that it knows to have written and has not deleted, as far as it knows.
@@ -78,9 +83,10 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(protocol: Protocol, keys: Vec<usize>) -> Self {
-        let rules = Several::new(keys.len(), true);
+        let rules = Several::new(keys.len(), keys != TRIES_ONCE);
         Self {
             protocol,
+            unread: vec![0; keys.len()],
             asked: vec![None; keys.len()],
             held: vec![None; keys.len()],
             keys,
@@ -93,6 +99,10 @@ impl Client {
             known: HashMap::new(),
             owed: HashMap::new(),
         }
+    }
+
+    pub(super) fn may_wait(&self) -> bool {
+        self.keys != TRIES_ONCE
     }
 
     /// Returns the client as it was before its call, with the values that it still owes.

@@ -53,7 +53,9 @@ impl Wait<'_> {
         Ok(match (called, window) {
             (Called::Lease(Delivery { key, lease, in_doubt }), _) => {
                 // It has the lock, so what came of asking before is over.
-                self.asked_before = None;
+                if self.asked_before.take().is_some() {
+                    self.attempts = 1;
+                }
                 let slot = self.want.slots().iter().position(|slot| *slot == key);
                 self.is_at(slot.unwrap_or_else(|| unreachable!("only these locks share the queue")));
                 (self.looked, self.handed_over) = (self.now.uptime, true);
@@ -91,7 +93,9 @@ impl Wait<'_> {
             return Cue::Ask;
         };
         self.is_at(slot);
-        self.looked = at.uptime;
+        if let Some(Ok(_)) = &sent.reply {
+            self.looked = at.uptime;
+        }
         let replies = self.session.heard(&trip, sent);
         // It may have been reported, to an observer that takes long.
         self.now = clock::now();
