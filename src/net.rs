@@ -31,6 +31,7 @@ use crate::values::options::Protocol;
 use crate::values::sync;
 use crate::values::version::Version;
 pub(crate) use cluster::ClusterBackend;
+use codec::Compares;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
 pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Lender, Opener, Sentinels, address_of, logging_in};
@@ -68,16 +69,18 @@ pub(crate) struct KeyTrip<'a> {
     pub(crate) trip: &'a Trip,
     /// What goes behind the command, instead of what the trip says: it may have been carried out before, or goes by itself.
     pub(crate) behind: Option<&'a Command>,
+    /// Set if the server compares and changes the key in one command.
+    pub(crate) compares: Option<Compares>,
 }
 
 impl<'a> KeyTrip<'a> {
     pub(crate) fn new(key: &'a Key, trip: &'a Trip) -> Self {
-        Self { key, side_prefix: key, trip, behind: trip.behind.as_deref() }
+        Self { key, side_prefix: key, trip, behind: trip.behind.as_deref(), compares: None }
     }
 
     /// Returns true if it changes the key by a transaction.
     fn transacts(&self) -> bool {
-        self.trip.if_holds.is_some()
+        self.trip.if_holds.is_some() && self.compares.is_none()
     }
 }
 
@@ -94,6 +97,8 @@ pub(crate) struct Sent {
     undecided: Option<Undecided>,
     /// When it was, if this thread has read the clocks then.
     pub(crate) at: Option<Now>,
+    /// The name of the command that changed the key, if that is not as the trip says.
+    pub(crate) changed_by: Option<&'static str>,
 }
 
 /// Why a transaction of several keys was not carried out.

@@ -31,7 +31,7 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
         Command::SetNx(NewValue { value, ttl: None }) => {
             packed.begun(Form::Integer, b"*3\r\n$5\r\nSETNX\r\n", &[key, value]);
         }
-        Command::SetNx(entry) => set(packed, Form::OkayOrNil, key, entry, true),
+        Command::SetNx(entry) => set(packed, Form::OkayOrNil, key, entry, &[b"NX"]),
         Command::Get => packed.begun(Form::Bulk, GET, &[key]),
         Command::TimeToLive => packed.command(Form::Integer, &[b"PTTL", key]),
         Command::GetAll(keys) => {
@@ -42,7 +42,7 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
             }
         }
         Command::GetSet(value) => packed.command(Form::Bulk, &[b"GETSET", key, value]),
-        Command::Set(entry) => set(packed, Form::Okay, key, entry, false),
+        Command::Set(entry) => set(packed, Form::Okay, key, entry, &[]),
         Command::Del => packed.begun(Form::Integer, b"*2\r\n$3\r\nDEL\r\n", &[key]),
         Command::Count => packed.command(Form::Integer, &[b"INCR", &[key, FENCE].concat()]),
         Command::HolderName(name) => {
@@ -58,6 +58,45 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
             }
         }
         Command::Waiting(waiting) => pack_waiting(packed, key, waiting),
+    }
+}
+
+/// The command by which a server compares what a key holds, and deletes it. Each also has SET with IFEQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compares {
+    /// Redis 8.4.
+    DelEx,
+    /// Valkey 9.
+    DelIfEq,
+}
+
+impl Compares {
+    pub(super) fn name(self, command: &Command) -> &'static str {
+        match (command, self) {
+            (Command::Set(_), _) => "SET",
+            (_, Self::DelEx) => "DELEX",
+            (_, Self::DelIfEq) => "DELIFEQ",
+        }
+    }
+
+    /// Packs a change of a key that holds these bytes.
+    pub(super) fn pack(self, packed: &mut Packed, key: &[u8], command: &Command, bytes: &[u8]) {
+        match (command, self) {
+            (Command::Set(entry), _) => set(packed, Form::OkayOrNil, key, entry, &[b"IFEQ", bytes]),
+            (_, Self::DelEx) => packed.begun(Form::Integer, b"*4\r\n$5\r\nDELEX\r\n", &[key, b"IFEQ", bytes]),
+            (_, Self::DelIfEq) => packed.begun(Form::Integer, b"*3\r\n$7\r\nDELIFEQ\r\n", &[key, bytes]),
+        }
+    }
+
+    /// Reads the reply to that: whether the key was changed.
+    pub(super) fn read(self, command: &Command, replies: &mut Vec<Value>) -> ReadReply {
+        match replies.drain(..).next() {
+            Some(Value::ServerError(error)) => Ok(Err(error.into())),
+            Some(Value::Okay) => Ok(Ok(Reply::Executed(Some(1)))),
+            Some(Value::Int(1..)) => Ok(Ok(Reply::Executed(Some(1)))),
+            Some(Value::Int(_) | Value::Nil) => Ok(Ok(Reply::Executed(None))),
+            other => Err(unexpected(self.name(command), other.as_ref())),
+        }
     }
 }
 
@@ -111,17 +150,17 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
     }
 }
 
-fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &NewValue, if_absent: bool) {
+fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &NewValue, condition: &[&[u8]]) {
     // Rounded up: the server must not free the lock before the time in the value.
     let ttl =
         entry.ttl.map(|ttl| Digits::of(u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(u64::MAX)));
-    let mut words: [&[u8]; 6] = [b"SET", key, &entry.value, b"", b"", b""];
+    let mut words: [&[u8]; 7] = [b"SET", key, &entry.value, b"", b"", b"", b""];
     let mut length = 3;
     if let Some(ttl) = &ttl {
         (words[3], words[4], length) = (b"PX", ttl, 5);
     }
-    if if_absent {
-        words[length] = b"NX";
+    for word in condition {
+        words[length] = word;
         length += 1;
     }
     packed.command(form, &words[..length]);

@@ -5,7 +5,7 @@ use std::{io, mem, slice};
 use redis::Value;
 
 use super::Undecided;
-use super::codec;
+use super::codec::{self, Compares};
 use super::connections::Known;
 use super::errors::{Failure, Refusal, RefusalKind, TransportError};
 use super::resp::{Form, Packed};
@@ -57,6 +57,20 @@ impl Item {
         if trip.if_holds.is_some() {
             self.packed.forms.fill(Form::Queued);
         }
+    }
+
+    /// Makes it the item of a change by a command that compares.
+    pub(super) fn set_compared(
+        &mut self,
+        key: &Key,
+        command: &Command,
+        expected: &[u8],
+        compares: Compares,
+        needs: Protocol,
+        before: Option<End>,
+    ) {
+        self.begin(compares.name(command), needs, before);
+        compares.pack(&mut self.packed, key.as_bytes(), command, expected);
     }
 
     /// Makes it the item of what looks whether a key holds what is expected.

@@ -1,6 +1,7 @@
 //! The backend of one server, over connections of its own or lent by a pool of the user's: a trip is sent with those of other threads, or on a
 //! connection that this thread has for itself.
 
+mod comparing;
 mod leading;
 mod parts;
 mod sharing;
@@ -183,6 +184,16 @@ impl OneServer {
         }
     }
 
+    #[inline]
+    fn by_master(&self, trip: &KeyTrip<'_>, limits: Limits<'_>) -> Sent {
+        self.send_to_master(limits, |limits| self.send_one(trip, limits), is_read_only)
+    }
+
+    fn all_by_master(&self, trips: &[KeyTrip<'_>], limits: Limits<'_>) -> Vec<Sent> {
+        let all_refused = |all: &Vec<Sent>| all.iter().all(is_read_only);
+        self.send_to_master(limits, |limits| self.send_in_parts(trips, limits), all_refused)
+    }
+
     /// Sends trips to a server that takes over the slot of their keys.
     pub(super) fn send_asking(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         self.send_alone(trips, self.limits(limits), true)
@@ -211,12 +222,19 @@ impl OneServer {
 
 impl Backend for OneServer {
     fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent {
-        self.send_to_master(self.limits(limits), |limits| self.send_one(trip, limits), is_read_only)
+        let limits = self.limits(limits);
+        match self.compares(trip.trip) {
+            None => self.by_master(trip, limits),
+            compares => self.by_comparing(&KeyTrip { compares, ..*trip }, limits),
+        }
     }
 
     fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        let all_refused = |sent: &Vec<Sent>| sent.iter().all(is_read_only);
-        self.send_to_master(self.limits(limits), |limits| self.send_in_parts(trips, limits), all_refused)
+        let limits = self.limits(limits);
+        if trips.iter().any(|trip| self.compares(trip.trip).is_some()) {
+            return self.all_by_comparing(trips, limits);
+        }
+        self.all_by_master(trips, limits)
     }
 
     fn wake_waiting(&self) {

@@ -26,7 +26,7 @@ use super::item::{self, AfterTrip, Incoming, Item};
 use super::limits::Limits;
 use super::resp::{Form, Packed};
 use super::{KeyTrip, Sent, Undecided};
-use crate::rules::{Command, Trip};
+use crate::rules::{Command, Expected, Trip};
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -75,11 +75,16 @@ impl TripState {
             self.look.clear();
         }
         (self.watches, self.is_done, self.undecided) = (false, false, None);
-        let KeyTrip { key, side_prefix, trip, behind } = *trip;
+        let KeyTrip { key, side_prefix, trip, behind, compares } = *trip;
         let key_of = |command: &Command| if command.is_on_side_key() { side_prefix } else { key };
-        self.own.set(key_of(&trip.command), trip, needs);
+        match (&trip.if_holds, compares) {
+            (Some(Expected { bytes, .. }), Some(compares)) => {
+                self.own.set_compared(key, &trip.command, bytes, compares, needs, trip.before);
+            }
+            _ => self.own.set(key_of(&trip.command), trip, needs),
+        }
         self.own.grants = grants;
-        if let Some(expected) = &trip.if_holds {
+        if let (Some(expected), None) = (&trip.if_holds, compares) {
             self.look.set_look(key, expected, needs);
             self.look.grants = grants;
             self.changes = Some(key.clone());
@@ -99,10 +104,11 @@ impl TripState {
     pub(super) fn end(&mut self, trip: &KeyTrip<'_>) -> Sent {
         // Its change was to go in the next trip, before which the connection was given up, or its thread.
         let is_left = self.watches && !self.is_done && !self.own.is_sent();
-        let KeyTrip { trip: Trip { command, if_holds, .. }, behind, .. } = trip;
-        let (found, reply) = match if_holds {
-            None => (None, self.own.outcome(|replies| codec::read(command, replies))),
-            Some(expected) => (
+        let KeyTrip { trip: Trip { command, if_holds, .. }, behind, compares, .. } = trip;
+        let (found, reply) = match (if_holds, compares) {
+            (None, _) => (None, self.own.outcome(|replies| codec::read(command, replies))),
+            (Some(_), Some(compares)) => (None, self.own.outcome(|replies| compares.read(command, replies))),
+            (Some(expected), None) => (
                 self.look.outcome(|replies| codec::read_look(expected, replies)),
                 self.own.outcome(|replies| codec::read_change(command, replies)),
             ),
@@ -113,6 +119,7 @@ impl TripState {
             behind: behind.and_then(|behind| self.behind.outcome(|replies| codec::read(behind, replies))),
             undecided: self.undecided.or(is_left.then_some(Undecided::Together)),
             at: None,
+            changed_by: compares.map(|compares| compares.name(command)),
         }
     }
 

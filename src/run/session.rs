@@ -122,7 +122,7 @@ impl<'a> Session<'a> {
 
     /// Notes what came of a trip. Returns the rules' replies.
     pub(super) fn heard(&mut self, trip: &Trip, sent: Sent) -> Replies {
-        let Sent { found, mut reply, mut behind, at, .. } = sent;
+        let Sent { found, mut reply, mut behind, at, changed_by, .. } = sent;
         self.answered_at = at;
         // A command on the waiting list may be refused, which is no failure of the call.
         if let Command::Waiting(_) = trip.command {
@@ -140,7 +140,8 @@ impl<'a> Session<'a> {
             behind => Some(self.reply(outcome, behind.name(), true)),
         });
         let only_reads = trip.if_holds.is_none() && trip.command.only_reads();
-        let reply = reply.map(|reply| self.reply(reply, trip.name(), only_reads));
+        let name = changed_by.unwrap_or_else(|| trip.name());
+        let reply = reply.map(|reply| self.reply(reply, name, only_reads));
         Replies { found, reply, behind }
     }
 

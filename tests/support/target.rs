@@ -12,7 +12,7 @@ use setnx_lock::{
 
 use super::scenario::patient;
 use super::{Load, Outcome, RedisServer, Release, Variant, assert_says, expiring};
-use crate::servers::{Emulated, Proxy};
+use crate::servers::{Comparing, Emulated, Proxy};
 
 /// Names the URLs of more servers to test on, separated by commas.
 const URLS: &str = "SETNX_LOCK_TEST_URLS";
@@ -54,7 +54,8 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
     let urls = urls.split([',', ' ']).filter(|url| !url.is_empty());
     if listing {
         let proxies = Emulated::ALL.map(|emulated| (emulated_name(emulated), version(emulated.number())));
-        let current = ["current".to_owned()].into_iter().chain((1..=urls.count()).map(url_name));
+        let current = ["current", COMPARING].map(str::to_owned).into_iter();
+        let current = current.chain((1..=urls.count()).map(url_name));
         let all = proxies.into_iter().chain(current.map(|name| (name, version("99"))));
         let listed = |(position, (name, version))| Target { version, position, ..Target::listed(name) };
         return Ok(all.enumerate().map(listed).collect());
@@ -67,6 +68,8 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
                 .named(emulated_name(emulated)),
         );
     }
+    let proxy = Proxy::comparing(Comparing::Valkey, server.address())?;
+    targets.push(Target::through(proxy, &server)?.named(COMPARING.into()));
     for (n, url) in urls.enumerate() {
         let version = version_of(url).map_err(|error| format!("{} of {URLS}: {error}", url_name(n + 1)))?;
         let listed = Target::listed(url_name(n + 1));
@@ -84,6 +87,9 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
 pub(crate) fn emulated_name(emulated: Emulated) -> String {
     format!("emulated_{}", emulated.name())
 }
+
+/// The name of the proxy that adds the commands of Valkey 9.
+const COMPARING: &str = "emulated_valkey_9";
 
 fn url_name(n: usize) -> String {
     format!("url{n}")

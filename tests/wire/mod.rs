@@ -3,6 +3,7 @@
 //! | file | what it tests |
 //! |---|---|
 //! | `commands` | the commands that a server executes |
+//! | `comparing` | servers that compare and change a key in one command |
 //! | `connections` | addresses, passwords, sockets, TLS, reuse |
 //! | `logins` | passwords that change, those of Sentinels, and that none is shown |
 //! | `pools` | pools of the user's own, too few connections |
@@ -12,6 +13,7 @@
 //! Add a test when docs/internals.md gets a row. `Monitor` records what the server executes, the proxy what it receives.
 
 pub(crate) mod commands;
+pub(crate) mod comparing;
 pub(crate) mod connections;
 pub(crate) mod logins;
 pub(crate) mod pools;
@@ -23,6 +25,7 @@ use libtest_mimic::Trial;
 pub(crate) fn trials() -> Vec<Trial> {
     [
         commands::trials(),
+        comparing::trials(),
         connections::trials(),
         logins::trials(),
         pools::trials(),

@@ -8,6 +8,7 @@ use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, RedisError, Value, cmd
 
 use super::server_info::{ServerInfo, Settling};
 use super::transport::{Longest, Transport};
+use crate::net::codec::Compares;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
@@ -17,6 +18,7 @@ use crate::values::version::Version;
 pub(super) struct Opened {
     pub(super) transport: Transport,
     pub(super) version: Option<Version>,
+    pub(super) compares: Option<Compares>,
     pub(super) settling: Option<Settling>,
     /// How many connections had been found closed before.
     pub(super) closures_before: u64,
@@ -43,7 +45,7 @@ pub(super) fn open(
     let info = client.get_connection_info();
     let address = info.addr().to_string();
     let mut handshake = log_in(client, &address, limit, looks)?;
-    let (version, settling) = if checks.info {
+    let checked = if checks.info {
         handshake.check_server(checks.settles)?
     } else {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
@@ -52,9 +54,13 @@ pub(super) fn open(
         } else if checks.hung_up {
             handshake.expect_plaintext()?;
         }
-        (None, None)
+        None
     };
-    Ok(Opened { transport: handshake.transport, version, settling, closures_before: 0 })
+    let (version, compares, settling) = match checked {
+        Some((info, settling)) => (info.version(), info.compares(), settling),
+        None => (None, None, None),
+    };
+    Ok(Opened { transport: handshake.transport, version, compares, settling, closures_before: 0 })
 }
 
 /// Connects to the server at `address`, the client's, and logs in, within `limit`.
@@ -131,12 +137,12 @@ impl Handshake<'_> {
         }
     }
 
-    /// Returns the server's version, if it reports one, and why it settles. A replica is an error.
-    fn check_server(&mut self, settles: Duration) -> Result<(Option<Version>, Option<Settling>), Failure> {
+    /// Returns what the server reports of itself, if it does, and why it settles. A replica is an error.
+    fn check_server(&mut self, settles: Duration) -> Result<Option<(ServerInfo, Option<Settling>)>, Failure> {
         let matters = |refusal: &Refusal| !settles.is_zero() && !refusal.is_about_the_command();
         let Some(info) = self.send_optional(&cmd("INFO"), matters)?.and_then(ServerInfo::parse) else {
             let unknown = Refusal::settling(self.address, None, settles);
-            return if settles.is_zero() { Ok((None, None)) } else { Err(Failure::Refused(unknown)) };
+            return if settles.is_zero() { Ok(None) } else { Err(Failure::Refused(unknown)) };
         };
         if info.is_replica() {
             return Err(Failure::Refused(Refusal::of_replica(self.address, info.master().as_deref())));
@@ -145,7 +151,7 @@ impl Handshake<'_> {
             Some(refusal) => Err(Failure::Refused(refusal)),
             None => {
                 let settling = info.settling(settles, self.address).map_err(Failure::Refused)?;
-                Ok((info.version(), settling))
+                Ok(Some((info, settling)))
             }
         }
     }

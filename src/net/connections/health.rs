@@ -1,8 +1,9 @@
 //! What is known of a server beyond a single connection: its version, how many connections are open, and that it closed some.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use crate::net::codec::Compares;
 use crate::values::sync::Mutex;
 use crate::values::version::Version;
 
@@ -17,6 +18,8 @@ pub(crate) struct Health {
     version: Mutex<Option<Version>>,
     /// True if there was one.
     was_asked: AtomicBool,
+    /// How the server compares and changes a key in one command, as a number.
+    compares: AtomicU8,
 }
 
 impl Health {
@@ -37,6 +40,26 @@ impl Health {
             *self.version.lock() = version;
         }
         self.was_asked.store(true, Ordering::Release);
+    }
+
+    /// Notes how the server compares and changes a key in one command, if it does.
+    pub(crate) fn note_compares(&self, compares: Option<Compares>) {
+        let number = match compares {
+            None => 0,
+            Some(Compares::DelEx) => 1,
+            Some(Compares::DelIfEq) => 2,
+        };
+        self.compares.store(number, Ordering::Relaxed);
+    }
+
+    /// Returns how the server compares and changes a key in one command.
+    #[inline]
+    pub(crate) fn compares(&self) -> Option<Compares> {
+        match self.compares.load(Ordering::Relaxed) {
+            0 => None,
+            1 => Some(Compares::DelEx),
+            _ => Some(Compares::DelIfEq),
+        }
     }
 
     /// Returns true if a connection was opened, so that the version is known if the server reports it.

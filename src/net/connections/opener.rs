@@ -126,6 +126,7 @@ impl Opener {
             Opened { closures_before: closures + u64::from(is_other), ..opened }
         })?;
         self.health.note_version(opened.version);
+        self.health.note_compares(opened.compares);
         Ok(opened)
     }
 
@@ -167,7 +168,8 @@ impl Opener {
     }
 
     fn borrowed(&self, transport: Transport) -> Opened {
-        Opened { transport, version: None, settling: None, closures_before: self.health.closures() }
+        let closures_before = self.health.closures();
+        Opened { transport, version: None, compares: None, settling: None, closures_before }
     }
 
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened

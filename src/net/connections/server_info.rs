@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use crate::net::codec::Compares;
 use crate::net::errors::Refusal;
 use crate::values::clock::Uptime;
 use crate::values::key::Cut;
@@ -47,6 +48,17 @@ impl ServerInfo {
 
     pub(crate) fn version(&self) -> Option<Version> {
         self.get("redis_version")?.parse().ok()
+    }
+
+    /// Returns how the server compares and changes a key in one command, if it does. Valkey calls itself Redis 7.2 as well.
+    pub(in crate::net) fn compares(&self) -> Option<Compares> {
+        match self.get("valkey_version") {
+            Some(version) => {
+                let is_new = version.parse().is_ok_and(|version: Version| version >= Version::new(9, 0, 0));
+                is_new.then_some(Compares::DelIfEq)
+            }
+            None => (self.version()? >= Version::new(8, 4, 0)).then_some(Compares::DelEx),
+        }
     }
 
     /// Returns why a server that answers INFO refuses all commands of locks: it is a Sentinel, or is loading its data.

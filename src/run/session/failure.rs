@@ -37,7 +37,9 @@ impl Session<'_> {
                 let of_login = [RefusalKind::NoPassword, RefusalKind::WrongPassword];
                 refusal.is_transient() || of_login.contains(&refusal.kind())
             }),
-            GiveUp::Unknown => self.unanswered.as_ref().is_some_and(|lost| lost.0 == "EXEC"),
+            GiveUp::Unknown => {
+                self.unanswered.as_ref().is_some_and(|lost| !matches!(lost.0, "DEL" | "GETSET"))
+            }
             _ => true,
         }
     }

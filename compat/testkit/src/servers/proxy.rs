@@ -10,6 +10,7 @@ use std::time::Duration;
 use std::{fmt, io, mem, thread};
 
 use super::asked::{Asked, Position};
+use super::comparing::Comparing;
 use super::faults::{Fault, Faults, Hold, Which};
 use super::quirks::{EmulatedServer, Memory};
 use super::real::Real;
@@ -42,6 +43,7 @@ struct Arrived {
 struct Shared {
     real: SocketAddr,
     emulated: Mutex<Option<Emulated>>,
+    comparing: Option<Comparing>,
     /// Whether it closes connections as twemproxy does.
     forwards_little: AtomicBool,
     /// Whether the real server has a `maxmemory`: only then is it asked each time.
@@ -62,21 +64,32 @@ struct Shared {
 impl Proxy {
     /// Starts a proxy in front of the server at `real` that emulates no old version.
     pub fn before(real: SocketAddr) -> io::Result<Self> {
-        Self::start(real, None, false)
+        Self::start(real, None, None, false)
+    }
+
+    /// Starts a proxy that gives the server at `real` commands which compare and change a key.
+    pub fn comparing(comparing: Comparing, real: SocketAddr) -> io::Result<Self> {
+        Self::start(real, None, Some(comparing), false)
     }
 
     /// Starts a proxy that makes the server at `real` behave like an old version.
     pub fn emulating(version: Emulated, real: SocketAddr) -> io::Result<Self> {
         let limited = Memory::of(&mut Real::connect(real)?)?.is_limited();
-        Self::start(real, Some(version), limited)
+        Self::start(real, Some(version), None, limited)
     }
 
-    fn start(real: SocketAddr, emulated: Option<Emulated>, limited: bool) -> io::Result<Self> {
+    fn start(
+        real: SocketAddr,
+        emulated: Option<Emulated>,
+        comparing: Option<Comparing>,
+        limited: bool,
+    ) -> io::Result<Self> {
         let listener = listen()?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             real,
             emulated: Mutex::new(emulated),
+            comparing,
             forwards_little: AtomicBool::new(false),
             limited: AtomicBool::new(limited),
             limit: Arc::default(),
@@ -272,9 +285,12 @@ impl Shared {
                 return forward(requests, to_client, &mut real);
             }
             self.notice_limit(&asked);
-            let mut execute = || match &mut emulated {
-                Some(emulated) => emulated.answer(&request, &mut real, self.limited.load(Ordering::SeqCst)),
-                None => real.ask(&request),
+            let mut execute = || match (&mut emulated, self.comparing) {
+                (Some(emulated), _) => {
+                    emulated.answer(&request, &mut real, self.limited.load(Ordering::SeqCst))
+                }
+                (None, Some(comparing)) => comparing.answer(&request, &mut real),
+                (None, None) => real.ask(&request),
             };
             // A client may leave before its replies come; what it has sent is executed all the same.
             let mut reply_with = |reply: &[u8]| {

@@ -1,0 +1,114 @@
+//! Servers that compare a key and change it in one command: Redis 8.4 and Valkey 9.
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use setnx_lock::{Lock, Locker, MultiLock, Protocol};
+
+use crate::servers::{Comparing, Fault, Proxy};
+use crate::support::monitor::tried_out;
+use crate::support::scenario::{FOREIGN, opened};
+use crate::support::{Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, release, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "comparing",
+        tests![
+            a_change_is_one_command,
+            a_key_that_holds_something_else_is_read,
+            several_go_in_one_trip,
+            a_user_without_the_right_to_compare_gets_transactions,
+        ],
+    )
+}
+
+const BOTH: [(Comparing, &str); 2] = [(Comparing::Redis, "DELEX"), (Comparing::Valkey, "DELIFEQ")];
+const PROTOCOLS: [(Protocol, &str); 2] = [(Protocol::Watched, "SETNX"), (Protocol::Ttl, "SET")];
+
+/// A server behind a proxy, a locker that has found out what it has, and a key there.
+fn set(comparing: Comparing) -> Result<(Proxy, Locker, TestKey), Box<dyn std::error::Error>> {
+    let server = Arc::new(RedisServer::start()?);
+    let proxy = Proxy::comparing(comparing, server.address())?;
+    let locker = opened(&proxy.url())?;
+    tried_out(&locker, Protocol::Ttl)?;
+    proxy.forget();
+    Ok((proxy, locker, Target::of(&server).key("compared")))
+}
+
+fn a_change_is_one_command() -> Outcome {
+    for (comparing, deletes) in BOTH {
+        let (proxy, locker, key) = set(comparing)?;
+        for (protocol, asks) in PROTOCOLS {
+            let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
+            let held = lock.lock()?;
+            held.extend()?;
+            assert_eq!(key.time_to_live() > 0, protocol == Protocol::Ttl);
+            assert_eq!(release(held)?, Release::Released { certified: true });
+            assert_eq!(proxy.names(), [asks, "SET", deletes], "{protocol:?}");
+            proxy.forget();
+
+            // In Ttl the time to live decides as well.
+            key.set(PAST);
+            lock.lock()?.release()?;
+            let takeover: &[&str] = match protocol {
+                Protocol::Ttl => &["WATCH", "GET", "PTTL", "MULTI", "SET", "EXEC"],
+                _ => &["SET"],
+            };
+            assert_eq!(proxy.names(), [&[asks, "GET"], takeover, &[deletes]].concat(), "{protocol:?}");
+            proxy.forget();
+        }
+    }
+    Ok(())
+}
+
+fn a_key_that_holds_something_else_is_read() -> Outcome {
+    for (comparing, deletes) in BOTH {
+        let (proxy, locker, key) = set(comparing)?;
+        let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+        let held = lock.lock()?;
+        key.set(FOREIGN);
+        proxy.forget();
+        assert!(held.extend().is_err());
+        assert_eq!(release(held)?, Release::Lost);
+        assert_eq!(proxy.names(), ["SET", "GET"], "it is known to be lost");
+        key.delete();
+        let held = lock.lock()?;
+        key.set(FOREIGN);
+        proxy.forget();
+        assert_eq!(release(held)?, Release::Lost);
+        assert_eq!(proxy.names(), [deletes, "GET"]);
+        assert_eq!(key.value().as_deref(), Some(FOREIGN));
+    }
+    Ok(())
+}
+
+fn several_go_in_one_trip() -> Outcome {
+    for (comparing, deletes) in BOTH {
+        let (proxy, locker, key) = set(comparing)?;
+        let keys = ["{k}:1", "{k}:2", "{k}:3"];
+        let held = MultiLock::new(&locker, keys, expiring().protocol(Protocol::Ttl))?.lock()?;
+        held.release()?;
+        let trips = proxy.batches();
+        let sizes: Vec<usize> = trips.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [3, 3], "{trips:?}");
+        assert!(trips[1].iter().all(|asked| asked.name == deletes));
+        drop(key);
+    }
+    Ok(())
+}
+
+/// It is refused once, and carried out all the same.
+fn a_user_without_the_right_to_compare_gets_transactions() -> Outcome {
+    for (comparing, deletes) in BOTH {
+        let (proxy, locker, key) = set(comparing)?;
+        let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Ttl))?;
+        proxy.next(deletes, Fault::Say("-NOPERM this user has no permissions to run the command\r\n"));
+        for refused in [&[deletes][..], &[]] {
+            assert_eq!(release(lock.lock()?)?, Release::Released { certified: true });
+            let transaction = &["WATCH", "GET", "MULTI", "DEL", "EXEC"];
+            assert_eq!(proxy.names(), [&["SET"], refused, transaction].concat());
+            proxy.forget();
+        }
+    }
+    Ok(())
+}
