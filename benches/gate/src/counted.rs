@@ -31,11 +31,20 @@ pub(crate) const CASES: &[Case] = &[
     Case { name: "Classic", open: |url| one(url, |options| options) },
     Case { name: "Watched", open: |url| one(url, |options| options.protocol(Protocol::Watched)) },
     Case { name: "Auto", open: |url| one(url, |options| options.protocol(Protocol::Auto)) },
+    Case { name: "Watched, compared", open: |url| one(url, |options| options.protocol(Protocol::Watched)) },
+    Case { name: "Auto, compared", open: |url| one(url, |options| options.protocol(Protocol::Auto)) },
     Case { name: "notifications", open: |url| one(url, |options| options.notify_waiters(true)) },
     Case { name: "auto_extend", open: |url| one(url, |options| options.auto_extend(LEASE)) },
     Case { name: "two keys", open: two_keys },
     Case { name: "permit", open: permit },
 ];
+
+impl Case {
+    /// Returns true if it is counted on a server that compares and changes a key in one command.
+    pub(crate) fn is_compared(&self) -> bool {
+        self.name.ends_with("compared")
+    }
+}
 
 /// Does so many pairs of the case on the server that `REDIS_URL` names, and prints their allocations.
 pub(crate) fn run(case: &str, pairs: u32) -> Result<(), Failure> {

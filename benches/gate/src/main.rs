@@ -14,6 +14,7 @@ use std::{env, fs};
 
 use counted::{CASES, RAW};
 use testkit::RedisServer;
+use testkit::servers::{Comparing, Proxy};
 
 /// Why something failed, for the last line of the output.
 type Failure = Box<dyn Error + Send + Sync>;
@@ -57,22 +58,22 @@ fn main() -> ExitCode {
 /// Counts each case, and prints what it costs.
 fn measure() -> Result<Figures, Failure> {
     let (server, folder) = (RedisServer::start()?, tempfile::tempdir()?);
+    let comparing = Proxy::comparing(Comparing::Valkey, server.address())?;
     let mut figures = Figures::new();
     let mut raw = [0.0; 2];
-    println!("{:16}{:>22}{:>22}", "a pair", "instructions", "allocations");
+    println!("{:18}{:>22}{:>22}", "a pair", "instructions", "allocations");
     for case in CASES {
         let [fewer, more] = PAIRS;
-        let (before, after) = (
-            count(case.name, fewer, &server, folder.path())?,
-            count(case.name, more, &server, folder.path())?,
-        );
+        let url = if case.is_compared() { comparing.url() } else { server.url() };
+        let (before, after) =
+            (count(case.name, fewer, &url, folder.path())?, count(case.name, more, &url, folder.path())?);
         let each = [0, 1].map(|n| (after[n] - before[n]) / f64::from(more - fewer));
         if case.name == RAW {
             raw = each;
         }
         let ratios = [0, 1].map(|n| each[n] / raw[n]);
         println!(
-            "{:16}{:>13.0} ({:5.2}){:>14.1} ({:5.2})",
+            "{:18}{:>13.0} ({:5.2}){:>14.1} ({:5.2})",
             case.name, each[0], ratios[0], each[1], ratios[1]
         );
         if case.name == RAW {
@@ -87,12 +88,12 @@ fn measure() -> Result<Figures, Failure> {
 }
 
 /// Returns the instructions and the allocations of a run with so many pairs.
-fn count(case: &str, pairs: u32, server: &RedisServer, folder: &Path) -> Result<[f64; 2], Failure> {
+fn count(case: &str, pairs: u32, url: &str, folder: &Path) -> Result<[f64; 2], Failure> {
     let mut valgrind = Command::new("valgrind");
     valgrind.arg("--tool=callgrind");
     valgrind.arg(format!("--callgrind-out-file={}", folder.join("profile").display()));
     valgrind.arg(env::current_exe()?).args(["count", case, &pairs.to_string()]);
-    let output = valgrind.env("REDIS_URL", server.url()).env(COUNTABLE.0, COUNTABLE.1).output()?;
+    let output = valgrind.env("REDIS_URL", url).env(COUNTABLE.0, COUNTABLE.1).output()?;
     let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     if !output.status.success() {
         return Err(format!("{case}: {}: {}", output.status, error.trim()).into());
