@@ -69,7 +69,7 @@ pub(crate) struct KeyTrip<'a> {
     pub(crate) trip: &'a Trip,
     /// What goes behind the command, instead of what the trip says: it may have been carried out before, or goes by itself.
     pub(crate) behind: Option<&'a Command>,
-    /// Set if the server compares and changes the key in one command.
+    /// Set if the server compares and changes the key in one command. What goes behind that is sent in any case.
     pub(crate) compares: Option<Compares>,
 }
 
@@ -115,7 +115,8 @@ impl Sent {
     pub(crate) fn failed(trip: &KeyTrip<'_>, failure: Failure) -> Self {
         let failed = Some(Err(failure));
         let (found, reply) = if trip.transacts() { (failed, None) } else { (None, failed) };
-        Self { found, reply, ..Self::default() }
+        let changed_by = trip.compares.map(|compares| compares.name(&trip.trip.command));
+        Self { found, reply, changed_by, ..Self::default() }
     }
 
     /// Returns how the server was found unreachable, if it was: not by all connections being in use.

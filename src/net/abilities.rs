@@ -3,7 +3,7 @@
 //! be released. Some proxies close the connection on WATCH.
 
 use std::ops::DerefMut;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{Value, cmd};
@@ -12,39 +12,26 @@ use super::connections::Connection;
 use super::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
 use super::limits::Limits;
 use super::resp::{Form, Packed};
-use crate::values::clock::{self, Now};
+use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::version::Version;
 
-/// How long a server is left alone after connections were closed on WATCH. There may be another proxy then.
+/// How long what is lacking is not tried again.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 /// What is known of a server.
 #[derive(Default)]
 pub(super) struct Abilities {
-    /// The protocol whose commands were tried last.
-    tried: Strongest,
-    /// The strongest protocol whose commands it has, as far as they were tried.
-    works: Strongest,
-    /// Until when transactions are not tried again, in microseconds of uptime.
+    /// The strongest protocol whose commands were tried, and the strongest that works as far as they were, each by its strength.
+    known: AtomicU8,
+    /// Until when what is lacking is not tried again, in microseconds of uptime; 0 if nothing is.
     lacking_until: AtomicU64,
+    /// True if it hangs up on WATCH.
+    hangs_up: AtomicBool,
 }
 
-/// A protocol, by how much it needs of a server.
-#[derive(Default)]
-struct Strongest(AtomicU8);
-
-impl Strongest {
-    fn set(&self, protocol: Protocol) {
-        self.0.store(strength(protocol), Ordering::Release);
-    }
-
-    fn reaches(&self, protocol: Protocol) -> bool {
-        self.0.load(Ordering::Acquire) >= strength(protocol)
-    }
-}
-
+/// How much a protocol needs of a server.
 fn strength(protocol: Protocol) -> u8 {
     match protocol {
         Protocol::Auto | Protocol::Classic => 0,
@@ -56,15 +43,17 @@ fn strength(protocol: Protocol) -> u8 {
 impl Abilities {
     /// Returns true if nothing is to be found out before a lock of this protocol is acquired. `version`: as the server reported it.
     pub(super) fn know(&self, protocol: Protocol, version: Option<Version>) -> bool {
+        let [tried, works] = self.known();
         match protocol {
-            Protocol::Auto => self.tried.reaches(protocol.on(version, true)) && !self.may_have_changed(),
-            protocol => self.works.reaches(protocol),
+            Protocol::Auto => tried >= strength(protocol.on(version, true)) && !self.may_have_changed(),
+            protocol => works >= strength(protocol),
         }
     }
 
     /// Returns what Auto means for locks that expire on a server of this version, as far as is known.
     pub(super) fn best(&self, version: Option<Version>) -> Protocol {
-        let lacks = |protocol| self.tried.reaches(protocol) && !self.works.reaches(protocol);
+        let [tried, works] = self.known();
+        let lacks = |protocol| (works + 1..=tried).contains(&strength(protocol)) && !self.may_have_changed();
         match Protocol::Auto.on(version, true) {
             _ if lacks(Protocol::Watched) => Protocol::Classic,
             Protocol::Ttl if lacks(Protocol::Ttl) => Protocol::Watched,
@@ -72,23 +61,57 @@ impl Abilities {
         }
     }
 
-    /// Returns true if connections were closed on WATCH, a while ago.
+    /// Returns what was tried, and what works.
+    fn known(&self) -> [u8; 2] {
+        let known = self.known.load(Ordering::Acquire);
+        [known >> 4, known & 15]
+    }
+
+    /// Returns true if something was found to be lacking, a while ago. There may be another proxy now, or the user have the right.
     fn may_have_changed(&self) -> bool {
         let until = self.lacking_until.load(Ordering::Relaxed);
         until > 0 && until <= clock::uptime().micros()
     }
 
     fn hangs_up(&self) -> bool {
-        self.lacking_until.load(Ordering::Relaxed) > clock::uptime().micros()
+        self.hangs_up.load(Ordering::Relaxed) && !self.may_have_changed()
+    }
+
+    /// Notes that the commands of a protocol work.
+    fn note_works(&self, protocol: Protocol) {
+        let new = strength(protocol);
+        self.update(|tried, works| [tried.max(new), works.max(new)]);
+        let [tried, works] = self.known();
+        if works >= tried {
+            self.hangs_up.store(false, Ordering::Relaxed);
+            self.lacking_until.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that those of a protocol were tried, and that those of another work alone.
+    fn note_lacking(&self, tried: Protocol, works: Protocol, hangs_up: bool) {
+        self.hangs_up.store(hangs_up, Ordering::Relaxed);
+        self.lacking_until.store(clock::uptime().after(LEFT_ALONE).micros(), Ordering::Relaxed);
+        self.update(|before, _| [before.max(strength(tried)), strength(works)]);
+    }
+
+    fn update(&self, change: impl Fn(u8, u8) -> [u8; 2]) {
+        let change = |known: u8| {
+            let [tried, works] = change(known >> 4, known & 15);
+            Some(tried << 4 | works)
+        };
+        let _ = self.known.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
 
     /// Tries what the protocol needs beyond Classic, on a connection of `connect`. Fails if it does not reach the server or is refused, unless
-    /// the protocol is Auto, or if there is no connection. `trusts`: Auto believes the version of servers that have all.
+    /// the protocol is Auto, or if there is no connection. Waits out a refusal that passes, as a call for a lock does. `reported`: the server's
+    /// version, if a connection without it was opened. `trusts`: Auto believes the version of servers that have all.
     pub(super) fn find_out<'a, C: DerefMut<Target = Connection>>(
         &self,
         key: &Key,
         protocol: Protocol,
         trusts: bool,
+        reported: impl Fn() -> Option<Version>,
         limits: &mut Limits<'a>,
         connect: impl Fn(&mut Limits<'a>) -> Result<(C, Now), Failure>,
     ) -> Result<(), Failure> {
@@ -96,10 +119,14 @@ impl Abilities {
         let mut was_closed = false;
         loop {
             let (mut connection, now) = connect(limits)?;
-            let tried = protocol.on(connection.server().version, true);
+            let version = connection.server().version.or_else(&reported);
+            let tried = protocol.on(version, true);
             let is_trusted = trusts && protocol == Protocol::Auto && tried == Protocol::Ttl;
-            if tried == Protocol::Classic || is_trusted {
-                self.note(tried, tried);
+            if is_trusted {
+                self.note_works(tried);
+            }
+            // Another thread may have found it out meanwhile.
+            if tried == Protocol::Classic || is_trusted || self.know(protocol, version) {
                 return Ok(());
             }
             let failed =
@@ -111,57 +138,69 @@ impl Abilities {
             let outcome = try_one(&mut connection, key, tried, was_closed, limit);
             limits.decided_at = clock::now();
             let ended = match outcome {
-                Ok(None) => {
-                    self.note(tried, tried);
+                Ok(Tried::Works) => {
+                    self.note_works(tried);
                     return Ok(());
                 }
-                Ok(Some((works, refusal))) => {
+                Ok(refused) => {
                     // It may be watching.
                     connection.invalidate();
-                    return match refusal.kind() {
-                        RefusalKind::UnknownCommand => {
-                            self.note(tried, works);
-                            failed(Refusal::too_old(tried, TooOld::Refuses(&refusal)))
+                    drop(connection);
+                    match refused {
+                        Tried::Lacks(works, refusal) => {
+                            self.note_lacking(tried, works, false);
+                            return failed(match refusal.kind() {
+                                RefusalKind::UnknownCommand => {
+                                    Refusal::too_old(tried, TooOld::Refuses(&refusal))
+                                }
+                                _ => refusal,
+                            });
                         }
-                        RefusalKind::NotPermitted | RefusalKind::Other if !refusal.is_about_a_key() => {
-                            self.note(tried, works);
-                            failed(refusal)
+                        Tried::Refused(refusal) if refusal.is_transient() => {
+                            let is_replica = refusal.kind() == RefusalKind::ReadOnly;
+                            let until = if is_replica { limits.reachable_by } else { limits.accepted_by };
+                            if !limits.pause(until) {
+                                return Err(Failure::Refused(refusal));
+                            }
+                            continue;
                         }
-                        // It passes.
-                        _ if refusal.is_transient() => Ok(()),
-                        // It is about the key.
-                        _ => {
-                            self.note(tried, tried);
-                            Ok(())
+                        Tried::Refused(refusal) if refusal.is_of_login() => {
+                            return Err(Failure::Refused(refusal));
                         }
-                    };
+                        // It is about the key, so that the next is tried.
+                        _ => return Ok(()),
+                    }
                 }
                 Err(ended) => ended,
             };
             connection.invalidate();
+            drop(connection);
             let (Closed::OnGet(error) | Closed::OnWatch(error)) = &ended;
             let closed = matches!(ended, Closed::OnWatch(_)) && error.is_disconnect();
             if closed && was_closed {
                 // The connection had just answered GET.
-                self.note(tried, Protocol::Classic);
-                let until = limits.decided_at.uptime.after(LEFT_ALONE);
-                self.lacking_until.store(until.micros(), Ordering::Relaxed);
+                self.note_lacking(tried, Protocol::Classic, true);
                 return failed(Refusal::too_old(tried, TooOld::HangsUp));
             }
             // Nothing was changed, so it is tried again as an unreachable server is.
-            if !closed && limits.decided_at.uptime >= limits.reachable_by {
+            let goes_on =
+                closed || limits.decided_at.uptime < limits.reachable_by && limits.pause(Uptime::MAX);
+            if !goes_on {
                 let waited = limits.decided_at.uptime.since(began);
                 return Err(Failure::unreachable(error.clone()).after(waited));
             }
             was_closed |= closed;
         }
     }
+}
 
-    fn note(&self, tried: Protocol, works: Protocol) {
-        self.lacking_until.store(0, Ordering::Relaxed);
-        self.works.set(works);
-        self.tried.set(tried);
-    }
+/// What came of trying.
+enum Tried {
+    Works,
+    /// A command is lacking, or not for this user. Those of this protocol work.
+    Lacks(Protocol, Refusal),
+    /// All are refused, for another reason.
+    Refused(Refusal),
 }
 
 /// On which command the connection ended.
@@ -170,15 +209,14 @@ enum Closed {
     OnWatch(TransportError),
 }
 
-/// Tries what a protocol needs, after a GET where the connection has to prove that it works. Returns the first refusal, if there is one, and the
-/// protocol whose commands were not refused.
+/// Tries what a protocol needs, after a GET where the connection has to prove that it works.
 fn try_one(
     connection: &mut Connection,
     key: &Key,
     protocol: Protocol,
     reads_first: bool,
     limit: Duration,
-) -> Result<Option<(Protocol, Refusal)>, Closed> {
+) -> Result<Tried, Closed> {
     if reads_first {
         let get = cmd("GET").arg(key.as_bytes()).clone();
         // Any answer will do.
@@ -194,19 +232,27 @@ fn try_one(
     }
     let mut replies = Vec::new();
     let ended = connection.exchange(&packed.bytes, packed.forms.len(), limit, &mut replies);
-    let refusal = replies.into_iter().enumerate().find_map(|(at, reply)| match reply {
-        Value::ServerError(error) => {
-            let works = if at < transaction { Protocol::Classic } else { Protocol::Watched };
-            Some((works, Refusal::from(error)))
-        }
+    let refused = replies.into_iter().enumerate().filter_map(|(at, reply)| match reply {
+        Value::ServerError(error) => Some((at, Refusal::from(error))),
         _ => None,
     });
-    let is_of_watch = |(_, refusal): &(Protocol, Refusal)| {
-        matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::NotPermitted)
+    let mut refused: Vec<(usize, Refusal)> = refused.collect();
+    // One of a command says more than those of the key, or of what follows from the first.
+    let lacks = |refusal: &Refusal| match refusal.kind() {
+        RefusalKind::UnknownCommand => true,
+        RefusalKind::NotPermitted => !refusal.is_about_a_key(),
+        // A proxy's words. Without all replies it is not known to what they belong.
+        RefusalKind::Other => ended.is_none() && !refusal.text().ends_with("without MULTI"),
+        _ => false,
     };
-    match ended {
-        // Without all replies it is not known to what the others belong.
-        Some(error) if !refusal.as_ref().is_some_and(is_of_watch) => Err(Closed::OnWatch(error)),
-        _ => Ok(refusal),
+    if let Some(at) = refused.iter().position(|(_, refusal)| lacks(refusal)) {
+        let (at, refusal) = refused.swap_remove(at);
+        let works = if at < transaction { Protocol::Classic } else { Protocol::Watched };
+        return Ok(Tried::Lacks(works, refusal));
+    }
+    match (ended, refused.into_iter().next()) {
+        (Some(error), _) => Err(Closed::OnWatch(error)),
+        (None, Some((_, refusal))) => Ok(Tried::Refused(refusal)),
+        (None, None) => Ok(Tried::Works),
     }
 }

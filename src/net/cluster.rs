@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
+use super::limits::PAUSE;
 use super::limits::{Budget, Limits};
-use super::server::{PAUSE, pause};
 use super::slots::{side_prefix, slot_of};
 use super::threads::on_threads;
 use super::{Backend, KeyTrip, NodeId, Sent, is_refused};
@@ -113,7 +113,7 @@ impl ClusterBackend {
                     again.push(Pending { at, to });
                 }
             }
-            if again.is_empty() || !(at_once || pause(&mut limits, Uptime::MAX)) {
+            if again.is_empty() || !(at_once || limits.pause(Uptime::MAX)) {
                 return sent;
             }
             pending = again;
@@ -335,7 +335,7 @@ impl Backend for ClusterBackend {
         loop {
             let found = self.find_out_any(key, protocol, &limits);
             let waits_until = limits.reachable_by;
-            if found.is_ok() || is_final(&found) || !pause(&mut limits, waits_until) {
+            if found.is_ok() || is_final(&found) || !limits.pause(waits_until) {
                 return found;
             }
             let _ = self.nodes.refresh(&self.nodes.map(), None, &limits);

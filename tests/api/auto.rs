@@ -23,6 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_user_without_the_right_to_ask_for_a_time_to_live_takes_over_as_watched,
             a_user_with_all_rights_gets_ttl,
             what_is_refused_of_the_key_says_nothing_of_the_commands,
+            what_is_refused_of_the_key_hides_no_missing_right,
+            what_is_refused_for_now_is_tried_again,
             a_right_that_is_taken_away_later_is_missed,
             the_first_command_of_a_locker_knows_the_version,
             a_lease_does_not_begin_before_the_locker_has_connected,
@@ -85,6 +87,34 @@ fn what_is_refused_of_the_key_says_nothing_of_the_commands() -> Outcome {
     let held = lock(KEY)?.lock()?;
     assert_eq!(held.protocol(), Protocol::Ttl);
     assert_eq!(release(held)?, CERTIFIED);
+    Ok(())
+}
+
+/// The reply to WATCH is about the key, and that to MULTI about the user's rights.
+fn what_is_refused_of_the_key_hides_no_missing_right() -> Outcome {
+    let server = RedisServer::start_with("user tester on >pw ~locks:* &* +@all -multi")?;
+    let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
+    let lock = |key, protocol| Lock::new(&locker, key, expiring().protocol(protocol));
+    for (key, protocol) in [("other", Protocol::Watched), (KEY, Protocol::Watched), (KEY, Protocol::Ttl)] {
+        let refused = lock(key, protocol)?.lock();
+        assert!(matches!(refused, Err(Error::Refused { .. })), "{key}, {protocol:?}: {refused:?}");
+    }
+    let held = lock(KEY, Protocol::Auto)?.lock()?;
+    assert_eq!(held.protocol(), Protocol::Classic);
+    assert_eq!(release(held)?, CLASSIC);
+    Ok(())
+}
+
+/// A server that refuses for now is waited for, and tried then.
+fn what_is_refused_for_now_is_tried_again() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    let locker = opened(&proxy.url())?;
+    proxy.next("WATCH", Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
+    let held = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?.lock()?;
+    assert_eq!(held.protocol(), Protocol::Ttl);
+    held.release()?;
+    assert_eq!(proxy.names().iter().filter(|name| *name == "PTTL").count(), 2, "{:?}", proxy.names());
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 //! Servers that compare a key and change it in one command: Redis 8.4 and Valkey 9.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Lock, Locker, MultiLock, Protocol};
+use setnx_lock::{Lock, LockOptions, Locker, MultiLock, Protocol};
 
 use crate::servers::{Comparing, Fault, Proxy};
 use crate::support::monitor::tried_out;
@@ -16,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             a_change_is_one_command,
             a_key_that_holds_something_else_is_read,
+            what_was_read_late_is_judged_by_that_time,
             several_go_in_one_trip,
             a_user_without_the_right_to_compare_gets_transactions,
         ],
@@ -78,6 +80,31 @@ fn a_key_that_holds_something_else_is_read() -> Outcome {
         assert_eq!(release(held)?, Release::Lost);
         assert_eq!(proxy.names(), [deletes, "GET"]);
         assert_eq!(key.value().as_deref(), Some(FOREIGN));
+    }
+    Ok(())
+}
+
+/// What a losing gem has written is deleted within the lease alone: afterwards it may be a holder's.
+fn what_was_read_late_is_judged_by_that_time() -> Outcome {
+    const LEASE: Duration = Duration::from_millis(400);
+    const GEMS: &str = "1895000000.5";
+    for (comparing, deletes) in BOTH {
+        for late in [false, true] {
+            let (proxy, locker, key) = set(comparing)?;
+            let options = LockOptions::expiring_after(LEASE).protocol(Protocol::Watched);
+            let held = Lock::new(&locker, &key.key, options)?.lock()?;
+            key.set(GEMS);
+            proxy.forget();
+            if late {
+                proxy.next("GET", Fault::AnswerLate(2 * LEASE));
+            }
+            let released = release(held);
+            let is_deleted = key.value().is_none();
+            let names = proxy.names();
+            assert!(!late || !is_deleted, "{released:?}, {names:?}");
+            // On a busy machine the lease may pass without that.
+            assert!(late || !is_deleted || names == [deletes, "GET", deletes], "{released:?}, {names:?}");
+        }
     }
     Ok(())
 }

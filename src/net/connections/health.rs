@@ -18,9 +18,12 @@ pub(crate) struct Health {
     version: Mutex<Option<Version>>,
     /// True if there was one.
     was_asked: AtomicBool,
-    /// How the server compares and changes a key in one command, as a number.
+    /// How the server compares and changes a key in one command, as a number; and if it has refused to.
     compares: AtomicU8,
 }
+
+/// Set in that number.
+const REFUSED: u8 = 4;
 
 impl Health {
     /// Counts an open connection, until the returned value is dropped.
@@ -42,23 +45,29 @@ impl Health {
         self.was_asked.store(true, Ordering::Release);
     }
 
-    /// Notes how the server compares and changes a key in one command, if it does.
-    pub(crate) fn note_compares(&self, compares: Option<Compares>) {
+    /// Notes how the server compares and changes a key in one command, if it does, as a new connection has shown. A refusal stays.
+    pub(super) fn note_compares(&self, compares: Option<Compares>) {
         let number = match compares {
             None => 0,
             Some(Compares::DelEx) => 1,
             Some(Compares::DelIfEq) => 2,
         };
-        self.compares.store(number, Ordering::Relaxed);
+        let change = |known: u8| (known & !REFUSED != number).then_some(number);
+        let _ = self.compares.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
+    }
+
+    /// Notes that the server has refused to, or to this user.
+    pub(in crate::net) fn refuses_to_compare(&self) {
+        self.compares.fetch_or(REFUSED, Ordering::Relaxed);
     }
 
     /// Returns how the server compares and changes a key in one command.
     #[inline]
     pub(crate) fn compares(&self) -> Option<Compares> {
         match self.compares.load(Ordering::Relaxed) {
-            0 => None,
             1 => Some(Compares::DelEx),
-            _ => Some(Compares::DelIfEq),
+            2 => Some(Compares::DelIfEq),
+            _ => None,
         }
     }
 

@@ -126,7 +126,9 @@ impl Opener {
             Opened { closures_before: closures + u64::from(is_other), ..opened }
         })?;
         self.health.note_version(opened.version);
-        self.health.note_compares(opened.compares);
+        if opened.version.is_some() {
+            self.health.note_compares(opened.compares);
+        }
         Ok(opened)
     }
 

@@ -259,6 +259,11 @@ impl Refusal {
         )
     }
 
+    /// Returns true if the client has not logged in.
+    pub(in crate::net) fn is_of_login(&self) -> bool {
+        matches!(self.0.kind, RefusalKind::NoPassword | RefusalKind::WrongPassword)
+    }
+
     /// Returns true if the user lacks the right to a key, not that to a command.
     pub(in crate::net) fn is_about_a_key(&self) -> bool {
         self.0.kind == RefusalKind::NotPermitted && self.0.text.contains(" key")

@@ -58,6 +58,7 @@ pub enum RefusalKind {
 const WORDS: &[(&str, RefusalKind)] = &[
     ("wrongtype", RefusalKind::WrongType),
     ("err operation against a key holding the wrong kind of value", RefusalKind::WrongType), // up to 2.6
+    ("err key should be of string type", RefusalKind::WrongType),                            // to DELEX
     ("noauth", RefusalKind::NoPassword),
     ("err operation not permitted", RefusalKind::NoPassword), // up to 2.6
     ("wrongpass", RefusalKind::WrongPassword),

@@ -10,13 +10,16 @@ use crate::net::limits::Limits;
 use crate::net::{KeyTrip, Sent};
 use crate::rules::{Command, Reply, Trip};
 use crate::values::clock;
+use crate::values::value::LONGEST_KEPT;
 
 impl OneServer {
     /// Returns how a trip changes its key in one command, if it does and the server has one for it: none that looks at a time to live as well.
     pub(super) fn compares(&self, trip: &Trip) -> Option<Compares> {
         let expected = trip.if_holds.as_ref().filter(|expected| !expected.without_ttl)?;
         let is_on_the_key = matches!(trip.command, Command::Set(_) | Command::Del);
-        self.opener.health.compares().filter(|_| is_on_the_key && !expected.bytes.is_empty())
+        // A longer value is known by its beginning alone.
+        let is_whole = (1..LONGEST_KEPT).contains(&expected.bytes.len());
+        self.opener.health.compares().filter(|_| is_on_the_key && is_whole)
     }
 
     /// Makes such a trip.
@@ -48,7 +51,7 @@ impl OneServer {
         {
             match &own.reply {
                 Some(Err(Failure::Refused(refusal))) if lacks(refusal) => {
-                    self.opener.health.note_compares(None);
+                    self.opener.health.refuses_to_compare();
                     next.push(KeyTrip { compares: None, ..own.again(trip) });
                 }
                 Some(Ok(Reply::Executed(None))) => next.push(KeyTrip::new(trip.key, &get)),
@@ -63,7 +66,8 @@ impl OneServer {
                 if trip.transacts() {
                     all[at].replace(more);
                 } else {
-                    (all[at].found, all[at].reply) = (more.reply, None);
+                    // What comes next is judged by the time of this reply.
+                    (all[at].found, all[at].reply, all[at].at) = (more.reply, None, None);
                 }
             }
         }
@@ -80,8 +84,11 @@ impl OneServer {
 /// Returns true if the server has no such command, or not for this user: nothing was carried out.
 fn lacks(refusal: &Refusal) -> bool {
     match refusal.kind() {
-        RefusalKind::UnknownCommand | RefusalKind::Other => true,
+        RefusalKind::UnknownCommand => true,
         RefusalKind::NotPermitted => !refusal.is_about_a_key(),
+        RefusalKind::Other => ["ERR syntax error", "ERR wrong number of arguments"]
+            .iter()
+            .any(|words| refusal.text().starts_with(words)),
         _ => false,
     }
 }

@@ -101,13 +101,19 @@ impl<'a> Wait<'a> {
 
     /// Fails where the lock is not to be waited for, or what its options mean cannot be found out.
     fn begin(&mut self) -> Result<(), Error> {
-        if self.asked_before.is_some() {
-            return self.check();
-        }
         let (call, name) = (self.call, self.want.name());
-        self.may_begin()?;
-        call.check(name)?;
-        call.agree_on_readers(name)?;
+        if self.asked_before.is_some() {
+            self.check()?;
+            if self.is_lost() || call.engine.knows_meaning_of(call.options) {
+                return Ok(());
+            }
+            // It was not asked for after all.
+            self.asked_before = None;
+        } else {
+            self.may_begin()?;
+            call.check(name)?;
+            call.agree_on_readers(name)?;
+        }
         let found_out = call.find_out(&self.want.slots()[0]);
         // No lease begins before.
         self.now = clock::now();
