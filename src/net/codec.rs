@@ -89,14 +89,9 @@ impl Compares {
     }
 
     /// Reads the reply to that: whether the key was changed.
-    pub(super) fn read(self, command: &Command, replies: &mut Vec<Value>) -> ReadReply {
-        match replies.drain(..).next() {
-            Some(Value::ServerError(error)) => Ok(Err(error.into())),
-            Some(Value::Okay) => Ok(Ok(Reply::Executed(Some(1)))),
-            Some(Value::Int(1..)) => Ok(Ok(Reply::Executed(Some(1)))),
-            Some(Value::Int(_) | Value::Nil) => Ok(Ok(Reply::Executed(None))),
-            other => Err(unexpected(self.name(command), other.as_ref())),
-        }
+    pub(super) fn read(command: &Command, replies: &mut Vec<Value>, forms: &[Form]) -> ReadReply {
+        let read = read(command, replies, forms)?;
+        Ok(read.map(|reply| Reply::Executed((reply != Reply::Integer(0)).then_some(1))))
     }
 }
 
@@ -166,54 +161,58 @@ fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &NewValue, condition:
     packed.command(form, &words[..length]);
 }
 
-/// Reads the replies to a command that depends on nothing.
+/// Reads the replies to a command that depends on nothing, which have these forms.
 #[inline]
-pub(super) fn read(command: &Command, replies: &mut Vec<Value>) -> ReadReply {
-    match (command, replies.as_slice()) {
-        // The usual ones first, whose list can be used again.
-        (Command::SetNx(NewValue { ttl: None, .. }) | Command::Del, [Value::Int(n)]) => {
-            Ok(Ok(Reply::Integer(*n)))
-        }
-        _ => read_any(command, replies),
+pub(super) fn read(command: &Command, replies: &mut Vec<Value>, forms: &[Form]) -> ReadReply {
+    match (replies.as_slice(), forms) {
+        // The usual one first.
+        ([Value::Int(n)], [Form::Integer]) => Ok(Ok(Reply::Integer(*n))),
+        _ => read_any(command, replies, forms),
     }
 }
 
-fn read_any(command: &Command, replies: &mut Vec<Value>) -> ReadReply {
-    let judged = match command {
-        // What was taken counts, also where the entry of this process was refused.
-        Command::Waiting(Waiting::NextAfter { .. }) => &replies[replies.len().saturating_sub(1)..],
-        // The entry counts, also where its list gets no time to live.
-        Command::Waiting(Waiting::Enter { .. }) => &replies[..replies.len().min(1)],
-        _ => replies,
+fn read_any(command: &Command, replies: &mut Vec<Value>, forms: &[Form]) -> ReadReply {
+    // Which of them counts: what was taken, also where the entry of this process was refused; or the entry, also where its list gets no time to
+    // live.
+    let (counts, all) = match command {
+        Command::Waiting(Waiting::NextAfter { .. }) => (forms.len() - 1, false),
+        Command::Waiting(Waiting::Enter { .. }) => (0, false),
+        _ => (0, true),
     };
-    if let Some(refusal) = judged.iter().find_map(refusal) {
+    let mut judged = replies.iter().enumerate().filter(|(at, _)| all || *at == counts);
+    if let Some(refusal) = judged.find_map(|(_, reply)| refusal(reply)) {
         return Ok(Err(refusal));
     }
-    if let Command::Waiting(waiting) = command {
-        return waiting_reply(waiting, replies)
-            .ok_or_else(|| unexpected(command.name(), replies.first()))
-            .map(Ok);
-    }
-    Ok(Ok(match (command, replies.pop()) {
-        (
-            Command::SetNx(NewValue { ttl: None, .. }) | Command::Del | Command::Count | Command::TimeToLive,
-            Some(Value::Int(n)),
-        ) => Reply::Integer(n),
-        (Command::GetAll(keys), Some(Value::Array(values))) if values.len() == keys.len() => {
-            match values.into_iter().map(found).collect() {
-                Ok(values) => Reply::Bulks(values),
-                Err(other) => return Err(unexpected(command.name(), Some(&other))),
-            }
+    let reply = replies.drain(..).nth(counts).map(|value| forms[counts].reply(value));
+    match (command, reply) {
+        (Command::GetAll(keys), Some(Ok(Reply::Bulks(found)))) if found.len() != keys.len() => {
+            Err(unexpected(command.name(), None))
         }
-        (Command::HolderName(HolderName::Write { .. }), Some(Value::Okay)) => Reply::Integer(1),
-        (Command::SetNx(NewValue { ttl: Some(_), .. }), Some(Value::Okay)) => Reply::Integer(1),
-        (Command::SetNx(NewValue { ttl: Some(_), .. }), Some(Value::Nil)) => Reply::Integer(0),
-        (
-            Command::Get | Command::GetSet(_) | Command::HolderName(HolderName::Read),
-            Some(reply @ (Value::BulkString(_) | Value::Nil)),
-        ) => Reply::Bulk(found(reply).unwrap_or_default()),
-        (command, other) => return Err(unexpected(command.name(), other.as_ref())),
-    }))
+        (Command::Waiting(Waiting::Check { channel, .. }), Some(Ok(Reply::Bulks(channels)))) => {
+            let listed = channels.iter().filter(|entry| entry.as_ref() == Some(channel)).count();
+            Ok(Ok(Reply::Integer(i64::try_from(listed).unwrap_or(i64::MAX))))
+        }
+        (_, Some(Ok(reply))) => Ok(Ok(reply)),
+        (_, Some(Err(other))) => Err(unexpected(command.name(), Some(&other))),
+        (_, None) => Err(unexpected(command.name(), None)),
+    }
+}
+
+impl Form {
+    /// Returns the rules' reply for a value of this form, which is no refusal. The error is another value.
+    fn reply(self, value: Value) -> Result<Reply, Value> {
+        Ok(match (self, value) {
+            (Self::Integer | Self::IntegerOrOkay, Value::Int(n)) => Reply::Integer(n),
+            // Redis 1.x says of a push that it is done.
+            (Self::Okay | Self::OkayOrNil | Self::IntegerOrOkay, Value::Okay) => Reply::Integer(1),
+            (Self::OkayOrNil, Value::Nil) => Reply::Integer(0),
+            (Self::Bulk, value) => Reply::Bulk(found(value)?),
+            (Self::List, Value::Array(values)) => {
+                Reply::Bulks(values.into_iter().map(found).collect::<Result<_, _>>()?)
+            }
+            (_, other) => return Err(other),
+        })
+    }
 }
 
 /// Reads the replies to WATCH, GET, PTTL if that was asked, and MULTI: what the key was found to hold.
@@ -237,24 +236,6 @@ pub(super) fn read_look(Expected { without_ttl, .. }: &Expected, replies: &mut V
         (Some(Value::Okay), Some(Err(other)), ..) => return Err(unexpected("WATCH", Some(&other))),
         (watch, ..) => return Err(unexpected("WATCH", watch.as_ref())),
     }))
-}
-
-fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
-    Some(match (waiting, replies) {
-        (Waiting::Next | Waiting::NextAfter { .. }, [.., Value::Nil]) => Reply::Bulk(None),
-        (Waiting::Next | Waiting::NextAfter { .. }, [.., Value::BulkString(channel)]) => {
-            Reply::Bulk(Some(channel.clone()))
-        }
-        (Waiting::Check { channel, .. }, [Value::Array(channels), ..]) => {
-            let is_channel = |entry: &&Value| matches!(entry, Value::BulkString(entry) if entry == channel);
-            Reply::Integer(i64::try_from(channels.iter().filter(is_channel).count()).ok()?)
-        }
-        (Waiting::Next | Waiting::NextAfter { .. } | Waiting::Check { .. }, _) => return None,
-        // Redis 1.x says of a push that it is done.
-        (_, [Value::Okay]) => Reply::Integer(1),
-        (Waiting::Enter { .. }, [Value::Int(n), _]) | (_, [Value::Int(n)]) => Reply::Integer(*n),
-        _ => return None,
-    })
 }
 
 /// Reads the replies to a command of a transaction, which is answered by QUEUED, and to EXEC, which is answered by the outcome: nil if the key

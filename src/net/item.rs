@@ -152,7 +152,7 @@ impl Item {
     /// Returns what came of the command, once, whose replies are read so. `None`: the server has not read it.
     pub(super) fn outcome(
         &mut self,
-        read: impl FnOnce(&mut Vec<Value>) -> codec::ReadReply,
+        read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec::ReadReply,
     ) -> Option<Result<Reply, Failure>> {
         Some(match mem::take(&mut self.state) {
             ItemState::Unsent | ItemState::Unread(_) => return None,
@@ -162,7 +162,7 @@ impl Item {
                 Err(Failure::Lost(lost_in_batch()))
             }
             ItemState::Lost(error) => Err(Failure::Lost(error)),
-            ItemState::Replied => match read(&mut self.replies) {
+            ItemState::Replied => match read(&mut self.replies, &self.packed.forms) {
                 Ok(Ok(reply)) => Ok(reply),
                 Ok(Err(refusal)) => Err(Failure::Refused(refusal)),
                 Err(error) => Err(Failure::Lost(error)),

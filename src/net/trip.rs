@@ -19,7 +19,7 @@ use std::ops::DerefMut;
 use redis::Value;
 
 use super::asking::with_asking;
-use super::codec;
+use super::codec::{self, Compares};
 use super::connections::{Connection, Known};
 use super::errors::{Refusal, TransportError};
 use super::item::{self, AfterTrip, Incoming, Item};
@@ -106,17 +106,20 @@ impl TripState {
         let is_left = self.watches && !self.is_done && !self.own.is_sent();
         let KeyTrip { trip: Trip { command, if_holds, .. }, behind, compares, .. } = trip;
         let (found, reply) = match (if_holds, compares) {
-            (None, _) => (None, self.own.outcome(|replies| codec::read(command, replies))),
-            (Some(_), Some(compares)) => (None, self.own.outcome(|replies| compares.read(command, replies))),
+            (None, _) => (None, self.own.outcome(|replies, forms| codec::read(command, replies, forms))),
+            (Some(_), Some(_)) => {
+                (None, self.own.outcome(|replies, forms| Compares::read(command, replies, forms)))
+            }
             (Some(expected), None) => (
-                self.look.outcome(|replies| codec::read_look(expected, replies)),
-                self.own.outcome(|replies| codec::read_change(command, replies)),
+                self.look.outcome(|replies, _| codec::read_look(expected, replies)),
+                self.own.outcome(|replies, _| codec::read_change(command, replies)),
             ),
         };
         Sent {
             found,
             reply,
-            behind: behind.and_then(|behind| self.behind.outcome(|replies| codec::read(behind, replies))),
+            behind: behind
+                .and_then(|behind| self.behind.outcome(|replies, forms| codec::read(behind, replies, forms))),
             undecided: self.undecided.or(is_left.then_some(Undecided::Together)),
             at: None,
             changed_by: compares.map(|compares| compares.name(command)),

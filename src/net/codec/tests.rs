@@ -26,7 +26,7 @@ fn packed(key: &Key, command: &Command) -> Packed {
 
 /// What the replies come to, whose forms are those that the command asks for.
 fn read(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
-    super::read(command, &mut replies)
+    super::read(command, &mut replies, &packed(&Key::from("k"), command).forms)
 }
 
 fn words(command: &Command) -> (String, usize) {

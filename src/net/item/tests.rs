@@ -24,15 +24,15 @@ fn trip(fake: &FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
 
 /// The outcome of an item, in short.
 fn short((item, command): (&mut Item, &Command)) -> String {
-    outcome(item, |replies| codec::read(command, replies))
+    outcome(item, |replies, forms| codec::read(command, replies, forms))
 }
 
 /// The outcome of a deletion in a transaction, in short.
 fn changed(item: &mut Item) -> String {
-    outcome(item, |replies| codec::read_change(&Command::Del, replies))
+    outcome(item, |replies, _| codec::read_change(&Command::Del, replies))
 }
 
-fn outcome(item: &mut Item, read: impl FnOnce(&mut Vec<Value>) -> codec::ReadReply) -> String {
+fn outcome(item: &mut Item, read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec::ReadReply) -> String {
     if let Some(refusal) = item.found_no_room() {
         return format!("no room: {:?}", refusal.kind());
     }
