@@ -172,13 +172,13 @@ pub(crate) trait Backend: Send + Sync {
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self) {}
 
-    /// Finds out, on this key, whether the server has what the protocol needs and the user may send it. Fails if not, unless the protocol is
+    /// Probes, on this key, whether the server has what the protocol needs and the user may use it. Fails if not, unless the protocol is
     /// Auto; and as sending does.
-    fn find_out(&self, _key: &Key, _protocol: Protocol, _limits: &Limits<'_>) -> Result<(), Failure> {
+    fn probe(&self, _key: &Key, _protocol: Protocol, _limits: &Limits<'_>) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Returns true if that is not to be found out any more.
+    /// Returns true if there is nothing to probe.
     fn knows(&self, _protocol: Protocol) -> bool {
         true
     }

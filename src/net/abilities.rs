@@ -1,31 +1,29 @@
-//! What a server has, and its user may, beyond the commands of Classic: transactions, and to ask for a time to live. It is found out before the
-//! first lock is acquired that needs them, on the key of that lock, by a transaction without a change: a lock is not acquired that could not
-//! be released. Some proxies close the connection on WATCH.
+//! What a server has, and its user may use, beyond the commands of Classic: transactions, and PTTL. A probe finds it out before the first lock
+//! that needs them, on the key of that lock, by a transaction without a change: no lock is acquired that could not be released. Some proxies
+//! close the connection on WATCH.
 
-use std::ops::DerefMut;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use redis::{Value, cmd};
 
 use super::connections::Connection;
-use super::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
-use super::limits::Limits;
+use super::errors::{Refusal, RefusalKind, TransportError};
 use super::resp::{Form, Packed};
-use crate::values::clock::{self, Now, Uptime};
+use crate::values::clock;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::version::Version;
 
-/// How long what is lacking is not tried again.
+/// How long after a probe has found something lacking the next follows.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
 
 /// What is known of a server.
 #[derive(Default)]
 pub(super) struct Abilities {
-    /// The strongest protocol whose commands were tried, and the strongest that works as far as they were, each by its strength.
+    /// The strength of the strongest protocol that was probed, and of the strongest that works, in four bits each.
     known: AtomicU8,
-    /// Until when what is lacking is not tried again, in microseconds of uptime; 0 if nothing is.
+    /// Until when no probe follows one that has found something lacking, in microseconds of uptime; 0 if nothing is.
     lacking_until: AtomicU64,
     /// True if it hangs up on WATCH.
     hangs_up: AtomicBool,
@@ -41,7 +39,7 @@ fn strength(protocol: Protocol) -> u8 {
 }
 
 impl Abilities {
-    /// Returns true if nothing is to be found out before a lock of this protocol is acquired. `version`: as the server reported it.
+    /// Returns true if a lock of this protocol may be acquired without a probe. `version`: as the server reported it.
     pub(super) fn know(&self, protocol: Protocol, version: Option<Version>) -> bool {
         let [tried, works] = self.known();
         match protocol {
@@ -73,12 +71,13 @@ impl Abilities {
         until > 0 && until <= clock::uptime().micros()
     }
 
-    fn hangs_up(&self) -> bool {
+    /// Returns true if it was found to hang up on WATCH, not long ago.
+    pub(super) fn hangs_up(&self) -> bool {
         self.hangs_up.load(Ordering::Relaxed) && !self.may_have_changed()
     }
 
     /// Notes that the commands of a protocol work.
-    fn note_works(&self, protocol: Protocol) {
+    pub(super) fn note_works(&self, protocol: Protocol) {
         let new = strength(protocol);
         self.update(|tried, works| [tried.max(new), works.max(new)]);
         let [tried, works] = self.known();
@@ -89,7 +88,7 @@ impl Abilities {
     }
 
     /// Notes that those of a protocol were tried, and that those of another work alone.
-    fn note_lacking(&self, tried: Protocol, works: Protocol, hangs_up: bool) {
+    pub(super) fn note_lacking(&self, tried: Protocol, works: Protocol, hangs_up: bool) {
         self.hangs_up.store(hangs_up, Ordering::Relaxed);
         self.lacking_until.store(clock::uptime().after(LEFT_ALONE).micros(), Ordering::Relaxed);
         self.update(|before, _| [before.max(strength(tried)), strength(works)]);
@@ -102,100 +101,10 @@ impl Abilities {
         };
         let _ = self.known.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
     }
-
-    /// Tries what the protocol needs beyond Classic, on a connection of `connect`. Fails if it does not reach the server or is refused, unless
-    /// the protocol is Auto, or if there is no connection. Waits out a refusal that passes, as a call for a lock does. `reported`: the server's
-    /// version, if a connection without it was opened. `trusts`: Auto believes the version of servers that have all.
-    pub(super) fn find_out<'a, C: DerefMut<Target = Connection>>(
-        &self,
-        key: &Key,
-        protocol: Protocol,
-        trusts: bool,
-        reported: impl Fn() -> Option<Version>,
-        limits: &mut Limits<'a>,
-        connect: impl Fn(&mut Limits<'a>) -> Result<(C, Now), Failure>,
-    ) -> Result<(), Failure> {
-        let began = clock::uptime();
-        let mut was_closed = false;
-        loop {
-            let (mut connection, now) = connect(limits)?;
-            let version = connection.server().version.or_else(&reported);
-            let tried = protocol.on(version, true);
-            let is_trusted = trusts && protocol == Protocol::Auto && tried == Protocol::Ttl;
-            if is_trusted {
-                self.note_works(tried);
-            }
-            // Another thread may have found it out meanwhile.
-            if tried == Protocol::Classic || is_trusted || self.know(protocol, version) {
-                return Ok(());
-            }
-            let failed =
-                |refusal| if protocol == Protocol::Auto { Ok(()) } else { Err(Failure::Refused(refusal)) };
-            if self.hangs_up() {
-                return failed(Refusal::too_old(tried, TooOld::HangsUp));
-            }
-            let limit = limits.answered_by.since(now.uptime);
-            let outcome = try_one(&mut connection, key, tried, was_closed, limit);
-            limits.decided_at = clock::now();
-            let ended = match outcome {
-                Ok(Tried::Works) => {
-                    self.note_works(tried);
-                    return Ok(());
-                }
-                Ok(refused) => {
-                    // It may be watching.
-                    connection.invalidate();
-                    drop(connection);
-                    match refused {
-                        Tried::Lacks(works, refusal) => {
-                            self.note_lacking(tried, works, false);
-                            return failed(match refusal.kind() {
-                                RefusalKind::UnknownCommand => {
-                                    Refusal::too_old(tried, TooOld::Refuses(&refusal))
-                                }
-                                _ => refusal,
-                            });
-                        }
-                        Tried::Refused(refusal) if refusal.is_transient() => {
-                            let is_replica = refusal.kind() == RefusalKind::ReadOnly;
-                            let until = if is_replica { limits.reachable_by } else { limits.accepted_by };
-                            if !limits.pause(until) {
-                                return Err(Failure::Refused(refusal));
-                            }
-                            continue;
-                        }
-                        Tried::Refused(refusal) if refusal.is_of_login() => {
-                            return Err(Failure::Refused(refusal));
-                        }
-                        // It is about the key, so that the next is tried.
-                        _ => return Ok(()),
-                    }
-                }
-                Err(ended) => ended,
-            };
-            connection.invalidate();
-            drop(connection);
-            let (Closed::OnGet(error) | Closed::OnWatch(error)) = &ended;
-            let closed = matches!(ended, Closed::OnWatch(_)) && error.is_disconnect();
-            if closed && was_closed {
-                // The connection had just answered GET.
-                self.note_lacking(tried, Protocol::Classic, true);
-                return failed(Refusal::too_old(tried, TooOld::HangsUp));
-            }
-            // Nothing was changed, so it is tried again as an unreachable server is.
-            let goes_on =
-                closed || limits.decided_at.uptime < limits.reachable_by && limits.pause(Uptime::MAX);
-            if !goes_on {
-                let waited = limits.decided_at.uptime.since(began);
-                return Err(Failure::unreachable(error.clone()).after(waited));
-            }
-            was_closed |= closed;
-        }
-    }
 }
 
-/// What came of trying.
-enum Tried {
+/// What came of a probe.
+pub(super) enum Probed {
     Works,
     /// A command is lacking, or not for this user. Those of this protocol work.
     Lacks(Protocol, Refusal),
@@ -204,19 +113,19 @@ enum Tried {
 }
 
 /// On which command the connection ended.
-enum Closed {
+pub(super) enum Closed {
     OnGet(TransportError),
     OnWatch(TransportError),
 }
 
-/// Tries what a protocol needs, after a GET where the connection has to prove that it works.
-fn try_one(
+/// Probes what a protocol needs, after a GET where the connection has to prove that it works.
+pub(super) fn probe_once(
     connection: &mut Connection,
     key: &Key,
     protocol: Protocol,
     reads_first: bool,
     limit: Duration,
-) -> Result<Tried, Closed> {
+) -> Result<Probed, Closed> {
     if reads_first {
         let get = cmd("GET").arg(key.as_bytes()).clone();
         // Any answer will do.
@@ -248,11 +157,11 @@ fn try_one(
     if let Some(at) = refused.iter().position(|(_, refusal)| lacks(refusal)) {
         let (at, refusal) = refused.swap_remove(at);
         let works = if at < transaction { Protocol::Classic } else { Protocol::Watched };
-        return Ok(Tried::Lacks(works, refusal));
+        return Ok(Probed::Lacks(works, refusal));
     }
     match (ended, refused.into_iter().next()) {
         (Some(error), _) => Err(Closed::OnWatch(error)),
-        (None, Some((_, refusal))) => Ok(Tried::Refused(refusal)),
-        (None, None) => Ok(Tried::Works),
+        (None, Some((_, refusal))) => Ok(Probed::Refused(refusal)),
+        (None, None) => Ok(Probed::Works),
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
-use super::limits::PAUSE;
 use super::limits::{Budget, Limits};
+use super::server::{PAUSE, pause};
 use super::slots::{side_prefix, slot_of};
 use super::threads::on_threads;
 use super::{Backend, KeyTrip, NodeId, Sent, is_refused};
@@ -113,7 +113,7 @@ impl ClusterBackend {
                     again.push(Pending { at, to });
                 }
             }
-            if again.is_empty() || !(at_once || limits.pause(Uptime::MAX)) {
+            if again.is_empty() || !(at_once || pause(&mut limits, Uptime::MAX)) {
                 return sent;
             }
             pending = again;
@@ -218,14 +218,14 @@ impl ClusterBackend {
         Limits { grants: false, reachable_by: now, accepted_by: now, connected_by, ..*limits }
     }
 
-    /// Finds out what one of the nodes has, that of the key first: it holds for all.
-    fn find_out_any(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
+    /// Probes one of the nodes, that of the key first: what it has holds for all.
+    fn probe_any(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
         let map = self.nodes.map();
         let mut failed = if map.owner(0).is_some() { Ok(()) } else { self.nodes.refresh(&map, None, limits) };
         let limits = Limits { reachable_by: limits.reachable_by.min(clock::uptime().after(LOOK)), ..*limits };
         let map = self.nodes.map();
         for node in map.owner(slot_of(key)).into_iter().chain(map.nodes().cloned()) {
-            match node.backend.find_out(key, protocol, &limits) {
+            match node.backend.probe(key, protocol, &limits) {
                 Ok(()) => return Ok(()),
                 failure if is_final(&failure) => return failure,
                 failure => failed = failure,
@@ -327,15 +327,15 @@ impl Backend for ClusterBackend {
         self.nodes.all().iter().for_each(|node| node.backend.wake_waiting());
     }
 
-    fn find_out(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
+    fn probe(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
         if self.knows(protocol) {
             return Ok(());
         }
         let mut limits = *limits;
         loop {
-            let found = self.find_out_any(key, protocol, &limits);
+            let found = self.probe_any(key, protocol, &limits);
             let waits_until = limits.reachable_by;
-            if found.is_ok() || is_final(&found) || !limits.pause(waits_until) {
+            if found.is_ok() || is_final(&found) || !pause(&mut limits, waits_until) {
                 return found;
             }
             let _ = self.nodes.refresh(&self.nodes.map(), None, &limits);
@@ -343,7 +343,7 @@ impl Backend for ClusterBackend {
     }
 
     fn knows(&self, protocol: Protocol) -> bool {
-        protocol == Protocol::Classic || self.nodes.map().nodes().any(|node| node.backend.knows(protocol))
+        self.nodes.map().nodes().any(|node| node.backend.knows(protocol))
     }
 
     fn best_protocol(&self) -> Protocol {

@@ -1,14 +1,10 @@
 //! What a command is sent under: what the server must support, and until when what is waited for.
 
-use std::thread;
 use std::time::Duration;
 
 use super::errors::Failure;
-use crate::values::clock::{self, Now, Uptime};
+use crate::values::clock::{Now, Uptime};
 use crate::values::options::Protocol;
-
-/// How long a server that takes no more clients, settles, or refuses for now, is left alone.
-pub(in crate::net) const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a command is sent under.
 #[derive(Clone, Copy)]
@@ -64,16 +60,6 @@ impl Limits<'_> {
             Failure::Refused(refusal) if refusal.is_transient() => self.accepted_by,
             _ => Uptime::default(),
         }
-    }
-
-    /// Waits a moment, if there is time until then and the wait was not ended.
-    pub(in crate::net) fn pause(&mut self, waits_until: Uptime) -> bool {
-        if clock::uptime().after(PAUSE) >= waits_until || self.stop.is_over() {
-            return false;
-        }
-        thread::sleep(PAUSE);
-        self.decided_at = clock::now();
-        true
     }
 
     /// Returns the limits of a trip that follows another of the same call, and has as much time for itself; all of them together have twice that.

@@ -4,14 +4,15 @@
 mod comparing;
 mod leading;
 mod parts;
+mod probe;
 mod sharing;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
-use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::{slice, thread};
 
 use super::abilities::Abilities;
 use super::connections::{Dialing, Opener};
@@ -23,15 +24,28 @@ use super::patience::Patience;
 use super::slots::slot_of;
 use super::trip::{TripState, Wire};
 use super::{Backend, Heard, KeyTrip, NodeId, Sent, Undecided};
-use crate::values::clock;
+use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::version::Version;
 use leading::Carrier;
 
+/// How long a server that takes no more clients, settles, or refuses for now, is left alone.
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
+
 /// Returns true if the server has refused a change since it is a replica now.
 fn is_read_only(sent: &Sent) -> bool {
     matches!(&sent.reply, Some(Err(Failure::Refused(refusal))) if refusal.kind() == RefusalKind::ReadOnly)
+}
+
+/// Waits a moment, if there is time until then and the wait was not ended.
+pub(super) fn pause(limits: &mut Limits<'_>, waits_until: Uptime) -> bool {
+    if clock::uptime().after(PAUSE) >= waits_until || limits.stop.is_over() {
+        return false;
+    }
+    thread::sleep(PAUSE);
+    limits.decided_at = clock::now();
+    true
 }
 
 thread_local! {
@@ -165,7 +179,7 @@ impl OneServer {
             limits.decided_at = clock::now();
             let outcome = send(&limits);
             let waits_until = limits.reachable_by;
-            if !is_refused(&outcome) || !limits.pause(waits_until) {
+            if !is_refused(&outcome) || !pause(&mut limits, waits_until) {
                 return outcome;
             }
         }
@@ -203,7 +217,7 @@ impl OneServer {
     pub(super) fn wait_for_room(&self, limits: &mut Limits<'_>) -> bool {
         let waits_until = if self.opener.is_connected() { limits.connected_by } else { limits.accepted_by };
         self.dialing.leave_alone(clock::uptime());
-        limits.pause(waits_until)
+        pause(limits, waits_until)
     }
 }
 
@@ -228,23 +242,15 @@ impl Backend for OneServer {
         self.lanes.wake_queued();
     }
 
-    fn find_out(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
-        if self.knows(protocol) {
-            return Ok(());
-        }
-        let (mut limits, trusts) = (self.limits(limits), self.opener.trusts_version);
-        let reported = || self.server_version();
-        self.abilities
-            .find_out(key, protocol, trusts, reported, &mut limits, |limits| self.connection(limits))
+    fn probe(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
+        if self.knows(protocol) { Ok(()) } else { self.probe_now(key, protocol, self.limits(limits)) }
     }
 
     #[inline]
     fn knows(&self, protocol: Protocol) -> bool {
-        match protocol {
-            Protocol::Classic => true,
-            Protocol::Auto => self.is_known() && self.abilities.know(protocol, self.server_version()),
-            protocol => self.abilities.know(protocol, None),
-        }
+        let is_auto = protocol == Protocol::Auto;
+        let version = if is_auto { self.server_version() } else { None };
+        (!is_auto || self.is_known()) && self.abilities.know(protocol, version)
     }
 
     fn best_protocol(&self) -> Protocol {

@@ -9,8 +9,6 @@ use super::acquire::{Attempt, Pace, Params, Round, first_command, may_take_over}
 use super::lease::Lease;
 use super::task::Io;
 use super::{Command, Cue, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
-#[cfg(test)]
-use super::{Step, task::Task};
 use crate::values::clock::{Now, Wall};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
@@ -32,56 +30,7 @@ pub(crate) struct Choice {
     pub(crate) surplus: Vec<(usize, Lease)>,
     /// Keys that hold no lock, and never will.
     no_locks: Vec<usize>,
-    another_is_free: bool,
-}
-
-/// The attempts of one call.
-#[allow(clippy::large_enum_variant, reason = "it is made where it stays")]
-pub(crate) enum Attempts {
-    OfOne(Attempt),
-    OfSeveral(Choice),
-}
-
-/// Acquires a lock. Of several it is then that of [`Io::slot`]. `cue` says how it begins; a lease that is handed over is that of the slot as well.
-pub(crate) async fn acquire(io: &Io, attempts: &mut Attempts, mut cue: Cue) -> Result<Lease, GiveUp> {
-    loop {
-        let round = match attempts {
-            Attempts::OfOne(attempt) => attempt.round(io, cue).await,
-            Attempts::OfSeveral(choice) => choice.round(io, cue).await,
-        };
-        match round {
-            Round::Held(lease) => return Ok(lease),
-            Round::GiveUp(reason) => return Err(reason),
-            Round::Pause(time) => cue = io.sleep(attempts.pace().pause(time)).await,
-        }
-    }
-}
-
-/// Begins an attempt that a test steps.
-#[cfg(test)]
-pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>) {
-    Task::begin(now, async move |io| acquire(io, &mut Attempts::new(params, None), cue).await)
-}
-
-impl Attempts {
-    /// Attempts to acquire one of several locks, or the one that there is.
-    pub(crate) fn new(params: Params, several: Option<&Arc<[Key]>>) -> Self {
-        match several {
-            None => Self::OfOne(Attempt::new(params)),
-            Some(slots) => Self::OfSeveral(Choice::new(params, slots)),
-        }
-    }
-
-    pub(crate) fn pace(&self) -> &Pace {
-        match self {
-            Self::OfOne(Attempt { pace, .. }) | Self::OfSeveral(Choice { pace, .. }) => pace,
-        }
-    }
-
-    /// Returns true if another lock than the one that is held was seen that may be acquired.
-    pub(crate) fn another_is_free(&self) -> bool {
-        matches!(self, Self::OfSeveral(Choice { another_is_free: true, .. }))
-    }
+    pub(super) another_is_free: bool,
 }
 
 /// Returns which lock is asked for first, and the lease that this trip acquires: SETNX of a random one and, behind it, MGET of all.
@@ -99,7 +48,7 @@ pub(crate) fn first_trip(
 }
 
 impl Choice {
-    fn new(params: Params, slots: &Arc<[Key]>) -> Self {
+    pub(super) fn new(params: Params, slots: &Arc<[Key]>) -> Self {
         let mut pace = Pace::new(params);
         // Of several locks it would not be known which is meant.
         pace.never_expires_noted = true;
@@ -113,7 +62,7 @@ impl Choice {
         }
     }
 
-    async fn round(&mut self, io: &Io, cue: Cue) -> Round {
+    pub(super) async fn round(&mut self, io: &Io, cue: Cue) -> Round {
         let Break(round) = self.go_on(io, cue).await;
         round
     }

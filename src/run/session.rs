@@ -98,10 +98,10 @@ impl<'a> Session<'a> {
         self.behind = Some(Command::Waiting(waiting));
     }
 
-    /// Finds out whether the server has what the lock's protocol needs, if that is not known.
-    pub(super) fn find_out(&self, now: Now) -> Result<(), Failure> {
+    /// Probes whether the server has what the lock's protocol needs, if that is not known.
+    pub(super) fn probe(&self, now: Now) -> Result<(), Failure> {
         let limits = self.limits(&Trip::of(Command::Get), now);
-        self.engine.backend.find_out(self.key, self.protocol, &limits)
+        self.engine.backend.probe(self.key, self.protocol, &limits)
     }
 
     /// Makes a trip to the server. Returns the rules' replies.
@@ -172,33 +172,41 @@ impl<'a> Session<'a> {
             }
             Err(failure) => failure,
         };
-        let reply = match &failure {
-            Failure::TooLate => return Reply::TooLate,
-            Failure::Refused(refusal) => Reply::Refused(match refusal.kind() {
-                RefusalKind::WrongType => WhyRefused::NoLock,
-                RefusalKind::ReadOnly => WhyRefused::ReadOnly,
-                _ if refusal.is_transient() => WhyRefused::ForNow,
-                _ if refusal.is_about_the_command() => WhyRefused::Command,
-                _ => WhyRefused::Otherwise,
-            }),
-            Failure::Unreachable { .. } | Failure::Panicked(_) => Reply::Unsent,
-            Failure::Lost(error) => {
-                match self.outbox {
-                    Some(outbox) => {
-                        outbox.push(LateReport::ReplyLost(self.key.clone(), command, error.clone()));
-                    }
-                    None => {
-                        self.engine.observer.reply_lost(self.key, command, error);
-                        self.answered_at = None;
-                    }
+        let reply = unanswered(&failure);
+        if reply == Reply::TooLate {
+            return reply;
+        }
+        if let Failure::Lost(error) = &failure {
+            match self.outbox {
+                Some(outbox) => {
+                    outbox.push(LateReport::ReplyLost(self.key.clone(), command, error.clone()));
                 }
-                if !only_reads {
-                    self.unanswered = Some(Box::new((command, error.clone())));
+                None => {
+                    self.engine.observer.reply_lost(self.key, command, error);
+                    self.answered_at = None;
                 }
-                Reply::Lost
             }
-        };
+            if !only_reads {
+                self.unanswered = Some(Box::new((command, error.clone())));
+            }
+        }
         self.failed = Some(Box::new((command, failure)));
         reply
+    }
+}
+
+/// Returns the rules' reply for a failure.
+pub(super) fn unanswered(failure: &Failure) -> Reply {
+    match failure {
+        Failure::TooLate => Reply::TooLate,
+        Failure::Refused(refusal) => Reply::Refused(match refusal.kind() {
+            RefusalKind::WrongType => WhyRefused::NoLock,
+            RefusalKind::ReadOnly => WhyRefused::ReadOnly,
+            _ if refusal.is_transient() => WhyRefused::ForNow,
+            _ if refusal.is_about_the_command() => WhyRefused::Command,
+            _ => WhyRefused::Otherwise,
+        }),
+        Failure::Unreachable { .. } | Failure::Panicked(_) => Reply::Unsent,
+        Failure::Lost(_) => Reply::Lost,
     }
 }

@@ -17,6 +17,18 @@ impl Version {
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Self { major, minor, patch }
     }
+
+    /// Returns the version as a number, which is never 0.
+    pub(crate) fn packed(self) -> u64 {
+        let Self { major, minor, patch } = self;
+        1 << 48 | u64::from(major) << 32 | u64::from(minor) << 16 | u64::from(patch)
+    }
+
+    /// Returns the version of such a number; `None` for 0.
+    pub(crate) fn of_packed(packed: u64) -> Option<Self> {
+        let [_, major, minor, patch] = [48, 32, 16, 0].map(|shift| (packed >> shift & 0xFFFF) as u16);
+        (packed > 0).then_some(Self { major, minor, patch })
+    }
 }
 
 /// The error for a text that is not a version, because it does not begin with a number.
@@ -60,6 +72,10 @@ mod tests {
         assert_eq!(read("7"), Version::new(7, 0, 0));
         assert!(read("2.10.0") > read("2.6.17") && read("2.6.9") < read("2.6.12"));
         assert_eq!(read("2.6.12").to_string(), "2.6.12");
+        for version in [Version::new(0, 0, 0), Version::new(2, 6, 12), Version::new(1, u16::MAX, 65)] {
+            assert_eq!(Version::of_packed(version.packed()), Some(version));
+        }
+        assert_eq!(Version::of_packed(0), None);
         for text in ["", "unstable", ".2.4"] {
             assert_eq!(text.parse::<Version>(), Err(InvalidVersion {}), "{text:?}");
         }

@@ -1,6 +1,7 @@
 //! `Protocol::Auto` where the version says more than the server permits.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::SystemTime;
 
 use libtest_mimic::Trial;
@@ -25,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_is_refused_of_the_key_says_nothing_of_the_commands,
             what_is_refused_of_the_key_hides_no_missing_right,
             what_is_refused_for_now_is_tried_again,
+            a_probe_without_a_reply_is_repeated,
             a_right_that_is_taken_away_later_is_missed,
             the_first_command_of_a_locker_knows_the_version,
             a_lease_does_not_begin_before_the_locker_has_connected,
@@ -114,6 +116,20 @@ fn what_is_refused_for_now_is_tried_again() -> Outcome {
     let held = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?.lock()?;
     assert_eq!(held.protocol(), Protocol::Ttl);
     held.release()?;
+    assert_eq!(proxy.names().iter().filter(|name| *name == "PTTL").count(), 2, "{:?}", proxy.names());
+    Ok(())
+}
+
+/// A call that waits for ever looks again after the time of a command.
+fn a_probe_without_a_reply_is_repeated() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    let locker = patient(&proxy.url())?.command_timeout(millis(300)).build()?;
+    proxy.next("PTTL", Fault::SwallowAnswer);
+    let lock = Lock::new(&locker, KEY, expiring().wait_forever().protocol(Protocol::Ttl))?;
+    let (acquired, ended) = mpsc::channel();
+    thread::spawn(move || acquired.send(lock.lock().map(LockGuard::release)));
+    ended.recv_timeout(LONG)???;
     assert_eq!(proxy.names().iter().filter(|name| *name == "PTTL").count(), 2, "{:?}", proxy.names());
     Ok(())
 }

@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Event, Lock, LockGuard, LockOptions, Protocol, Semaphore};
 
 use crate::servers::{Emulated, Fault};
-use crate::support::monitor::tried_out;
+use crate::support::monitor::probed;
 use crate::support::notified::{Waiter, until};
 use crate::support::scenario::{FOREIGN, Scenario, patient};
 use crate::support::{LONG, Load, Outcome, RedisServer, expiring, millis, tests};
@@ -43,7 +43,7 @@ fn a_reply_that_is_lost_when_the_call_ends_leaves_the_lock_in_doubt() -> Outcome
         let scenario = Scenario::set()?;
         let key = scenario.target.key("in-doubt");
         let locker = patient(&scenario.proxy.url())?.command_timeout(millis(300)).build()?;
-        tried_out(&locker, protocol)?;
+        probed(&locker, protocol)?;
         scenario.proxy.forget();
         let token = CancelToken::new();
         let options = expiring().protocol(protocol);

@@ -15,7 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         "server_check",
         tests![
             a_proxy_that_disconnects_on_info_is_used_without_it,
-            a_proxy_without_transactions_is_found_out_before_a_lock_is_acquired,
+            a_proxy_without_transactions_is_probed_before_a_lock_is_acquired,
             a_replica_is_refused_before_anything_is_sent,
             connections_to_a_master_that_becomes_a_replica_are_closed,
             a_server_that_loads_its_data_is_waited_for,
@@ -54,7 +54,7 @@ fn is_replica(error: &Error) -> bool {
     matches!(error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::ReadOnly)
 }
 
-fn a_proxy_without_transactions_is_found_out_before_a_lock_is_acquired() -> Outcome {
+fn a_proxy_without_transactions_is_probed_before_a_lock_is_acquired() -> Outcome {
     for protocol in [Protocol::Watched, Protocol::Ttl] {
         let scenario = Scenario::set()?;
         scenario.proxy.forward_little(true);

@@ -11,7 +11,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, RefusalKind};
 use crate::servers::{Emulated, Fault};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
-use crate::support::monitor::tried_out;
+use crate::support::monitor::probed;
 use crate::support::notified::until;
 use crate::support::scenario::{BRIEF, FOREIGN, Scenario, client_pool, patient, until_connected};
 use crate::support::{
@@ -41,7 +41,7 @@ fn scenario_and_key(
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("transaction");
     let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
-    tried_out(&locker, protocol)?;
+    probed(&locker, protocol)?;
     scenario.proxy.forget();
     let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
     Ok((scenario, key, lock))

@@ -10,7 +10,7 @@ use setnx_lock::{CancelToken, Error, LockOptions, Locker, Permit, Protocol, RwLo
 
 use crate::servers::Proxy;
 use crate::support::asleep::Sleeper;
-use crate::support::monitor::tried_out;
+use crate::support::monitor::probed;
 use crate::support::notified::{Worker, connection};
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened, patient};
@@ -83,7 +83,7 @@ impl Recorded {
         let server = RedisServer::start()?;
         let proxy = Proxy::before(server.address())?;
         let locker = opened(&proxy.url())?;
-        tried_out(&locker, Protocol::Ttl)?;
+        probed(&locker, Protocol::Ttl)?;
         proxy.forget();
         Ok(Self { server, proxy, locker })
     }

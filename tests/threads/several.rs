@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use setnx_lock::{Error, Lock, LockOptions, MultiLock, MultiLockGuard, Protocol};
 
 use crate::servers::Proxy;
-use crate::support::monitor::tried_out;
+use crate::support::monitor::probed;
 use crate::support::notified::until;
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
 use crate::support::ruby::{Attempt, Gem, RubyPeer};
@@ -58,7 +58,7 @@ fn recorded(
     let keys = scenario.target.keys("wire", keys);
     let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
     let locks = MultiLock::new(&locker, keys.iter().map(|key| key.key.clone()), options.protocol(protocol))?;
-    tried_out(&locker, Protocol::Ttl)?;
+    probed(&locker, Protocol::Ttl)?;
     scenario.proxy.forget();
     Ok((scenario, keys, locks))
 }

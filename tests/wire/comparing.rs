@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Lock, LockOptions, Locker, MultiLock, Protocol};
 
 use crate::servers::{Comparing, Fault, Proxy};
-use crate::support::monitor::tried_out;
+use crate::support::monitor::probed;
 use crate::support::scenario::{FOREIGN, opened};
 use crate::support::{Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, release, tests};
 
@@ -32,7 +32,7 @@ fn set(comparing: Comparing) -> Result<(Proxy, Locker, TestKey), Box<dyn std::er
     let server = Arc::new(RedisServer::start()?);
     let proxy = Proxy::comparing(comparing, server.address())?;
     let locker = opened(&proxy.url())?;
-    tried_out(&locker, Protocol::Ttl)?;
+    probed(&locker, Protocol::Ttl)?;
     proxy.forget();
     Ok((proxy, locker, Target::of(&server).key("compared")))
 }

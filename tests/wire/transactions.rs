@@ -9,7 +9,7 @@ use redis::ConnectionLike as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Protocol};
 
 use crate::servers::Fault;
-use crate::support::monitor::tried_out;
+use crate::support::monitor::probed;
 use crate::support::scenario::{FOREIGN, Scenario, patient, pool_of_one};
 use crate::support::{
     LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release, release_all, tests,
@@ -180,7 +180,7 @@ fn a_lost_takeover_overwrites_nothing() -> Outcome {
         let key = scenario.target.key("faster");
         key.set(PAST);
         let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
-        tried_out(&locker, protocol)?;
+        probed(&locker, protocol)?;
         scenario.proxy.forget();
         let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol).timeout(Duration::ZERO))?;
         scenario.proxy.nth("GET", nth, Fault::AnswerLate(millis(800)));
@@ -200,7 +200,7 @@ fn a_key_that_is_written_after_it_was_read_is_not_deleted() -> Outcome {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("written");
         let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
-        tried_out(&locker, protocol)?;
+        probed(&locker, protocol)?;
         scenario.proxy.forget();
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
         scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));

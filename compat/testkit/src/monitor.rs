@@ -74,10 +74,10 @@ pub fn connected(lock: Lock) -> Result<Lock, Error> {
     lock.state().map(|_| lock)
 }
 
-/// Has a locker find out what its server has for this protocol.
-pub fn tried_out(locker: &Locker, protocol: Protocol) -> Result<(), Error> {
+/// Has a locker probe what its server has for this protocol.
+pub fn probed(locker: &Locker, protocol: Protocol) -> Result<(), Error> {
     let options = LockOptions::expiring_after(LONG).protocol(protocol);
-    Lock::new(locker, "setnx-lock-test:tried-out", options)?.with(|_| ())
+    Lock::new(locker, "setnx-lock-test:probed", options)?.with(|_| ())
 }
 
 pub fn names(commands: &[Vec<String>]) -> Vec<&str> {

@@ -130,7 +130,8 @@ impl LockerBuilder {
         Self { command_timeout: limit, ..self }
     }
 
-    /// For the tool, which acquires one lock: Auto believes the version of a server that has all commands, in place of one trip more.
+    /// For the tool, which acquires one lock: Auto believes the version of a server that has all commands, without the
+    /// trip of a probe.
     #[doc(hidden)]
     pub fn trusting_version(self) -> Self {
         Self { trusts_version: true, ..self }

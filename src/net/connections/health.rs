@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use crate::net::codec::Compares;
-use crate::values::sync::Mutex;
 use crate::values::version::Version;
 
 /// Shared by an opener, its connections and their pool.
@@ -14,8 +13,8 @@ pub(crate) struct Health {
     /// Counts the connections that were found closed, or to lead to a replica. A connection opened before the last of them is
     /// suspect.
     closures: AtomicU64,
-    /// The version that the server reported last.
-    version: Mutex<Option<Version>>,
+    /// The version that the server reported last, as a number.
+    version: AtomicU64,
     /// True if there was one.
     was_asked: AtomicBool,
     /// How the server compares and changes a key in one command, as a number; and if it has refused to.
@@ -39,8 +38,8 @@ impl Health {
 
     pub(super) fn note_version(&self, version: Option<Version>) {
         // One that does not report it is probably the same server, which is busy, or behind a proxy.
-        if version.is_some() {
-            *self.version.lock() = version;
+        if let Some(version) = version {
+            self.version.store(version.packed(), Ordering::Relaxed);
         }
         self.was_asked.store(true, Ordering::Release);
     }
@@ -78,7 +77,7 @@ impl Health {
 
     /// Returns the version that the server reported last.
     pub(crate) fn server_version(&self) -> Option<Version> {
-        *self.version.lock()
+        Version::of_packed(self.version.load(Ordering::Relaxed))
     }
 
     pub(crate) fn found_closed(&self) {

@@ -50,7 +50,7 @@ pub(crate) struct Opener {
     pub(crate) settles_after_failover: Duration,
     pub(in crate::net) looks: Arc<Looks>,
     pub(in crate::net) health: Arc<Health>,
-    /// True if Auto believes the version of a server that has all, and tries nothing.
+    /// True if Auto believes the version of a server that has all, without a probe.
     pub(crate) trusts_version: bool,
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use redis::cmd;
 
-use super::OneServer;
 use super::leading::{Carrier, Lane, Slot, WaitingJob};
 use super::sharing::{keep_slot, take_slot};
+use super::{OneServer, pause};
 use crate::net::connections::{Connection, Dialing};
 use crate::net::errors::{Failure, Refusal, TooOld, TransportError};
 use crate::net::lanes::{Batching, Entered, Lanes, Terms, Told};
@@ -51,7 +51,7 @@ impl OneServer {
             {
                 drop(connection);
                 let waits_until = limits.accepted_by;
-                if limits.pause(waits_until) {
+                if pause(limits, waits_until) {
                     continue;
                 }
                 return Err(Failure::Refused(refusal));

@@ -124,13 +124,9 @@ impl<'a> Call<'a> {
         engine.notifies(options) && engine.notifications.of(key).head_start(key).is_some()
     }
 
-    /// Finds out what the options mean on the server, where that depends on it and is not known.
-    pub(in crate::run) fn find_out(&self, key: &Key) -> Result<(), Failure> {
-        if self.engine.knows_meaning_of(self.options) {
-            Ok(())
-        } else {
-            self.session(key).find_out(self.began)
-        }
+    /// Probes what the options mean on the server, where that depends on it and is not known.
+    pub(in crate::run) fn probe(&self, key: &Key) -> Result<(), Failure> {
+        if self.engine.knows_meaning_of(self.options) { Ok(()) } else { self.session(key).probe(self.began) }
     }
 
     /// Returns what asks for a lock first, by this protocol.

@@ -13,7 +13,7 @@ use super::call::{Asked, Call, Want};
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::acquire::Params;
-use crate::rules::choose::{Attempts, acquire};
+use crate::rules::attempts::{Attempts, acquire};
 use crate::rules::lease::Lease;
 use crate::rules::task::Io;
 use crate::rules::{Command, Cue, GiveUp, Note, Replies, Reply, Step, Trip};
@@ -114,10 +114,10 @@ impl<'a> Wait<'a> {
             call.check(name)?;
             call.agree_on_readers(name)?;
         }
-        let found_out = call.find_out(&self.want.slots()[0]);
+        let probed = call.probe(&self.want.slots()[0]);
         // No lease begins before.
         self.now = clock::now();
-        found_out.map_err(|failure| {
+        probed.map_err(|failure| {
             self.attempts = 1;
             let reason = self.session.reply(Err(failure), "SET", true).gives_up();
             self.ended(reason)

@@ -1,11 +1,11 @@
 //! Asking for several locks in one trip, and finding out what commands without a reply have acquired.
 
 use super::WaitAll;
-use crate::net::{Failure, KeyTrip, RefusalKind, Sent};
+use crate::net::{Failure, KeyTrip, Sent};
 use crate::report::error::Error;
-use crate::rules::{Command, Reply, Trip, WhyRefused};
+use crate::rules::{Command, Reply, Trip};
 use crate::run::acquire::{Asked, Call};
-use crate::run::session::Session;
+use crate::run::session::{Session, unanswered};
 use crate::values::clock;
 use crate::values::key::Key;
 
@@ -18,10 +18,10 @@ impl Call<'_> {
         if keys.len() < 2 {
             return Vec::new();
         }
-        let found_out = self.find_out(&keys[0]);
+        let probed = self.probe(&keys[0]);
         let (now, protocol) = (clock::now(), self.engine.protocol_of(self.options));
         let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| self.asks(key, protocol, now)).collect();
-        match found_out {
+        match probed {
             Ok(()) => self.send(&mut asked),
             Err(failure) => asked.iter_mut().for_each(|asked| asked.fail(&failure)),
         }
@@ -104,11 +104,7 @@ impl<'a> WaitAll<'a> {
 fn reply(outcome: Option<&Result<Reply, Failure>>) -> Reply {
     match outcome {
         Some(Ok(reply)) => reply.clone(),
-        Some(Err(Failure::Lost(_))) => Reply::Lost,
-        Some(Err(Failure::Refused(refusal))) => Reply::Refused(match refusal.kind() {
-            RefusalKind::WrongType => WhyRefused::NoLock,
-            _ => WhyRefused::Otherwise,
-        }),
-        _ => Reply::Unsent,
+        Some(Err(failure)) => unanswered(failure),
+        None => Reply::TooLate,
     }
 }

@@ -9,7 +9,7 @@ use crate::support::{Outcome, PAST, RedisServer, Test, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     a_missing_password_is_told_by_every_version,
-    a_version_that_is_not_reported_is_found_out,
+    a_version_that_is_not_reported_is_probed,
     a_server_that_is_not_ready_or_a_sentinel,
     keys_on_another_node_do_not_hide_the_others,
     a_list_of_one_node_says_that_it_is_partial,
@@ -42,7 +42,7 @@ fn a_missing_password_is_told_by_every_version() -> Outcome {
     Ok(())
 }
 
-fn a_version_that_is_not_reported_is_found_out() -> Outcome {
+fn a_version_that_is_not_reported_is_probed() -> Outcome {
     let server = RedisServer::start()?;
     for version in Emulated::ALL {
         let proxy = Proxy::emulating(version, server.address())?;

@@ -9,7 +9,10 @@ use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer, TTL};
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials("tool_run::others", tests![old_servers, a_gem_without_and_with_time_to_live])
+    crate::support::trials(
+        "tool_run::others",
+        tests![old_servers, a_free_lock_is_one_trip, a_gem_without_and_with_time_to_live],
+    )
 }
 
 const HOLD: [&str; 5] = ["k", "--", "sh", "-c", "echo started; read go; exit 3"];
@@ -31,6 +34,20 @@ fn old_servers() -> Outcome {
         assert!(ended.errors.is_empty() || version == Emulated::V1_2, "{}", ended.errors);
         waits.ends()?.with_code(0).prints("ran\n").says_nothing();
         assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
+    }
+    Ok(())
+}
+
+/// Nothing is probed where the version says all.
+fn a_free_lock_is_one_trip() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    for (protocol, asks) in [("auto", "SET"), ("classic", "SETNX")] {
+        proxy.forget();
+        let ended = finished(run(&proxy.url()).args(["--protocol", protocol, "k", "--", "true"]))?;
+        ended.with_code(0).says_nothing();
+        let names = proxy.names();
+        assert!(names[0] == asks && !names.contains(&"DISCARD".to_owned()), "{protocol}: {names:?}");
     }
     Ok(())
 }

@@ -1,0 +1,93 @@
+//! The probe: what a server has and its user may use is found out before the first lock that needs it.
+
+use super::{OneServer, pause};
+use crate::net::Backend;
+use crate::net::abilities::{Closed, Probed, probe_once};
+use crate::net::errors::{Failure, Refusal, RefusalKind, TooOld};
+use crate::net::limits::Limits;
+use crate::values::clock::{self, Uptime};
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+
+impl OneServer {
+    /// Probes what the protocol needs beyond Classic. Fails if it does not reach the server or is refused, unless the protocol is Auto; or if there is
+    /// no connection. Waits for a server that is unreachable or refuses for now, as a call for a lock does.
+    pub(super) fn probe_now(
+        &self,
+        key: &Key,
+        protocol: Protocol,
+        mut limits: Limits<'_>,
+    ) -> Result<(), Failure> {
+        let (began, abilities) = (clock::uptime(), &self.abilities);
+        let lacks =
+            |refusal| if protocol == Protocol::Auto { Ok(()) } else { Err(Failure::Refused(refusal)) };
+        let mut was_closed = false;
+        loop {
+            let (mut connection, now) = self.connection(&mut limits)?;
+            let version = connection.server().version.or_else(|| self.server_version());
+            let tried = protocol.on(version, true);
+            let is_trusted =
+                self.opener.trusts_version && protocol == Protocol::Auto && tried == Protocol::Ttl;
+            if is_trusted {
+                abilities.note_works(tried);
+            }
+            // Another thread may have found it out meanwhile.
+            if tried == Protocol::Classic || abilities.know(protocol, version) {
+                return Ok(());
+            }
+            if abilities.hangs_up() {
+                return lacks(Refusal::too_old(tried, TooOld::HangsUp));
+            }
+            let time = limits.answered_by.since(now.uptime);
+            let outcome = probe_once(&mut connection, key, tried, was_closed, time);
+            if !matches!(outcome, Ok(Probed::Works)) {
+                // It may be watching.
+                connection.invalidate();
+            }
+            drop(connection);
+            limits.decided_at = clock::now();
+            let ended = match outcome {
+                Ok(Probed::Works) => {
+                    abilities.note_works(tried);
+                    return Ok(());
+                }
+                Ok(Probed::Lacks(works, refusal)) => {
+                    abilities.note_lacking(tried, works, false);
+                    let is_unknown = refusal.kind() == RefusalKind::UnknownCommand;
+                    let too_old = || Refusal::too_old(tried, TooOld::Refuses(&refusal));
+                    return lacks(if is_unknown { too_old() } else { refusal });
+                }
+                Ok(Probed::Refused(refusal)) => match after_refusal(refusal, &mut limits) {
+                    Some(outcome) => return outcome,
+                    None => continue,
+                },
+                Err(ended) => ended,
+            };
+            let (Closed::OnGet(error) | Closed::OnWatch(error)) = &ended;
+            let closed = matches!(ended, Closed::OnWatch(_)) && error.is_disconnect();
+            if closed && was_closed {
+                // The connection had just answered GET.
+                abilities.note_lacking(tried, Protocol::Classic, true);
+                return lacks(Refusal::too_old(tried, TooOld::HangsUp));
+            }
+            // Nothing was changed, so it is tried again as an unreachable server is.
+            let has_time = || limits.decided_at.uptime < limits.reachable_by;
+            if !(closed || has_time() && pause(&mut limits, Uptime::MAX)) {
+                let waited = clock::uptime().since(began);
+                return Err(Failure::unreachable(error.clone()).after(waited));
+            }
+            was_closed |= closed;
+        }
+    }
+}
+
+/// Returns what follows from a refusal that is about no command; `None` if it has passed perhaps.
+fn after_refusal(refusal: Refusal, limits: &mut Limits<'_>) -> Option<Result<(), Failure>> {
+    if refusal.is_transient() {
+        let is_replica = refusal.kind() == RefusalKind::ReadOnly;
+        let until = if is_replica { limits.reachable_by } else { limits.accepted_by };
+        return (!pause(limits, until)).then_some(Err(Failure::Refused(refusal)));
+    }
+    // Otherwise it is about the key, so that the next is tried.
+    Some(if refusal.is_of_login() { Err(Failure::Refused(refusal)) } else { Ok(()) })
+}
