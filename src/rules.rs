@@ -35,6 +35,7 @@ pub(crate) mod several;
 #[cfg(test)]
 mod simulated;
 pub(crate) mod task;
+pub(crate) mod unresolved;
 pub(crate) mod waiting_list;
 pub(crate) mod window;
 

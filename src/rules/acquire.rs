@@ -12,7 +12,6 @@
 
 mod cues;
 mod pace;
-mod unresolved;
 
 use std::convert::Infallible;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -20,13 +19,13 @@ use std::time::Duration;
 
 use super::lease::{End, Lease};
 use super::task::Io;
+use super::unresolved::Unresolved;
 use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol, Takeover};
 use crate::values::value::{self, Expiry, LockState, Nonce, ValueBytes};
 pub(super) use pace::Round;
 pub(crate) use pace::{Pace, Params};
-use unresolved::Unresolved;
 
 /// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another client takes over
 /// and works, would replace that client's time by an older one. Much less than the gem's extra second, of which it uses up a part.
@@ -36,6 +35,8 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 pub(crate) struct Attempt {
     pub(crate) pace: Pace,
     unresolved: Unresolved,
+    /// The value of the last GETSET without a reply. In the key it proves nothing: it may have overwritten a winner's.
+    takeover: Option<ValueBytes>,
     /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
     looks_until: Option<Uptime>,
     /// Why the server has refused the last command, if it has.
@@ -85,13 +86,19 @@ pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall)
 
 impl Attempt {
     pub(crate) fn new(params: Params) -> Self {
-        Self { pace: Pace::new(params), unresolved: Unresolved::default(), looks_until: None, refused: None }
+        Self {
+            pace: Pace::new(params),
+            unresolved: Unresolved::default(),
+            takeover: None,
+            looks_until: None,
+            refused: None,
+        }
     }
 
-    /// Returns the leases that commands without a reply may have begun, and whose values prove it; `None` if a GETSET is among these
-    /// commands, whose value proves nothing.
-    pub(crate) fn into_unresolved(self) -> Option<impl Iterator<Item = Lease>> {
-        self.unresolved.into_leases()
+    /// Returns what commands without a reply may have acquired; `None` if a GETSET is among them: it may have overwritten a winner's value by
+    /// that of one of these leases.
+    pub(crate) fn into_unresolved(self) -> Option<Unresolved> {
+        self.takeover.is_none().then_some(self.unresolved)
     }
 
     /// Asks for the lock, and looks who has it, until it is held or there is nothing to do at once.
@@ -169,7 +176,7 @@ impl Attempt {
                 // The value names no holder.
                 _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
                 _ => {
-                    self.keep(lease, None, io.now());
+                    self.keep(io, lease, None);
                     return self.pace.lost(io.now());
                 }
             }
@@ -212,7 +219,7 @@ impl Attempt {
         self.pace.in_doubt = false;
         let state = LockState::of_value(found.as_deref());
         // A SETNX of our own may have arrived late in between: then our own value was replaced.
-        let was_ours = self.unresolved.wrote(found.as_deref());
+        let was_ours = self.unresolved.wrote(io.slot(), found.as_deref());
         if was_ours || state == LockState::Absent || self.may_take_over(&state, judged_at.wall) {
             return Break(self.granted(io, lease, Some(state)));
         }
@@ -249,7 +256,7 @@ impl Attempt {
             // Another client was faster, and nothing was overwritten; or nothing was sent.
             Reply::Executed(None) | Reply::TooLate => self.pace.retry(io)?,
             _ => {
-                self.keep(lease, Some(from), io.now());
+                self.keep(io, lease, Some(from));
                 self.pace.lost(io.now())?;
             }
         }
@@ -268,8 +275,8 @@ impl Attempt {
 
     /// Ends if the key shows that a command without a reply has acquired the lock.
     fn resolve(&mut self, io: &Io, found: Option<&[u8]>) -> ControlFlow<Round> {
-        self.pace.in_doubt = self.unresolved.is_takeover(found);
-        match self.unresolved.resolve(found) {
+        self.pace.in_doubt = found.is_some() && self.takeover.as_deref() == found;
+        match self.unresolved.take(io.slot(), found) {
             Some((lease, from)) => Break(self.granted(io, lease, from)),
             None => Continue(()),
         }
@@ -290,15 +297,15 @@ impl Attempt {
     }
 
     /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.
-    fn keep(&mut self, lease: Lease, from: Option<LockState>, now: Now) {
+    fn keep(&mut self, io: &Io, lease: Lease, from: Option<LockState>) {
         self.pace.in_doubt = true;
-        self.unresolved.keep(lease, from, now);
+        self.unresolved.keep(io.slot(), lease, from, io.now());
     }
 
     /// Keeps the value of a GETSET without a reply.
     fn keep_takeover(&mut self, value: ValueBytes) {
         self.pace.in_doubt = true;
-        self.unresolved.keep_takeover(value);
+        self.takeover = Some(value);
     }
 
     fn may_take_over(&self, state: &LockState, now: Wall) -> bool {

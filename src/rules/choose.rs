@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::acquire::{Attempt, Pace, Params, Round, first_command, may_take_over};
 use super::lease::Lease;
 use super::task::Io;
+use super::unresolved::Unresolved;
 use super::{Command, Cue, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{Now, Wall};
 use crate::values::key::Key;
@@ -24,8 +25,7 @@ type Values = Vec<Option<Vec<u8>>>;
 pub(crate) struct Choice {
     pub(crate) pace: Pace,
     slots: Arc<[Key]>,
-    /// The leases of commands without a reply, and in which lock each may be.
-    unresolved: Vec<(usize, Lease)>,
+    unresolved: Unresolved,
     /// Further locks that commands without a reply have acquired, for the caller to release.
     pub(crate) surplus: Vec<(usize, Lease)>,
     /// Keys that hold no lock, and never will.
@@ -55,7 +55,7 @@ impl Choice {
         Self {
             pace,
             slots: Arc::clone(slots),
-            unresolved: Vec::new(),
+            unresolved: Unresolved::default(),
             surplus: Vec::new(),
             no_locks: Vec::new(),
             another_is_free: false,
@@ -94,7 +94,7 @@ impl Choice {
                 }
                 if looks {
                     self.pace.in_doubt = true;
-                    self.unresolved.push((io.slot(), lease));
+                    self.unresolved.keep(io.slot(), lease, None, io.now());
                 }
             }
         }
@@ -157,8 +157,7 @@ impl Choice {
             _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
             _ => {
                 self.pace.in_doubt = true;
-                self.unresolved.retain(|(_, lease)| !lease.has_passed(io.now()));
-                self.unresolved.push((slot, lease));
+                self.unresolved.keep(slot, lease, None, io.now());
                 self.pace.lost(io.now())?;
             }
         }
@@ -202,10 +201,9 @@ impl Choice {
 
     /// Takes out the unresolved leases whose values the locks hold.
     fn ours(&mut self, values: &Values) -> Vec<(usize, Lease)> {
-        let is_ours = |(slot, lease): &mut (usize, Lease)| {
-            values.get(*slot).and_then(Option::as_ref).is_some_and(|value| *value == lease.value)
-        };
-        self.unresolved.extract_if(.., is_ours).collect()
+        let unresolved = &mut self.unresolved;
+        let ours = values.iter().enumerate();
+        ours.filter_map(|(slot, found)| Some((slot, unresolved.take(slot, found.as_deref())?.0))).collect()
     }
 
     /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `asked`. That one itself is last:
@@ -263,11 +261,11 @@ impl Choice {
                 // Others may do, after a pause.
                 Round::GiveUp(GiveUp::Io) => return Break(self.pause_or(GiveUp::Io, io)),
                 Round::GiveUp(GiveUp::Unknown) if self.pace.expires() => {
-                    let Some(leases) = attempt.into_unresolved() else {
+                    let Some(unresolved) = attempt.into_unresolved() else {
                         return Break(Round::GiveUp(GiveUp::Unknown));
                     };
                     self.pace.in_doubt = true;
-                    self.unresolved.extend(leases.map(|lease| (slot, lease)));
+                    self.unresolved.append(unresolved);
                     return Break(self.pause_or(GiveUp::Unknown, io));
                 }
                 Round::GiveUp(reason) => return Break(Round::GiveUp(reason)),

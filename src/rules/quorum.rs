@@ -2,9 +2,10 @@
 //! same time, by the rules of one lock. Two majorities have a server in common, so two holders would have to hold one lock there.
 //!
 //! Where the rules come from: the algorithm Redlock in the Redis documentation of distributed locks, with the leases of this library: each
-//! begins before its own server is asked.
+//! begins before its own server is asked. A late grant, and one whose reply is lost, is given back.
 
 use std::cmp::Reverse;
+use std::mem;
 use std::time::Duration;
 
 /// What the decisions of a quorum depend on.
@@ -27,6 +28,25 @@ pub(crate) enum Verdict {
     Failed,
 }
 
+/// What the servers have answered to one call, and what becomes of each grant `G`.
+#[derive(Debug)]
+pub(crate) struct Answers<G, E> {
+    terms: QuorumTerms,
+    /// How many servers answer.
+    asked: usize,
+    pub(crate) granted: Vec<(usize, G)>,
+    pub(crate) refused: Vec<(usize, E)>,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Asks,
+    /// A majority has agreed: a hold has begun.
+    Agreed,
+    Ended,
+}
+
 /// Returns how many of so many servers are a majority.
 pub(crate) const fn majority(servers: usize) -> usize {
     servers / 2 + 1
@@ -39,7 +59,7 @@ impl QuorumTerms {
     }
 
     /// Returns for how long a majority still holds the lock, given what is left of each lease.
-    pub(crate) fn remaining(&self, leases: impl IntoIterator<Item = Duration>) -> Duration {
+    fn remaining(&self, leases: impl IntoIterator<Item = Duration>) -> Duration {
         let mut leases: Vec<Duration> = leases.into_iter().collect();
         leases.sort_unstable_by_key(|left| Reverse(*left));
         leases.get(self.majority - 1).copied().unwrap_or_default()
@@ -51,7 +71,7 @@ impl QuorumTerms {
     }
 
     /// Decides by what is left of each lease that was granted, while `open` servers have not answered.
-    pub(crate) fn judge(&self, leases: impl IntoIterator<Item = Duration>, open: usize) -> Verdict {
+    fn judge(&self, leases: impl IntoIterator<Item = Duration>, open: usize) -> Verdict {
         let spare: Vec<Duration> = leases.into_iter().filter_map(|left| self.spare(left)).collect();
         if spare.len() >= self.majority {
             Verdict::Agreed
@@ -60,6 +80,66 @@ impl QuorumTerms {
         } else {
             Verdict::Open(spare.into_iter().min().unwrap_or(Duration::MAX))
         }
+    }
+}
+
+impl<G, E> Answers<G, E> {
+    /// Those to a call that asks so many servers.
+    pub(crate) fn of(asked: usize, terms: QuorumTerms) -> Self {
+        Self { terms, asked, granted: Vec::new(), refused: Vec::new(), stage: Stage::Asks }
+    }
+
+    /// Adds the answer of a server. A grant must be [wanted](Self::wants).
+    pub(crate) fn add(&mut self, server: usize, answer: Result<G, E>) {
+        match answer {
+            Ok(granted) => self.granted.push((server, granted)),
+            Err(refused) => self.refused.push((server, refused)),
+        }
+    }
+
+    /// Returns how many servers have not answered yet.
+    pub(crate) fn open(&self) -> usize {
+        self.asked - self.granted.len() - self.refused.len()
+    }
+
+    /// Notes that the others do not answer.
+    pub(crate) fn close(&mut self) {
+        self.asked -= self.open();
+    }
+
+    /// Decides what becomes of the call. `left`: of the lease of a grant.
+    pub(crate) fn judge(&mut self, left: impl Fn(&G) -> Duration) -> Verdict {
+        let verdict = self.terms.judge(self.granted.iter().map(|(_, grant)| left(grant)), self.open());
+        if verdict == Verdict::Agreed {
+            self.stage = Stage::Agreed;
+        }
+        verdict
+    }
+
+    /// Returns true if a grant counts that comes now: while the call asks, and while its hold lasts. It would not make a hold whole again that
+    /// has ended. Any other is given back.
+    pub(crate) fn wants(&self, left: impl Fn(&G) -> Duration) -> bool {
+        match self.stage {
+            Stage::Asks => true,
+            Stage::Agreed => !self.remaining(left).is_zero(),
+            Stage::Ended => false,
+        }
+    }
+
+    /// Returns for how long a majority still holds the lock.
+    pub(crate) fn remaining(&self, left: impl Fn(&G) -> Duration) -> Duration {
+        self.terms.remaining(self.granted.iter().map(|(_, grant)| left(grant)))
+    }
+
+    /// Returns true while the hold is not given back.
+    pub(crate) fn is_held(&self) -> bool {
+        self.stage == Stage::Agreed
+    }
+
+    /// Ends the call, or its hold. Returns what is to be given back: also what was granted too late to count.
+    pub(crate) fn end(&mut self) -> Vec<(usize, G)> {
+        self.stage = Stage::Ended;
+        mem::take(&mut self.granted)
     }
 }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::lease::Lease;
+use super::unresolved::Unresolved;
 use super::{Reply, WhyRefused};
 use crate::values::clock::Now;
 
@@ -39,12 +40,12 @@ pub(crate) enum Do {
 }
 
 /// What is known of one of the locks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Place {
     /// It was not asked for, or given back since.
     Open,
     /// SETNX had no reply. Its key is to be read this many times at most.
-    Lost(Lease, u32),
+    Lost(u32),
     /// SETNX had no reply, and its key cannot be read.
     InDoubt,
     NotGranted,
@@ -57,6 +58,7 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct Several {
     places: Vec<Place>,
+    unresolved: Unresolved,
     /// True if the call may wait for other holders.
     may_wait: bool,
     /// True if the next is asked for by itself.
@@ -66,19 +68,25 @@ pub(crate) struct Several {
 
 impl Several {
     pub(crate) fn new(locks: usize, may_wait: bool) -> Self {
-        Self { places: vec![Place::Open; locks], may_wait, takes_one: false, failed: false }
+        Self {
+            places: vec![Place::Open; locks],
+            unresolved: Unresolved::default(),
+            may_wait,
+            takes_one: false,
+            failed: false,
+        }
     }
 
     /// Returns what is next.
     pub(crate) fn next(&mut self, now: Now) -> Do {
-        for place in &mut self.places {
-            if matches!(place, Place::Lost(lease, _) if lease.has_passed(now)) {
+        for (lock, place) in self.places.iter_mut().enumerate() {
+            if matches!(place, Place::Lost(_)) && !self.unresolved.may_hold(lock, now) {
                 *place = Place::Open;
                 // Its wait limits for how long replies are lost in a row.
                 self.takes_one = true;
             }
         }
-        let unread = self.which(|place| matches!(place, Place::Lost(_, 1..)));
+        let unread = self.which(|place| matches!(place, Place::Lost(1..)));
         if !unread.is_empty() {
             return Do::Read(unread);
         }
@@ -106,12 +114,15 @@ impl Several {
     }
 
     /// Notes the reply to the SETNX of a lock that was asked for in one trip with others.
-    pub(crate) fn asked(&mut self, lock: usize, lease: &Lease, reply: &Reply) {
+    pub(crate) fn asked(&mut self, lock: usize, lease: &Lease, reply: &Reply, now: Now) {
         self.places[lock] = match reply {
             Reply::Integer(1..) => Place::Granted,
             // Without an expiration the value names no holder.
             Reply::Lost if lease.end.is_none() => Place::InDoubt,
-            Reply::Lost => Place::Lost(lease.clone(), READS),
+            Reply::Lost => {
+                self.unresolved.keep(lock, lease.clone(), None, now);
+                Place::Lost(READS)
+            }
             _ => Place::NotGranted,
         };
     }
@@ -123,9 +134,11 @@ impl Several {
 
     /// Notes what the key of a lock holds whose SETNX had no reply. Returns true if the lock is granted.
     pub(crate) fn read(&mut self, lock: usize, found: &Reply) -> bool {
-        let Place::Lost(lease, reads) = &mut self.places[lock] else { return false };
+        let Place::Lost(reads) = &mut self.places[lock] else { return false };
         match found {
-            Reply::Bulk(Some(value)) if *value == lease.value => self.places[lock] = Place::Granted,
+            Reply::Bulk(found) if self.unresolved.take(lock, found.as_deref()).is_some() => {
+                self.places[lock] = Place::Granted;
+            }
             // The command may still arrive.
             Reply::Bulk(_) | Reply::Refused(WhyRefused::NoLock) => *reads = 0,
             _ if *reads > 1 => *reads -= 1,
@@ -145,17 +158,19 @@ impl Several {
 
     /// Returns true if the reply to the SETNX of a lock was lost, and it is not known that it is granted.
     pub(crate) fn is_lost(&self, lock: usize) -> bool {
-        matches!(self.places[lock], Place::Lost(..))
+        matches!(self.places[lock], Place::Lost(_))
     }
 
     /// Notes that a lock is held whose turn it was.
     pub(crate) fn held(&mut self, lock: usize) {
+        self.unresolved.forget(lock);
         self.places[lock] = Place::Held;
         self.takes_one = false;
     }
 
     /// Notes that a lock was given back, or that what is in doubt of it is known to the caller.
     pub(crate) fn forget(&mut self, lock: usize) {
+        self.unresolved.forget(lock);
         self.places[lock] = Place::Open;
     }
 
@@ -165,7 +180,7 @@ impl Several {
             return;
         }
         for place in &mut self.places {
-            if let Place::Lost(_, reads) = place {
+            if let Place::Lost(reads) = place {
                 *reads = 1;
             }
         }

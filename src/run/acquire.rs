@@ -11,6 +11,7 @@ use super::held::{Acquired, Delivery};
 use crate::report::error::Error;
 use crate::rules::choose::first_trip;
 use crate::rules::lease::Lease;
+use crate::rules::unresolved::Unresolved;
 use crate::run::hold::Hold;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::Now;
@@ -29,11 +30,11 @@ impl<'a> Call<'a> {
         Ok((slot, acquired))
     }
 
-    /// The same for a hold that is noted for no thread. With an error, returns the leases that commands without a reply may have begun.
+    /// The same for a hold that is noted for no thread. With an error, returns what commands without a reply may have acquired of a lock.
     pub(in crate::run) fn ask_or_wait(
         &self,
         want: Want<'a>,
-    ) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
+    ) -> Result<(usize, Acquired), (Error, Unresolved)> {
         let _registered = self.register();
         if !self.may_ask(want) {
             return self.wait_for(want, None);
@@ -75,7 +76,7 @@ impl<'a> Call<'a> {
         &self,
         want: Want<'a>,
         first: Option<Asked<'a>>,
-    ) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
+    ) -> Result<(usize, Acquired), (Error, Unresolved)> {
         Wait::new(self, want, first).acquire()
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::hold::Hold;
 use crate::rules::lease::Lease;
+use crate::rules::unresolved::Unresolved;
 use crate::values::clock::Uptime;
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
@@ -60,5 +61,5 @@ pub(crate) struct Delivery {
 pub(crate) struct MaybeHeld {
     pub(super) key: Key,
     pub(super) options: LockOptions,
-    pub(super) leases: Vec<Lease>,
+    pub(super) unresolved: Unresolved,
 }

@@ -26,9 +26,9 @@ impl Engine {
                 self.note_begun(slice::from_ref(&acquired), None);
                 (Ok(acquired), None)
             }
-            Err((error, leases)) => {
+            Err((error, unresolved)) => {
                 let (key, options) = (key.clone(), *options);
-                (Err(error), (!leases.is_empty()).then_some(MaybeHeld { key, options, leases }))
+                (Err(error), (!unresolved.is_empty()).then_some(MaybeHeld { key, options, unresolved }))
             }
         }
     }
@@ -36,19 +36,17 @@ impl Engine {
     /// Releases the lock if its key holds the value of a command without a reply. Returns true if there is nothing left to do, since each
     /// lease is released or has ended.
     pub(super) fn release_if_held(self: &Arc<Self>, maybe: &mut MaybeHeld) -> bool {
-        let MaybeHeld { key, options, leases } = maybe;
-        let now = clock::now();
-        leases.retain(|lease| !lease.has_passed(now));
-        if leases.is_empty() {
+        let MaybeHeld { key, options, unresolved } = maybe;
+        if !unresolved.may_hold(0, clock::now()) {
             return true;
         }
         let Ok(Reply::Bulk(Some(found))) = self.once(key, Command::Get) else { return false };
         // Until it is there, the command may still arrive.
-        if let Some(at) = leases.iter().position(|lease| lease.value == found) {
-            let (lease, now) = (leases.swap_remove(at), clock::now());
+        if let Some((lease, _)) = unresolved.take(0, Some(&found)) {
+            let now = clock::now();
             let holder = self.queue.hold(key, None, &Observation::of(&lease, now));
             self.release_all_unwanted(vec![HeldLock::new(key, options, lease, holder)], now);
         }
-        leases.is_empty()
+        unresolved.is_empty()
     }
 }

@@ -181,12 +181,12 @@ impl Quorum {
             self.check(began)?;
             attempts += 1;
             let error = match self.servers.ask_for_locks(began, attempts) {
-                Ok((guards, late)) => {
-                    for (_, guard) in &guards {
+                Ok((answers, late)) => {
+                    for (_, guard) in &answers.granted {
                         thread_holds::note(&guard.engine().identity, guard.hold(), kind);
                     }
                     let held_until = clock::uptime().after(self.options.hold_at_least);
-                    return Ok(QuorumGuard::new(self.servers.clone(), guards, late, held_until));
+                    return Ok(QuorumGuard::new(self.servers.clone(), answers, late, held_until));
                 }
                 Err(error) => error,
             };

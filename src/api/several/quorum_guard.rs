@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 use std::{fmt, mem};
 
-use super::quorum_servers::{Gathered, Guards, Late, Servers, complete};
+use super::quorum_servers::{Answers, Guards, Late, Servers, complete, left};
 use crate::api::guard::LockGuard;
 use crate::api::loss_signal::{Losable, LossSignal};
 use crate::report::error::Error;
@@ -28,16 +28,11 @@ struct QuorumHold {
 }
 
 struct Locks {
-    guards: Guards,
+    answers: Answers<Arc<LockGuard>>,
     /// `None` once the lock is released.
     late: Option<Late>,
     /// How many of the guards the keepers check, because there is a signal.
     watched: usize,
-}
-
-/// What is left of the lease on one server.
-fn left((_, guard): &(usize, Arc<LockGuard>)) -> Duration {
-    guard.remaining().unwrap_or_default()
 }
 
 impl QuorumHold {
@@ -46,29 +41,28 @@ impl QuorumHold {
     fn locks(&self) -> Option<MutexGuard<'_, Locks>> {
         self.servers.refuse_after_fork().ok()?;
         let mut locks = self.locks.lock();
-        let Locks { guards, late, .. } = &mut *locks;
-        if !self.servers.terms.remaining(guards.iter().map(left)).is_zero() {
-            let granted = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
-            guards.extend(granted.filter_map(|(server, granted)| Some((server, Arc::new(granted.ok()?)))));
+        let Locks { answers, late, .. } = &mut *locks;
+        if answers.wants(left) {
+            let late = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
+            late.for_each(|(server, answer)| answers.add(server, answer));
         }
         Some(locks)
     }
 
     fn guards(&self) -> Guards {
-        self.locks().map(|locks| locks.guards.clone()).unwrap_or_default()
+        self.locks().map(|locks| locks.answers.granted.clone()).unwrap_or_default()
     }
 
     fn remaining(&self) -> Duration {
-        let terms = self.servers.terms;
-        self.locks().map(|locks| terms.remaining(locks.guards.iter().map(left))).unwrap_or_default()
+        self.locks().map(|locks| locks.answers.remaining(left)).unwrap_or_default()
     }
 
     /// Lets the keepers check the keys that they do not check yet.
     fn watch(&self) {
         let Some(mut locks) = self.locks() else { return };
-        let count = locks.guards.len();
+        let count = locks.answers.granted.len();
         let watched = mem::replace(&mut locks.watched, count);
-        let new = locks.guards.iter().skip(watched);
+        let new = locks.answers.granted.iter().skip(watched);
         let new: Vec<_> = new
             .map(|(server, guard)| (*server, Arc::clone(guard.engine()), Arc::clone(guard.hold())))
             .collect();
@@ -83,7 +77,7 @@ impl QuorumHold {
     fn end(&self) -> Guards {
         let Some(mut locks) = self.locks() else { return Vec::new() };
         locks.watched = 0;
-        let ended = (mem::take(&mut locks.guards), locks.late.take());
+        let ended = (locks.answers.end(), locks.late.take());
         drop(locks);
         for (_, guard) in &ended.0 {
             // The thread may ask for the lock again while a slow server still releases it.
@@ -100,17 +94,17 @@ impl Losable for QuorumHold {
         }
         // At one moment: a release takes the guards away.
         if let Some(locks) = self.locks()
-            && locks.late.is_some()
-            && self.servers.terms.remaining(locks.guards.iter().map(left)).is_zero()
+            && locks.answers.is_held()
+            && locks.answers.remaining(left).is_zero()
         {
-            let noticed = locks.guards.iter().find_map(|(_, guard)| guard.hold().noticed_loss());
+            let noticed = locks.answers.granted.iter().find_map(|(_, guard)| guard.hold().noticed_loss());
             let _ = self.lost.set(noticed.unwrap_or(LossReason::Expired));
         }
         self.lost.get().cloned()
     }
 
     fn is_held(&self) -> bool {
-        self.locks().is_some_and(|locks| locks.late.is_some())
+        self.locks().is_some_and(|locks| locks.answers.is_held())
     }
 
     fn wait(&self, until: Uptime) {
@@ -137,8 +131,13 @@ pub struct QuorumGuard {
 }
 
 impl QuorumGuard {
-    pub(super) fn new(servers: Servers, guards: Guards, late: Late, held_until: Uptime) -> Self {
-        let locks = Mutex::new(Locks { guards, late: Some(late), watched: 0 });
+    pub(super) fn new(
+        servers: Servers,
+        answers: Answers<Arc<LockGuard>>,
+        late: Late,
+        held_until: Uptime,
+    ) -> Self {
+        let locks = Mutex::new(Locks { answers, late: Some(late), watched: 0 });
         Self { held: Arc::new(QuorumHold { servers, locks, lost: OnceLock::new() }), held_until }
     }
 
@@ -229,17 +228,17 @@ impl QuorumGuard {
     ) -> Result<(), Error> {
         let (began, asked) = (clock::uptime(), guards.len());
         let inbox = self.servers().each(guards, act);
-        let Gathered { agree, granted, refused } = self.servers().gather(&inbox, asked, |()| Duration::MAX);
-        if agree {
+        let answers = self.servers().gather(&inbox, asked, |()| Duration::MAX);
+        if answers.is_held() {
             // A process that ends now would leave the others undone, and they need about as long.
             let now = clock::uptime();
             complete(&inbox, now.after(now.since(began)));
             return Ok(());
         }
-        let mut lost: Vec<_> = refused.iter().filter_map(|(_, error)| error.loss_reason()).collect();
+        let mut lost: Vec<_> = answers.refused.iter().filter_map(|(_, error)| error.loss_reason()).collect();
         let is_lost = asked - lost.len() < self.servers().terms.majority;
-        let agreed: Vec<usize> = granted.iter().map(|(server, ())| *server).collect();
-        let error = self.servers().no_majority(failed.to_owned(), &agreed, refused);
+        let agreed: Vec<usize> = answers.granted.iter().map(|(server, ())| *server).collect();
+        let error = self.servers().no_majority(failed.to_owned(), &agreed, answers.refused);
         if is_lost {
             let _ = self.held.lost.set(lost.pop().unwrap_or(LossReason::Expired));
             return Err(error.of_loss());
@@ -304,7 +303,7 @@ impl fmt::Debug for QuorumGuard {
         f.debug_struct("QuorumGuard")
             .field("key", self.key())
             .field("remaining", &self.remaining())
-            .field("granted", &self.held.locks().map(|locks| locks.guards.len()))
+            .field("granted", &self.held.locks().map(|locks| locks.answers.granted.len()))
             .finish_non_exhaustive()
     }
 }
@@ -322,7 +321,8 @@ mod tests {
         let options = LockOptions::expiring_after(Duration::from_secs(10));
         let servers = Servers::of(&lockers, "k".into(), &options).unwrap();
         let (sender, inbox) = mpsc::channel();
-        let guard = QuorumGuard::new(servers, Vec::new(), (inbox, Arc::default()), clock::uptime());
+        let answers = Answers::of(3, servers.terms);
+        let guard = QuorumGuard::new(servers, answers, (inbox, Arc::default()), clock::uptime());
         mem::forget(guard.held.locks.lock());
         let signal = guard.loss_signal();
         assert!(guard.remaining().is_zero() && !signal.is_lost() && !signal.is_held());

@@ -10,7 +10,7 @@ use crate::api::lock::Lock;
 use crate::api::locker::Locker;
 use crate::net::Backend;
 use crate::report::error::Error;
-use crate::rules::quorum::{QuorumTerms, Verdict};
+use crate::rules::quorum::{self, QuorumTerms, Verdict};
 use crate::run::Engine;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::{self, Uptime};
@@ -23,19 +23,15 @@ const ANSWER_GRACE: Duration = Duration::from_millis(50);
 /// Where servers' answers come, each with the number of the server.
 pub(super) type Inbox<G> = Receiver<(usize, Result<G, Error>)>;
 
-/// The answers that have come, and whether a majority agrees.
-pub(super) struct Gathered<G> {
-    pub(super) agree: bool,
-    pub(super) granted: Vec<(usize, G)>,
-    pub(super) refused: Vec<(usize, Error)>,
-}
-
 /// The lock's guard on each server that has granted it, with the number of the server.
 pub(super) type Guards = Vec<(usize, Arc<LockGuard>)>;
 
+/// What the servers have answered.
+pub(super) type Answers<G> = quorum::Answers<G, Error>;
+
 /// The inbox for servers that are slower than the majority, and what tells their threads that their answers are
 /// wanted.
-pub(super) type Late = (Inbox<LockGuard>, Arc<()>);
+pub(super) type Late = (Inbox<Arc<LockGuard>>, Arc<()>);
 
 /// The servers, each with the lock on it.
 #[derive(Clone, Debug)]
@@ -108,7 +104,11 @@ impl Servers {
     }
 
     /// Asks all servers for the lock, at the same time. Without a majority everything is given back.
-    pub(super) fn ask_for_locks(&self, began: Uptime, attempts: u32) -> Result<(Guards, Late), Error> {
+    pub(super) fn ask_for_locks(
+        &self,
+        began: Uptime,
+        attempts: u32,
+    ) -> Result<(Answers<Arc<LockGuard>>, Late), Error> {
         let (sender, inbox) = mpsc::channel();
         let wanted = Arc::new(());
         for (index, Server { lock, .. }) in self.list.iter().enumerate() {
@@ -117,7 +117,7 @@ impl Servers {
                 if wanted.strong_count() > 0 {
                     let (answer, maybe) = asked.try_once();
                     // If the call has ended, the answer is dropped, and the guard in it releases.
-                    drop(sender.send((index, answer)));
+                    drop(sender.send((index, answer.map(Arc::new))));
                     if let Some(maybe) = maybe {
                         asked.locker().engine().release_later(maybe);
                     }
@@ -125,17 +125,15 @@ impl Servers {
             });
         }
         drop(sender);
-        let left = |guard: &LockGuard| guard.remaining().unwrap_or_default();
-        let Gathered { agree, granted, refused } = self.gather(&inbox, self.list.len(), left);
-        // One that is too old by now has come too late.
-        let in_time = granted.iter().filter(|(_, guard)| self.terms.spare(left(guard)).is_some());
-        let agreed: Vec<usize> = in_time.map(|(server, _)| *server).collect();
-        let guards = granted.into_iter().map(|(server, guard)| (server, Arc::new(guard))).collect();
-        if agree {
-            return Ok((guards, (inbox, wanted)));
+        let mut answers = self.gather(&inbox, self.list.len(), left);
+        if answers.is_held() {
+            return Ok((answers, (inbox, wanted)));
         }
+        // One that is too old by now has come too late.
+        let in_time = answers.granted.iter().filter(|(_, guard)| self.terms.spare(left(guard)).is_some());
+        let agreed: Vec<usize> = in_time.map(|(server, _)| *server).collect();
         drop((inbox, wanted));
-        let given_back = self.each(guards, |guard| {
+        let given_back = self.each(answers.end(), |guard| {
             drop(guard);
             Ok(())
         });
@@ -143,7 +141,11 @@ impl Servers {
         complete(&given_back, self.answered_by());
         let time = clock::uptime().since(began);
         let plural = if attempts == 1 { "attempt" } else { "attempts" };
-        Err(self.no_majority(format!("not acquired in {time:.1?} and {attempts} {plural}"), &agreed, refused))
+        Err(self.no_majority(
+            format!("not acquired in {time:.1?} and {attempts} {plural}"),
+            &agreed,
+            answers.refused,
+        ))
     }
 
     /// Acts on each of these locks, on its server's thread. Returns the inbox of the answers.
@@ -170,27 +172,28 @@ impl Servers {
     pub(super) fn gather<G>(
         &self,
         inbox: &Inbox<G>,
-        mut asked: usize,
+        asked: usize,
         left: impl Fn(&G) -> Duration,
-    ) -> Gathered<G> {
+    ) -> Answers<G> {
         let (began, mut by) = (clock::uptime(), self.answered_by());
-        let (mut granted, mut refused) = (Vec::new(), Vec::new());
+        let mut answers = Answers::of(asked, self.terms);
         loop {
             let now = clock::uptime();
-            let open = if now < by { asked - granted.len() - refused.len() } else { 0 };
-            let at_most = match self.terms.judge(granted.iter().map(|(_, grant)| left(grant)), open) {
+            if now >= by {
+                answers.close();
+            }
+            let at_most = match answers.judge(&left) {
                 Verdict::Open(time) => time,
                 // The error is to say what the others answer; they need about as long.
-                Verdict::Failed if open > 0 => {
+                Verdict::Failed if answers.open() > 0 => {
                     by = by.min(now.after(now.since(began)));
                     Duration::MAX
                 }
-                verdict => return Gathered { agree: verdict == Verdict::Agreed, granted, refused },
+                Verdict::Agreed | Verdict::Failed => return answers,
             };
             match inbox.recv_timeout(by.since(now).min(at_most)) {
-                Ok((server, Ok(grant))) => granted.push((server, grant)),
-                Ok((server, Err(error))) => refused.push((server, error)),
-                Err(RecvTimeoutError::Disconnected) => asked = granted.len() + refused.len(),
+                Ok((server, answer)) => answers.add(server, answer),
+                Err(RecvTimeoutError::Disconnected) => answers.close(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
@@ -252,6 +255,11 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
         ),
         _ => return options.problem().map(str::to_owned),
     })
+}
+
+/// What is left of the lease on one server.
+pub(super) fn left(guard: &Arc<LockGuard>) -> Duration {
+    guard.remaining().unwrap_or_default()
 }
 
 /// Waits until each server has answered, and at most until then.

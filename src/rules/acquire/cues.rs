@@ -70,7 +70,7 @@ impl Attempt {
         self.pace.begin_round();
         match lease.protocol {
             _ if !in_doubt => return Break(self.granted(io, lease, None)),
-            Protocol::Watched | Protocol::Ttl => self.keep(lease, None, io.now()),
+            Protocol::Watched | Protocol::Ttl => self.keep(io, lease, None),
             Protocol::Auto | Protocol::Classic => self.keep_takeover(lease.value),
         }
         Continue(First::Look(None))

@@ -16,6 +16,7 @@ use crate::rules::acquire::Params;
 use crate::rules::attempts::{Attempts, acquire};
 use crate::rules::lease::Lease;
 use crate::rules::task::Io;
+use crate::rules::unresolved::Unresolved;
 use crate::rules::{Command, Cue, GiveUp, Note, Replies, Reply, Step, Trip};
 use crate::run::engine::Engine;
 use crate::run::held::{Acquired, Delivery, HeldLock};
@@ -47,8 +48,8 @@ pub(super) struct Wait<'a> {
     has_unused_release: bool,
     /// True if a holder has handed the lock over since the last command.
     handed_over: bool,
-    /// The leases that commands without a reply may have begun.
-    unresolved: Vec<Lease>,
+    /// What commands without a reply may have acquired.
+    unresolved: Unresolved,
 }
 
 impl Engine {
@@ -84,13 +85,13 @@ impl<'a> Wait<'a> {
             attempts: 0,
             has_unused_release: false,
             handed_over: false,
-            unresolved: Vec::new(),
+            unresolved: Unresolved::default(),
         }
     }
 
-    /// Waits until a lock is held, or there is an error, and reports how that has ended. Returns which of several it is; with an error, the
-    /// leases that commands without a reply may have begun. Contention until the deadline is an [`Error::Contended`].
-    pub(super) fn acquire(mut self) -> Result<(usize, Acquired), (Error, Vec<Lease>)> {
+    /// Waits until a lock is held, or there is an error, and reports how that has ended. Returns which of several it is; with an error, what
+    /// commands without a reply may have acquired of a lock. Contention until the deadline is an [`Error::Contended`].
+    pub(super) fn acquire(mut self) -> Result<(usize, Acquired), (Error, Unresolved)> {
         let acquired = self.begin().and_then(|()| self.in_queue());
         let ended = acquired.as_ref().map_or_else(|_| clock::uptime(), |(_, it)| it.hold.acquired.uptime);
         let Self { call, want, attempts, unresolved, .. } = self;
@@ -175,7 +176,7 @@ impl<'a> Wait<'a> {
         };
         match attempts {
             Attempts::OfOne(attempt) if acquired.is_err() => {
-                self.unresolved.extend(attempt.into_unresolved().into_iter().flatten());
+                self.unresolved.append(attempt.into_unresolved().unwrap_or_default());
             }
             Attempts::OfOne(_) => {}
             Attempts::OfSeveral(choice) => self.release_surplus(choice.surplus),

@@ -37,7 +37,7 @@ impl<'a> WaitAll<'a> {
         }
         for (lock, asked) in (from..).zip(asked) {
             self.report_lost(lock);
-            self.rules.asked(lock, &asked.lease, &reply(asked.sent.reply.as_ref()));
+            self.rules.asked(lock, &asked.lease, &reply(asked.sent.reply.as_ref()), asked.at);
             self.asked[lock] = Some(asked);
         }
         self.note_in_doubt();

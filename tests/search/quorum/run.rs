@@ -4,48 +4,34 @@ use std::mem;
 use std::time::Duration;
 
 use super::{CLIENTS, Conditions, EXPIRATION, Flaw};
-use crate::rules::lease::GUARD;
-use crate::rules::quorum::{QuorumTerms, Verdict};
+use crate::rules::lease::Lease;
+use crate::rules::quorum::{Answers, QuorumTerms, Verdict};
+use crate::rules::unresolved::Unresolved;
+use crate::values::clock::{Now, Uptime, Wall};
+use crate::values::options::{LockOptions, Protocol};
+use crate::values::value::{Expiry, LockState, Nonce, ValueBytes};
 
-/// The wall clock of the first client shows this when the search begins, so that no clock is negative.
-const EPOCH: u64 = 1_000_000;
-
-/// What a client has of one server, for as long as the lease lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Grant {
-    /// In the key, it names this question to this server.
-    owner: u64,
-    ends: u64,
-}
-
-impl Grant {
-    fn left(self, now: u64) -> Duration {
-        Duration::from_millis(self.ends.saturating_sub(now))
-    }
-}
+/// The wall clock of the first client shows this when the search begins.
+const EPOCH: u64 = 1_795_000_000_000;
 
 #[derive(Debug, Default)]
 struct Server {
-    /// The owner, and the time in the key.
-    key: Option<(u64, u64)>,
+    key: Option<ValueBytes>,
     /// When it grants locks again.
     settled: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Client {
     /// The number of its call, or of its next one.
     call: u64,
     state: State,
-    /// What was granted, with the number of the server.
-    grants: Vec<(usize, Grant)>,
-    /// How many servers have refused.
-    refused: usize,
+    /// What was granted: what is left of these leases.
+    answers: Answers<Lease, ()>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    #[default]
     Idle,
     Asks,
     Holds,
@@ -53,22 +39,28 @@ enum State {
     HasHeld,
 }
 
+impl Client {
+    fn of(call: u64, answers: Answers<Lease, ()>) -> Self {
+        Self { call, state: State::Idle, answers }
+    }
+}
+
 /// What is on its way between a client and a server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Message {
     /// A thread of the client is to ask.
     Queued,
     /// The request, with the lease that it begins.
-    Request(Grant),
-    Reply(Grant, bool),
+    Request(Lease),
+    Reply(Lease, bool),
     /// A request whose client does not wait for the reply any more.
-    LateRequest(Grant),
+    LateRequest(Lease),
     /// The reply was lost, or the request, or it comes late: the client looks whether the key is its own.
-    Doubt(Grant),
-    GiveBack(Grant),
+    Doubt(ValueBytes, Unresolved),
+    GiveBack(Lease),
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Sent {
     client: usize,
     call: u64,
@@ -81,12 +73,12 @@ pub(super) struct Run {
     conditions: Conditions,
     terms: QuorumTerms,
     now: u64,
-    owners: u64,
+    nonces: u64,
     servers: Vec<Server>,
     clients: Vec<Client>,
     messages: Vec<Sent>,
-    /// The owners whose keys cannot be given back: their client has crashed, or what would have deleted the key was lost.
-    abandoned: Vec<u64>,
+    /// The values that cannot be given back: their client has crashed, their lease has passed, or what would have deleted the key was lost.
+    abandoned: Vec<ValueBytes>,
     has_deleted_another_s: bool,
     pub(super) held: u64,
     pub(super) given_back: u64,
@@ -105,9 +97,9 @@ impl Run {
             conditions,
             terms,
             now: 0,
-            owners: 0,
+            nonces: 0,
             servers: (0..servers).map(|_| Server::default()).collect(),
-            clients: (0..CLIENTS).map(|_| Client::default()).collect(),
+            clients: (0..CLIENTS).map(|_| Client::of(0, Answers::of(servers, terms))).collect(),
             messages: Vec::new(),
             abandoned: Vec::new(),
             has_deleted_another_s: false,
@@ -140,7 +132,7 @@ impl Run {
         }
         let mut holders = 0;
         for index in 0..CLIENTS {
-            let (state, left) = (self.clients[index].state, self.remaining(&self.clients[index]));
+            let (state, left) = (self.clients[index].state, self.remaining(index));
             match state {
                 State::Holds if left.is_zero() => self.clients[index].state = State::HasHeld,
                 State::Holds => holders += 1,
@@ -162,67 +154,75 @@ impl Run {
                 self.message(0);
             }
         }
-        let mut owners = self.servers.iter().filter_map(|server| server.key).map(|(owner, _)| owner);
-        owners.any(|owner| !self.abandoned.contains(&owner)).then_some("a key is left that is not given back")
+        let mut left = self.servers.iter().filter_map(|server| server.key);
+        left.any(|value| !self.abandoned.contains(&value)).then_some("a key is left that is not given back")
     }
 
-    fn remaining(&self, client: &Client) -> Duration {
-        self.terms.remaining(client.grants.iter().map(|(_, grant)| self.left(*grant)))
+    fn remaining(&self, client: usize) -> Duration {
+        self.clients[client].answers.remaining(self.left(client))
     }
 
-    fn left(&self, grant: Grant) -> Duration {
-        match self.conditions.flaw {
+    /// What is left of a lease of this client.
+    fn left(&self, client: usize) -> impl Fn(&Lease) -> Duration + use<> {
+        let (flaw, now) = (self.conditions.flaw, self.now(client));
+        move |lease| match flaw {
             Some(Flaw::CountsOnly) => Duration::from_millis(EXPIRATION),
-            _ => grant.left(self.now),
+            _ => lease.end.map_or(Duration::ZERO, |end| end.remaining(now)),
         }
     }
 
-    /// How long a lease lasts: the value in the key does not know of the allowance.
-    fn lease(&self) -> u64 {
-        EXPIRATION - self.conditions.allowance
+    fn now(&self, client: usize) -> Now {
+        let wall = EPOCH + self.now - self.conditions.clock_difference * client as u64;
+        Now { wall: Wall(wall * 1000), uptime: Uptime::of(Duration::from_millis(self.now)) }
     }
 
-    fn wall(&self, client: usize) -> u64 {
-        EPOCH + self.now - self.conditions.clock_difference * client as u64
+    fn lease(&mut self, client: usize) -> Lease {
+        let allowance = Duration::from_millis(self.conditions.allowance);
+        let options =
+            LockOptions { allowance, ..LockOptions::expiring_after(Duration::from_millis(EXPIRATION)) };
+        self.nonces += 1;
+        Lease::of(&options, Protocol::Classic, Nonce::from_random(self.nonces), self.now(client))
     }
 
     /// A client begins a call, decides, or releases.
     fn client(&mut self, index: usize) {
-        let servers = self.conditions.servers;
-        let client = &self.clients[index];
+        let (servers, left) = (self.conditions.servers, self.left(index));
+        let client = &mut self.clients[index];
         match client.state {
             State::Idle => {
                 let call = client.call;
-                self.clients[index].state = State::Asks;
+                client.state = State::Asks;
                 let queued = |server| Sent { client: index, call, server, message: Message::Queued };
                 self.messages.extend((0..servers).map(queued));
             }
             State::Holds | State::HasHeld => self.end(index),
-            State::Asks => {
-                let open = servers - client.grants.len() - client.refused;
-                let leases = client.grants.iter().map(|(_, grant)| self.left(*grant));
-                match self.terms.judge(leases, open) {
-                    Verdict::Agreed => {
-                        self.clients[index].state = State::Holds;
-                        self.held += 1;
-                    }
-                    Verdict::Failed => {
-                        self.given_back += 1;
-                        self.end(index);
-                    }
-                    Verdict::Open(_) => {}
+            State::Asks => match client.answers.judge(left) {
+                Verdict::Agreed => {
+                    client.state = State::Holds;
+                    self.held += 1;
                 }
-            }
+                Verdict::Failed => {
+                    self.given_back += 1;
+                    self.end(index);
+                }
+                Verdict::Open(_) => {}
+            },
         }
     }
 
     /// Ends the call of a client. What is granted later is given back as well.
     fn end(&mut self, index: usize) {
-        let Client { call, grants, .. } = mem::take(&mut self.clients[index]);
-        self.clients[index].call = call + 1;
+        let Client { call, mut answers, .. } = self.replace(index);
         let give_back =
-            |(server, grant)| Sent { client: index, call, server, message: Message::GiveBack(grant) };
-        self.messages.extend(grants.into_iter().map(give_back));
+            |(server, lease)| Sent { client: index, call, server, message: Message::GiveBack(lease) };
+        self.messages.extend(answers.end().into_iter().map(give_back));
+    }
+
+    /// Puts an idle client in the place of one. Returns that.
+    fn replace(&mut self, index: usize) -> Client {
+        let answers = Answers::of(self.conditions.servers, self.terms);
+        let next = Client::of(self.clients[index].call + 1, answers);
+        mem::replace(&mut self.clients[index], next)
     }
 
     /// Takes a message one stage on.
@@ -237,76 +237,82 @@ impl Run {
         match message {
             Message::Queued if !is_current => {}
             Message::Queued => {
-                self.owners += 1;
-                let grant = Grant { owner: self.owners, ends: self.now + self.lease() };
-                send(self, Message::Request(grant));
+                let lease = self.lease(client);
+                send(self, Message::Request(lease));
             }
-            Message::Request(grant) => {
-                let granted = self.set(client, server, grant);
-                send(self, Message::Reply(grant, granted));
+            Message::Request(lease) => {
+                let granted = self.set(client, server, &lease);
+                send(self, Message::Reply(lease, granted));
             }
-            Message::LateRequest(grant) => {
-                if self.set(client, server, grant) && grant.ends <= self.now {
-                    self.abandoned.push(grant.owner);
+            Message::LateRequest(lease) => {
+                if self.set(client, server, &lease) && lease.has_passed(self.now(client)) {
+                    self.abandoned.push(lease.value);
                 }
             }
-            Message::Reply(grant, true) => {
-                let ends = match self.conditions.flaw {
-                    Some(Flaw::LeaseFromReply) => self.now + self.lease(),
-                    _ => grant.ends,
+            Message::Reply(mut lease, true) => {
+                let end = match self.conditions.flaw {
+                    Some(Flaw::LeaseFromReply) => self.lease(client).end,
+                    _ => lease.end,
                 };
-                self.answer(client, call, server, Grant { ends, ..grant });
+                lease.end = end;
+                self.granted(client, call, server, lease);
             }
-            Message::Reply(_, false) => self.clients[client].refused += usize::from(is_current),
-            Message::Doubt(Grant { owner, .. })
-                if self.servers[server].key.is_some_and(|key| key.0 == owner) =>
-            {
-                self.servers[server].key = None;
+            Message::Reply(_, false) if is_current => self.clients[client].answers.add(server, Err(())),
+            Message::Reply(_, false) => {}
+            Message::Doubt(value, mut unresolved) => {
+                let found = self.servers[server].key;
+                if !unresolved.may_hold(0, self.now(client)) {
+                    self.abandoned.push(value);
+                } else if let Some((lease, _)) = unresolved.take(0, found.as_deref()) {
+                    send(self, Message::GiveBack(lease));
+                } else {
+                    send(self, Message::Doubt(value, unresolved));
+                }
             }
-            Message::Doubt(grant) if grant.ends > self.now => send(self, message),
-            Message::Doubt(_) => {}
-            Message::GiveBack(grant) => self.delete(server, grant),
+            Message::GiveBack(lease) => self.delete(client, server, &lease),
         }
     }
 
     /// SETNX, and the takeover of an expired key by a transaction.
-    fn set(&mut self, client: usize, server: usize, grant: Grant) -> bool {
-        let wall = self.wall(client);
-        let guard = u64::try_from(GUARD.as_millis()).unwrap_or(u64::MAX);
-        let began = grant.ends - self.lease();
-        let until = wall - (self.now - began) + EXPIRATION + guard;
+    fn set(&mut self, client: usize, server: usize, lease: &Lease) -> bool {
+        let wall = self.now(client).wall;
         let Server { key, settled } = &mut self.servers[server];
-        let is_free = key.is_none_or(|(_, until)| until < wall) && *settled <= self.now;
+        let is_free = *settled <= self.now
+            && match LockState::of_value(key.as_deref()) {
+                LockState::Until(Expiry(until)) => until < wall,
+                state => state == LockState::Absent,
+            };
         if is_free {
-            *key = Some((grant.owner, until));
+            *key = Some(lease.value);
         }
         is_free
     }
 
     /// DEL, by a transaction if not in Classic.
-    fn delete(&mut self, server: usize, grant: Grant) {
+    fn delete(&mut self, client: usize, server: usize, lease: &Lease) {
         let Conditions { classic, allowance, flaw, .. } = self.conditions;
         let late = if flaw == Some(Flaw::DeletesLate) { allowance } else { 0 };
+        let Now { wall, uptime } = self.now(client);
+        let late = Duration::from_millis(late);
+        let judged = Now { wall: wall.before(late), uptime: uptime.before(late) };
         let key = &mut self.servers[server].key;
         if !classic {
-            key.take_if(|(owner, _)| *owner == grant.owner);
-        } else if self.now < grant.ends + late {
-            let deleted = key.take();
-            self.has_deleted_another_s |= deleted.is_some_and(|(owner, _)| owner != grant.owner);
+            key.take_if(|value| *value == lease.value);
+        } else if !lease.has_passed(judged) {
+            self.has_deleted_another_s |= key.take().is_some_and(|value| value != lease.value);
         } else {
-            self.abandoned.push(grant.owner);
+            self.abandoned.push(lease.value);
         }
     }
 
     /// A grant reaches its client, which keeps it, or gives it back.
-    fn answer(&mut self, client: usize, call: u64, server: usize, grant: Grant) {
-        let flaw = self.conditions.flaw;
+    fn granted(&mut self, client: usize, call: u64, server: usize, lease: Lease) {
+        let (flaw, left) = (self.conditions.flaw, self.left(client));
         let current = &mut self.clients[client];
-        let revives = current.state == State::HasHeld && flaw != Some(Flaw::RevivesHolds);
-        if current.call == call && !revives {
-            current.grants.push((server, grant));
+        if current.call == call && (current.answers.wants(left) || flaw == Some(Flaw::RevivesHolds)) {
+            current.answers.add(server, Ok(lease));
         } else if flaw != Some(Flaw::KeepsLateGrants) {
-            self.messages.push(Sent { client, call, server, message: Message::GiveBack(grant) });
+            self.messages.push(Sent { client, call, server, message: Message::GiveBack(lease) });
         }
     }
 
@@ -316,44 +322,42 @@ impl Run {
             return;
         }
         let at = which % self.messages.len();
-        let Sent { client, call, message, .. } = self.messages[at];
-        let grant = match message {
-            Message::Request(grant) => {
-                self.messages.push(Sent { message: Message::LateRequest(grant), ..self.messages[at] });
-                grant
+        let Sent { client, call, server, message } = self.messages.remove(at);
+        let lease = match message {
+            Message::Request(lease) => {
+                let message = Message::LateRequest(lease.clone());
+                self.messages.push(Sent { client, call, server, message });
+                lease
             }
-            Message::Reply(grant, _) => grant,
-            Message::GiveBack(grant) => {
-                self.messages.remove(at);
-                return self.abandoned.push(grant.owner);
+            Message::Reply(lease, _) => lease,
+            Message::GiveBack(lease) => return self.abandoned.push(lease.value),
+            Message::LateRequest(_) => return,
+            message @ (Message::Queued | Message::Doubt(..)) => {
+                return self.messages.push(Sent { client, call, server, message });
             }
-            Message::LateRequest(_) => {
-                self.messages.remove(at);
-                return;
-            }
-            Message::Queued | Message::Doubt(_) => return,
         };
-        let Client { call: current, refused, .. } = &mut self.clients[client];
-        *refused += usize::from(*current == call);
-        if self.conditions.flaw == Some(Flaw::ForgetsLostReplies) {
-            self.messages.remove(at);
-        } else {
-            self.messages[at].message = Message::Doubt(grant);
+        let now = self.now(client);
+        if self.clients[client].call == call {
+            self.clients[client].answers.add(server, Err(()));
+        }
+        if self.conditions.flaw != Some(Flaw::ForgetsLostReplies) {
+            let (value, mut unresolved) = (lease.value, Unresolved::default());
+            unresolved.keep(0, lease, None, now);
+            self.messages.push(Sent { client, call, server, message: Message::Doubt(value, unresolved) });
         }
     }
 
     /// A client crashes with all that it has, and another takes its place.
     fn crash(&mut self, index: usize) {
-        let Client { call, grants, .. } = mem::take(&mut self.clients[index]);
-        self.clients[index].call = call + 1;
-        self.abandoned.extend(grants.iter().map(|(_, grant)| grant.owner));
+        let Client { answers, .. } = self.replace(index);
+        self.abandoned.extend(answers.granted.iter().map(|(_, lease)| lease.value));
         let lost = self.messages.iter().filter(|sent| sent.client == index);
-        self.abandoned.extend(lost.filter_map(|sent| match sent.message {
-            Message::Request(grant)
-            | Message::LateRequest(grant)
-            | Message::Reply(grant, _)
-            | Message::Doubt(grant)
-            | Message::GiveBack(grant) => Some(grant.owner),
+        self.abandoned.extend(lost.filter_map(|sent| match &sent.message {
+            Message::Request(lease)
+            | Message::LateRequest(lease)
+            | Message::Reply(lease, _)
+            | Message::GiveBack(lease) => Some(lease.value),
+            Message::Doubt(value, _) => Some(*value),
             Message::Queued => None,
         }));
         // What is on its way to a server arrives.

@@ -238,7 +238,7 @@ impl Run {
                         reply => reply,
                     };
                     let Some((lease, of_set)) = &mut client.asked[lock] else { continue };
-                    client.rules.asked(lock, lease, &reply);
+                    client.rules.asked(lock, lease, &reply, now);
                     *of_set = reply;
                     if let (lease, Reply::Integer(1)) = (lease.clone(), of_set) {
                         client.learns(&lease);

@@ -151,7 +151,7 @@ impl Wait<'_> {
         }
         // That of the rules is theirs to return.
         if let Some(asked) = &self.asked_before {
-            self.unresolved.push(asked.lease.clone());
+            self.unresolved.keep(self.slot, asked.lease.clone(), None, self.now);
             self.attempts = 1;
             self.beginning();
         }

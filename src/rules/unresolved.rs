@@ -1,0 +1,61 @@
+//! Commands that acquire a lock and had no reply: what they may have acquired, and what a key shows of it (I6).
+
+use super::lease::Lease;
+use crate::values::clock::Now;
+use crate::values::value::LockState;
+
+/// The leases of SETNX or EXEC without a reply, each with its lock's number among those that a call is about. It may have begun, or begin yet.
+/// Its value names this client alone (I2), so in the key it proves that the lock was granted.
+#[derive(Debug, Default)]
+pub(crate) struct Unresolved(Vec<Unanswered>);
+
+#[derive(Debug)]
+struct Unanswered {
+    slot: usize,
+    lease: Lease,
+    /// What EXEC has taken over from.
+    from: Option<LockState>,
+}
+
+impl Unresolved {
+    /// Keeps the lease of a command without a reply, with what an EXEC takes over from.
+    pub(crate) fn keep(&mut self, slot: usize, lease: Lease, from: Option<LockState>, now: Now) {
+        self.0.retain(|one| !one.lease.has_passed(now));
+        self.0.push(Unanswered { slot, lease, from });
+    }
+
+    /// Adds those of another.
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
+    /// Takes out the lease that the value in the key of this lock proves, and what it was taken over from.
+    pub(crate) fn take(&mut self, slot: usize, found: Option<&[u8]>) -> Option<(Lease, Option<LockState>)> {
+        let Unanswered { lease, from, .. } = self.0.swap_remove(self.position(slot, found)?);
+        Some((lease, from))
+    }
+
+    /// Returns true if the value in the key of this lock proves one of the leases.
+    pub(super) fn wrote(&self, slot: usize, found: Option<&[u8]>) -> bool {
+        self.position(slot, found).is_some()
+    }
+
+    fn position(&self, slot: usize, found: Option<&[u8]>) -> Option<usize> {
+        self.0.iter().position(|one| one.slot == slot && found == Some(&*one.lease.value))
+    }
+
+    /// Returns true if there is a lease of this lock that has not passed. One that has passed is forgotten.
+    pub(crate) fn may_hold(&mut self, slot: usize, now: Now) -> bool {
+        self.0.retain(|one| !one.lease.has_passed(now));
+        self.0.iter().any(|one| one.slot == slot)
+    }
+
+    /// Forgets the leases of this lock.
+    pub(super) fn forget(&mut self, slot: usize) {
+        self.0.retain(|one| one.slot != slot);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
