@@ -2,5 +2,4 @@
 
 pub(crate) mod error;
 pub(crate) mod event;
-mod repeats;
 pub(crate) mod sink;

@@ -19,7 +19,6 @@
 //! - **I10** A panic releases; releasing never panics; a forked child releases nothing.
 
 pub(crate) mod acquire;
-pub(crate) mod attempts;
 
 pub(crate) mod choose;
 pub(crate) mod holder_name;

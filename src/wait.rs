@@ -4,10 +4,6 @@
 mod cancel_token;
 mod wait_queue;
 
-pub use cancel_token::CancelToken;
-pub(crate) use cancel_token::Registered;
-pub(crate) use wait_queue::{Called, Ending, Hint, HolderTicket, Ticket, WaitQueue};
-
 pub(crate) use crate::rules::Observation;
 use crate::rules::window::Activity;
 use crate::values::clock::Uptime;
@@ -15,6 +11,9 @@ use crate::values::key::Key;
 use crate::values::key_hash::KeyHash;
 use crate::values::options::LockOptions;
 use crate::values::sync;
+pub use cancel_token::CancelToken;
+pub(crate) use cancel_token::Registered;
+pub(crate) use wait_queue::{Called, Ending, Hint, HolderTicket, Ticket, WaitQueue};
 
 /// How a thread waits, for a holder that hands its lock over.
 #[derive(Clone, Copy, Debug)]

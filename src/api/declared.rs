@@ -1,7 +1,6 @@
 //! Locks that are declared once by name and then used for many ids, with the keys of the gem redis-objects.
 
 mod lock_id;
-mod prefix;
 mod template;
 
 use crate::api::lock::Lock;
@@ -10,8 +9,7 @@ use crate::report::error::Error;
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 pub use lock_id::LockId;
-use prefix::Prefix;
-use template::ID;
+use template::{ID, Prefix};
 
 /// A lock that is declared once, usually as a `const`, and then used for many ids.
 ///

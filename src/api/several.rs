@@ -3,7 +3,6 @@
 
 mod multi_lock;
 mod multi_lock_guard;
-mod permit;
 mod quorum;
 mod quorum_guard;
 mod quorum_servers;
@@ -12,8 +11,7 @@ mod semaphore;
 
 pub use multi_lock::MultiLock;
 pub use multi_lock_guard::MultiLockGuard;
-pub use permit::Permit;
 pub use quorum::Quorum;
 pub use quorum_guard::QuorumGuard;
 pub use rw_lock::{RwLock, WriteGuard};
-pub use semaphore::Semaphore;
+pub use semaphore::{Permit, Semaphore};

@@ -3,10 +3,9 @@
 mod failure;
 mod refusal;
 mod refusal_kind;
-mod transport_error;
 
 pub(crate) use failure::Failure;
+pub use failure::TransportError;
 pub use refusal::Refusal;
 pub(crate) use refusal::TooOld;
 pub use refusal_kind::RefusalKind;
-pub use transport_error::TransportError;

@@ -1,5 +1,7 @@
 //! Acquiring one of several locks, whichever is free: a permit of a semaphore. SETNX of a random one and, behind it, MGET of all; then those
 //! that look free are tried, each by the rules of a single lock; else sleep and ask again.
+//!
+//! Here is also the loop of a call for one lock or several: it asks in rounds, and pauses in between.
 
 use std::convert::Infallible;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -306,6 +308,55 @@ fn frees_itself(state: &LockState) -> (bool, Option<Wall>) {
     match state {
         LockState::Until(Expiry(until)) => (false, Some(*until)),
         _ => (true, None),
+    }
+}
+
+/// The attempts of one call.
+#[allow(clippy::large_enum_variant, reason = "it is made where it stays")]
+pub(crate) enum Attempts {
+    OfOne(Attempt),
+    OfSeveral(Choice),
+}
+
+/// Acquires a lock. Of several it is then that of [`Io::slot`]. `cue` says how it begins; a lease that is handed over is that of the slot as well.
+pub(crate) async fn acquire(io: &Io, attempts: &mut Attempts, mut cue: Cue) -> Result<Lease, GiveUp> {
+    loop {
+        let round = match attempts {
+            Attempts::OfOne(attempt) => attempt.round(io, cue).await,
+            Attempts::OfSeveral(choice) => choice.round(io, cue).await,
+        };
+        match round {
+            Round::Held(lease) => return Ok(lease),
+            Round::GiveUp(reason) => return Err(reason),
+            Round::Pause(time) => cue = io.sleep(attempts.pace().pause(time)).await,
+        }
+    }
+}
+
+/// Begins an attempt that a test steps.
+#[cfg(test)]
+pub(super) fn stepped(params: Params, cue: Cue, now: Now) -> (super::task::Task<Lease>, super::Step<Lease>) {
+    super::task::Task::begin(now, async move |io| acquire(io, &mut Attempts::new(params, None), cue).await)
+}
+
+impl Attempts {
+    /// Attempts to acquire one of several locks, or the one that there is.
+    pub(crate) fn new(params: Params, several: Option<&Arc<[Key]>>) -> Self {
+        match several {
+            None => Self::OfOne(Attempt::new(params)),
+            Some(slots) => Self::OfSeveral(Choice::new(params, slots)),
+        }
+    }
+
+    pub(crate) fn pace(&self) -> &Pace {
+        match self {
+            Self::OfOne(Attempt { pace, .. }) | Self::OfSeveral(Choice { pace, .. }) => pace,
+        }
+    }
+
+    /// Returns true if another lock than the one that is held was seen that may be acquired.
+    pub(crate) fn another_is_free(&self) -> bool {
+        matches!(self, Self::OfSeveral(Choice { another_is_free: true, .. }))
     }
 }
 

@@ -5,7 +5,6 @@
 //! key is read, and changed by a transaction that fails if any client has written it since: our own bytes there prove that no other client
 //! had the lock. A lease without an end has a value that names no holder, so that its key is never compared.
 
-mod again;
 mod hand_over;
 mod watched;
 

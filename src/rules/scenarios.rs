@@ -40,7 +40,7 @@ use std::time::Duration;
 use std::{env, fs};
 
 use super::acquire::Params;
-use super::attempts::stepped;
+use super::choose::stepped;
 use super::simulated::{Leg, Next, Server};
 use super::{Cue, Observation, Reply, Step, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};

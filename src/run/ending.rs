@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::drive::Job;
 use super::engine::Engine;
 use super::held::{Delivery, HeldLock};
-use super::outbox::Outbox;
+use super::reports::Outbox;
 use super::session::Session;
 use crate::report::error::Error;
 use crate::report::event::Event;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::engine::{Engine, Kept, for_each_engine};
-use super::outbox::Outbox;
 use super::owner::Locked;
+use super::reports::Outbox;
 use crate::rules::keeping::{self, Due, Next, Progress};
 use crate::run::hold::{Hold, Own};
 use crate::values::clock::{self, Now, Uptime};

@@ -1,11 +1,12 @@
 //! Release notifications between processes, on one server or node. Each key has a waiting list on the server, with the channels of the
 //! processes that wait for it. A release takes the first channel in the trip of its DEL, and publishes the key there; the process that
 //! listens wakes the head of its queue for the key. A failure here costs a waiter a poll interval and no more.
+//!
+//! Each node of a cluster has its own, since a node knows its own listeners only.
 
-mod by_node;
 mod listener;
-mod reports;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,8 +21,7 @@ use crate::values::key::Key;
 use crate::values::sync::Mutex;
 use crate::values::version::Version;
 use crate::wait::{Hint, WaitQueue};
-pub(super) use by_node::NotificationsByNode;
-use reports::describe;
+use listener::{concerns_all_keys, describe};
 
 /// How long a server is left alone that has refused, and how often it is reported at most.
 const REFUSED: Duration = Duration::from_secs(60);
@@ -311,7 +311,7 @@ impl Notifications {
     fn failed(&self, failure: &Failure, observer: &EventSink) {
         let now = clock::uptime();
         let mut state = self.state.lock();
-        if reports::concerns_all_keys(failure) {
+        if concerns_all_keys(failure) {
             state.sending_paused_until = Some(now.after(REFUSED));
         }
         if state.sending_reported.is_some_and(|at| now.since(at) < REFUSED) {
@@ -343,5 +343,38 @@ impl Lists {
             self.notified.retain(|_, at| now < at.after(HEAD_START));
         }
         self.notified.insert(key.clone(), now);
+    }
+}
+
+pub(in crate::run) struct NotificationsByNode {
+    /// Those of all keys, if there is one server.
+    of_one: Arc<Notifications>,
+    of_nodes: Mutex<HashMap<NodeId, Arc<Notifications>>>,
+    /// Names the channels of this locker.
+    random: u64,
+}
+
+impl NotificationsByNode {
+    pub(in crate::run) fn new(
+        backend: Arc<dyn Backend>,
+        queue: Arc<WaitQueue<Delivery>>,
+        random: u64,
+    ) -> Self {
+        let of_one = Arc::new(Notifications::new(backend, queue, random, NodeId::ONLY));
+        Self { of_one, of_nodes: Mutex::default(), random }
+    }
+
+    /// Returns those of the node that has this key.
+    pub(in crate::run) fn of(&self, key: &Key) -> Cow<'_, Arc<Notifications>> {
+        let Notifications { backend, queue, .. } = &*self.of_one;
+        let node = backend.node_of(key);
+        if node == NodeId::ONLY {
+            return Cow::Borrowed(&self.of_one);
+        }
+        let mut of_nodes = self.of_nodes.lock();
+        let of_node = of_nodes.entry(node).or_insert_with(|| {
+            Arc::new(Notifications::new(Arc::clone(backend), Arc::clone(queue), self.random, node))
+        });
+        Cow::Owned(Arc::clone(of_node))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::drive::Job;
 use super::engine::Engine;
 use super::holder_name::Named;
-use super::outbox::Outbox;
+use super::reports::Outbox;
 use super::session::Session;
 use crate::report::error::Error;
 use crate::report::event::Event;

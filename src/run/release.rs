@@ -1,15 +1,15 @@
 //! The end of holds: a lock is handed over to the next queued thread of this process, or released, and the next process that waits learns of
 //! it.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use super::drive::Job;
 use super::engine::Engine;
 use super::held::{Delivery, Earlier, HeldLock};
 use super::notifications::Passed;
-use super::outbox::Outbox;
+use super::reports::Outbox;
 use super::session::Session;
-use std::sync::Arc;
-use std::time::Duration;
-
 use crate::net::Failure;
 use crate::report::error::Error;
 use crate::report::event::Event;

@@ -1,15 +1,17 @@
 //! A session: what one call sends for one lock, under its limits, and how it has failed.
 
-mod failure;
-mod limits;
-
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::outbox::{LateReport, Outbox};
-use crate::net::{Budget, Failure, KeyTrip, NeverStops, RefusalKind, Sent, Stop, TransportError};
+use super::reports::{LateReport, Outbox};
+use crate::net::{
+    Budget, Failure, KeyTrip, Limits, NeverStops, Refusal, RefusalKind, Sent, Stop, TransportError,
+};
+use crate::report::error::Error;
+use crate::rules::lease::End;
+use crate::rules::owned::LOOKS;
 use crate::rules::waiting_list::Waiting;
-use crate::rules::{Command, Replies, Reply, Trip, WhyRefused};
+use crate::rules::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -208,5 +210,146 @@ pub(super) fn unanswered(failure: &Failure) -> Reply {
         }),
         Failure::Unreachable { .. } | Failure::Panicked(_) => Reply::Unsent,
         Failure::Lost(_) => Reply::Lost,
+    }
+}
+
+impl<'a> Session<'a> {
+    /// Returns the call as one that releases a lock, which is held until then.
+    #[inline]
+    pub(super) fn held_until(mut self, end: Option<End>, now: Now) -> Self {
+        let end = end.map_or(Uptime::MAX, |end| now.uptime.after(end.remaining(now)));
+        self.held_until = Some(end);
+        self
+    }
+
+    /// Returns the limits of a trip that is decided on now.
+    #[inline]
+    pub(super) fn limits(&self, trip: &Trip, now: Now) -> Limits<'a> {
+        Limits {
+            needs: self.needs(trip),
+            grants: self.acquires && trip.command.may_grant(),
+            held_until: self.held_until,
+            stop: self.stop,
+            ..Limits::within(self.budget_from(now), now)
+        }
+    }
+
+    /// The commands of a call share the time of one. But a release may have waited for a connection: then there is a quarter of that time
+    /// for the next command, and all of it after a longer wait than any reply takes.
+    fn budget_from(&self, now: Now) -> Budget {
+        let Budget { deadline: Some(began), command_timeout, .. } = self.budget else { return self.budget };
+        if self.held_until.is_none() || self.has_failed() {
+            return self.budget;
+        }
+        let waited = now.uptime.since(began);
+        let used = if waited >= command_timeout {
+            Duration::ZERO
+        } else {
+            waited.min(Budget::until_sent(command_timeout))
+        };
+        Budget { deadline: Some(now.uptime.before(used)), ..self.budget }
+    }
+
+    /// Returns the limits of commands of several calls that go together.
+    pub(super) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
+        Limits { needs, held_until: self.held_until, ..Limits::within(self.budget_from(now), now) }
+    }
+
+    /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
+    /// manages without transactions, and without a time to live.
+    fn needs(&self, trip: &Trip) -> Protocol {
+        let gives_ttl =
+            matches!(&trip.command, Command::SetNx(value) | Command::Set(value) if value.ttl.is_some());
+        match self.protocol {
+            Protocol::Auto if gives_ttl => Protocol::Ttl,
+            Protocol::Auto if trip.if_holds.is_some() => Protocol::Watched,
+            protocol => protocol.on(None, true),
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Returns true if a command has had no connection or no reply, so that the next may not take long.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure().is_some_and(Failure::is_unanswered)
+    }
+
+    /// Returns how the server was found unreachable by the last command, if it was.
+    pub(super) fn unreachable(&self) -> Option<Failure> {
+        self.failure().filter(|_| self.unanswered_last)?.of_the_next()
+    }
+
+    /// Returns how the server has refused the last command, if it has.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        if let Failure::Refused(refusal) = self.failure()? { Some(refusal.clone()) } else { None }
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        self.failed.as_deref().map(|(_, failure)| failure)
+    }
+
+    /// Returns true if a release that gave up for this reason may be tried again: not after a refusal that stays, nor after a command without
+    /// a reply that compares nothing.
+    pub(super) fn may_pass(&self, gave_up: GiveUp) -> bool {
+        match gave_up {
+            // A password may be about to change on this side as well.
+            GiveUp::Refused => self.refusal().is_some_and(|refusal| {
+                let of_login = [RefusalKind::NoPassword, RefusalKind::WrongPassword];
+                refusal.is_transient() || of_login.contains(&refusal.kind())
+            }),
+            GiveUp::Unknown => {
+                self.unanswered.as_ref().is_some_and(|lost| !matches!(lost.0, "DEL" | "GETSET"))
+            }
+            _ => true,
+        }
+    }
+
+    /// Notes that nothing is sent, since another call has found the server unreachable.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.failed = Some(Box::new(("", failure.after(Duration::ZERO))));
+    }
+
+    /// Returns true if the last command was not sent because all connections were in use.
+    pub(super) fn found_all_in_use(&self) -> bool {
+        self.failure().is_some_and(Failure::found_all_in_use)
+    }
+
+    /// Forgets how long a connection was waited for by the last command of a call that has waited much longer: it had little time left.
+    pub(super) fn has_waited(&mut self, total: Duration) {
+        if let Some((_, Failure::Unreachable { waited, .. })) = self.failed.as_deref_mut()
+            && *waited < total / 2
+        {
+            *waited = Duration::ZERO;
+        }
+    }
+
+    /// Makes the user's error: an unknown outcome comes first, then the last failure.
+    pub(super) fn error(mut self, reason: GiveUp, advice: &'static str) -> Error {
+        self.take_error(reason, advice)
+    }
+
+    /// The same for a release, which says also of another failure what it means for the lock.
+    pub(super) fn release_error(
+        self,
+        reason: GiveUp,
+        if_unknown: &'static str,
+        if_refused: &'static str,
+    ) -> Error {
+        self.error(reason, if_unknown).not_released(if_refused)
+    }
+
+    /// The same, once.
+    pub(super) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
+        let key = self.key.clone();
+        if let (GiveUp::Unknown, Some((command, cause))) =
+            (reason, self.unanswered.take().map(|unanswered| *unanswered))
+        {
+            return Error::InDoubt { key, command, advice, cause };
+        }
+        if reason == GiveUp::Rewritten {
+            return Error::refused(key, Refusal::of_rewritten(LOOKS));
+        }
+        let (command, failure) = self.failed.take().map_or(("", Failure::TooLate), |failed| *failed);
+        Error::of_failure(key, command, failure)
     }
 }

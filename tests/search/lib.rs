@@ -30,7 +30,7 @@ mod several;
 use std::env;
 
 use rules::acquire::Params;
-use rules::attempts::{Attempts, acquire};
+use rules::choose::{Attempts, acquire};
 use rules::lease::Lease;
 use rules::task::Task;
 use rules::{Cue, Step};

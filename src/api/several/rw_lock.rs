@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use super::multi_lock::MultiLock;
 use super::multi_lock_guard::MultiLockGuard;
-use super::permit::Permit;
-use super::semaphore::{Semaphore, slot_key};
+use super::semaphore::{Permit, Semaphore, slot_key};
 use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::run::ReaderCount;

@@ -5,17 +5,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, RedisError, RedisResult, Value};
-
 use super::handshake::Opened;
-use super::health::CountedOpen;
+use super::health::{CountedOpen, Known};
 use super::opener::Opener;
-use super::server_info::Known;
 use super::socket::in_steps;
 use super::transport::{Longest, Transport};
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::values::clock::{self, Uptime};
 use crate::values::contained::contained;
+use redis::{Cmd, RedisError, RedisResult, Value};
 
 /// A connection made by an [`Opener`]. After the first I/O or protocol error each further command fails (I8).
 pub(crate) struct Connection {

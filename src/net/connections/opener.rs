@@ -5,14 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Client, ProtocolVersion};
-
 use super::client::{self, Address, logging_in, panicked};
 use super::handshake::{self, Checks, Opened};
-use super::health::Health;
+use super::health::{Health, Settling};
 use super::lender::Lender;
 use super::sentinels::Sentinels;
-use super::server_info::Settling;
 use super::socket::in_steps;
 use super::subscription::{self, Heard};
 use super::transport::Transport;
@@ -20,6 +17,7 @@ use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock;
 use crate::values::credentials::CredentialSource;
+use redis::{Client, ProtocolVersion};
 
 /// How long connecting may take unless set.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use redis::cmd;
-
-use super::leading::{Carrier, Lane, Slot, WaitingJob};
-use super::sharing::{keep_slot, take_slot};
+use super::sharing::{Carrier, Lane, Slot, WaitingJob, keep_slot, take_slot};
 use super::{OneServer, pause};
 use crate::net::connections::{Connection, Dialing};
 use crate::net::errors::{Failure, Refusal, TooOld, TransportError};
@@ -17,6 +14,7 @@ use crate::net::lanes::{Batching, Entered, Lanes, Terms, Told};
 use crate::net::limits::Limits;
 use crate::net::trip::TripState;
 use crate::values::clock::{self, Now, Uptime};
+use redis::cmd;
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection, or where others use them as well.
 const LOOK: Duration = Duration::from_millis(50);

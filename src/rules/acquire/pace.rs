@@ -293,7 +293,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::attempts::stepped;
+    use crate::rules::choose::stepped;
     use crate::rules::{Cue, Reply, Step};
     use crate::values::clock::Wall;
     use crate::values::identity::Identity;

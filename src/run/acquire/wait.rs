@@ -1,19 +1,17 @@
 //! A call that waits for a lock, or for one of several: it waits for its turn in the queue, then does what the rules say, until a lock is held,
 //! or there is an error.
 
-mod failed;
-mod listed;
 mod turn;
 
 use std::mem;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use super::call::{Asked, Call, Want};
-use crate::report::error::Error;
+use super::{Asked, Call, Want};
+use crate::report::error::{Contention, Error};
 use crate::report::event::Event;
 use crate::rules::acquire::Params;
-use crate::rules::attempts::{Attempts, acquire};
+use crate::rules::choose::{Attempts, acquire};
 use crate::rules::lease::Lease;
 use crate::rules::task::Io;
 use crate::rules::unresolved::Unresolved;
@@ -24,6 +22,7 @@ use crate::run::session::Session;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
+use crate::values::value::LockState;
 use crate::wait::{Hint, Observation, Ticket, WaitMode};
 
 /// One wait.
@@ -301,6 +300,71 @@ impl<'a> Wait<'a> {
         let locks: Vec<_> = locks.collect();
         if !locks.is_empty() {
             engine.release_all_unwanted(locks, now);
+        }
+    }
+}
+
+impl Wait<'_> {
+    /// The error of an attempt that has given up.
+    fn ended(&mut self, reason: GiveUp) -> Error {
+        // Unless the outcome is unknown, the end of the wait from outside is the reason.
+        let from_outside =
+            if reason == GiveUp::Unknown { None } else { self.call.check(self.want.name()).err() };
+        from_outside.unwrap_or_else(|| self.given_up(reason))
+    }
+
+    fn given_up(&mut self, reason: GiveUp) -> Error {
+        let session = &mut self.session;
+        // A thread that gives up at its own deadline has found out nothing for those behind it.
+        let now = clock::uptime();
+        let before_deadline = self.call.deadline.is_none_or(|deadline| now < deadline);
+        let unreachable = match reason {
+            // That all connections are in use says nothing about the server.
+            GiveUp::Unsent => !session.found_all_in_use(),
+            reason => reason == GiveUp::Io,
+        };
+        if before_deadline && unreachable {
+            self.call.engine.note_unreachable();
+        }
+        session.has_waited(now.since(self.call.began.uptime));
+        session.take_error(reason, self.call.advice())
+    }
+
+    /// The error of an attempt that has found the lock held until the end.
+    fn contended(&self, seen: Option<LockState>, exhausted: bool) -> Error {
+        let (details, now) = (self.contention(seen, 0), self.now);
+        let is_at_deadline = self.call.deadline.is_some_and(|deadline| now.uptime >= deadline);
+        if exhausted && !is_at_deadline {
+            return Error::Contended {
+                key: self.want.name().clone(),
+                timeout: None,
+                details: Box::new(details),
+            };
+        }
+        self.timed_out(details)
+    }
+
+    fn timed_out(&self, details: Contention) -> Error {
+        let timeout = Some(self.call.options.timeout.unwrap_or(Duration::MAX));
+        Error::Contended { key: self.want.name().clone(), timeout, details: Box::new(details) }
+    }
+
+    fn contention(&self, seen: Option<LockState>, ahead: usize) -> Contention {
+        let Self { call: Call { engine, options, .. }, want, .. } = self;
+        // A call that tries once has no holder to show.
+        let names_holder = engine.holder_name.is_some()
+            && want.several().is_none()
+            && options.timeout != Some(Duration::ZERO);
+        let is_ours = |key: &Key| thread_holds::by_this_thread(&engine.identity, key).is_some();
+        Contention {
+            attempts: self.attempts,
+            waited: self.now.uptime.since(self.call.began.uptime),
+            seen,
+            expiring: options.expiration.is_some(),
+            ahead,
+            permits: want.several().map(|slots| slots.len()),
+            holder: names_holder.then(|| engine.name_of_holder(want.name())).flatten(),
+            taken_by_this_thread: want.slots().iter().all(is_ours),
         }
     }
 }

@@ -1,15 +1,13 @@
 //! The thread that listens: for all keys that threads of the process wait for, on one connection and one channel. It starts when the first
 //! waiter asks for it, and ends when no thread has waited for a while.
 
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
+use std::{mem, thread};
 
-use super::reports::describe;
 use super::{Lists, Notifications, REFUSED};
-use crate::net::{Failure, Heard};
+use crate::net::{Failure, Heard, Refusal, RefusalKind};
 use crate::report::sink::{EventSink, noticing};
 use crate::rules::waiting_list::Entry;
 use crate::values::clock::{self, Uptime};
@@ -163,5 +161,34 @@ impl Notifications {
             sending_reported,
             ..Lists::default()
         };
+    }
+}
+
+/// Returns true if the server will refuse the same for each key, and for some time.
+pub(super) fn concerns_all_keys(failure: &Failure) -> bool {
+    // One list may be something else, or on a node of its own.
+    let of_one = [RefusalKind::WrongType, RefusalKind::OtherNode];
+    let of_all = |refusal: &Refusal| !refusal.is_transient() && !of_one.contains(&refusal.kind());
+    matches!(failure, Failure::Refused(refusal) if of_all(refusal))
+}
+
+pub(super) fn describe(failure: &Failure) -> String {
+    match failure {
+        Failure::Refused(refusal) => {
+            let text = refusal.text().trim_end_matches('.');
+            match refusal.kind() {
+                RefusalKind::NotPermitted => format!(
+                    "the server refused: {text}: the user needs RPUSH, LPOP, LRANGE, LREM and EXPIRE on KEY:setnx-lock:waiters, and \
+                     PUBLISH and SUBSCRIBE on the channels setnx-lock:wake-up:*"
+                ),
+                RefusalKind::WrongType => {
+                    format!(
+                        "the server refused: {text}: for one of the keys, KEY:setnx-lock:waiters holds no list"
+                    )
+                }
+                _ => refusal.to_string(),
+            }
+        }
+        failure => failure.to_string(),
     }
 }

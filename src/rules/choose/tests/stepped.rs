@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::rules::acquire::Params;
-use crate::rules::attempts::{Attempts, acquire};
+use crate::rules::choose::{Attempts, acquire};
 use crate::rules::lease::Lease;
 use crate::rules::task::{Io, Task};
 use crate::rules::{Command, Cue, GiveUp, Note, Pause, Replies, Reply, Step, Trip};
