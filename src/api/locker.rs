@@ -77,8 +77,8 @@ impl Drop for EndOfUse {
 /// A job for the thread that a quorum has for this server.
 pub(crate) type QuorumJob = Box<dyn FnOnce() + Send>;
 
-fn run(jobs: Vec<(u64, QuorumJob)>) {
-    for (_, job) in jobs {
+fn run(jobs: Vec<QuorumJob>) {
+    for job in jobs {
         contained(|| noticing(job));
     }
 }
@@ -109,7 +109,8 @@ impl Locker {
     ///   `?sentinel_user=…&sentinel_password=…`,
     /// - `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` for a [cluster](Self::cluster).
     ///
-    /// With the feature `tls-rustls` or `tls-native-tls` each can also begin with `rediss`, for TLS.
+    /// With the feature `tls-rustls` or `tls-native-tls` each can also begin with `rediss`, for TLS. Locks use RESP2; `?protocol=resp3` changes
+    /// nothing.
     ///
     /// # Errors
     ///
@@ -339,8 +340,7 @@ impl Locker {
     /// Lets the quorum's thread do this job, after earlier ones. If there is no such thread, this thread does it
     /// now.
     pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
-        let added =
-            self.jobs.add(self.jobs.new_id(), NodeId::ONLY, clock::uptime(), Duration::ZERO, Box::new(job));
+        let added = self.jobs.add(NodeId::ONLY, clock::uptime(), Duration::ZERO, Box::new(job));
         if let Err((_, job)) = added {
             job();
         }

@@ -170,8 +170,6 @@ fn value(bytes: &[u8], at: &mut usize, depth: u8, kept: usize) -> Result<Value, 
         b'+' if text == b"OK" => Value::Okay,
         b'+' if text == b"QUEUED" => QUEUED,
         b'+' => Value::SimpleString(str::from_utf8(text).map_err(|_| Read::Other)?.to_owned()),
-        // Of RESP3.
-        b'_' if text.is_empty() => Value::Nil,
         b'-' => redis::parse_redis_value(&bytes[began..*at]).map_err(|_| Read::Other)?,
         b'$' => match number(text)? {
             -1 => Value::Nil,
@@ -220,7 +218,7 @@ fn line<'a>(bytes: &'a [u8], at: &mut usize) -> Result<&'a [u8], Read> {
 /// What a server that is none sends may never have the end of a line.
 fn unfinished(rest: &[u8]) -> Read {
     match rest.first() {
-        None | Some(b':' | b'+' | b'-' | b'$' | b'*' | b'_') => Read::Part,
+        None | Some(b':' | b'+' | b'-' | b'$' | b'*') => Read::Part,
         Some(_) => Read::Other,
     }
 }
@@ -264,7 +262,6 @@ mod tests {
             "+QUEUED\r\n",
             "-ERR unknown command\r\n",
             "$-1\r\n",
-            "_\r\n",
             "$0\r\n\r\n",
             "$4\r\na\r\nb\r\n",
             "*-1\r\n",

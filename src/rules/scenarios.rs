@@ -42,6 +42,7 @@ use std::{env, fs};
 use super::acquire::Params;
 use super::choose::stepped;
 use super::simulated::{Leg, Next, Server};
+use super::task::Rules;
 use super::{Cue, Observation, Reply, Step, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::value::{LockState, Nonce};

@@ -112,6 +112,17 @@ impl Io {
     }
 }
 
+/// Rules that have begun, and go on from the replies to one trip to the next.
+pub(crate) trait Rules {
+    type Outcome;
+
+    /// Goes on after the trip of the last step.
+    fn resume(&mut self, replies: impl Into<Replies>, now: Now) -> Step<Self::Outcome>;
+
+    /// Takes what is to be reported since the last step, with the lock that each is about.
+    fn take_notes(&self) -> Vec<(usize, Note)>;
+}
+
 /// Code that has been begun, and waits for the replies to the trip of its last [`Step`].
 pub(crate) struct Task<T> {
     io: Rc<Io>,
@@ -131,19 +142,21 @@ impl<T> Task<T> {
         (task, step)
     }
 
-    /// Goes on after the trip of the last step.
-    pub(crate) fn resume(&mut self, replies: impl Into<Replies>, now: Now) -> Step<T> {
+    fn step(&mut self) -> Step<T> {
+        self.io.step(self.code.as_mut())
+    }
+}
+
+impl<T> Rules for Task<T> {
+    type Outcome = T;
+
+    fn resume(&mut self, replies: impl Into<Replies>, now: Now) -> Step<T> {
         self.io.answer(replies.into(), now);
         self.step()
     }
 
-    /// Takes what is to be reported since the last step, with the lock that each is about.
-    pub(crate) fn take_notes(&self) -> Vec<(usize, Note)> {
+    fn take_notes(&self) -> Vec<(usize, Note)> {
         self.io.take_notes()
-    }
-
-    fn step(&mut self) -> Step<T> {
-        self.io.step(self.code.as_mut())
     }
 }
 

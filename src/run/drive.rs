@@ -7,48 +7,14 @@ use super::engine::Engine;
 use super::reports::{LateReport, Outbox};
 use super::session::Session;
 use crate::net::{Failure, KeyTrip, NodeId};
-use crate::rules::owned::{Ending, HandedOver};
-use crate::rules::task::Task;
-use crate::rules::{Command, GiveUp, Note, Replies, Reply, Step, Trip};
+use crate::rules::task::Rules;
+use crate::rules::{Command, GiveUp, Reply, Step, Trip};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 
 /// How many rounds go together at most: a look, then a change. Transactions go together in one of them.
 const ROUNDS: usize = 2;
-
-/// What goes on from the replies to one trip to the next trip.
-pub(super) trait Rules {
-    type Outcome;
-
-    fn resume(&mut self, replies: Replies, now: Now) -> Step<Self::Outcome>;
-
-    fn take_notes(&self) -> Vec<(usize, Note)>;
-}
-
-impl<T> Rules for Task<T> {
-    type Outcome = T;
-
-    fn resume(&mut self, replies: Replies, now: Now) -> Step<T> {
-        Task::resume(self, replies, now)
-    }
-
-    fn take_notes(&self) -> Vec<(usize, Note)> {
-        Task::take_notes(self)
-    }
-}
-
-impl Rules for Ending {
-    type Outcome = HandedOver;
-
-    fn resume(&mut self, replies: Replies, now: Now) -> Step<HandedOver> {
-        Ending::resume(self, replies, now)
-    }
-
-    fn take_notes(&self) -> Vec<(usize, Note)> {
-        Ending::take_notes(self)
-    }
-}
 
 /// Rules that were begun, and the commands that they send.
 pub(super) struct Job<'a, R: Rules> {
@@ -75,7 +41,7 @@ impl<'a, R: Rules> Job<'a, R> {
     /// Ends the task as if there were no connection.
     fn abandon(&mut self, now: Now) {
         while self.trip().is_some() {
-            self.step = self.rules.resume(Reply::Unsent.into(), now);
+            self.step = self.rules.resume(Reply::Unsent, now);
         }
     }
 

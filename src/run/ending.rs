@@ -62,20 +62,11 @@ impl Engine {
         leaving: Leaving,
     ) -> Result<Ended, Error> {
         let (lock, now) = (self.over(hold, holder), clock::now());
-        let left = match way(hold, &lock.lease, leaving, now) {
-            Way::Over(left) => {
-                drop(lock);
-                Ok(left)
-            }
-            Way::Expire(rest) => {
-                let outbox = Outbox::default();
-                let left = self.let_expire(vec![(hold, lock, rest)], &outbox, now).remove(0);
-                outbox.flush(&self.observer);
-                left
-            }
-            Way::Release => self.release(lock, now).map(Some),
-        };
-        self.noted(hold, left, now)
+        match way(hold, &lock.lease, leaving, now) {
+            // The usual one, without lists.
+            Way::Release => self.noted(hold, self.release(lock, now).map(Some), now),
+            _ => self.end_each(vec![(hold, lock)], leaving, now).remove(0).1,
+        }
     }
 
     /// The same for holds that began together. What is sent for them goes together.
@@ -86,7 +77,15 @@ impl Engine {
     ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
         let over = |(hold, holder): (&'a Hold, _)| (hold, self.over(hold, holder));
         let over: Vec<_> = holds.map(over).collect();
-        let now = clock::now();
+        self.end_each(over, leaving, clock::now())
+    }
+
+    fn end_each<'a>(
+        self: &Arc<Self>,
+        over: Vec<(&'a Hold, HeldLock<'a>)>,
+        leaving: Leaving,
+        now: Now,
+    ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
         let (mut ended, mut expiring, mut locks) = (Vec::with_capacity(over.len()), Vec::new(), Vec::new());
         for (hold, lock) in over {
             let way = way(hold, &lock.lease, leaving, now);
@@ -145,7 +144,7 @@ impl Engine {
     fn over<'a>(&self, hold: &'a Hold, holder: HolderTicket<Delivery>) -> HeldLock<'a> {
         let mut own = hold.own();
         own.over = true;
-        self.forget(hold);
+        self.forget(&mut own);
         HeldLock::new(&hold.key, &hold.options, mem::take(&mut own.lease), holder)
     }
 

@@ -11,7 +11,7 @@ use super::hold::{Changes, Hold};
 use super::notifications::NotificationsByNode;
 use super::reports::Reports;
 use super::thread_holds::{self, HoldKind};
-use super::timer::Timer;
+use super::timer::{Timer, Work};
 use crate::net::{Backend, Budget, NodeId};
 use crate::report::error::Error;
 use crate::report::sink::{EventSink, Reporter, noticing};
@@ -90,8 +90,8 @@ impl Engine {
     pub(super) fn new(
         backend: Arc<dyn Backend>,
         identity: Identity,
-        keep: fn(Vec<(u64, Kept)>),
-        try_again: fn(Vec<(u64, Unfinished)>),
+        keep: Work<Kept>,
+        try_again: Work<Unfinished>,
     ) -> Self {
         let queue = Arc::<WaitQueue<Delivery>>::default();
         let random = identity.next_nonce().seed();

@@ -2,10 +2,11 @@
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, mem};
 
+use super::timer;
 use crate::report::event::ProblemKind;
 use crate::report::sink::EventSink;
 use crate::rules::keeping;
@@ -27,8 +28,6 @@ pub(crate) struct Hold {
     /// That of its lease, for guards: the lease may be locked.
     pub(crate) protocol: Protocol,
     pub(crate) acquired: Now,
-    /// How the keeper knows it; 0 if it does not.
-    pub(crate) kept_as: AtomicU64,
     /// True if the keeper extends its lease, or looks for a loss; else it looks once at most.
     pub(crate) is_kept: AtomicBool,
     /// True if its guard is gone.
@@ -52,6 +51,8 @@ pub(crate) struct Own {
     pub(crate) asked: Uptime,
     /// When it could last not be asked, if that has not worked since.
     pub(crate) failed: Option<Uptime>,
+    /// When the keeper looks at it next, if it was to do so.
+    pub(crate) due: Option<timer::Due>,
     /// True if the server is to be asked nothing more: the lock is released, or left.
     pub(crate) over: bool,
 }
@@ -107,7 +108,6 @@ impl Hold {
             options,
             protocol: lease.protocol,
             acquired,
-            kept_as: AtomicU64::new(0),
             is_kept: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
             observer,
@@ -117,6 +117,7 @@ impl Hold {
                 began: acquired.uptime,
                 asked,
                 failed: None,
+                due: None,
                 over: false,
             }),
             status: Mutex::new(status),

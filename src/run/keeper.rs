@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::engine::{Engine, Kept, for_each_engine};
 use super::owner::Locked;
 use super::reports::Outbox;
+use super::timer;
 use crate::rules::keeping::{self, Due, Next, Progress};
 use crate::run::hold::{Hold, Own};
 use crate::values::clock::{self, Now, Uptime};
@@ -16,8 +17,8 @@ use crate::values::clock::{self, Now, Uptime};
 const BUSY: Duration = Duration::from_millis(20);
 
 /// Works on what is due.
-pub(super) fn work(due: Vec<(u64, Kept)>) {
-    for_each_engine(due, |(_, kept)| &kept.engine, |engine, own| engine.keep(&own));
+pub(super) fn work(due: Vec<Kept>) {
+    for_each_engine(due, |kept| &kept.engine, |engine, own| engine.keep(&own));
 }
 
 impl Engine {
@@ -33,77 +34,75 @@ impl Engine {
     /// Has the keeper look at a lock that has just been acquired, if gems use the server.
     pub(super) fn look_once(self: &Arc<Self>, hold: &Arc<Hold>) {
         if self.gems.were_seen(hold.acquired.uptime) {
-            self.reschedule(hold, &hold.own());
+            self.reschedule(hold, &mut hold.own());
         }
     }
 
     /// Has the keeper work on a lock, if it does not do so yet.
     pub(super) fn keep_from_now_on(self: &Arc<Self>, hold: &Arc<Hold>) {
-        let own = hold.own();
+        let mut own = hold.own();
         if !hold.is_kept.swap(true, Ordering::Relaxed) {
-            self.reschedule(hold, &own);
+            self.reschedule(hold, &mut own);
         }
         drop(own);
         hold.report();
     }
 
     /// Looks again when something is due for a lock. The hold reports a failure later, when nothing is locked.
-    pub(super) fn reschedule(self: &Arc<Self>, hold: &Arc<Hold>, own: &Own) {
+    pub(super) fn reschedule(self: &Arc<Self>, hold: &Arc<Hold>, own: &mut Own) {
         if own.over {
             return;
         }
-        match hold.kept_as.load(Ordering::Relaxed) {
-            0 if hold.is_kept.load(Ordering::Relaxed)
-                || own.lease.end.is_some() && self.gems.were_seen(own.began) =>
-            {
-                let id = self.keeper.new_id();
-                hold.kept_as.store(id, Ordering::Relaxed);
-                self.schedule(id, hold, own);
-            }
-            0 => {}
-            id => self.schedule(id, hold, own),
+        let is_kept = own.due.is_some() || hold.is_kept.load(Ordering::Relaxed);
+        if is_kept || own.lease.end.is_some() && self.gems.were_seen(own.began) {
+            self.schedule(hold, own);
         }
     }
 
     /// Has the keeper do no more for a lock.
-    pub(super) fn forget(&self, hold: &Hold) {
-        match hold.kept_as.load(Ordering::Relaxed) {
-            0 => {}
-            id => self.keeper.remove(id),
+    pub(super) fn forget(&self, own: &mut Own) {
+        if let Some(due) = own.due.take() {
+            self.keeper.remove(due);
         }
     }
 
-    fn schedule(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, own: &Own) {
-        match keeping::next(&hold.options, progress(hold, own, clock::now())) {
-            Some(Next { at, slack, .. }) if hold.is_held() => self.schedule_at(id, hold, at, slack),
-            _ => self.keeper.remove(id),
+    fn schedule(self: &Arc<Self>, hold: &Arc<Hold>, own: &mut Own) {
+        self.forget(own);
+        let next = keeping::next(&hold.options, progress(hold, own, clock::now()));
+        if let Some(Next { at, slack, .. }) = next.filter(|_| hold.is_held()) {
+            own.due = self.look_at(hold, at, slack);
         }
     }
 
-    fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, at: Uptime, slack: Duration) {
+    /// Has the keeper look at a lock at this time, or up to `slack` earlier.
+    fn look_at(self: &Arc<Self>, hold: &Arc<Hold>, at: Uptime, slack: Duration) -> Option<timer::Due> {
         let node = self.backend.node_of(&hold.key);
         let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold), node };
-        let added = self.keeper.add(id, node, at, slack, kept);
+        let (due, failed) = match self.keeper.add(node, at, slack, kept) {
+            Ok(due) => (Some(due), Ok(())),
+            Err((error, _)) => (None, Err(error)),
+        };
         // Where the program asks for nothing, nothing is missing.
         if hold.is_kept.load(Ordering::Relaxed) {
-            hold.note_kept(added.map_err(|(error, _)| error));
+            hold.note_kept(failed);
         }
+        due
     }
 
     /// Does what is due for these locks, together if that is possible.
-    fn keep(self: &Arc<Self>, due: &[(u64, Kept)]) {
+    fn keep(self: &Arc<Self>, due: &[Kept]) {
         let outbox = Outbox::default();
         let (mut to_extend, mut to_verify) = (Vec::new(), Vec::new());
-        for (id, Kept { hold, node, .. }) in due {
+        for Kept { hold, node, .. } in due {
             // A node that hangs holds up no key that it has no longer.
             if self.backend.node_of(&hold.key) != *node {
-                self.schedule_at(*id, hold, clock::uptime(), Duration::ZERO);
+                self.look_at(hold, clock::uptime(), Duration::ZERO);
                 continue;
             }
-            match self.due(*id, hold) {
+            match self.due(hold) {
                 Some((locked, true)) => to_extend.push(locked),
                 // It is not locked while others are extended.
-                Some((_, false)) => to_verify.push((*id, hold)),
+                Some((_, false)) => to_verify.push(hold),
                 None => {}
             }
         }
@@ -119,20 +118,20 @@ impl Engine {
         // A server without names is reported where a lock is acquired.
         self.end_extensions(to_extend, &outbox, &extended, self.has_names());
         let mut to_verify: Vec<Locked<'_>> =
-            to_verify.into_iter().filter_map(|(id, hold)| Some(self.due(id, hold)?.0)).collect();
+            to_verify.into_iter().filter_map(|hold| Some(self.due(hold)?.0)).collect();
         // A failure is tried again, and a loss is reported by the hold.
         let verified = self.verify_locked(&mut to_verify, &outbox);
         self.end_verifications(to_verify, &outbox, &verified);
-        for (_, kept) in due {
+        for kept in due {
             kept.hold.report();
         }
     }
 
     /// Returns a lock for which something is due: whether its lease is to be extended, rather than its key looked at.
-    fn due<'a>(self: &Arc<Self>, id: u64, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, bool)> {
+    fn due<'a>(self: &Arc<Self>, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, bool)> {
         let now = clock::now();
-        let Some(own) = hold.try_own() else {
-            self.schedule_at(id, hold, now.uptime.after(BUSY), Duration::ZERO);
+        let Some(mut own) = hold.try_own() else {
+            self.look_at(hold, now.uptime.after(BUSY), Duration::ZERO);
             return None;
         };
         if own.over || !hold.is_held() {
@@ -140,7 +139,8 @@ impl Engine {
         }
         let Next { at, due, slack } = keeping::next(&hold.options, progress(hold, &own, now))?;
         if at > now.uptime.after(slack) {
-            self.schedule_at(id, hold, at, slack);
+            self.forget(&mut own);
+            own.due = self.look_at(hold, at, slack);
             return None;
         }
         match due {
@@ -154,7 +154,7 @@ impl Engine {
             Due::Verify => Some(((hold, own), false)),
             Due::Expire => {
                 if hold.lost(now).is_none() {
-                    self.schedule(id, hold, &own);
+                    self.schedule(hold, &mut own);
                 }
                 None
             }

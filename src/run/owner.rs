@@ -82,8 +82,8 @@ impl Engine {
     ) {
         let mut holds = Vec::with_capacity(locked.len());
         let mut to_name = Vec::new();
-        for (locked, extended) in locked.into_iter().zip(extended) {
-            self.reschedule(locked.0, &locked.1);
+        for (mut locked, extended) in locked.into_iter().zip(extended) {
+            self.reschedule(locked.0, &mut locked.1);
             if named && extended.is_ok() {
                 to_name.extend(self.to_name(&locked));
             }
@@ -215,11 +215,11 @@ impl Engine {
     /// Unlocks verified holds, and reports what has happened. Where a value was written again, writes the holder's name again too.
     pub(super) fn end_verifications(
         self: &Arc<Self>,
-        locked: Vec<Locked<'_>>,
+        mut locked: Vec<Locked<'_>>,
         outbox: &Outbox,
         verified: &[Result<bool, Error>],
     ) {
-        for (hold, own) in &locked {
+        for (hold, own) in &mut locked {
             self.reschedule(hold, own);
         }
         let again = locked.iter().zip(verified).filter(|(_, verified)| matches!(verified, Ok(true)));

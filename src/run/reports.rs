@@ -36,8 +36,8 @@ impl Reports {
 
 impl Reporter for Reports {
     fn later(&self, report: Report) -> Result<(), Report> {
-        let (id, now) = (self.timer.new_id(), clock::uptime());
-        self.timer.add(id, NodeId::ONLY, now, Duration::ZERO, report).map_err(|(_, report)| report)
+        let added = self.timer.add(NodeId::ONLY, clock::uptime(), Duration::ZERO, report);
+        added.map(drop).map_err(|(_, report)| report)
     }
 
     fn is_full(&self) -> bool {
@@ -49,8 +49,8 @@ impl Reporter for Reports {
     }
 }
 
-fn run(due: Vec<(u64, Report)>) {
-    for (_, report) in due {
+fn run(due: Vec<Report>) {
+    for report in due {
         contained(report);
     }
 }

@@ -5,9 +5,8 @@
 //! has done its work takes what is due next, sleeps, or ends if another sleeps already.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 use std::{io, process};
@@ -34,7 +33,10 @@ thread_local! {
 }
 
 /// Does what is due, and adds what is due later.
-pub(crate) type Work<T> = fn(Vec<(u64, T)>);
+pub(crate) type Work<T> = fn(Vec<T>);
+
+/// When something is due, and which of all that is: by this it is taken out.
+pub(crate) type Due = (Uptime, u64);
 
 /// Threads for what is due later. The first starts when there is something. They end when there has been nothing for a while, or when this is
 /// dropped.
@@ -51,35 +53,29 @@ struct Schedule<T> {
     /// The name of its threads.
     name: &'static str,
     work: Work<T>,
-    last_id: AtomicU64,
     #[cfg(test)]
     refuses_threads: std::sync::atomic::AtomicBool,
 }
 
 struct DueWork<T> {
-    nodes: HashMap<NodeId, NodeWork<T>>,
-    /// For which node each is, and when it is due.
-    at: HashMap<u64, (NodeId, Uptime)>,
+    due: BTreeMap<Due, DueItem<T>>,
+    /// How many there have been.
+    last: u64,
+    /// The nodes that threads work for.
+    busy: Vec<NodeId>,
     /// When something was last added.
     added: Uptime,
     /// The clocks when they were last compared.
     compared: Option<Now>,
     /// How many threads there are.
     threads: usize,
-    /// How many of them work.
-    working: usize,
     /// Until when a thread sleeps at most, if one does: what is due later need not wake it.
     sleeps_until: Option<Uptime>,
     closed: bool,
 }
 
-struct NodeWork<T> {
-    due: BTreeMap<(Uptime, u64), DueItem<T>>,
-    /// True while a thread works for the node.
-    is_busy: bool,
-}
-
 struct DueItem<T> {
+    node: NodeId,
     work: T,
     /// How much earlier it may be done, together with others.
     slack: Duration,
@@ -88,12 +84,12 @@ struct DueItem<T> {
 impl<T: Send + 'static> Timer<T> {
     pub(crate) fn new(name: &'static str, work: Work<T>) -> Self {
         let state = DueWork {
-            nodes: HashMap::new(),
-            at: HashMap::new(),
+            due: BTreeMap::new(),
+            last: 0,
+            busy: Vec::new(),
             added: Uptime::default(),
             compared: None,
             threads: 0,
-            working: 0,
             sleeps_until: None,
             closed: false,
         };
@@ -103,7 +99,6 @@ impl<T: Send + 'static> Timer<T> {
             done: Condvar::default(),
             name,
             work,
-            last_id: AtomicU64::new(0),
             #[cfg(test)]
             refuses_threads: std::sync::atomic::AtomicBool::default(),
         };
@@ -113,54 +108,46 @@ impl<T: Send + 'static> Timer<T> {
     /// Has each start of a thread fail, or none, as the system may.
     #[cfg(test)]
     pub(crate) fn refuse_threads(&self, refuse: bool) {
-        self.schedule.refuses_threads.store(refuse, Ordering::Relaxed);
+        self.schedule.refuses_threads.store(refuse, std::sync::atomic::Ordering::Relaxed);
     }
 
-    /// Returns a number for what is to be added, which is never 0.
-    pub(crate) fn new_id(&self) -> u64 {
-        self.schedule.last_id.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    /// Has something done at `due`, or up to `slack` earlier, instead of what has this number.
+    /// Has something done at `at`, or up to `slack` earlier.
     ///
     /// # Errors
     ///
     /// Why no thread could be started, if there is none, with the work.
     pub(crate) fn add(
         &self,
-        id: u64,
         node: NodeId,
-        due: Uptime,
+        at: Uptime,
         slack: Duration,
         work: T,
-    ) -> Result<(), (io::Error, T)> {
+    ) -> Result<Due, (io::Error, T)> {
         let mut state = self.schedule.state.lock();
         // A thread that is still there does what is left.
         if state.closed && state.threads == 0 {
             return Err((io::Error::other("its locker was shut down"), work));
         }
-        let replaced = state.remove(id);
-        state.insert(id, node, due, DueItem { work, slack });
+        let due = state.insert(at, DueItem { node, work, slack });
         let now = clock::now();
         state.added = now.uptime;
         // The thread may begin late, and a clock that is set before is to be noticed as well.
         state.compared.get_or_insert(now);
-        let wakes = state.sleeps_until.is_some_and(|until| due < until);
+        let wakes = state.sleeps_until.is_some_and(|until| at < until);
         let started = self.schedule.start_if_needed(&mut state);
         let refused = started.err().filter(|_| state.threads == 0);
-        let refused = refused.and_then(|error| Some((error, state.remove(id)?.work)));
+        let refused = refused.and_then(|error| Some((error, state.due.remove(&due)?.work)));
         drop(state);
-        // What the program may have put in is dropped without the mutex.
-        drop(replaced);
         if wakes {
             self.schedule.changed.notify_one();
         }
-        refused.map_or(Ok(()), Err)
+        refused.map_or(Ok(due), Err)
     }
 
-    /// Takes out what has this number.
-    pub(crate) fn remove(&self, id: u64) {
-        let removed = self.schedule.state.lock().remove(id);
+    /// Takes out what is due then, unless it is being done, or everything is due now.
+    pub(crate) fn remove(&self, due: Due) {
+        let removed = self.schedule.state.lock().due.remove(&due);
+        // What the program may have put in is dropped without the mutex.
         drop(removed);
     }
 }
@@ -172,7 +159,7 @@ impl<T> Timer<T> {
 
     /// Returns how much waits to be done.
     pub(crate) fn count(&self) -> usize {
-        self.schedule.state.lock().count()
+        self.schedule.state.lock().due.len()
     }
 
     /// Ends the threads, once they have done what is left, whenever that is due.
@@ -197,7 +184,7 @@ impl<T> Timer<T> {
         }
         let until = clock::uptime().after(at_most);
         let mut state = self.schedule.state.lock();
-        while state.working > 0 || state.count() > 0 {
+        while !(state.busy.is_empty() && state.due.is_empty()) {
             let left = until.since(clock::uptime());
             if left.is_zero() {
                 return;
@@ -211,11 +198,11 @@ impl<T: Send + 'static> Schedule<T> {
     /// Starts a thread if none will come to what may be worked on.
     fn start_if_needed(self: &Arc<Self>, state: &mut DueWork<T>) -> Result<(), io::Error> {
         // One that has just been started is no sleeper yet; it works for no node either.
-        if state.threads > state.working || state.first().is_none() {
+        if state.threads > state.busy.len() || state.first().is_none() {
             return Ok(());
         }
         #[cfg(test)]
-        if self.refuses_threads.load(Ordering::Relaxed) {
+        if self.refuses_threads.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(io::Error::other("refused on purpose"));
         }
         let this = Arc::clone(self);
@@ -235,11 +222,11 @@ impl<T: Send + 'static> Schedule<T> {
 
     /// Waits until something is due, and returns it, together with what may be done with it, and for which node; `None` if the thread is to end.
     /// `done`: the node that this thread has worked for.
-    fn next(self: &Arc<Self>, done: Option<NodeId>) -> Option<(NodeId, Vec<(u64, T)>)> {
+    fn next(self: &Arc<Self>, done: Option<NodeId>) -> Option<(NodeId, Vec<T>)> {
         let mut state = self.state.lock();
         if let Some(done) = done {
-            state.ended_in(done);
-            if state.working == 0 {
+            state.busy.retain(|node| *node != done);
+            if state.busy.is_empty() {
                 self.done.notify_all();
             }
         }
@@ -279,30 +266,16 @@ impl<T: Send + 'static> Schedule<T> {
 }
 
 impl<T> DueWork<T> {
-    fn insert(&mut self, id: u64, node: NodeId, due: Uptime, item: DueItem<T>) {
-        self.at.insert(id, (node, due));
-        let nothing = || NodeWork { due: BTreeMap::new(), is_busy: false };
-        self.nodes.entry(node).or_insert_with(nothing).due.insert((due, id), item);
-    }
-
-    fn remove(&mut self, id: u64) -> Option<DueItem<T>> {
-        let (node, due) = self.at.remove(&id)?;
-        self.nodes.get_mut(&node)?.due.remove(&(due, id))
+    fn insert(&mut self, at: Uptime, item: DueItem<T>) -> Due {
+        self.last += 1;
+        self.due.insert((at, self.last), item);
+        (at, self.last)
     }
 
     /// Returns when something is due first for a node that no thread works for, and the node.
     fn first(&self) -> Option<(Uptime, NodeId)> {
-        let idle = self.nodes.iter().filter(|(_, work)| !work.is_busy);
-        idle.filter_map(|(node, work)| Some((work.due.first_key_value()?.0.0, *node))).min()
-    }
-
-    /// Notes that a thread works for a node no longer.
-    fn ended_in(&mut self, node: NodeId) {
-        self.working -= 1;
-        if let Some(work) = self.nodes.get_mut(&node) {
-            work.is_busy = false;
-        }
-        self.nodes.retain(|_, work| work.is_busy || !work.due.is_empty());
+        let (due, item) = self.due.iter().find(|(_, item)| !self.busy.contains(&item.node))?;
+        Some((due.0, item.node))
     }
 
     /// Returns true if the wall clock differs from the monotonic one by more or less than before.
@@ -314,33 +287,18 @@ impl<T> DueWork<T> {
 
     /// Makes everything due now at the latest.
     fn make_due(&mut self, now: Uptime) {
-        for (node, work) in &mut self.nodes {
-            for ((_, id), item) in work.due.split_off(&(now, u64::MAX)) {
-                self.at.insert(id, (*node, now));
-                work.due.insert((now, id), item);
-            }
+        for ((_, number), item) in self.due.split_off(&(now, u64::MAX)) {
+            self.due.insert((now, number), item);
         }
     }
 
     /// Takes what is due for a node, which the thread works for from now on.
-    fn take_due(&mut self, now: Uptime, node: NodeId) -> Vec<(u64, T)> {
-        let mut taken = Vec::new();
-        self.working += 1;
-        let Some(work) = self.nodes.get_mut(&node) else { return taken };
-        work.is_busy = true;
-        while taken.len() < MOST
-            && let Some(entry) = work.due.first_entry()
-            && entry.key().0 <= now.after(entry.get().slack)
-        {
-            let ((_, id), item) = entry.remove_entry();
-            self.at.remove(&id);
-            taken.push((id, item.work));
-        }
-        taken
-    }
-
-    fn count(&self) -> usize {
-        self.nodes.values().map(|work| work.due.len()).sum()
+    fn take_due(&mut self, now: Uptime, node: NodeId) -> Vec<T> {
+        self.busy.push(node);
+        let of_node = self.due.iter().filter(|(_, item)| item.node == node);
+        let due = of_node.take_while(|(due, item)| due.0 <= now.after(item.slack));
+        let due: Vec<Due> = due.take(MOST).map(|(due, _)| *due).collect();
+        due.iter().filter_map(|due| Some(self.due.remove(due)?.work)).collect()
     }
 }
 

@@ -28,8 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const SLACK: Duration = Duration::from_millis(20);
 
 /// Tries again what is due.
-pub(super) fn work(due: Vec<(u64, Unfinished)>) {
-    for_each_engine(due, |(_, unfinished)| &unfinished.engine, Engine::try_again);
+pub(super) fn work(due: Vec<Unfinished>) {
+    for_each_engine(due, |unfinished| &unfinished.engine, Engine::try_again);
 }
 
 impl Engine {
@@ -77,16 +77,16 @@ impl Engine {
             What::Release(release, _) => &release.key,
             What::MaybeHeld(maybe) => &maybe.key,
         };
-        let (id, node, due) =
-            (self.unfinished.new_id(), self.backend.node_of(key), clock::uptime().after(pause));
+        let (node, at) = (self.backend.node_of(key), clock::uptime().after(pause));
         let unfinished = Unfinished { engine: Arc::clone(self), pause, what };
-        self.unfinished.add(id, node, due, SLACK, unfinished).map_err(|(_, unfinished)| unfinished.what)
+        let added = self.unfinished.add(node, at, SLACK, unfinished);
+        added.map(drop).map_err(|(_, unfinished)| unfinished.what)
     }
 
-    fn try_again(self: &Arc<Self>, due: Vec<(u64, Unfinished)>) {
+    fn try_again(self: &Arc<Self>, due: Vec<Unfinished>) {
         let now = clock::now();
         let (mut failed, mut holders, mut maybe_held) = (Vec::new(), Vec::new(), Vec::new());
-        for (_, Unfinished { pause, what, .. }) in due {
+        for Unfinished { pause, what, .. } in due {
             match what {
                 What::Release(release, holder) => {
                     failed.push(release);

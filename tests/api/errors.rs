@@ -222,7 +222,6 @@ fn a_long_refusal_is_cut() -> Outcome {
         ("WATCH", "ERR unknown command"),
         ("AUTH", "WRONGPASS"),
         ("SELECT", "ERR"),
-        ("HELLO", "ERR"),
         ("INFO", "ERR max number of clients"),
     ] {
         let scenario = Scenario::set()?;
@@ -235,12 +234,10 @@ fn a_long_refusal_is_cut() -> Outcome {
         let url = match command {
             "AUTH" => scenario.proxy.url().replace("redis://", "redis://:secret@"),
             "SELECT" => format!("{}1", scenario.proxy.url()),
-            "HELLO" => format!("{}?protocol=resp3", scenario.proxy.url()),
             _ => scenario.proxy.url(),
         };
         let own = patient(&url)?.pool_size(1).retry_for(Duration::ZERO).build()?;
-        let lockers =
-            if ["SELECT", "HELLO"].contains(&command) { vec![own, plain(&url)?] } else { vec![own] };
+        let lockers = if command == "SELECT" { vec![own, plain(&url)?] } else { vec![own] };
         for locker in lockers {
             let options = expiring().timeout(Duration::ZERO).protocol(Protocol::Watched);
             assert_short(&Lock::new(&locker, &key.key, options)?.lock().expect_err(command));
@@ -307,11 +304,8 @@ fn a_password_is_in_no_error() -> Outcome {
     let port = closed_port()?;
     let addresses = [other.address().to_string(), open.address().to_string(), format!("127.0.0.1:{port}")];
     for address in addresses {
-        for url in [
-            format!("redis://:{PASSWORD}@{address}/"),
-            format!("redis://user:{PASSWORD}@{address}/"),
-            format!("redis://user:{PASSWORD}@{address}/?protocol=resp3"),
-        ] {
+        for url in [format!("redis://:{PASSWORD}@{address}/"), format!("redis://user:{PASSWORD}@{address}/")]
+        {
             let locker = Locker::builder(&url)?.retry_for(Duration::ZERO).build()?;
             let lock = Lock::new(&locker, "password", expiring().timeout(Duration::ZERO))?;
             assert_no_password(&all_texts(&lock.lock().expect_err(&address)));

@@ -13,6 +13,7 @@ use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::monitor::probed;
 use crate::support::notified::until;
+use crate::support::releases;
 use crate::support::scenario::{BRIEF, FOREIGN, Scenario, client_pool, patient, until_connected};
 use crate::support::{
     LONG, Outcome, PAST, RedisServer, Target, TestKey, assert_says, expiring, millis, release, tests,
@@ -87,7 +88,9 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
 fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("push");
-    let locker = scenario.open(patient(&format!("{}?protocol=resp3", scenario.proxy.url()))?);
+    // The connections of a user's pool may be in RESP3.
+    let pool = client_pool(&format!("{}?protocol=resp3", scenario.proxy.url()));
+    let locker = scenario.join(Locker::with_pool(pool).observer(releases::record).build()?);
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     assert_eq!(release(lock.lock()?)?, CERTIFIED, "in RESP3 as well");
     let held = lock.lock()?;

@@ -11,6 +11,7 @@ use crate::Searches;
 use crate::rules::acquire::Params;
 use crate::rules::lease::Lease;
 use crate::rules::owned::{Ending, HandedOver};
+use crate::rules::task::Rules;
 use crate::rules::{Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};

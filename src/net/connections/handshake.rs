@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, RedisError, Value, cmd};
+use redis::{Client, Cmd, ConnectionAddr, RedisError, Value, cmd};
 
 use super::health::{ServerInfo, Settling};
 use super::transport::{Longest, Transport};
@@ -77,9 +77,8 @@ pub(super) fn log_in<'a>(
     let mut handshake = Handshake { transport, address, limit, deadline };
     // These are sent here for TLS as well: the redis crate hides the server's words, and "too many clients" must not be taken for a
     // wrong password.
-    if settings.protocol() != ProtocolVersion::RESP2 {
-        handshake.switch_to_resp3(settings.username(), settings.password())?;
-    } else if let Some(password) = settings.password() {
+    // Their replies are those of RESP2, whatever the URL says: RESP3 has nothing that locks need.
+    if let Some(password) = settings.password() {
         handshake.authenticate(settings.username(), password)?;
     }
     if settings.db() != 0 {
@@ -154,16 +153,6 @@ impl Handshake<'_> {
                 Ok(Some((info, settling)))
             }
         }
-    }
-
-    /// The user, if there is a password, goes with the command: a server that requires it refuses HELLO alone.
-    fn switch_to_resp3(&mut self, user: Option<&str>, password: Option<&str>) -> Result<(), Failure> {
-        let mut hello = cmd("HELLO");
-        hello.arg(3);
-        if let Some(password) = password {
-            hello.arg("AUTH").arg(user.unwrap_or("default")).arg(password);
-        }
-        self.send(&hello).map(drop)
     }
 
     /// Servers before 6 know no users: there, as in the redis crate, the password alone is sent.

@@ -17,7 +17,7 @@ use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock;
 use crate::values::credentials::CredentialSource;
-use redis::{Client, ProtocolVersion};
+use redis::Client;
 
 /// How long connecting may take unless set.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -219,18 +219,9 @@ impl Opener {
         }
     }
 
-    /// Returns what opens connections to the same server that wait for seconds, and receive messages as all versions of Redis send
-    /// them.
+    /// Returns what opens connections to the same server that wait for seconds.
     fn outside_the_pool(&self) -> Self {
-        let info = self.client().get_connection_info();
-        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
-        let client = Client::open(info.clone().set_redis_settings(settings));
-        let client = client.unwrap_or_else(|_| self.client().clone());
-        let target = match &self.target {
-            Target::Master(_, sentinels) => Target::Master(client, Arc::clone(sentinels)),
-            _ => Target::Server(client),
-        };
-        Self { target, looks: Arc::new(Looks::never()), ..self.clone() }
+        Self { looks: Arc::new(Looks::never()), ..self.clone() }
     }
 
     /// Returns the client that says how connections log in.

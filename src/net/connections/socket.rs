@@ -82,7 +82,7 @@ impl Socket {
         self.stream.write_all(bytes, now, deadline)
     }
 
-    /// Receives the next reply, or what the server pushes in between. `looks`: for a while before the thread sleeps, where that pays.
+    /// Receives the next reply. `looks`: for a while before the thread sleeps, where that pays.
     pub(super) fn receive(
         &mut self,
         deadline: Uptime,

@@ -96,7 +96,7 @@ fn on_socket(
 
 /// Returns the message that was received; `None` for the reply to SUBSCRIBE.
 fn message(received: Value) -> RedisResult<Option<Vec<u8>>> {
-    let (Value::Array(parts) | Value::Push { data: parts, .. }) = received else {
+    let Value::Array(parts) = received else {
         return match received.extract_error() {
             Ok(_) => Err(unexpected()),
             Err(refused) => Err(refused),

@@ -82,22 +82,20 @@ impl Transport {
         matches!(self, Self::Socket(_))
     }
 
-    /// Receives the next reply, and skips what a server pushes in between. A socket keeps no more of it than `longest`, and looks for it for a
-    /// while before the thread sleeps if `spins`.
+    /// Receives the next reply. A socket keeps no more of it than `longest`, and looks for it for a while before the thread sleeps if `spins`.
     pub(super) fn receive(&mut self, deadline: Uptime, longest: Longest, spins: bool) -> RedisResult<Value> {
-        loop {
-            let reply = match self {
-                Self::Socket(socket) => socket.receive(deadline, longest, spins)?,
-                Self::Crate { connection, timeout } => {
-                    limit(connection, timeout, deadline)?;
-                    connection.recv_response()?
+        match self {
+            Self::Socket(socket) => socket.receive(deadline, longest, spins),
+            Self::Crate { connection, timeout } => loop {
+                limit(connection, timeout, deadline)?;
+                let reply = connection.recv_response()?;
+                // A connection of the user's pool may be pushed to, in RESP3.
+                if !matches!(reply, Value::Push { .. }) {
+                    return Ok(reply);
                 }
-                #[cfg(test)]
-                Self::Fake(fake) => fake.receive()?,
-            };
-            if !matches!(reply, Value::Push { .. }) {
-                return Ok(reply);
-            }
+            },
+            #[cfg(test)]
+            Self::Fake(fake) => fake.receive(),
         }
     }
 }

@@ -294,6 +294,7 @@ impl Pace {
 mod tests {
     use super::*;
     use crate::rules::choose::stepped;
+    use crate::rules::task::Rules;
     use crate::rules::{Cue, Reply, Step};
     use crate::values::clock::Wall;
     use crate::values::identity::Identity;

@@ -7,7 +7,7 @@ use super::{Changed, Release, change_watched, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
-use crate::rules::task::{Io, Task};
+use crate::rules::task::{Io, Rules, Task};
 use crate::rules::{Command, Expected, GiveUp, Note, Replies, Reply, Step, Trip, WhyRefused};
 use crate::values::clock::Now;
 
@@ -78,9 +78,12 @@ impl Ending {
             Some(next) => Some(own.passed_on(mem::take(&mut **next), true)),
         }
     }
+}
 
-    /// Goes on after the trip of the last step.
-    pub(crate) fn resume(&mut self, replies: impl Into<Replies>, now: Now) -> Step<HandedOver> {
+impl Rules for Ending {
+    type Outcome = HandedOver;
+
+    fn resume(&mut self, replies: impl Into<Replies>, now: Now) -> Step<HandedOver> {
         let replies = replies.into();
         if self.rules.is_none() {
             if let Some(handed) = self.usual(&replies, now) {
@@ -93,8 +96,7 @@ impl Ending {
         rules.resume(replies, now)
     }
 
-    /// Takes what is to be reported since the last step.
-    pub(crate) fn take_notes(&self) -> Vec<(usize, Note)> {
+    fn take_notes(&self) -> Vec<(usize, Note)> {
         self.rules.as_ref().map_or_else(Vec::new, Task::take_notes)
     }
 }

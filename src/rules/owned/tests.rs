@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::rules::task::Task;
+use crate::rules::task::{Rules, Task};
 use crate::rules::{Replies, Step};
 use crate::values::clock::{Uptime, Wall};
 use crate::values::identity::Identity;

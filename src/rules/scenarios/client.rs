@@ -7,7 +7,7 @@ use crate::rules::lease::Lease;
 use crate::rules::owned::{Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::simulated::Leg;
-use crate::rules::task::Task;
+use crate::rules::task::{Rules, Task};
 use crate::rules::{Command, GiveUp, NewValue, Note, Observation, Reply, Step, Trip};
 use crate::values::clock::Now;
 use crate::values::options::{LockOptions, Protocol, Takeover};

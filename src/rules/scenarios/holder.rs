@@ -6,7 +6,7 @@ use super::client::{shown_notes, shown_release};
 use super::{Interpreter, MANY, ScriptResult};
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Ending, HandedOver};
-use crate::rules::task::Task;
+use crate::rules::task::{Rules, Task};
 use crate::rules::{Cue, Step};
 use crate::values::value::Nonce;
 

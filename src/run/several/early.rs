@@ -79,8 +79,9 @@ impl WaitAll<'_> {
         }
         // The keeper may have found out what the extensions did not see.
         for hold in holds() {
-            hold.own().over = true;
-            engine.forget(hold);
+            let mut own = hold.own();
+            own.over = true;
+            engine.forget(&mut own);
         }
         let now = clock::now();
         holds().find_map(|hold| hold.lost(now).map(|reason| Engine::lost(hold, reason, now)))

@@ -3,8 +3,8 @@ use std::sync::mpsc::{Sender, channel};
 
 #[expect(clippy::needless_pass_by_value, reason = "it is the timer's")]
 fn send(batch: Vec<(u64, Sender<Vec<u64>>)>) {
-    let ids = batch.iter().map(|(id, _)| *id).collect();
-    let _ = batch[0].1.send(ids);
+    let numbers = batch.iter().map(|(number, _)| *number).collect();
+    let _ = batch[0].1.send(numbers);
 }
 
 const LONG: Duration = Duration::from_secs(30);
@@ -14,25 +14,21 @@ const HERE: NodeId = NodeId::ONLY;
 fn what_is_due_is_done_and_what_is_nearly_due_with_it() {
     let (timer, (sender, done)) = (Timer::new("timer", send), channel());
     let now = clock::uptime();
-    let ids: Vec<u64> = (0..3).map(|_| timer.new_id()).collect();
-    timer.add(ids[2], HERE, now.after(LONG), Duration::ZERO, sender.clone()).unwrap();
-    timer.add(ids[1], HERE, now.after(LONG), LONG, sender.clone()).unwrap();
-    timer.add(ids[0], HERE, now, Duration::ZERO, sender).unwrap();
-    assert_eq!(done.recv_timeout(LONG).unwrap(), ids[..2]);
+    timer.add(HERE, now.after(LONG), Duration::ZERO, (2, sender.clone())).unwrap();
+    timer.add(HERE, now.after(LONG / 2), LONG, (1, sender.clone())).unwrap();
+    timer.add(HERE, now, Duration::ZERO, (0, sender)).unwrap();
+    assert_eq!(done.recv_timeout(LONG).unwrap(), [0, 1]);
 }
 
 #[test]
-fn what_was_taken_out_or_replaced_is_not_done() {
+fn what_was_taken_out_is_not_done() {
     let (timer, (sender, done)) = (Timer::new("timer", send), channel());
-    let (one, other) = (timer.new_id(), timer.new_id());
     let soon = clock::uptime().after(Duration::from_millis(20));
-    timer.add(one, HERE, soon.after(LONG), Duration::ZERO, sender.clone()).unwrap();
-    timer.add(one, HERE, soon, Duration::ZERO, sender.clone()).unwrap();
-    timer.add(other, HERE, soon, Duration::ZERO, sender).unwrap();
-    timer.remove(other);
-    assert_eq!(done.recv_timeout(LONG).unwrap(), [one]);
+    let one = timer.add(HERE, soon, Duration::ZERO, (1, sender.clone())).unwrap();
+    timer.add(HERE, soon, Duration::ZERO, (2, sender)).unwrap();
+    timer.remove(one);
+    assert_eq!(done.recv_timeout(LONG).unwrap(), [2]);
     assert!(done.recv().is_err(), "nothing is left, and the sender is dropped");
-    assert!(timer.schedule.state.lock().at.is_empty());
 }
 
 #[test]
@@ -49,12 +45,12 @@ fn everything_is_looked_at_when_the_wall_clock_was_set() {
     assert!(state.clock_was_set(later(0, 3000)), "back");
     assert!(!state.clock_was_set(later(1000, 4000)));
     let (sender, _done) = channel();
-    let item = DueItem { work: sender, slack: Duration::ZERO };
-    state.insert(1, HERE, now.uptime.after(LONG), item);
+    let item = DueItem { node: HERE, work: (1, sender), slack: Duration::ZERO };
+    state.insert(now.uptime.after(LONG), item);
     assert!(state.take_due(now.uptime, HERE).is_empty());
     state.make_due(now.uptime);
     assert_eq!(state.take_due(now.uptime, HERE).len(), 1);
-    assert!(state.count() == 0 && state.at.is_empty());
+    assert!(state.due.is_empty());
 }
 
 #[test]
@@ -67,11 +63,11 @@ fn work_that_panics_does_not_end_the_thread() {
     }
     let (timer, (sender, done)) = (Timer::new("timer", panic_once), channel());
     let now = clock::uptime();
-    for _ in 0..2 {
+    for number in 1..=2 {
         let due = now.after(Duration::from_millis(1));
-        timer.add(timer.new_id(), HERE, due, Duration::ZERO, sender.clone()).unwrap();
+        timer.add(HERE, due, Duration::ZERO, (number, sender.clone())).unwrap();
         // The two are not worked on together.
-        while timer.schedule.state.lock().count() > 0 {
+        while !timer.schedule.state.lock().due.is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -81,8 +77,8 @@ fn work_that_panics_does_not_end_the_thread() {
 #[test]
 fn a_node_that_hangs_holds_up_no_other() {
     type Asked = (u64, Sender<u64>, Option<Arc<Mutex<()>>>);
-    fn wait_and_send(batch: Vec<(u64, Asked)>) {
-        for (_, (n, sender, waits_for)) in batch {
+    fn wait_and_send(batch: Vec<Asked>) {
+        for (n, sender, waits_for) in batch {
             drop(waits_for.as_ref().map(|waits_for| waits_for.lock()));
             sender.send(n).unwrap();
         }
@@ -93,7 +89,7 @@ fn a_node_that_hangs_holds_up_no_other() {
     let hangs_until = hung.lock();
     let add = |node, n, waits_for| {
         let asked = (n, sender.clone(), waits_for);
-        timer.add(timer.new_id(), node, clock::uptime(), Duration::ZERO, asked).unwrap();
+        timer.add(node, clock::uptime(), Duration::ZERO, asked).unwrap();
     };
     add(hangs, 0, Some(Arc::clone(&hung)));
     for n in 1..=3 {
@@ -113,7 +109,7 @@ fn a_node_that_hangs_holds_up_no_other() {
 #[test]
 fn the_thread_ends_with_the_timer() {
     let (timer, (sender, _done)) = (Timer::new("timer", send), channel());
-    timer.add(timer.new_id(), HERE, clock::uptime().after(LONG), Duration::ZERO, sender).unwrap();
+    timer.add(HERE, clock::uptime().after(LONG), Duration::ZERO, (1, sender)).unwrap();
     let schedule = Arc::downgrade(&timer.schedule);
     drop(timer);
     while schedule.strong_count() > 0 {

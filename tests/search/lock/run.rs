@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::rules::acquire::Params;
 use crate::rules::lease::{End, Lease};
 use crate::rules::owned::{Ending, HandedOver, Release};
-use crate::rules::task::Task;
+use crate::rules::task::{Rules, Task};
 use crate::rules::{Cue, Observation, Replies, Reply, Step};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};

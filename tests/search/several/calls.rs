@@ -9,6 +9,7 @@ use crate::rules::acquire::{Params, first_command};
 use crate::rules::lease::Lease;
 use crate::rules::owned::{Ending, HandedOver};
 use crate::rules::several::Do;
+use crate::rules::task::Rules;
 use crate::rules::{Command, Cue, GiveUp, Replies, Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::options::LockOptions;

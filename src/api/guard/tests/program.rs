@@ -130,12 +130,10 @@ fn an_observer_may_use_a_lock_that_no_thread_keeps() {
     let ask: [(&str, Ask); 3] = [
         ("on_loss", |held| held.guards()[0].on_loss(|_| ())),
         ("extend", |held| {
-            held.guards()[0].hold.kept_as.store(7, Ordering::Relaxed);
             held.guards()[0].hold.is_kept.store(true, Ordering::Relaxed);
             let _ = held.guards()[0].extend();
         }),
         ("extend all", |held| {
-            held.guards()[0].hold.kept_as.store(7, Ordering::Relaxed);
             held.guards()[0].hold.is_kept.store(true, Ordering::Relaxed);
             let _ = held.extend();
         }),

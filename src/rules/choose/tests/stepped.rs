@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::rules::acquire::Params;
 use crate::rules::choose::{Attempts, acquire};
 use crate::rules::lease::Lease;
-use crate::rules::task::{Io, Task};
+use crate::rules::task::{Io, Rules, Task};
 use crate::rules::{Command, Cue, GiveUp, Note, Pause, Replies, Reply, Step, Trip};
 use crate::values::clock::Now;
 use crate::values::key::Key;

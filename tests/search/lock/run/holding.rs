@@ -6,7 +6,7 @@ use super::{Client, Conditions, Doing, Gems, Releasing, Run, START, release_of};
 use crate::rules::lease::Lease;
 use crate::rules::owned::{self, Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::ownership::LossReason;
-use crate::rules::task::Task;
+use crate::rules::task::{Rules, Task};
 use crate::rules::{Cue, GiveUp, Replies, Step};
 use crate::values::clock::Now;
 use crate::values::options::LockOptions;
