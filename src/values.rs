@@ -5,7 +5,6 @@ pub(crate) mod contained;
 pub(crate) mod credentials;
 pub(crate) mod identity;
 pub(crate) mod key;
-pub(crate) mod key_hash;
 pub(crate) mod options;
 pub(crate) mod sync;
 pub(crate) mod value;

@@ -130,10 +130,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn with<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
-        let guard = self.lock_in_scope()?;
-        let returned = body(&guard);
-        guard.leave()?;
-        Ok(returned)
+        self.try_with(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail while the lock is held, and returns its result: like [`with`](Self::with).
@@ -203,11 +200,7 @@ impl Lock {
     ///
     /// Those of [`lock`](Self::lock), except [`Error::Contended`], for which it returns `None`.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
-        match self.acquire(&self.options.timeout(timeout), HoldKind::Movable) {
-            Ok(guard) => Ok(Some(guard)),
-            Err(error) if error.is_contention() => Ok(None),
-            Err(error) => Err(error),
-        }
+        Error::unless_contended(self.acquire(&self.options.timeout(timeout), HoldKind::Movable))
     }
 
     /// Returns what the key holds. The answer may be outdated a moment later, so use it for people and logs, not

@@ -326,6 +326,14 @@ impl Error {
         if self.is_lost() { Err(self) } else { Ok(()) }
     }
 
+    /// Returns `None` where the lock was not acquired because other holders have it.
+    pub(crate) fn unless_contended<T>(acquired: Result<T, Self>) -> Result<Option<T>, Self> {
+        match acquired {
+            Err(error) if error.is_contention() => Ok(None),
+            acquired => acquired.map(Some),
+        }
+    }
+
     /// Returns the failures of a call on several keys as one error: the first loss if there is one, else the first failure with the others.
     pub(crate) fn of_all(outcomes: impl Iterator<Item = Result<(), Self>>) -> Result<(), Self> {
         let mut failures = Vec::new();

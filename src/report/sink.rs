@@ -170,13 +170,15 @@ impl EventSink {
 
     fn report(&self, event: &Event<'_>) {
         // I10: a logger or an observer that panics must not keep a lock from being released, nor each other from the event.
-        contained(|| {
-            let left_out = repeated(event)
-                .map_or(Some(0), |(key, kind)| self.repeats.is_due(key, kind, clock::uptime()));
-            if let Some(left_out) = left_out {
-                log_event(event, &LeftOut(left_out));
-            }
-        });
+        if log::max_level() > log::LevelFilter::Off {
+            contained(|| {
+                let left_out = repeated(event)
+                    .map_or(Some(0), |(key, kind)| self.repeats.is_due(key, kind, clock::uptime()));
+                if let Some(left_out) = left_out {
+                    log_event(event, &LeftOut(left_out));
+                }
+            });
+        }
         if let Some(observer) = self.observer.as_ref().and_then(Contained::get) {
             contained(|| observer.event(event));
         }

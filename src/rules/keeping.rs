@@ -61,11 +61,6 @@ pub(crate) struct Progress {
     pub(crate) now: Uptime,
 }
 
-/// Returns when the server has first said that a lock is held. A grant alone does not show that the value has stayed.
-pub(crate) fn first_asked(since: Uptime, granted: Uptime) -> Uptime {
-    if granted < since.after(LOSER_WITHIN) { since } else { granted }
-}
-
 /// Returns what is to be done next, and when.
 ///
 /// | options | | next |
@@ -130,6 +125,7 @@ pub(crate) fn lease(options: &LockOptions, acquired: Uptime, now: Uptime) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::lease::Lease;
 
     const fn at(millis: u64) -> Uptime {
         Uptime::of(Duration::from_millis(millis))
@@ -226,7 +222,9 @@ mod tests {
         let failed = |millis| next(&options, Progress { failed: Some(at(millis)), ..only });
         assert_eq!(failed(1410), Some((at(1430), Due::Verify)), "soon again");
         assert_eq!(failed(1680), None, "too late");
-        assert_eq!([at(1699), at(1700)].map(|granted| first_asked(at(1000), granted)), [at(1000), at(1700)]);
+        let mut lease = Lease::default();
+        lease.since = at(1000);
+        assert_eq!([at(1699), at(1700)].map(|granted| lease.first_asked(granted)), [at(1000), at(1700)]);
         let brief = Progress { end: Some(at(1400)), ..only };
         assert_eq!(next(&LockOptions::expiring_after(ms(400)), brief), None, "its lease has passed by then");
         for (asked, now, due) in [

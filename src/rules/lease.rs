@@ -143,6 +143,11 @@ impl Lease {
         Duration::from_millis(self.early.into())
     }
 
+    /// Returns when the server has first said that the lock is held. A grant alone does not show that the value has stayed.
+    pub(crate) fn first_asked(&self, granted: Uptime) -> Uptime {
+        if granted < self.since.after(LOSER_WITHIN) { self.since } else { granted }
+    }
+
     /// Until when a gem's time in the key is a loser's: it has replaced our value, unless the key was removed in between. `None` without an
     /// expiration: then it may be that of a gem that has stolen the lock.
     pub(super) fn overwritten_until(&self) -> Option<End> {

@@ -9,7 +9,6 @@ use std::{io, mem};
 use super::timer;
 use crate::report::event::ProblemKind;
 use crate::report::sink::EventSink;
-use crate::rules::keeping;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::LossReason;
 use crate::values::clock::{self, Now, Uptime};
@@ -102,7 +101,7 @@ impl Hold {
             on_loss: Vec::new(),
             keeper: KeeperState::Works,
         };
-        let asked = keeping::first_asked(lease.since, acquired.uptime);
+        let asked = lease.first_asked(acquired.uptime);
         Self {
             key,
             options,

@@ -209,10 +209,14 @@ impl Engine {
         taken: Option<Result<Reply, Failure>>,
         now: Uptime,
     ) -> Ending {
+        let taking = match turn {
+            Successor::Ends(taking) => taking,
+            _ if !released => return Ending::Hint(Hint::Changed),
+            Successor::Passes | Successor::Comes => return Ending::Hint(Hint::Freed),
+            Successor::Yields => return Ending::NextSlice(Hint::Freed),
+        };
         let notifications = self.notifications.of(key);
-        if let Successor::Ends(taking) = turn {
-            notifications.sent_next(key, taking, taken.as_ref());
-        }
+        notifications.sent_next(key, taking, taken.as_ref());
         let passed = match taken {
             // Also if the key holds another's value: the process that is notified then looks, and enters the list again.
             Some(taken) if released || taken.is_ok() => {
@@ -220,14 +224,12 @@ impl Engine {
             }
             _ => Passed::ToNone,
         };
-        match turn {
+        match passed {
             _ if !released => Ending::Hint(Hint::Changed),
-            Successor::Passes | Successor::Comes => Ending::Hint(Hint::Freed),
-            Successor::Yields => Ending::NextSlice(Hint::Freed),
-            Successor::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
-            Successor::Ends(_) if notifications.is_listed(key) => Ending::Notification(Hint::Freed),
+            Passed::ToNone => Ending::NextSlice(Hint::Freed),
+            Passed::ToOther if notifications.is_listed(key) => Ending::Notification(Hint::Freed),
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
-            Successor::Ends(_) => Ending::NextSlice(Hint::Changed),
+            Passed::ToOther => Ending::NextSlice(Hint::Changed),
         }
     }
 

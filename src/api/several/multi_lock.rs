@@ -121,10 +121,7 @@ impl MultiLock {
     /// - [`Error::Lost`] if the [release](MultiLockGuard::release) finds that a lock was lost. `body` has run and
     ///   its result is dropped. **Another client may have worked at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
-        let guard = self.lock_in_scope()?;
-        let returned = body(&guard);
-        guard.leave()?;
-        Ok(returned)
+        self.try_with(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail while all locks are held, and returns its result: like [`with`](Self::with).
@@ -184,11 +181,7 @@ impl MultiLock {
     ///
     /// Those of [`lock`](Self::lock), except [`Error::Contended`], for which it returns `None`.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<MultiLockGuard>, Error> {
-        match self.acquire(&self.options.timeout(timeout), HoldKind::Movable) {
-            Ok(guard) => Ok(Some(guard)),
-            Err(error) if error.is_contention() => Ok(None),
-            Err(error) => Err(error),
-        }
+        Error::unless_contended(self.acquire(&self.options.timeout(timeout), HoldKind::Movable))
     }
 
     pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<MultiLockGuard, Error> {

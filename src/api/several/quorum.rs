@@ -105,10 +105,7 @@ impl Quorum {
     /// [`Error::is_lost`] returns true: `body` has run and its result is dropped. **Another client may have worked
     /// at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&QuorumGuard) -> R) -> Result<R, Error> {
-        let guard = self.acquire(self.options.timeout, HoldKind::Scoped)?;
-        let returned = body(&guard);
-        guard.release().or_else(Error::unless_lost)?;
-        Ok(returned)
+        self.try_with(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail while the lock is held, and returns its result: like [`with`](Self::with).
@@ -164,11 +161,7 @@ impl Quorum {
     ///
     /// Those of [`lock`](Self::lock), except contention, for which it returns `None`.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<QuorumGuard>, Error> {
-        match self.acquire(Some(timeout), HoldKind::Movable) {
-            Ok(guard) => Ok(Some(guard)),
-            Err(error) if error.is_contention() => Ok(None),
-            Err(error) => Err(error),
-        }
+        Error::unless_contended(self.acquire(Some(timeout), HoldKind::Movable))
     }
 
     fn acquire(&self, timeout: Option<Duration>, kind: HoldKind) -> Result<QuorumGuard, Error> {

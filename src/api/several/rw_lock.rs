@@ -133,10 +133,7 @@ impl RwLock {
     /// Those of [`write`](Self::write), and [`Error::Lost`] as for [`MultiLock::with`]. [`Error::Nested`] inside
     /// [`with_read`](Self::with_read) by the same thread, which would wait for itself.
     pub fn with_write<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
-        let guard = self.locks.acquire(&self.semaphore.options, HoldKind::Scoped)?;
-        let returned = body(&guard);
-        guard.leave()?;
-        Ok(returned)
+        self.try_with_write(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail as a reader, and returns its result: like [`with_read`](Self::with_read).

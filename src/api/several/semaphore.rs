@@ -129,10 +129,7 @@ impl Semaphore {
     /// - [`Error::Lost`] if the [release](Permit::release) finds that the permit was lost. `body` has run and its
     ///   result is dropped. **Another client may have used the permit at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&Permit) -> R) -> Result<R, Error> {
-        let guard = self.wait(&self.options, HoldKind::Scoped)?;
-        let returned = body(&guard);
-        guard.leave()?;
-        Ok(returned)
+        self.try_with(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail while a permit is held, and returns its result: like [`with`](Self::with).
@@ -175,11 +172,7 @@ impl Semaphore {
     ///
     /// Those of [`acquire`](Self::acquire), except [`Error::Contended`], for which it returns `None`.
     pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<Permit>, Error> {
-        match self.wait(&self.options.timeout(timeout), HoldKind::Movable) {
-            Ok(guard) => Ok(Some(guard)),
-            Err(error) if error.is_contention() => Ok(None),
-            Err(error) => Err(error),
-        }
+        Error::unless_contended(self.wait(&self.options.timeout(timeout), HoldKind::Movable))
     }
 
     /// Returns what the key of each permit holds. The answer may be outdated a moment later, so use it for people
