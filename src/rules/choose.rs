@@ -248,7 +248,10 @@ impl Choice {
                     self.another_is_free = position + 1 < count;
                     return Break(Round::Held(lease));
                 }
-                Round::Pause(_) | Round::GiveUp(GiveUp::Timeout) => {}
+                // Its command may still arrive.
+                Round::Pause(_) | Round::GiveUp(GiveUp::Timeout) => {
+                    self.unresolved.append(attempt.into_unresolved().unwrap_or_default());
+                }
                 Round::GiveUp(_) if attempt.refused == Some(WhyRefused::NoLock) => {
                     tries -= 1;
                     self.no_locks.push(slot);

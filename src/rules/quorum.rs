@@ -99,7 +99,8 @@ impl<G, E> Answers<G, E> {
 
     /// Returns how many servers have not answered yet.
     pub(crate) fn open(&self) -> usize {
-        self.asked - self.granted.len() - self.refused.len()
+        // More may answer than were waited for.
+        self.asked.saturating_sub(self.granted.len() + self.refused.len())
     }
 
     /// Notes that the others do not answer.
@@ -117,7 +118,7 @@ impl<G, E> Answers<G, E> {
     }
 
     /// Returns true if a grant counts that comes now: while the call asks, and while its hold lasts. It would not make a hold whole again that
-    /// has ended. Any other is given back.
+    /// has ended. Any other is to be given back.
     pub(crate) fn wants(&self, left: impl Fn(&G) -> Duration) -> bool {
         match self.stage {
             Stage::Asks => true,

@@ -151,7 +151,7 @@ impl Several {
     pub(crate) fn take_in_doubt(&mut self) -> Vec<usize> {
         let in_doubt = self.which(|place| matches!(place, Place::InDoubt));
         for lock in &in_doubt {
-            self.places[*lock] = Place::Open;
+            self.forget(*lock);
         }
         in_doubt
     }

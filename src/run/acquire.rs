@@ -1,6 +1,5 @@
 //! Acquiring: asks for locks, waits for those that are not granted, and makes the hold: what guard, signals and keeper share of one.
-//!
-//! What a call that acquires knows, and how it asks for locks: in one trip, before it waits for any.
+//! A call knows its limits and its locks, and asks for these in one trip before it waits for any.
 
 mod wait;
 

@@ -134,7 +134,9 @@ impl<T: Send + 'static> Timer<T> {
         // The thread may begin late, and a clock that is set before is to be noticed as well.
         state.compared.get_or_insert(now);
         let wakes = state.sleeps_until.is_some_and(|until| at < until);
-        let started = self.schedule.start_if_needed(&mut state);
+        // The thread that works for the node comes to it.
+        let is_busy = state.busy.contains(&node);
+        let started = if is_busy { Ok(()) } else { self.schedule.start_if_needed(&mut state) };
         let refused = started.err().filter(|_| state.threads == 0);
         let refused = refused.and_then(|error| Some((error, state.due.remove(&due)?.work)));
         drop(state);

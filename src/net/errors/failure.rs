@@ -1,5 +1,5 @@
 //! Why a command has no reply that the rules could judge, from the socket up to the user's error.
-//! An I/O error, or bytes that are no reply: the redis crate's error type ends here.
+//! The redis crate's error type ends here.
 
 use std::time::Duration;
 use std::{fmt, io};

@@ -298,7 +298,7 @@ impl fmt::Display for TooOld<'_> {
     }
 }
 
-/// Leaves out the arguments of an unknown command, which servers from version 5 on repeat: of AUTH and HELLO, the password.
+/// Leaves out the arguments of an unknown command, which servers from version 5 on repeat: of AUTH, the password.
 pub(super) fn without_arguments(text: &str) -> &str {
     text.split_once(", with args beginning with").map_or(text, |(before, _)| before)
 }

@@ -1,6 +1,6 @@
 //! Has a trip sent together with those of other threads: they share a few connections, which one of them leads at a time.
 //!
-//! What a thread leaves in order when it stops leading a lane or waiting for its job, also by a panic.
+//! A thread that stops leading a lane or waiting for its job, also by a panic, leaves it in order.
 
 use std::cell::Cell;
 use std::ops::DerefMut;

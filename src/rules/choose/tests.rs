@@ -229,16 +229,26 @@ fn a_lost_reply_is_resolved_by_a_look() {
 
 #[test]
 fn the_lost_reply_of_a_lock_that_is_tried_is_resolved_by_a_look_at_all() {
-    let (mut attempt, asked, _) = asking(expiring());
-    let free = (asked + 1) % SLOTS;
-    let action = attempt.asked(&TAKEN, &but(&[(free, None)]), start());
-    let Action::Send { slot, trip: Trip { command: Command::SetNx(entry), .. } } = action else {
-        panic!("{action:?}")
+    let lost = || {
+        let (mut attempt, asked, _) = asking(expiring());
+        let free = (asked + 1) % SLOTS;
+        let action = attempt.asked(&TAKEN, &but(&[(free, None)]), start());
+        let Action::Send { slot, trip: Trip { command: Command::SetNx(entry), .. } } = action else {
+            panic!("{action:?}")
+        };
+        assert_eq!(slot, free);
+        let action = attempt.reply(Reply::Lost, start());
+        assert_eq!(action, Action::Send { slot, trip: Trip::of(Command::Get) });
+        (attempt, free, entry)
     };
-    assert_eq!(slot, free);
+    // It arrives when another has had the lock meanwhile.
+    let (mut attempt, free, entry) = lost();
+    assert_eq!(sleeps(attempt.reply(Reply::Bulk(held_for(60)), start())), POLL);
+    asks(&attempt.woken(later(POLL)));
+    let found = held(attempt.asked(&TAKEN, &but(&[(free, Some(&entry.value))]), later(POLL)));
+    assert_eq!((found.slot, found.lease.value), (free, entry.value));
     // The look at this lock is lost as well.
-    let action = attempt.reply(Reply::Lost, start());
-    assert_eq!(action, Action::Send { slot, trip: Trip::of(Command::Get) });
+    let (mut attempt, free, entry) = lost();
     let mut action = attempt.reply(Reply::Lost, start());
     while let Action::Send { trip: Trip { command: Command::Get, .. }, .. } = action {
         action = attempt.reply(Reply::Lost, start());

@@ -1,5 +1,5 @@
 //! The thread that listens: for all keys that threads of the process wait for, on one connection and one channel. It starts when the first
-//! waiter asks for it, and ends when no thread has waited for a while.
+//! waiter asks for it, and ends when no thread has waited for a while. Also what is said where notifications do not work.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -154,7 +154,7 @@ impl Wait<'_> {
         }
         // That of the rules is theirs to return.
         if let Some(asked) = &self.asked_before {
-            self.unresolved.keep(self.slot, asked.lease.clone(), None, self.now);
+            self.unresolved.keep(asked.slot, asked.lease.clone(), None, self.now);
             self.attempts = 1;
             self.beginning();
         }
