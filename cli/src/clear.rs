@@ -12,7 +12,8 @@ use setnx_lock::{Key, LockState};
 use crate::arguments::{Clear, Condition};
 use crate::failure::Failure;
 use crate::keys::{self, Found};
-use crate::server::{Raw, Target, accepted};
+use crate::raw::{Raw, accepted};
+use crate::server::Target;
 use crate::status::write_report;
 
 pub(crate) fn clear(arguments: &Clear) -> Result<ExitCode, Failure> {

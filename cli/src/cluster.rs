@@ -6,7 +6,7 @@ use setnx_lock::{Key, Refusal, RefusalKind};
 
 use crate::arguments::Condition;
 use crate::failure::Failure;
-use crate::server::Raw;
+use crate::raw::Raw;
 
 /// The masters of a cluster, with the slots that each has.
 pub(crate) struct Masters {

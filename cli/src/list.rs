@@ -14,7 +14,8 @@ use crate::arguments::List;
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, State};
 use crate::output::{self, BOLD, json_line, styled};
-use crate::server::{Raw, Target};
+use crate::raw::Raw;
+use crate::server::Target;
 
 /// Moves to the top of the terminal and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";

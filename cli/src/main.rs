@@ -22,6 +22,7 @@ mod keys;
 mod list;
 mod manual;
 mod output;
+mod raw;
 mod run;
 mod server;
 mod status;

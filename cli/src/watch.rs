@@ -13,7 +13,8 @@ use crate::arguments::Watch;
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, KeyText, date};
 use crate::output::{self, BOLD, json_line, styled};
-use crate::server::{Raw, Target};
+use crate::raw::Raw;
+use crate::server::Target;
 use changes::{Change, Look};
 
 /// A line of JSON: see docs/cli.md.

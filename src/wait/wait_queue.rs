@@ -28,6 +28,8 @@
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a model checker chooses.
 
 // The models compile this file under another name.
+#[path = "wait_queue/holder.rs"]
+mod holder;
 #[path = "wait_queue/ticket.rs"]
 mod ticket;
 
@@ -36,7 +38,8 @@ use std::sync::Arc;
 
 use super::sync::{Mutex, Thread, current};
 use super::{Activity, Key, KeyHash, Observation, Uptime, WaitMode};
-pub(crate) use ticket::{Ending, HolderTicket, Ticket};
+pub(crate) use holder::{Ending, HolderTicket};
+pub(crate) use ticket::Ticket;
 
 /// The wait queues of a locker. `A` is a lease that a holder delivers.
 pub(crate) struct WaitQueue<A>(Mutex<All<A>>);

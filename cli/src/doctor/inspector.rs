@@ -13,7 +13,8 @@ use super::clock_difference::ClockDifference;
 use super::report::{Answers, ServerReport};
 use crate::arguments::Condition;
 use crate::failure::Failure;
-use crate::server::{Raw, Target};
+use crate::raw::Raw;
+use crate::server::Target;
 
 /// The parameters of CONFIG GET.
 const PARAMETERS: [&str; 6] =

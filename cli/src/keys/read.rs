@@ -9,7 +9,8 @@ use setnx_lock::{Key, LockState, Refusal};
 
 use super::{Found, KeyReport, now};
 use crate::failure::Failure;
-use crate::server::{Raw, Share, Target, accepted};
+use crate::raw::{Raw, accepted};
+use crate::server::{Share, Target};
 
 /// The names of the keys beside a lock's, as docs/internals.md has them.
 const WAITERS: &[u8] = b":setnx-lock:waiters";

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::handshake::Opened;
-use super::health::{CountedOpen, Known};
+use super::health::CountedOpen;
 use super::opener::Opener;
+use super::server_info::Known;
 use super::socket::in_steps;
 use super::transport::{Longest, Transport};
 use crate::net::errors::{Failure, Refusal, TransportError};

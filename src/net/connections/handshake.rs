@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::{Client, Cmd, ConnectionAddr, RedisError, Value, cmd};
 
-use super::health::{ServerInfo, Settling};
+use super::server_info::{ServerInfo, Settling};
 use super::transport::{Longest, Transport};
 use crate::net::codec::Compares;
 use crate::net::errors::{Failure, Refusal, TransportError};

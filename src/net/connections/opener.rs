@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use super::client::{self, Address, logging_in, panicked};
 use super::handshake::{self, Checks, Opened};
-use super::health::{Health, Settling};
+use super::health::Health;
 use super::lender::Lender;
 use super::sentinels::Sentinels;
+use super::server_info::Settling;
 use super::socket::in_steps;
 use super::subscription::{self, Heard};
 use super::transport::Transport;

@@ -209,31 +209,19 @@ impl Refusal {
     /// replicas, or is a replica. A call that waits for a lock goes on then.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        match self.0.kind {
+        matches!(
+            self.0.kind,
             RefusalKind::Loading
-            | RefusalKind::Settling
-            | RefusalKind::Busy
-            | RefusalKind::TooManyClients
-            | RefusalKind::OverMemory
-            | RefusalKind::CannotSave
-            | RefusalKind::NoReplicas
-            | RefusalKind::NotReady
-            | RefusalKind::Rewritten
-            | RefusalKind::ReadOnly => true,
-            RefusalKind::WrongType
-            | RefusalKind::NoPassword
-            | RefusalKind::WrongPassword
-            | RefusalKind::NotPermitted
-            | RefusalKind::UnknownCommand
-            | RefusalKind::NoSuchDatabase
-            | RefusalKind::OtherNode
-            | RefusalKind::CrossSlot
-            | RefusalKind::Sentinel
-            | RefusalKind::NoSuchMaster
-            | RefusalKind::NoCluster
-            | RefusalKind::TooOld
-            | RefusalKind::Other => false,
-        }
+                | RefusalKind::Settling
+                | RefusalKind::Busy
+                | RefusalKind::TooManyClients
+                | RefusalKind::OverMemory
+                | RefusalKind::CannotSave
+                | RefusalKind::NoReplicas
+                | RefusalKind::NotReady
+                | RefusalKind::Rewritten
+                | RefusalKind::ReadOnly
+        )
     }
 
     /// Returns the protocol that the server is too old for, if that is why it refused this command.
@@ -332,9 +320,8 @@ impl fmt::Display for Refusal {
         if let Some(address) = &self.0.address {
             write!(f, "{address}: ")?;
         }
-        let is_login = matches!(self.0.kind, RefusalKind::NoPassword | RefusalKind::WrongPassword);
         let advice = match &self.0.address {
-            Some(address) if is_login && address.starts_with("Sentinel ") => OF_SENTINELS,
+            Some(address) if self.is_of_login() && address.starts_with("Sentinel ") => OF_SENTINELS,
             _ => self.0.kind.advice(),
         };
         write!(f, "the server refused: {}: {advice}", self.0.text.trim_end_matches('.'))

@@ -1,0 +1,198 @@
+//! A connection for what a lock does not do.
+
+use std::time::Duration;
+
+use setnx_lock::__cluster::side_prefix;
+use setnx_lock::redis::{
+    self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
+    RedisConnectionInfo, RedisError, Value, cmd,
+};
+use setnx_lock::{Key, Refusal, RefusalKind, Version};
+
+use crate::failure::Failure;
+
+/// The versions that are assumed of a server that does not report its own, without SCAN and with it.
+const OLDEST: Version = Version::new(1, 2, 0);
+const HAS_SCAN: Version = Version::new(2, 8, 0);
+
+/// A key to read where nothing else is answered.
+const PROBE: &str = "setnx-lock:probe";
+
+/// How long connecting may take.
+const CONNECTING: Duration = Duration::from_secs(2);
+
+/// A connection for what a lock does not do: looking at many keys, and at what stands beside them.
+pub(crate) struct Raw {
+    connection: Connection,
+    /// The reported version, or one that is assumed.
+    version: Version,
+    /// Empty if the server does not answer INFO.
+    info: InfoDict,
+    /// True if keys beside a lock's have its slot.
+    has_slots: bool,
+}
+
+impl Raw {
+    /// Connects. `has_slots`: to a node of a cluster.
+    pub(crate) fn connect(client: &Client, reply: Duration, has_slots: bool) -> Result<Self, Failure> {
+        let raw = Self::connected(client, reply)?;
+        Ok(Self { has_slots, ..raw })
+    }
+
+    fn connected(client: &Client, reply: Duration) -> Result<Self, Failure> {
+        let mut raw = Self::log_in(client, reply)?;
+        let info = match raw.carry(&cmd("INFO").get_packed_command()) {
+            Ok(Value::ServerError(error)) => {
+                let refusal = Refusal::from(error);
+                if refusal.kind() == RefusalKind::TooManyClients {
+                    return Err(Failure::from(refusal).at(client));
+                }
+                None
+            }
+            Err(error) if error.is_timeout() => return Err(error.into()),
+            reply => reply.ok().and_then(info_of),
+        };
+        raw.info = info.unwrap_or_else(|| InfoDict::new(""));
+        let field = |name: &str| raw.info.get::<String>(name);
+        if field("redis_mode").as_deref() == Some("sentinel") {
+            return Err(Failure::sentinel(client.get_connection_info().addr()));
+        }
+        if field("loading").as_deref() == Some("1") {
+            return Err(Failure::loading(client.get_connection_info().addr()));
+        }
+        if let Some(version) = raw.reported_version() {
+            raw.version = version;
+            return Ok(raw);
+        }
+        // As twemproxy does, which hangs up on what it does not forward.
+        if !raw.connection.is_open() {
+            raw = Self::log_in(client, reply)?;
+        }
+        match raw.has_scan() {
+            Ok(true) => raw.version = HAS_SCAN,
+            Ok(false) => {}
+            Err(_) if !raw.connection.is_open() => {
+                raw = Self::log_in(client, reply)?;
+                raw.carry(&cmd("GET").arg(PROBE).get_packed_command())?;
+            }
+            Err(failure) => return Err(failure.at(client)),
+        }
+        Ok(raw)
+    }
+
+    /// Connects, and sends AUTH and SELECT by itself: the redis crate hides the server's words.
+    fn log_in(client: &Client, reply: Duration) -> Result<Self, Failure> {
+        let info = client.get_connection_info();
+        let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let connection =
+            Client::open(info.clone().set_redis_settings(silent))?.get_connection_with_timeout(CONNECTING);
+        let connection = connection.map_err(|error| Failure::unconnected(info.addr(), &error))?;
+        connection.set_read_timeout(Some(reply))?;
+        connection.set_write_timeout(Some(reply))?;
+        let mut raw = Self { connection, version: OLDEST, info: InfoDict::new(""), has_slots: false };
+        let settings = info.redis_settings();
+        if let Some(password) = settings.password() {
+            let with_user = settings.username().map(|user| raw.ask(cmd("AUTH").arg(user).arg(password)));
+            match with_user {
+                // Servers before 6 know no users.
+                Some(Err(failure)) if failure.text().contains("wrong number of arguments") => {
+                    raw.ask(cmd("AUTH").arg(password))
+                }
+                Some(replied) => replied,
+                None => raw.ask(cmd("AUTH").arg(password)),
+            }
+            .map(|_: Value| ())
+            .map_err(|failure| failure.at(client))?;
+        }
+        if settings.db() != 0 {
+            let selected = raw.ask::<Value>(cmd("SELECT").arg(settings.db()));
+            selected.map_err(|failure| failure.at(client))?;
+        }
+        Ok(raw)
+    }
+
+    /// Asks a server that does not report its version. One that lacks SCAN may refuse a client without a password by PING only.
+    fn has_scan(&mut self) -> Result<bool, Failure> {
+        let mut commands = Pipeline::new();
+        commands.cmd("PING").cmd("SCAN").arg(0).arg("COUNT").arg(1);
+        let mut has_scan = true;
+        for reply in self.ask_all(&commands)? {
+            let Value::ServerError(error) = reply else { continue };
+            let refusal = Refusal::from(error);
+            match refusal.kind() {
+                RefusalKind::NotPermitted => {}
+                RefusalKind::UnknownCommand | RefusalKind::Other => has_scan = false,
+                _ => return Err(refusal.into()),
+            }
+        }
+        Ok(has_scan)
+    }
+
+    /// Returns what the server answered to INFO; nothing if it did not.
+    pub(crate) fn info(&self) -> &InfoDict {
+        &self.info
+    }
+
+    pub(crate) fn reported_version(&self) -> Option<Version> {
+        self.info.get::<String>("redis_version")?.parse().ok()
+    }
+
+    pub(crate) fn is_replica(&self) -> bool {
+        self.info.get::<String>("role").is_some_and(|role| role == "slave" || role == "replica")
+    }
+
+    /// Returns true if the server reports that it is a node of a cluster.
+    pub(crate) fn is_in_a_cluster(&self) -> bool {
+        self.info.get("cluster_enabled") == Some(1)
+    }
+
+    /// Returns true if a key may be on another node, while its slot moves.
+    pub(crate) fn has_slots(&self) -> bool {
+        self.has_slots
+    }
+
+    /// Returns what the names of the keys beside a lock's begin with.
+    pub(crate) fn beside(&self, key: &Key) -> Vec<u8> {
+        let prefix = if self.has_slots { side_prefix(key) } else { None };
+        prefix.as_ref().unwrap_or(key).as_bytes().to_vec()
+    }
+
+    /// Returns true if the server has what came with this version.
+    pub(crate) fn is_since(&self, major: u16, minor: u16) -> bool {
+        self.version >= Version::new(major, minor, 0)
+    }
+
+    pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, Failure> {
+        let reply = accepted(self.carry(&command.get_packed_command())?)?;
+        Ok(redis::from_redis_value(reply).map_err(RedisError::from)?)
+    }
+
+    /// Sends the commands in one trip, and returns their replies, refusals among them.
+    pub(crate) fn ask_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+        self.connection.send_packed_command(&commands.get_packed_pipeline())?;
+        Ok((0..commands.len()).map(|_| self.connection.recv_response()).collect::<Result<_, _>>()?)
+    }
+
+    /// Sends one command, and returns its reply, which may be a refusal.
+    pub(crate) fn carry(&mut self, packed: &[u8]) -> Result<Value, RedisError> {
+        self.connection.send_packed_command(packed)?;
+        self.connection.recv_response()
+    }
+}
+
+/// The reply to INFO. A file's name in it may have any bytes.
+fn info_of(reply: Value) -> Option<InfoDict> {
+    match reply {
+        Value::BulkString(bytes) => Some(InfoDict::new(&String::from_utf8_lossy(&bytes))),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(InfoDict::new(&text)),
+        _ => None,
+    }
+}
+
+/// The reply, unless it is a refusal.
+pub(crate) fn accepted(reply: Value) -> Result<Value, Failure> {
+    match reply {
+        Value::ServerError(error) => Err(Refusal::from(error).into()),
+        reply => Ok(reply),
+    }
+}
