@@ -1,5 +1,6 @@
 //! The folders of the source are layers: imports point downwards.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use libtest_mimic::Trial;
 use crate::support::{Outcome, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("layers", tests![no_layer_imports_one_above_it])
+    crate::support::trials("layers", tests![no_layer_imports_one_above_it, no_files_import_each_other])
 }
 
 /// Each with those that are not below it: what is above, and what stands beside it.
@@ -35,8 +36,12 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, std::io::Error> {
     Ok(found)
 }
 
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder above").join("src")
+}
+
 fn no_layer_imports_one_above_it() -> Outcome {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder above").join("src");
+    let source = source();
     let mut imports = 0;
     for (layer, others) in LAYERS {
         let mut files = files(&source.join(layer))?;
@@ -52,5 +57,94 @@ fn no_layer_imports_one_above_it() -> Outcome {
         }
     }
     assert!(imports > 500, "only {imports} imports were found");
+    Ok(())
+}
+
+/// What each module imports, by whole paths: names with their modules, and whether they are exported from there.
+struct Modules(BTreeMap<String, Vec<(String, bool)>>);
+
+impl Modules {
+    fn of(source: &Path) -> Result<Self, std::io::Error> {
+        let mut modules = BTreeMap::new();
+        for file in files(source)? {
+            let text = fs::read_to_string(&file)?;
+            let module = file.strip_prefix(source).expect("it is below").with_extension("");
+            let module = format!("crate::{}", module.display()).replace('/', "::");
+            let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+            let mut imports = Vec::new();
+            for statement in
+                code.split(";\n").map(|statement| statement.rsplit("\n\n").next().unwrap_or_default())
+            {
+                let statement = statement.lines().filter(|line| !line.starts_with("//")).collect::<String>();
+                let Some((exported, tree)) = statement.split_once("use ") else { continue };
+                if exported.is_empty() || exported.starts_with("pub") && exported.ends_with(' ') {
+                    leaves("", tree, &mut |leaf| imports.push((whole(&module, leaf), !exported.is_empty())));
+                }
+            }
+            modules.insert(module, imports);
+        }
+        Ok(Self(modules))
+    }
+
+    /// Returns the module that has what is imported by this path.
+    fn home(&self, path: &str) -> Option<&str> {
+        let (module, name) = path.rsplit_once("::")?;
+        if let Some((module, _)) = self.0.get_key_value(path) {
+            return Some(module);
+        }
+        let Some((module, imports)) = self.0.get_key_value(module) else { return self.home(module) };
+        let exported =
+            imports.iter().find(|(import, exported)| *exported && import.ends_with(&format!("::{name}")));
+        exported.map_or(Some(module), |(import, _)| self.home(import))
+    }
+}
+
+/// Calls `each` for what a tree of imports names.
+fn leaves(prefix: &str, tree: &str, each: &mut dyn FnMut(&str)) {
+    let tree = tree.trim();
+    let Some((head, rest)) = tree.split_once('{') else {
+        return each(format!("{prefix}{tree}").trim_end_matches("::self"));
+    };
+    let (mut depth, prefix) = (0, format!("{prefix}{head}"));
+    let parts = rest.trim_end_matches('}').split(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        c == ',' && depth == 0
+    });
+    parts.filter(|part| !part.trim().is_empty()).for_each(|part| leaves(&prefix, part, each));
+}
+
+/// Returns the whole path of what a module imports.
+fn whole(module: &str, leaf: &str) -> String {
+    let (mut base, mut leaf) = (module, leaf.split(" as ").next().unwrap_or_default());
+    while let Some(rest) = leaf.strip_prefix("super::") {
+        (base, leaf) = (base.rsplit_once("::").map_or("crate", |(above, _)| above), rest);
+    }
+    if leaf.starts_with("crate::") { leaf.to_owned() } else { format!("{base}::{leaf}") }
+}
+
+fn no_files_import_each_other() -> Outcome {
+    let modules = Modules::of(&source())?;
+    let mut imported: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (module, imports) in &modules.0 {
+        let homes =
+            imports.iter().filter(|(_, exported)| !exported).filter_map(|(import, _)| modules.home(import));
+        // A file in the folder of another is a part of it.
+        let is_part = |home: &&str| module.starts_with(&format!("{home}::"));
+        imported.insert(module, homes.filter(|home| home != module && !is_part(home)).collect());
+    }
+    assert!(imported.values().map(BTreeSet::len).sum::<usize>() > 500, "{imported:?}");
+    // What imports nothing that is left, or is imported by nothing, is in no circle.
+    let is_in_none = |(module, own): (&&str, &BTreeSet<&str>), all: &BTreeMap<&str, BTreeSet<&str>>| {
+        own.is_empty() || !all.values().any(|imports| imports.contains(*module))
+    };
+    while let Some(module) =
+        imported.iter().find(|one| is_in_none(*one, &imported)).map(|(module, _)| *module)
+    {
+        imported.remove(module);
+        for imports in imported.values_mut() {
+            imports.retain(|import| *import != module);
+        }
+    }
+    assert!(imported.is_empty(), "these import each other: {imported:#?}");
     Ok(())
 }
