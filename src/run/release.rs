@@ -38,7 +38,7 @@ struct Releasing<'a> {
     options: &'a LockOptions,
     earlier: Option<Earlier>,
     holder: HolderTicket<Delivery>,
-    turn: Successor,
+    turn: Turn,
     /// How the thread waits that it is handed over to.
     next: Option<Box<WaitMode>>,
     job: Job<'a, owned::Ending>,
@@ -99,14 +99,14 @@ impl Engine {
             session = session.held_until(lease.end, now);
         }
         let next = match &turn {
-            Successor::Passes if lease.can_be_handed_over() => {
+            Turn::NextThread if lease.can_be_handed_over() => {
                 let is_like = |mode: &WaitMode| {
                     mode.options().protocol == options.protocol && mode.options().expiration.is_some()
                 };
                 holder.next(taken, is_like).map(Box::new)
             }
-            Successor::Passes | Successor::Comes | Successor::Yields => None,
-            Successor::Ends(taking) => {
+            Turn::NextThread | Turn::WhoComes | Turn::Pollers => None,
+            Turn::Listed(taking) => {
                 session.take(taking.clone());
                 None
             }
@@ -165,7 +165,7 @@ impl Engine {
         };
         holder.end(self.ending(key, &turn, released, taken, now), now);
         // The threads that it was left to may have given up meanwhile.
-        let is_left_here = released && !matches!(turn, Successor::Ends(_));
+        let is_left_here = released && !matches!(turn, Turn::Listed(_));
         if is_left_here && self.notifies(options) && !self.queue.is_waited_for(key) {
             self.notifications.of(key).was_left_to_none(key);
         }
@@ -204,16 +204,16 @@ impl Engine {
     fn ending(
         &self,
         key: &Key,
-        turn: &Successor,
+        turn: &Turn,
         released: bool,
         taken: Option<Result<Reply, Failure>>,
         now: Uptime,
     ) -> Ending {
         let taking = match turn {
-            Successor::Ends(taking) => taking,
+            Turn::Listed(taking) => taking,
             _ if !released => return Ending::Hint(Hint::Changed),
-            Successor::Passes | Successor::Comes => return Ending::Hint(Hint::Freed),
-            Successor::Yields => return Ending::NextSlice(Hint::Freed),
+            Turn::NextThread | Turn::WhoComes => return Ending::Hint(Hint::Freed),
+            Turn::Pollers => return Ending::NextSlice(Hint::Freed),
         };
         let notifications = self.notifications.of(key);
         notifications.sent_next(key, taking, taken.as_ref());
@@ -234,34 +234,34 @@ impl Engine {
     }
 
     /// Whose turn it is after a release.
-    fn turn(&self, holder: &HolderTicket<Delivery>, key: &Key, options: &LockOptions, now: Now) -> Successor {
+    fn turn(&self, holder: &HolderTicket<Delivery>, key: &Key, options: &LockOptions, now: Now) -> Turn {
         let yields = holder.of_next(|key, activity| activity.window(key, now).is_some());
         if yields == Some(true) {
-            return Successor::Yields;
+            return Turn::Pollers;
         }
         if self.notifies(options) {
             let slice = holder.slice();
             if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
-                return Successor::Passes;
+                return Turn::NextThread;
             }
             if let Some(taking) = self.notifications.of(key).next(key, slice.is_some()) {
-                return Successor::Ends(taking);
+                return Turn::Listed(taking);
             }
         }
-        if yields.is_some() { Successor::Passes } else { Successor::Comes }
+        if yields.is_some() { Turn::NextThread } else { Turn::WhoComes }
     }
 }
 
 /// Whose turn it is after a release.
-enum Successor {
-    /// That of the next thread of this process.
-    Passes,
-    /// That of the thread that comes next.
-    Comes,
-    /// That of other processes, which poll.
-    Yields,
-    /// That of the process which has waited longest, as the waiting list says.
-    Ends(Waiting),
+enum Turn {
+    /// A thread of this process is queued, and is next.
+    NextThread,
+    /// No thread of this process is queued.
+    WhoComes,
+    /// Other processes poll: the lock is left to them for a while.
+    Pollers,
+    /// Other processes are in the waiting list, from which the first is taken.
+    Listed(Waiting),
 }
 
 /// Returns what it means that a lock was not released: if the reply was lost, and if it was refused. `goes_on`: it is tried again.

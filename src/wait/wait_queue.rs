@@ -1,6 +1,6 @@
 //! The wait queue of each key: first come, first served among the threads of a process. A thread that finds none asks for the lock before it is
-//! queued. Of the queue only the head talks to the server; the others sleep until it is their turn. Where threads wait in different modes, the first of each mode is a head: it looks for
-//! all that wait as it does, at its own pace and by its own rules; hints are for the very first.
+//! queued. Of the queue only the head talks to the server; the others sleep until it is their turn. Where threads wait in different modes,
+//! the first of each mode is a head: it looks for all that wait as it does, at its own pace and by its own rules; hints are for the very first.
 //!
 //! The whole queue is under one mutex, and a waiting thread parks outside of it. Why no wake-up is lost:
 //!
@@ -19,7 +19,8 @@
 //!
 //! A holder that releases stores a new lease in the key instead of deleting it, for the first thread that sleeps. When the reply is there, it
 //! delivers the lease to the thread that is the first sleeper by then and waits in a mode that fits. If there is none, the holder releases
-//! that lease. A thread in the middle of a command gets none: it might have the lock twice. A lease that was delivered is found at the next look, before a hint, the end of the sleep and the end of all waiting.
+//! that lease. A thread in the middle of a command gets none: it might have the lock twice. A lease that was delivered is found at the next
+//! look, before a hint, the end of the sleep and the end of all waiting.
 //!
 //! The permits of a semaphore have one queue. A holder of a permit looks first whether a thread waits for that very key, then in the shared
 //! queue. A thread that leaves with a permit tells the next what it knows of others: the hint that it has not acted upon, and that one is
