@@ -48,9 +48,9 @@
 //!   the program chooses the cryptography: it depends on rustls with the feature `ring` or `aws_lc_rs`.
 //! - `macros`: the attribute `#[setnx_lock::locked]` for a function that runs while a lock is held.
 
-// To read, from `lock.with` to the socket: api/lock, run/acquire, run/acquire/call, net/server with net/server/sharing and net/lanes,
-// net/connections/socket. Where the lock is not free: run/acquire/wait and the loop in its file attempt, rules/acquire, run/session. Whose turn
-// it is: wait/wait_queue. The release: api/guard, run/ending, run/release, rules/owned/hand_over, rules/owned.
+// To read, from `lock.with` to the socket: api/lock, run/acquire, net/server with net/server/sharing and net/lanes, net/connections/socket.
+// Where the lock is not free: run/acquire/wait and its file turn, rules/acquire, run/session. Whose turn it is: wait/wait_queue. The release:
+// api/guard, run/ending, run/release, rules/owned/hand_over, rules/owned.
 mod api;
 pub mod documentation;
 mod net;

@@ -1,17 +1,9 @@
-//! What a server has, and its user may use, beyond the commands of Classic: transactions, and PTTL. A probe finds it out before the first lock
-//! that needs them, on the key of that lock, by a transaction without a change: no lock is acquired that could not be released. Some proxies
-//! close the connection on WATCH.
+//! What is known of what a server has, and its user may use, beyond the commands of Classic: transactions, and PTTL.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use redis::{Value, cmd};
-
-use super::connections::Connection;
-use super::errors::{Refusal, RefusalKind, TransportError};
-use super::resp::{Form, Packed};
 use crate::values::clock;
-use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::version::Version;
 
@@ -100,68 +92,5 @@ impl Abilities {
             Some(tried << 4 | works)
         };
         let _ = self.known.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
-    }
-}
-
-/// What came of a probe.
-pub(super) enum Probed {
-    Works,
-    /// A command is lacking, or not for this user. Those of this protocol work.
-    Lacks(Protocol, Refusal),
-    /// All are refused, for another reason.
-    Refused(Refusal),
-}
-
-/// On which command the connection ended.
-pub(super) enum Closed {
-    OnGet(TransportError),
-    OnWatch(TransportError),
-}
-
-/// Probes what a protocol needs, after a GET where the connection has to prove that it works.
-pub(super) fn probe_once(
-    connection: &mut Connection,
-    key: &Key,
-    protocol: Protocol,
-    reads_first: bool,
-    limit: Duration,
-) -> Result<Probed, Closed> {
-    if reads_first {
-        let get = cmd("GET").arg(key.as_bytes()).clone();
-        // Any answer will do.
-        connection.ask(&get, limit).map_err(Closed::OnGet)?.ok();
-    }
-    let mut packed = Packed::default();
-    packed.command(Form::Okay, &[b"WATCH", key.as_bytes()]);
-    packed.command(Form::Okay, &[b"MULTI"]);
-    packed.command(Form::Okay, &[b"DISCARD"]);
-    let transaction = packed.forms.len();
-    if protocol == Protocol::Ttl {
-        packed.command(Form::Integer, &[b"PTTL", key.as_bytes()]);
-    }
-    let mut replies = Vec::new();
-    let ended = connection.exchange(&packed.bytes, packed.forms.len(), limit, &mut replies);
-    let refused = replies.into_iter().enumerate().filter_map(|(at, reply)| match reply {
-        Value::ServerError(error) => Some((at, Refusal::from(error))),
-        _ => None,
-    });
-    let mut refused: Vec<(usize, Refusal)> = refused.collect();
-    // One of a command says more than those of the key, or of what follows from the first.
-    let lacks = |refusal: &Refusal| match refusal.kind() {
-        RefusalKind::UnknownCommand => true,
-        RefusalKind::NotPermitted => !refusal.is_about_a_key(),
-        // A proxy's words. Without all replies it is not known to what they belong.
-        RefusalKind::Other => ended.is_none() && !refusal.text().ends_with("without MULTI"),
-        _ => false,
-    };
-    if let Some(at) = refused.iter().position(|(_, refusal)| lacks(refusal)) {
-        let (at, refusal) = refused.swap_remove(at);
-        let works = if at < transaction { Protocol::Classic } else { Protocol::Watched };
-        return Ok(Probed::Lacks(works, refusal));
-    }
-    match (ended, refused.into_iter().next()) {
-        (Some(error), _) => Err(Closed::OnWatch(error)),
-        (None, Some((_, refusal))) => Ok(Probed::Refused(refusal)),
-        (None, None) => Ok(Probed::Works),
     }
 }

@@ -5,12 +5,12 @@ use std::{io, mem, slice};
 use redis::Value;
 
 use super::Undecided;
-use super::codec::{self, Compares};
+use super::codec;
 use super::connections::Known;
 use super::errors::{Failure, Refusal, RefusalKind, TransportError};
 use super::resp::{Form, Packed};
 use crate::rules::lease::End;
-use crate::rules::{Command, Expected, Reply, Trip};
+use crate::rules::{Reply, Trip};
 use crate::values::clock::Now;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -57,32 +57,6 @@ impl Item {
         if trip.if_holds.is_some() {
             self.packed.forms.fill(Form::Queued);
         }
-    }
-
-    /// Makes it the item of a change by a command that compares.
-    pub(super) fn set_compared(
-        &mut self,
-        key: &Key,
-        command: &Command,
-        expected: &[u8],
-        compares: Compares,
-        needs: Protocol,
-        before: Option<End>,
-    ) {
-        self.begin(compares.name(command), needs, before);
-        compares.pack(&mut self.packed, key.as_bytes(), command, expected);
-    }
-
-    /// Makes it the item of what looks whether a key holds what is expected.
-    pub(super) fn set_look(&mut self, key: &Key, expected: &Expected, needs: Protocol) {
-        self.begin("WATCH", needs, None);
-        codec::pack_look(&mut self.packed, key.as_bytes(), expected.without_ttl);
-    }
-
-    /// Makes it the item of what goes behind a command.
-    pub(super) fn set_behind(&mut self, key: &Key, command: &Command) {
-        self.begin(command.name(), Protocol::Classic, None);
-        codec::pack(&mut self.packed, key.as_bytes(), command);
     }
 
     /// Makes it an item of what is packed then.

@@ -79,19 +79,22 @@ impl TripState {
         let key_of = |command: &Command| if command.is_on_side_key() { side_prefix } else { key };
         match (&trip.if_holds, compares) {
             (Some(Expected { bytes, .. }), Some(compares)) => {
-                self.own.set_compared(key, &trip.command, bytes, compares, needs, trip.before);
+                self.own.begin(compares.name(&trip.command), needs, trip.before);
+                compares.pack(&mut self.own.packed, key.as_bytes(), &trip.command, bytes);
             }
             _ => self.own.set(key_of(&trip.command), trip, needs),
         }
         self.own.grants = grants;
         if let (Some(expected), None) = (&trip.if_holds, compares) {
-            self.look.set_look(key, expected, needs);
+            self.look.begin("WATCH", needs, None);
+            codec::pack_look(&mut self.look.packed, key.as_bytes(), expected.without_ttl);
             self.look.grants = grants;
             self.changes = Some(key.clone());
             self.expected.extend_from_slice(&expected.bytes);
         }
         if let Some(behind) = behind {
-            self.behind.set_behind(key_of(behind), behind);
+            self.behind.begin(behind.name(), Protocol::Classic, None);
+            codec::pack(&mut self.behind.packed, key_of(behind).as_bytes(), behind);
         }
     }
 

@@ -63,6 +63,8 @@ struct DueWork<T> {
     last: u64,
     /// The nodes that threads work for.
     busy: Vec<NodeId>,
+    /// True if none could be started for another node.
+    lacks_thread: bool,
     /// When something was last added.
     added: Uptime,
     /// The clocks when they were last compared.
@@ -87,6 +89,7 @@ impl<T: Send + 'static> Timer<T> {
             due: BTreeMap::new(),
             last: 0,
             busy: Vec::new(),
+            lacks_thread: false,
             added: Uptime::default(),
             compared: None,
             threads: 0,
@@ -135,7 +138,7 @@ impl<T: Send + 'static> Timer<T> {
         state.compared.get_or_insert(now);
         let wakes = state.sleeps_until.is_some_and(|until| at < until);
         // The thread that works for the node comes to it.
-        let is_busy = state.busy.contains(&node);
+        let is_busy = state.busy.contains(&node) && !state.lacks_thread;
         let started = if is_busy { Ok(()) } else { self.schedule.start_if_needed(&mut state) };
         let refused = started.err().filter(|_| state.threads == 0);
         let refused = refused.and_then(|error| Some((error, state.due.remove(&due)?.work)));
@@ -241,8 +244,8 @@ impl<T: Send + 'static> Schedule<T> {
             let until = match state.first() {
                 Some((due, node)) if due <= now => {
                     let taken = state.take_due(now, node);
-                    // If none can be started, the others wait for this one.
-                    let _ = self.start_if_needed(&mut state);
+                    // Then the others wait for this one.
+                    state.lacks_thread = self.start_if_needed(&mut state).is_err();
                     return Some((node, taken));
                 }
                 Some((due, _)) => due.min(now.after(CLOCKS_COMPARED_EVERY)),

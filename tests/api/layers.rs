@@ -70,12 +70,14 @@ impl Modules {
             let text = fs::read_to_string(&file)?;
             let module = file.strip_prefix(source).expect("it is below").with_extension("");
             let module = format!("crate::{}", module.display()).replace('/', "::");
-            let code = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
+            let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
             let mut imports = Vec::new();
             for statement in
                 code.split(";\n").map(|statement| statement.rsplit("\n\n").next().unwrap_or_default())
             {
-                let statement = statement.lines().filter(|line| !line.starts_with("//")).collect::<String>();
+                // A comment, or the feature that has it.
+                let is_beside = |line: &&str| line.starts_with("//") || line.starts_with("#[cfg(feature");
+                let statement = statement.lines().filter(|line| !is_beside(line)).collect::<String>();
                 let Some((exported, tree)) = statement.split_once("use ") else { continue };
                 if exported.is_empty() || exported.starts_with("pub") && exported.ends_with(' ') {
                     leaves("", tree, &mut |leaf| imports.push((whole(&module, leaf), !exported.is_empty())));

@@ -29,14 +29,14 @@ struct QuorumHold {
 
 struct Locks {
     answers: Answers<Arc<LockGuard>>,
-    /// `None` once the hold has ended.
+    /// `None` once the lock is released, or lost.
     late: Option<Late>,
     /// How many of the guards the keepers check, because there is a signal.
     watched: usize,
 }
 
 impl QuorumHold {
-    /// Takes in what was granted late, unless the hold has ended: then it is given back. `None` in a forked child, where a
+    /// Takes in what was granted late, unless the hold has ended: that would not make it whole again. `None` in a forked child, where a
     /// thread that is not there may have them locked (I10).
     fn locks(&self) -> Option<MutexGuard<'_, Locks>> {
         self.servers.refuse_after_fork().ok()?;
@@ -45,10 +45,6 @@ impl QuorumHold {
         if answers.wants(left) {
             let late = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
             late.for_each(|(server, answer)| answers.add(server, answer));
-        } else if let Some((inbox, _)) = late.take() {
-            for (server, unwanted) in inbox.try_iter() {
-                self.servers.spawn(server, move || drop(unwanted));
-            }
         }
         Some(locks)
     }
@@ -97,12 +93,18 @@ impl Losable for QuorumHold {
             self.watch();
         }
         // At one moment: a release takes the guards away.
-        if let Some(locks) = self.locks()
+        if let Some(mut locks) = self.locks()
             && locks.answers.is_held()
             && locks.answers.remaining(left).is_zero()
         {
             let noticed = locks.answers.granted.iter().find_map(|(_, guard)| guard.hold().noticed_loss());
             let _ = self.lost.set(noticed.unwrap_or(LossReason::Expired));
+            let late = locks.late.take();
+            // What is released is reported, to code of the program.
+            drop(locks);
+            for (server, unwanted) in late.iter().flat_map(|(inbox, _)| inbox.try_iter()) {
+                self.servers.spawn(server, move || drop(unwanted));
+            }
         }
         self.lost.get().cloned()
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::net::connections::fake::{FakeConnection, closed, late, refused};
-use crate::rules::NewValue;
+use crate::rules::{Command, Expected, NewValue};
 use crate::values::clock;
 use crate::values::version::Version;
 
