@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::error::Error;
 use super::event::{Event, LeftOut, Observer, ProblemKind, log_event, repeated};
 use crate::net::TransportError;
 use crate::rules::Note;
@@ -49,44 +48,34 @@ pub(crate) trait Reporter: Send + Sync {
     fn dropped(&self) -> &AtomicU64;
 }
 
-/// An event that a thread of the library may notice.
-enum Noticed {
-    Extended { key: Key, certified: bool },
-    ExtendFailed { key: Key, error: Error },
-    ReleaseFailed { key: Key, error: Error },
-    ReleasedLate { key: Key, after: Duration },
-    Problem { key: Option<Key>, kind: ProblemKind, details: String },
-}
+/// What reports an event to where it goes.
+type ReportTo = Box<dyn FnOnce(&EventSink) + Send>;
 
-impl Noticed {
-    fn of(event: &Event<'_>) -> Option<Self> {
-        Some(match *event {
-            Event::Extended { key, certified } => Self::Extended { key: key.clone(), certified },
-            Event::ExtendFailed { key, error } => {
-                Self::ExtendFailed { key: key.clone(), error: error.clone() }
-            }
-            Event::ReleaseFailed { key, error } => {
-                Self::ReleaseFailed { key: key.clone(), error: error.clone() }
-            }
-            Event::ReleasedLate { key, after } => Self::ReleasedLate { key: key.clone(), after },
-            Event::Problem { key, kind, details } => {
-                Self::Problem { key: key.cloned(), kind, details: details.to_owned() }
-            }
-            _ => return None,
-        })
-    }
-
-    fn event(&self) -> Event<'_> {
-        match self {
-            Self::Extended { key, certified } => Event::Extended { key, certified: *certified },
-            Self::ExtendFailed { key, error } => Event::ExtendFailed { key, error },
-            Self::ReleaseFailed { key, error } => Event::ReleaseFailed { key, error },
-            Self::ReleasedLate { key, after } => Event::ReleasedLate { key, after: *after },
-            Self::Problem { key, kind, details } => {
-                Event::Problem { key: key.as_ref(), kind: *kind, details }
-            }
+/// Returns what reports an event later, if it is one that a thread of the library may notice.
+fn reporting(event: &Event<'_>) -> Option<ReportTo> {
+    Some(match *event {
+        Event::Extended { key, certified } => {
+            let key = key.clone();
+            Box::new(move |sink| sink.report(&Event::Extended { key: &key, certified }))
         }
-    }
+        Event::ExtendFailed { key, error } => {
+            let (key, error) = (key.clone(), error.clone());
+            Box::new(move |sink| sink.report(&Event::ExtendFailed { key: &key, error: &error }))
+        }
+        Event::ReleaseFailed { key, error } => {
+            let (key, error) = (key.clone(), error.clone());
+            Box::new(move |sink| sink.report(&Event::ReleaseFailed { key: &key, error: &error }))
+        }
+        Event::ReleasedLate { key, after } => {
+            let key = key.clone();
+            Box::new(move |sink| sink.report(&Event::ReleasedLate { key: &key, after }))
+        }
+        Event::Problem { key, kind, details } => {
+            let (key, details) = (key.cloned(), details.to_owned());
+            Box::new(move |sink| sink.report(&Event::Problem { key: key.as_ref(), kind, details: &details }))
+        }
+        _ => return None,
+    })
 }
 
 /// Where events go.
@@ -108,11 +97,9 @@ impl EventSink {
     }
 
     pub(crate) fn notify(&self, event: &Event<'_>) {
-        let noticed = if NOTICES.get() { Noticed::of(event) } else { None };
-        match noticed {
-            Some(noticed) if !self.is_dropped() => {
-                self.report_later(move |sink| sink.report(&noticed.event()));
-            }
+        let later = if NOTICES.get() { reporting(event) } else { None };
+        match later {
+            Some(report) if !self.is_dropped() => self.report_later(report),
             Some(_) => {}
             None => self.report(event),
         }
