@@ -200,6 +200,17 @@ fn is_not_ready(error: &Error) -> bool {
     matches!(error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::NotReady)
 }
 
+/// Waits until the processes in a waiting list listen: one that does not yet loses its turn.
+fn until_they_listen(cluster: &Cluster, node: usize, list: &str) {
+    let ask = |command: &redis::Cmd| cluster.ask::<Vec<String>>(node, command).unwrap_or_default();
+    until("they listen", || {
+        let listed = ask(redis::cmd("LRANGE").arg(list).arg(0).arg(-1));
+        let heard = ask(redis::cmd("PUBSUB").arg("CHANNELS"));
+        !listed.is_empty()
+            && listed.iter().all(|channel| channel.ends_with(":gone") || heard.contains(channel))
+    });
+}
+
 /// Processes are notified in the order in which they have come, whichever node has the key. One that is gone is found out.
 fn the_process_that_has_waited_longest_is_next(cluster: &Cluster) -> Outcome {
     let lockers = (0..4).map(|_| locker(cluster)).collect::<Result<Vec<_>, _>>()?;
@@ -220,6 +231,7 @@ fn the_process_that_has_waited_longest_is_next(cluster: &Cluster) -> Outcome {
             waiters.push(Waiter::of(lock));
             listed(1 + waiters.len());
         }
+        until_they_listen(cluster, owner, &list);
         for next in 0..waiters.len() {
             held.release()?;
             held = waiters[next].came()?;
@@ -250,6 +262,7 @@ fn a_waiting_list_is_where_it_is(cluster: &Cluster) -> Outcome {
         cluster.move_key(&key, path)?;
         let meanwhile = Waiter::of(&lock()?);
         listed(2);
+        until_they_listen(cluster, first, &list);
         held.release()?;
         let held = before.came()?;
         listed(1);
