@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::{mem, slice};
 
 use super::engine::Engine;
-use super::held::{Acquired, Delivery};
+use super::held::{Acquired, Delivery, MaybeHeld};
 use super::readers::ReaderCount;
 use super::session::Session;
 use crate::net::{Failure, KeyTrip, Sent, Stop};
@@ -83,6 +83,25 @@ impl<'a> Call<'a> {
 }
 
 impl Engine {
+    /// Asks for the lock once, without waiting for its holder. If a reply was lost, returns the lock that may be held as well.
+    /// The hold is noted for no thread.
+    pub(crate) fn acquire_once(
+        self: &Arc<Self>,
+        key: &Key,
+        options: &LockOptions,
+    ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
+        match Call::new(self, options, None).ask_or_wait(Want::Lock(key)) {
+            Ok((_, acquired)) => {
+                self.note_begun(slice::from_ref(&acquired), None);
+                (Ok(acquired), None)
+            }
+            Err((error, unresolved)) => {
+                let (key, options) = (key.clone(), *options);
+                (Err(error), (!unresolved.is_empty()).then_some(MaybeHeld { key, options, unresolved }))
+            }
+        }
+    }
+
     /// Makes the hold of a lock that was acquired then.
     pub(super) fn make_hold(
         &self,

@@ -3,21 +3,16 @@
 //!
 //! A lock may be held whose command had no reply: that may still arrive, whatever the key showed since.
 
-use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::acquire::{Call, Want};
 use super::engine::{Engine, FailedRelease, Unfinished, What, for_each_engine};
-use super::held::{Acquired, Delivery, Earlier, HeldLock, MaybeHeld};
-use crate::report::error::Error;
+use super::held::{Delivery, Earlier, HeldLock, MaybeHeld};
 use crate::report::event::Event;
 use crate::rules::lease::Lease;
 use crate::rules::owned::Release;
 use crate::rules::{Command, GiveUp, Reply};
 use crate::values::clock::{self, Now};
-use crate::values::key::Key;
-use crate::values::options::LockOptions;
 use crate::wait::{HolderTicket, Observation};
 
 /// The pause before the next attempt; it doubles each time, up to the longest.
@@ -111,27 +106,6 @@ impl Engine {
         for (mut maybe, pause) in maybe_held {
             if !self.release_if_held(&mut maybe) {
                 let _ = self.add_unfinished((pause * 2).min(LONGEST_PAUSE), What::MaybeHeld(maybe));
-            }
-        }
-    }
-}
-
-impl Engine {
-    /// Asks for the lock once, without waiting for its holder. If a reply was lost, returns the lock that may be held as well.
-    /// The hold is noted for no thread.
-    pub(crate) fn acquire_once(
-        self: &Arc<Self>,
-        key: &Key,
-        options: &LockOptions,
-    ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
-        match Call::new(self, options, None).ask_or_wait(Want::Lock(key)) {
-            Ok((_, acquired)) => {
-                self.note_begun(slice::from_ref(&acquired), None);
-                (Ok(acquired), None)
-            }
-            Err((error, unresolved)) => {
-                let (key, options) = (key.clone(), *options);
-                (Err(error), (!unresolved.is_empty()).then_some(MaybeHeld { key, options, unresolved }))
             }
         }
     }
