@@ -75,7 +75,7 @@ pub use rules::ownership::LossReason;
 pub use values::credentials::Credentials;
 pub use values::key::Key;
 pub use values::options::{LockOptions, Protocol};
-pub use values::value::{Expiry, LockState};
+pub use values::value::{Expiry, Holder, LockState};
 pub use values::version::{InvalidVersion, Version};
 pub use wait::CancelToken;
 

@@ -21,7 +21,6 @@
 pub(crate) mod acquire;
 
 pub(crate) mod choose;
-pub(crate) mod holder_name;
 pub(crate) mod keeping;
 pub(crate) mod lease;
 pub(crate) mod owned;
@@ -44,7 +43,6 @@ use std::time::Duration;
 use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
 use crate::values::value::{Expiry, LockState, ValueBytes};
-use holder_name::HolderName;
 use lease::{End, GUARD, Lease};
 use waiting_list::Waiting;
 
@@ -64,14 +62,12 @@ pub(crate) enum Command {
     Del,
     /// Increases the key's counter of fencing tokens.
     Count,
-    /// On the holder's name. Part of no rules.
-    HolderName(HolderName),
     /// On the waiting list. Part of no rules.
     Waiting(Waiting),
 }
 
 /// What is written into the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NewValue {
     pub(crate) value: ValueBytes,
     /// After how long the server removes the key by itself; only in Ttl.
@@ -89,7 +85,6 @@ impl Command {
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
             Command::Count => "INCR",
-            Command::HolderName(name) => name.name(),
             Command::Waiting(waiting) => waiting.name(),
         }
     }
@@ -102,7 +97,7 @@ impl Command {
     /// Returns true if it is on a side key of the lock.
     pub(crate) fn is_on_side_key(&self) -> bool {
         match self {
-            Command::Count | Command::HolderName(_) => true,
+            Command::Count => true,
             // It has the lock's key in it.
             Command::Waiting(waiting) => !matches!(waiting, Waiting::Wake(_)),
             _ => false,
@@ -113,7 +108,7 @@ impl Command {
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Command::Get | Command::TimeToLive | Command::GetAll(_) => true,
-            Command::Count | Command::HolderName(_) | Command::Waiting(_) => true,
+            Command::Count | Command::Waiting(_) => true,
             Command::SetNx(_) | Command::GetSet(_) | Command::Set(_) | Command::Del => false,
         }
     }
@@ -306,7 +301,8 @@ pub(crate) struct Observation {
 impl Observation {
     /// What others see of a lease in its key.
     pub(crate) fn of(lease: &Lease, now: Now) -> Self {
-        let seen = lease.end.map(|end| LockState::Until(Expiry(end.wall.after(GUARD))));
+        let until = |end: End| Expiry(end.wall.after(GUARD));
+        let seen = lease.end.map(|end| LockState::Until { expiry: until(end), holder: lease.value.holder() });
         Self { seen, at: now.uptime }
     }
 }

@@ -7,7 +7,6 @@ mod ending;
 mod engine;
 mod held;
 pub(crate) mod hold;
-mod holder_name;
 mod keeper;
 mod notifications;
 mod once;

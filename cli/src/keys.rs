@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use setnx_lock::chrono::{DateTime, SecondsFormat, Utc};
-use setnx_lock::{Key, LockState};
+use setnx_lock::{Holder, Key, LockState};
 
 pub(crate) use read::{detail, details, details_of_each, locks, may_be_a_locks};
 
@@ -18,8 +18,7 @@ const SHOWN: usize = 60;
 pub(crate) struct KeyReport {
     pub(crate) key: Key,
     pub(crate) found: Found,
-    /// The name that the holder has written, as it is.
-    pub(crate) holder: Option<String>,
+    pub(crate) holder: Option<HeldBy>,
     /// After which time the server deletes the key.
     pub(crate) time_to_live: Option<Duration>,
     /// When that is.
@@ -28,6 +27,32 @@ pub(crate) struct KeyReport {
     pub(crate) waiters: u64,
     /// The last fencing token, where one was taken.
     pub(crate) fence: Option<i64>,
+}
+
+/// Who holds a lock, or held it until it expired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HeldBy {
+    name: String,
+    /// `None` if the name is in a side key, where the versions before this one wrote it.
+    since: Option<DateTime<Utc>>,
+}
+
+impl From<&Holder> for HeldBy {
+    fn from(holder: &Holder) -> Self {
+        Self { name: holder.name().to_owned(), since: holder.since() }
+    }
+}
+
+impl HeldBy {
+    /// Who holds the lock and for how long it has held it.
+    pub(crate) fn words(&self, now: DateTime<Utc>) -> String {
+        // It is known to the second.
+        let held_for = self.since.map(|since| match (now - since).num_seconds() {
+            seconds @ ..60 => format!(" for {}s", seconds.max(0)),
+            _ => format!(" for {}", span(now - since)),
+        });
+        shown(&self.name) + &held_for.unwrap_or_default()
+    }
 }
 
 /// What a key holds.
@@ -53,19 +78,26 @@ pub(crate) enum State {
 impl KeyReport {
     /// What a key holds, where no more is known.
     pub(crate) fn of(key: Key, found: Found) -> Self {
-        Self { key, found, holder: None, time_to_live: None, removed_at: None, waiters: 0, fence: None }
+        let holder = if let Found::State(state) = &found { state.holder().map(HeldBy::from) } else { None };
+        Self { key, found, holder, time_to_live: None, removed_at: None, waiters: 0, fence: None }
+    }
+
+    /// Who holds the lock and for how long; of an expired one, whose it was. `None` if it is not known.
+    pub(crate) fn held_by(&self, now: DateTime<Utc>) -> Option<String> {
+        let holder = self.holder.as_ref()?;
+        Some(if self.state(now) == State::Held { holder.words(now) } else { shown(&holder.name) })
     }
 
     pub(crate) fn state(&self, now: DateTime<Utc>) -> State {
         match &self.found {
             Found::State(LockState::Absent) => State::Free,
             // What has a time to live is the server's, whatever the clock of its holder has shown.
-            Found::State(LockState::Until(_))
+            Found::State(LockState::Until { .. })
                 if self.time_to_live.is_none() && self.until().is_some_and(|until| until < now) =>
             {
                 State::Expired
             }
-            Found::State(LockState::Until(_)) => State::Held,
+            Found::State(LockState::Until { .. }) => State::Held,
             Found::State(LockState::Unexpiring) => State::NoExpiration,
             Found::State(LockState::Empty) => State::GemTtl,
             Found::State(_) | Found::Other(_) => State::NoLock,
@@ -74,14 +106,14 @@ impl KeyReport {
 
     /// Returns true if the key holds what neither the server nor a waiter ever removes: a lock without an expiration, or no lock.
     pub(crate) fn is_stuck(&self) -> bool {
-        let expires = matches!(self.found, Found::State(LockState::Absent | LockState::Until(_)));
+        let expires = matches!(self.found, Found::State(LockState::Absent | LockState::Until { .. }));
         !expires && self.time_to_live.is_none()
     }
 
     /// When others can acquire the lock: in Ttl when the server removes the key, else when its value says.
     pub(crate) fn until(&self) -> Option<DateTime<Utc>> {
         match &self.found {
-            Found::State(LockState::Until(expiry)) => self.removed_at.or_else(|| expiry.date()),
+            Found::State(LockState::Until { expiry, .. }) => self.removed_at.or_else(|| expiry.date()),
             _ => None,
         }
     }
@@ -139,7 +171,8 @@ impl KeyReport {
             state: self.state(now),
             until: self.until().map(date),
             seconds_left: self.seconds_left(now),
-            holder: self.holder.clone(),
+            holder: self.holder.as_ref().map(|holder| holder.name.clone()),
+            held_since: self.holder.as_ref().and_then(|holder| holder.since).map(date),
             ttl_seconds: self.time_to_live.map(|time| time.as_secs_f64()),
             waiters: self.waiters,
             fence: self.fence,
@@ -173,7 +206,8 @@ pub(crate) struct KeyJson {
     state: State,
     until: Option<String>,
     seconds_left: Option<f64>,
-    holder: Option<String>,
+    pub(crate) holder: Option<String>,
+    pub(crate) held_since: Option<String>,
     ttl_seconds: Option<f64>,
     waiters: u64,
     fence: Option<i64>,

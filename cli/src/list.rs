@@ -114,12 +114,7 @@ fn write_table(out: &mut impl Write, reports: &[KeyReport], now: DateTime<Utc>) 
             State::GemTtl => "gem",
             State::NoLock => "no lock",
         };
-        table.add_row([
-            report.key.to_string(),
-            left,
-            state.into(),
-            report.holder.as_deref().map(keys::shown).unwrap_or_default(),
-        ]);
+        table.add_row([report.key.to_string(), left, state.into(), report.held_by(now).unwrap_or_default()]);
     }
     for (n, line) in table.lines().enumerate() {
         let line = line.trim();

@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
 /// That another holder has the lock, until when, and which; or that the key holds what never frees itself.
 fn contended(target: &Target, key: &Key, details: Contention) -> Failure {
     let Contention { waited, seen, .. } = details;
-    // The key is read once more, for the name and the time to live.
+    // The key is read once more, for the time to live.
     let read = target.connect_for(key).and_then(|mut raw| keys::detail(&mut raw, key)).ok();
     let is_free = read.as_ref().is_some_and(|report| report.found == Found::State(LockState::Absent));
     let report = read
@@ -118,11 +118,11 @@ fn contended(target: &Target, key: &Key, details: Contention) -> Failure {
         .unwrap_or_else(|| KeyReport::of(key.clone(), Found::State(seen.unwrap_or(LockState::Absent))));
     let is_stuck = !is_free && report.is_stuck();
     let within = if waited < SHORT { String::new() } else { format!(" in {}", keys::rounded(waited)) };
-    let by =
-        report.holder.as_deref().map(|holder| format!(", by {}", keys::shown(holder))).unwrap_or_default();
+    let now = keys::now();
+    let by = report.held_by(now).map(|holder| format!(", by {holder}")).unwrap_or_default();
     Failure::of(
         if is_stuck { Condition::Stuck } else { Condition::Contended },
-        format!("lock {key}: not acquired{within}: {}{by}", report.words(keys::now())),
+        format!("lock {key}: not acquired{within}: {}{by}", report.words(now)),
     )
 }
 
@@ -155,11 +155,14 @@ fn options(arguments: &Run) -> Result<LockOptions, Failure> {
     })
 }
 
-/// The host and the process id.
+/// The host and the process id. A host's name may be as long as a holder's.
 fn own_name() -> Result<String, Failure> {
     let host =
         nix::unistd::gethostname().map_err(|error| Failure::system("cannot read the host's name", error))?;
-    Ok(format!("{}:{}", host.to_string_lossy(), std::process::id()))
+    let (host, process) = (host.to_string_lossy(), format!(":{}", std::process::id()));
+    // The longest name that a holder can have.
+    let room = 64 - process.len();
+    Ok(host.chars().take(room).collect::<String>() + &process)
 }
 
 /// Releases the lock after the command has ended, and says how it went.

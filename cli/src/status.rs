@@ -42,8 +42,8 @@ pub(crate) fn write_report(out: &mut impl Write, report: &KeyReport) -> io::Resu
         State::NoLock => RED,
     };
     writeln!(out, "{}: {}", styled(BOLD, &report.key), styled(style, report.words(now)))?;
-    if let Some(holder) = &report.holder {
-        writeln!(out, "  holder: {}", keys::shown(holder))?;
+    if let Some(holder) = report.held_by(now) {
+        writeln!(out, "  holder: {holder}")?;
     }
     if report.until().is_some()
         && let Some(time) = report.time_to_live

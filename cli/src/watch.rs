@@ -11,7 +11,7 @@ use setnx_lock::Key;
 
 use crate::arguments::Watch;
 use crate::failure::Failure;
-use crate::keys::{self, KeyReport, KeyText, date};
+use crate::keys::{self, KeyJson, KeyReport, KeyText, date};
 use crate::output::{self, BOLD, json_line, styled};
 use crate::raw::Raw;
 use crate::server::Target;
@@ -26,6 +26,7 @@ struct Line {
     event: Change,
     until: Option<String>,
     holder: Option<String>,
+    held_since: Option<String>,
     description: String,
 }
 
@@ -39,7 +40,6 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
     ));
     let mut before: Option<Look> = None;
     let mut is_unreachable = false;
-    let mut is_put_off = false;
     loop {
         match read(&mut connected, &target, key) {
             Ok(report) => {
@@ -47,14 +47,10 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
                     output::note("the server replies again");
                 }
                 let look = Look::at(report, keys::now());
-                // If it has no name yet, the next look tells.
-                is_put_off = !is_put_off && look.lacks_the_name_of(before.as_ref());
-                if !is_put_off {
-                    if let Some(event) = look.since(before.as_ref()) {
-                        write(arguments, &look.report, event)?;
-                    }
-                    before = Some(look);
+                if let Some(event) = look.since(before.as_ref()) {
+                    write(arguments, &look.report, event)?;
                 }
+                before = Some(look);
             }
             // A server that is gone may come back, and a key that has moved is found again; one that refuses will go on to do so.
             Err(failure) if failure.is_refusal() && !(target.is_cluster() && failure.is_elsewhere()) => {
@@ -83,21 +79,19 @@ fn write(arguments: &Watch, report: &KeyReport, event: Change) -> Result<(), Fai
     let now = keys::now();
     let mut out = anstream::stdout().lock();
     if arguments.json {
+        let KeyJson { holder, held_since, .. } = report.json(now);
         let line = Line {
             time: date(now),
             key: KeyText::of(&report.key),
             event,
             until: report.until().map(date),
-            holder: report.holder.clone(),
+            holder,
+            held_since,
             description: report.words(now),
         };
         json_line(&mut out, &line)?;
     } else {
-        let by = report
-            .holder
-            .as_deref()
-            .map(|holder| format!(", by {}", keys::shown(holder)))
-            .unwrap_or_default();
+        let by = report.held_by(now).map(|holder| format!(", by {holder}")).unwrap_or_default();
         writeln!(out, "{} {}: {}{by}", date(now), styled(BOLD, event.words()), report.words(now))?;
         out.flush()?;
     }

@@ -10,7 +10,7 @@ use crate::run::thread_holds::{self, HoldKind};
 use crate::run::{Call, MaybeHeld, Want};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
-use crate::values::value::LockState;
+use crate::values::value::{Holder, LockState};
 use crate::wait::CancelToken;
 
 /// Returns true if a server refuses a key of this length, or one of the longer keys derived from it: the limit is
@@ -216,17 +216,17 @@ impl Lock {
         self.locker.engine().state(&self.key)
     }
 
-    /// Returns the holder's name, if the holder has the lock according to its key and its locker has a
-    /// [`holder_name`](crate::LockerBuilder::holder_name).
+    /// Returns who holds the lock and since when, if its holder's locker has a [`holder_name`](crate::LockerBuilder::holder_name).
     ///
-    /// Returns `None` for any other holder, and if there is none. The answer may be outdated a moment later, so use
-    /// it for people and logs, not for decisions.
+    /// Returns `None` for any other holder, and if the lock is free or expired. The answer may be outdated a moment
+    /// later, so use it for people and logs, not for decisions.
     ///
     /// # Errors
     ///
     /// Those of [`state`](Self::state).
-    pub fn holder(&self) -> Result<Option<String>, Error> {
-        self.locker.engine().holder(&self.key)
+    pub fn holder(&self) -> Result<Option<Holder>, Error> {
+        let state = self.state()?;
+        Ok(state.holder().filter(|_| state.is_held()).cloned())
     }
 
     /// Deletes the key, **even if a living holder has the lock**. Returns true if there was a key.

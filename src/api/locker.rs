@@ -358,11 +358,6 @@ impl Locker {
     }
 
     #[cfg(test)]
-    pub(crate) fn named(self, name: &str) -> Self {
-        self.with_engine(|engine| engine.holder_name = Some(name.into()))
-    }
-
-    #[cfg(test)]
     pub(crate) fn in_forked_child(self) -> Self {
         self.with_engine(|engine| engine.identity = Arc::new(Identity::in_forked_child()))
     }

@@ -7,14 +7,12 @@ use redis::Value;
 
 use super::errors::{Refusal, TransportError};
 use super::resp::{Digits, Form, Packed, is_queued};
-use crate::rules::holder_name::HolderName;
 use crate::rules::waiting_list::{LIST_TTL, Waiting};
 use crate::rules::{Command, Expected, NewValue, Reply};
 
 /// What follows a lock's key in the names of the keys beside it.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
 const FENCE: &[u8] = b":setnx-lock:fence";
-const HOLDER: &[u8] = b":setnx-lock:holder";
 
 /// How a command begins that is sent often.
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
@@ -45,18 +43,6 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
         Command::Set(entry) => set(packed, Form::Okay, key, entry, &[]),
         Command::Del => packed.begun(Form::Integer, b"*2\r\n$3\r\nDEL\r\n", &[key]),
         Command::Count => packed.command(Form::Integer, &[b"INCR", &[key, FENCE].concat()]),
-        Command::HolderName(name) => {
-            let holder = [key, HOLDER].concat();
-            match name {
-                HolderName::Write { entry, seconds } => {
-                    packed.command(
-                        Form::Okay,
-                        &[b"SETEX", &holder, seconds.to_string().as_bytes(), entry.as_ref()],
-                    );
-                }
-                HolderName::Read => packed.command(Form::Bulk, &[b"GET", &holder]),
-            }
-        }
         Command::Waiting(waiting) => pack_waiting(packed, key, waiting),
     }
 }

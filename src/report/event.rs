@@ -207,8 +207,6 @@ pub enum ProblemKind {
     ///
     /// Reported once. A call that extends the lock tries again to start the thread.
     KeeperUnavailable,
-    /// The holder's name could not be written, so others cannot see who holds the lock.
-    HolderNameNotWritten,
     /// Events of the library's own threads were not reported, because the observer or the log takes too long. The text says how many.
     ///
     /// A [`Lost`](Event::Lost) is always reported.
@@ -226,7 +224,6 @@ pub(super) fn repeated<'a>(event: &Event<'a>) -> Option<(&'a Key, &'static str)>
         Event::ReleaseFailed { key, .. } => (key, "not released"),
         Event::Problem { key: Some(key), kind: ProblemKind::LateGrant, .. } => (key, "granted late"),
         Event::Problem { key: Some(key), kind: ProblemKind::ReplyLost, .. } => (key, "reply lost"),
-        Event::Problem { key: Some(key), kind: ProblemKind::HolderNameNotWritten, .. } => (key, "no name"),
         _ => return None,
     })
 }

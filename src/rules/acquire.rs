@@ -23,7 +23,7 @@ use super::unresolved::Unresolved;
 use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol, Takeover};
-use crate::values::value::{self, Expiry, LockState, Nonce, ValueBytes};
+use crate::values::value::{self, Expiry, LockState, Tag, ValueBytes};
 pub(super) use pace::Round;
 pub(crate) use pace::{Pace, Params};
 
@@ -60,14 +60,9 @@ enum Judged {
     Expired(LockState),
 }
 
-/// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
-pub(crate) fn first_command(
-    options: &LockOptions,
-    protocol: Protocol,
-    nonce: Nonce,
-    now: Now,
-) -> (Lease, Trip) {
-    let lease = Lease::of(options, protocol, nonce, now);
+/// Rule 1: the command that acquires a free lock, and the lease that it acquires. The tag is in no other command of this client (I2).
+pub(crate) fn first_command(options: &LockOptions, protocol: Protocol, tag: &Tag, now: Now) -> (Lease, Trip) {
+    let lease = Lease::of(options, protocol, tag, now);
     let trip = Trip { before: lease.sent_before(), ..Trip::of(Command::SetNx(lease.new_value())) };
     (lease, trip)
 }
@@ -75,7 +70,7 @@ pub(crate) fn first_command(
 /// Returns true if a lock that expires may be taken over: I1, and the one option that departs from it.
 pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall) -> bool {
     match state {
-        LockState::Until(Expiry(until)) => *until < now,
+        LockState::Until { expiry: Expiry(until), .. } => *until < now,
         LockState::Unexpiring | LockState::Empty => options.takeover == Takeover::AsTheGem,
         LockState::Unreadable(bytes) => {
             options.takeover == Takeover::AsTheGem && value::gem_time(bytes) < now
@@ -159,9 +154,9 @@ impl Attempt {
             let (lease, reply) = match sent.take() {
                 Some(sent) => sent,
                 None => {
-                    let nonce = self.pace.next_nonce();
-                    let Pace { options, protocol, .. } = &self.pace;
-                    let (lease, trip) = first_command(options, *protocol, nonce, io.now());
+                    self.pace.take_nonce();
+                    let Pace { options, protocol, tag, .. } = &self.pace;
+                    let (lease, trip) = first_command(options, *protocol, tag, io.now());
                     (lease, io.send(trip).await.own())
                 }
             };
@@ -206,7 +201,7 @@ impl Attempt {
         let judged_at = io.now();
         let lease = self.new_lease(judged_at);
         let before = Some(End::of(judged_at, GETSET_TIME_LIMIT));
-        let swap = Trip { before, ..Trip::of(Command::GetSet(lease.value)) };
+        let swap = Trip { before, ..Trip::of(Command::GetSet(lease.value.clone())) };
         let found = match self.send(io, swap).await? {
             Reply::Bulk(found) => found,
             // What was read may no longer be true.
@@ -314,7 +309,8 @@ impl Attempt {
 
     /// A lease that begins now, with a value that no other command of this client has carried (I2).
     fn new_lease(&mut self, now: Now) -> Lease {
-        let nonce = self.pace.next_nonce();
-        Lease::of(&self.pace.options, self.pace.protocol, nonce, now)
+        self.pace.take_nonce();
+        let Pace { options, protocol, tag, .. } = &self.pace;
+        Lease::of(options, *protocol, tag, now)
     }
 }

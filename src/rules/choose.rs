@@ -15,7 +15,7 @@ use super::{Command, Cue, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRe
 use crate::values::clock::{Now, Wall};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::{Expiry, LockState, Nonce};
+use crate::values::value::{Expiry, LockState, Tag};
 
 /// How many locks that looked free are tried in a row before a pause: if all were taken meanwhile, they are under contention.
 const TRIES: u32 = 3;
@@ -40,11 +40,11 @@ pub(crate) fn first_trip(
     options: &LockOptions,
     protocol: Protocol,
     slots: &Arc<[Key]>,
-    nonce: Nonce,
+    tag: &Tag,
     now: Now,
 ) -> (usize, Lease, Trip) {
-    let slot = usize::try_from(nonce.seed() % slots.len() as u64).unwrap_or(0);
-    let (lease, trip) = first_command(options, protocol, nonce, now);
+    let slot = usize::try_from(tag.nonce.seed() % slots.len() as u64).unwrap_or(0);
+    let (lease, trip) = first_command(options, protocol, tag, now);
     let behind = Some(Box::new(Command::GetAll(Arc::clone(slots))));
     (slot, lease, Trip { behind, ..trip })
 }
@@ -122,9 +122,9 @@ impl Choice {
         let (lease, Replies { reply, behind, .. }) = match answered {
             Some(answered) => answered,
             None => {
-                let nonce = self.pace.next_nonce();
-                let Pace { options, protocol, .. } = &self.pace;
-                let (slot, lease, trip) = first_trip(options, *protocol, &self.slots, nonce, io.now());
+                self.pace.take_nonce();
+                let Pace { options, protocol, tag, .. } = &self.pace;
+                let (slot, lease, trip) = first_trip(options, *protocol, &self.slots, tag, io.now());
                 io.on(slot);
                 (lease, io.send(trip).await)
             }
@@ -282,10 +282,11 @@ impl Choice {
     /// Returns what is wanted of a lock that is tried: it is not waited for.
     fn once(&mut self, now: Now) -> Params {
         let options = LockOptions { max_attempts: None, ..self.pace.options };
-        let nonce = self.pace.next_nonce();
-        self.pace.nonce = nonce.behind_an_attempt();
+        self.pace.take_nonce();
+        let tag = self.pace.tag.clone();
+        self.pace.tag.nonce = tag.nonce.behind_an_attempt();
         let Pace { protocol, retry_for, .. } = self.pace;
-        Params { options, protocol, deadline: Some(now.uptime), retry_for, nonce }
+        Params { options, protocol, deadline: Some(now.uptime), retry_for, tag }
     }
 
     fn pause_or(&self, reason: GiveUp, io: &Io) -> Round {
@@ -309,7 +310,7 @@ impl Choice {
 /// Orders states by when the lock is free: those that never are come last.
 fn frees_itself(state: &LockState) -> (bool, Option<Wall>) {
     match state {
-        LockState::Until(Expiry(until)) => (false, Some(*until)),
+        LockState::Until { expiry: Expiry(until), .. } => (false, Some(*until)),
         _ => (true, None),
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::NewValue;
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::{self, Nonce, ValueBytes};
+use crate::values::value::{self, Nonce, Tag, ValueBytes};
 
 /// The gem's extra second: the value on the wire names a time this much later than what the holder is promised. It is
 /// the guard against clocks that differ and against a DEL in flight.
@@ -109,19 +109,24 @@ impl Lease {
 
     /// Makes the lease of a lock with these options that begins now, by the protocol that they mean on this server.
     #[inline]
-    pub(crate) fn of(options: &LockOptions, protocol: Protocol, nonce: Nonce, now: Now) -> Self {
-        Self::beginning(now, options.expiration, protocol, nonce).ending_earlier(options.allowance)
+    pub(crate) fn of(options: &LockOptions, protocol: Protocol, tag: &Tag, now: Now) -> Self {
+        let mut lease = Self::beginning(now, options.expiration, protocol, tag.nonce);
+        if let (Some(name), Some(_)) = (&tag.name, lease.end) {
+            lease.value = lease.value.named(name, now.wall);
+        }
+        lease.ending_earlier(options.allowance)
     }
 
     /// Makes the lease that an extension begins now.
     pub(crate) fn next(&self, expiration: Duration, nonce: Nonce, now: Now) -> Self {
         let new = Self::beginning(now, Some(expiration), self.protocol, nonce).ending_earlier(self.early());
-        self.replaced_by(&new, now)
+        let value = new.value.clone().named_as(&self.value);
+        self.replaced_by(&Self { value, ..new }, now)
     }
 
     /// What is written into the key.
     pub(crate) fn new_value(&self) -> NewValue {
-        NewValue { value: self.value, ttl: self.ttl }
+        NewValue { value: self.value.clone(), ttl: self.ttl }
     }
 
     /// Until when the command that writes it may be sent, if it acquires the lock.
@@ -178,7 +183,7 @@ impl Lease {
     pub(crate) fn may_have_become(&mut self, extended: &Lease, proves: bool, now: Now) {
         self.unresolved.retain(|written| !written.end.has_passed(now));
         if let Some(end) = extended.end {
-            self.unresolved.push(Written { value: extended.value, end, proves });
+            self.unresolved.push(Written { value: extended.value.clone(), end, proves });
             self.end = self.end.map(|own| own.min(end));
         }
     }

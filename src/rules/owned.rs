@@ -148,7 +148,7 @@ async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Re
         };
         let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
         let soon = End::of(io.now(), time);
-        let swap = Trip { before: Some(soon), ..Trip::of(Command::GetSet(new.value)) };
+        let swap = Trip { before: Some(soon), ..Trip::of(Command::GetSet(new.value.clone())) };
         match io.send(swap).await.own() {
             Reply::Bulk(replaced) => {
                 // What was seen is not judged again: the reply may come late.

@@ -58,7 +58,7 @@ impl Ownership {
             // Of clients that use Classic, a gem's value is known by its form; those of this library are not ours, and say so.
             Protocol::Watched | Protocol::Ttl => value::classic_time(found).is_some(),
             Protocol::Auto | Protocol::Classic => {
-                matches!(&state, LockState::Until(Expiry(until)) if *until >= now.wall)
+                matches!(&state, LockState::Until { expiry: Expiry(until), .. } if *until >= now.wall)
             }
         };
         let lasts = |end: Option<End>| end.is_some_and(|end| !end.has_passed(now));

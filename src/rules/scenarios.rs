@@ -6,7 +6,7 @@
 //!
 //! | event | meaning |
 //! |---|---|
-//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `auto`, `every 50ms` |
+//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `auto`, `named web:7`, `every 50ms` |
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client starts, goes on after its sleep, releases the lock |
 //! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |
@@ -45,7 +45,7 @@ use super::simulated::{Leg, Next, Server};
 use super::task::Rules;
 use super::{Cue, Observation, Reply, Step, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::value::{LockState, Nonce};
+use crate::values::value::LockState;
 use crate::values::version::Version;
 use client::Client;
 use words::{owner, relative, shifted, signed, time};
@@ -255,7 +255,7 @@ impl Interpreter {
             protocol: client.options.protocol.on(server, client.options.expiration.is_some()),
             deadline: client.options.timeout.map(|timeout| now.uptime.after(timeout)),
             retry_for: Duration::from_secs(5),
-            nonce: Nonce::from_random(client.number * MANY),
+            tag: client.tag(client.number * MANY),
         };
         let (attempt, step) = stepped(params, cue, now);
         client.attempt = Some(attempt);
@@ -343,16 +343,17 @@ impl Interpreter {
         let elapsed = self.elapsed;
         let Some(value) = self.server.value(elapsed).map(<[u8]>::to_vec) else { return "absent".into() };
         // The last ten digits are MANY times the client's number, plus one for each value that it has written.
-        let digits = |text: &[u8]| str::from_utf8(text.split_at_checked(17)?.1).ok()?.parse::<u64>().ok();
+        let digits = |text: &[u8]| str::from_utf8(text.get(17..27)?).ok()?.parse::<u64>().ok();
         let number = digits(&value).map(|digits| digits / MANY);
         let writer = self
             .clients
             .iter()
             .find(|(_, client)| client.options.expiration.is_some() && Some(client.number) == number);
         let state = match LockState::of_value(Some(&value)) {
-            LockState::Until(expiry) => {
+            LockState::Until { expiry, holder } => {
                 let left = i128::from(expiry.0.0) - i128::from(self.wall(0).0);
-                format!("until {}", relative(left))
+                let held = holder.map(|holder| format!(", named {}", holder.name()));
+                format!("until {}{}", relative(left), held.unwrap_or_default())
             }
             state => format!("{state:?}"),
         };

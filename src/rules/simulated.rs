@@ -146,7 +146,7 @@ impl Server {
             Command::Count => Reply::Integer(self.count()),
             Command::GetAll(_) => unreachable!("it is on several keys"),
             Command::TimeToLive => unreachable!("no rules send it"),
-            Command::HolderName(_) | Command::Waiting(_) => unreachable!("no rules of the lock send it"),
+            Command::Waiting(_) => unreachable!("no rules of the lock send it"),
         }
     }
 

@@ -44,8 +44,8 @@ impl<'a> Call<'a> {
         let (mut asked, shared) = match want {
             Want::Lock(key) => (self.asks(key, protocol, self.began), self.shared),
             Want::OneOf { slots, queue, .. } => {
-                let nonce = self.engine.identity.next_nonce();
-                let (slot, lease, trip) = first_trip(self.options, protocol, slots, nonce, self.began);
+                let tag = self.engine.tag();
+                let (slot, lease, trip) = first_trip(self.options, protocol, slots, &tag, self.began);
                 (Asked { slot, ..Asked::of(&slots[slot], lease, trip, self.began) }, Some(queue))
             }
         };
@@ -126,23 +126,14 @@ impl Engine {
         self.make_hold(hold.key.clone(), options, lease, holder, at)
     }
 
-    /// Writes the holder's names, and has the keeper work on locks that were acquired. With a `kind`, they are noted as locks of this thread.
+    /// Has the keeper work on locks that were acquired. With a `kind`, they are noted as locks of this thread.
     pub(super) fn note_begun(self: &Arc<Self>, acquired: &[Acquired], kind: Option<HoldKind>) {
-        if self.holder_name.is_some() {
-            self.name(acquired);
-        }
         for Acquired { hold, .. } in acquired {
             self.keep_by_options(hold);
             if let Some(kind) = kind {
                 thread_holds::note(&self.identity, hold, kind);
             }
         }
-    }
-
-    /// Writes the holder's name beside each key.
-    fn name(&self, acquired: &[Acquired]) {
-        let value = |Acquired { hold, .. }: &'_ Acquired| hold.own().lease.value;
-        self.write_names(acquired.iter().map(|one| (&one.hold, value(one), one.hold.options.expiration)));
     }
 }
 
@@ -260,8 +251,7 @@ impl<'a> Call<'a> {
     /// Returns what asks for a lock first, by this protocol.
     #[inline]
     pub(super) fn asks<'k>(&self, key: &'k Key, protocol: Protocol, now: Now) -> Asked<'k> {
-        let nonce = self.engine.identity.next_nonce();
-        let (lease, trip) = first_command(self.options, protocol, nonce, now);
+        let (lease, trip) = first_command(self.options, protocol, &self.engine.tag(), now);
         Asked::of(key, lease, trip, now)
     }
 

@@ -22,6 +22,7 @@ use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::sync::Mutex;
 use crate::values::value;
+use crate::values::value::Tag;
 use crate::wait::{HolderTicket, WaitQueue};
 
 /// How long a connection is waited for of a server that another thread has just found unreachable.
@@ -118,6 +119,12 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn refuse_threads(&self, refuse: bool) {
         self.keeper.refuse_threads(refuse);
+    }
+
+    /// Returns what marks the values of the next holder.
+    #[inline]
+    pub(super) fn tag(&self) -> Tag {
+        Tag { nonce: self.identity.next_nonce(), name: self.holder_name.clone() }
     }
 
     /// Returns true if it is known what the options mean on this server, as far as that can be known.

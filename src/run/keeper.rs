@@ -115,13 +115,12 @@ impl Engine {
                 hold.lost(now);
             }
         }
-        // A server without names is reported where a lock is acquired.
-        self.end_extensions(to_extend, &outbox, &extended, self.has_names());
+        self.end_extensions(to_extend, &outbox, &extended);
         let mut to_verify: Vec<Locked<'_>> =
             to_verify.into_iter().filter_map(|hold| Some(self.due(hold)?.0)).collect();
         // A failure is tried again, and a loss is reported by the hold.
-        let verified = self.verify_locked(&mut to_verify, &outbox);
-        self.end_verifications(to_verify, &outbox, &verified);
+        self.verify_locked(&mut to_verify, &outbox);
+        self.end_verifications(to_verify, &outbox);
         for kept in due {
             kept.hold.report();
         }

@@ -80,12 +80,9 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
     use super::*;
     use crate::net::scripted::ScriptedBackend;
-    use crate::{Event, Lock, LockOptions, Locker};
+    use crate::{Lock, LockOptions, Locker};
 
     #[test]
     fn commands_that_may_change_another_s_key_are_bound_in_time() {
@@ -109,21 +106,5 @@ mod tests {
                 _ => assert_eq!(remaining, None),
             }
         }
-    }
-
-    #[test]
-    fn a_name_whose_reply_is_lost_is_neither_shown_nor_reported() {
-        let backend = ScriptedBackend::replying(|command| match command {
-            Command::HolderName(_) => Reply::Lost,
-            _ => Reply::Bulk(Some(b"1".to_vec())),
-        });
-        let reports = Arc::new(AtomicU32::new(0));
-        let counted = Arc::clone(&reports);
-        let locker = Locker::over(backend).observed_by(move |_: &Event<'_>| {
-            counted.fetch_add(1, Ordering::Relaxed);
-        });
-        let lock = Lock::new(&locker, "k", LockOptions::without_expiration()).unwrap();
-        assert_eq!(lock.holder().unwrap(), None);
-        assert_eq!(reports.load(Ordering::Relaxed), 0);
     }
 }

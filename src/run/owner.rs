@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::drive::Job;
 use super::engine::Engine;
-use super::holder_name::Named;
 use super::reports::Outbox;
 use super::session::Session;
 use crate::report::error::Error;
@@ -68,27 +67,18 @@ impl Engine {
             // That a lease has passed is no loss that the server has shown.
             asked.or(hold.options.expiration).filter(|_| hold.noticed_loss().is_none())
         });
-        self.end_extensions(locked, &outbox, &extended, true);
+        self.end_extensions(locked, &outbox, &extended);
         extended.into_iter().map(|extended| extended.map(drop)).collect()
     }
 
-    /// Unlocks holds whose leases were extended, reports that, and writes the holder's name again if they are to be `named`.
+    /// Unlocks holds whose leases were extended, and reports that.
     pub(super) fn end_extensions(
         self: &Arc<Self>,
         locked: Vec<Locked<'_>>,
         outbox: &Outbox,
         extended: &[Result<bool, Error>],
-        named: bool,
     ) {
-        let mut holds = Vec::with_capacity(locked.len());
-        let mut to_name = Vec::new();
-        for (mut locked, extended) in locked.into_iter().zip(extended) {
-            self.reschedule(locked.0, &mut locked.1);
-            if named && extended.is_ok() {
-                to_name.extend(self.to_name(&locked));
-            }
-            holds.push(locked.0);
-        }
+        let holds = self.unlocked(locked);
         outbox.flush(&self.observer);
         for (hold, extended) in holds.iter().zip(extended) {
             let key = &hold.key;
@@ -99,10 +89,18 @@ impl Engine {
                 Err(error) => self.observer.notify(&Event::ExtendFailed { key, error }),
             }
         }
-        self.write_names(to_name.into_iter());
         for hold in holds {
             hold.report();
         }
+    }
+
+    /// Unlocks holds, whose next work is at another time now.
+    fn unlocked<'h>(self: &Arc<Self>, locked: Vec<Locked<'h>>) -> Vec<&'h Arc<Hold>> {
+        let unlocked = |(hold, mut own): Locked<'h>| {
+            self.reschedule(hold, &mut own);
+            hold
+        };
+        locked.into_iter().map(unlocked).collect()
     }
 
     /// Extends leases to the `time` that begins with the new one, unless one is not to be extended: it is lost. Returns whether each extension was certified.
@@ -166,16 +164,11 @@ impl Engine {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
         let verified = self.verify_locked(&mut locked, &outbox);
-        self.end_verifications(locked, &outbox, &verified);
-        verified.into_iter().map(|verified| verified.map(drop)).collect()
+        self.end_verifications(locked, &outbox);
+        verified
     }
 
-    /// Returns of each whether its value was written again.
-    pub(super) fn verify_locked(
-        &self,
-        locked: &mut [Locked<'_>],
-        outbox: &Outbox,
-    ) -> Vec<Result<bool, Error>> {
+    pub(super) fn verify_locked(&self, locked: &mut [Locked<'_>], outbox: &Outbox) -> Vec<Result<(), Error>> {
         let begin = |hold: &Hold, own: &Own, now| {
             // A loss that was noticed is final: what the key holds since may be another client's.
             hold.noticed_loss().is_none().then(|| {
@@ -186,7 +179,6 @@ impl Engine {
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| {
             let Some((outcome, session)) = ended else { return Err(Self::loss_of(hold)) };
             let now = clock::now();
-            let value = own.lease.value;
             match outcome {
                 Ok(Verification::Held { .. }) => {}
                 Ok(Verification::Overwritten(Ok(Extension::Extended(lease)))) => own.lease = lease,
@@ -199,7 +191,7 @@ impl Engine {
                     }
                     // It is held. The keeper looks again.
                     own.failed = Some(now.uptime);
-                    return Ok(false);
+                    return Ok(());
                 }
                 Err(reason) => {
                     own.failed = Some(now.uptime);
@@ -207,35 +199,15 @@ impl Engine {
                 }
             }
             (own.asked, own.failed) = (now.uptime, None);
-            Ok(own.lease.value != value)
+            Ok(())
         };
         self.on_each(locked, outbox, begin, end)
     }
 
-    /// Unlocks verified holds, and reports what has happened. Where a value was written again, writes the holder's name again too.
-    pub(super) fn end_verifications(
-        self: &Arc<Self>,
-        mut locked: Vec<Locked<'_>>,
-        outbox: &Outbox,
-        verified: &[Result<bool, Error>],
-    ) {
-        for (hold, own) in &mut locked {
-            self.reschedule(hold, own);
-        }
-        let again = locked.iter().zip(verified).filter(|(_, verified)| matches!(verified, Ok(true)));
-        let to_name: Vec<_> = again.filter_map(|(locked, _)| self.to_name(locked)).collect();
-        let holds: Vec<&Arc<Hold>> = locked.into_iter().map(|(hold, _)| hold).collect();
+    /// Unlocks verified holds, and reports what has happened.
+    pub(super) fn end_verifications(self: &Arc<Self>, locked: Vec<Locked<'_>>, outbox: &Outbox) {
+        let holds = self.unlocked(locked);
         self.report_all(&holds, outbox);
-        // A server without names is reported where a lock is acquired.
-        if self.has_names() {
-            self.write_names(to_name.into_iter());
-        }
-    }
-
-    /// Returns what the holder's name is written beside, if there is one.
-    fn to_name<'h>(&self, (hold, own): &Locked<'h>) -> Option<Named<'h>> {
-        self.holder_name.as_ref()?;
-        Some((hold, own.lease.value, own.lease.end.map(|end| end.remaining(clock::now()))))
     }
 
     /// Takes a fencing token for each of these holds that has none, and returns all.

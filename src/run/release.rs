@@ -113,7 +113,7 @@ impl Engine {
         };
         let next_lease = next.as_ref().map(|mode| {
             // As the lock was acquired: that is decided for Auto.
-            Lease::of(mode.options(), lease.protocol, self.identity.next_nonce(), now)
+            Lease::of(mode.options(), lease.protocol, &self.tag(), now)
         });
         let ending = owned::Ending::begin(lease, next_lease.as_ref(), now);
         Releasing { options, earlier, holder, turn, next, job: Job::new(key, ending, session) }

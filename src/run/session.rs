@@ -138,7 +138,7 @@ impl<'a> Session<'a> {
         let found = found.map(|found| self.reply(found, "WATCH", true));
         let behind = behind.zip(trip.behind.as_deref()).and_then(|(outcome, behind)| match behind {
             // It only says more about what the command has found.
-            Command::TimeToLive | Command::HolderName(_) => outcome.ok(),
+            Command::TimeToLive => outcome.ok(),
             behind => Some(self.reply(outcome, behind.name(), true)),
         });
         let only_reads = trip.if_holds.is_none() && trip.command.only_reads();

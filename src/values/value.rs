@@ -2,6 +2,7 @@
 //! bytes. A time has one form, so that data of other programs is not taken for a lock; the gem reads any text as a number.
 
 mod float;
+mod holder;
 mod written;
 
 use std::fmt;
@@ -10,7 +11,9 @@ use std::sync::Arc;
 use crate::values::clock::{self, Wall};
 use crate::values::key::Cut;
 use float::{Float, to_f};
-pub(crate) use written::{Nonce, ValueBytes};
+pub use holder::Holder;
+pub(crate) use holder::is_name;
+pub(crate) use written::{Nonce, Tag, ValueBytes};
 
 /// The value of a lock without an expiration, the gem's. It names no holder.
 pub(crate) const UNEXPIRING: &[u8] = b"1";
@@ -35,11 +38,17 @@ pub enum LockState {
     /// taken over.
     ///
     /// The value has the form `SECONDS` or `SECONDS.DECIMALS`, with seconds since 1970 from 10⁹ to 10¹⁰. After 16
-    /// decimals, a colon and any text may follow.
+    /// decimals, `:SINCE:NAME` may follow, or a colon and any other text.
     ///
     /// In [`Ttl`](crate::Protocol::Ttl) the server frees the lock of a crashed holder up to 9.5 s before the time
     /// in the value.
-    Until(Expiry),
+    #[non_exhaustive]
+    Until {
+        /// The time in the value.
+        expiry: Expiry,
+        /// Who holds the lock, or held it until then; `None` if the value does not say so.
+        holder: Option<Arc<Holder>>,
+    },
     /// A small number, usually `1`: the lock is held without an expiration. It names no holder.
     Unexpiring,
     /// An empty value: redis-objects 1.4.2 or later holds the lock, and the server frees it.
@@ -87,7 +96,10 @@ impl LockState {
     /// use setnx_lock::LockState;
     ///
     /// assert_eq!(LockState::of_value(None), LockState::Absent);
-    /// assert!(matches!(LockState::of_value(Some(b"1795153464.2949657")), LockState::Until(_)));
+    /// assert!(matches!(LockState::of_value(Some(b"1795153464.2949657")), LockState::Until { .. }));
+    ///
+    /// let named = LockState::of_value(Some(b"1795157376.4923038374650192:1795157361:worker:7"));
+    /// assert_eq!(named.holder().map(|holder| holder.name()), Some("worker:7"));
     /// ```
     #[must_use]
     pub fn of_value(value: Option<&[u8]>) -> LockState {
@@ -95,8 +107,9 @@ impl LockState {
         if bytes.is_empty() {
             return LockState::Empty;
         }
-        if let Some(time) = time(bytes) {
-            return LockState::Until(Expiry(time));
+        if let Some((time, behind)) = time(bytes) {
+            let holder = behind.and_then(Holder::read).map(Arc::new);
+            return LockState::Until { expiry: Expiry(time), holder };
         }
         let Float { value, whole } = to_f(bytes);
         if whole && (0.0..FIRST_PLAUSIBLE_SECOND).contains(&value) {
@@ -111,7 +124,16 @@ impl LockState {
     /// Returns the state of a key that the server removes at this time: a lock with a time is held until then, whatever its holder's clock
     /// has shown.
     pub(crate) fn removed_at(self, at: Wall) -> Self {
-        if let LockState::Until(_) = self { LockState::Until(Expiry(at)) } else { self }
+        match self {
+            LockState::Until { holder, .. } => LockState::Until { expiry: Expiry(at), holder },
+            other => other,
+        }
+    }
+
+    /// Returns who holds the lock, or held it until it expired; `None` if the value does not say so, or there is none.
+    #[must_use]
+    pub fn holder(&self) -> Option<&Holder> {
+        if let LockState::Until { holder, .. } = self { holder.as_deref() } else { None }
     }
 
     /// Returns true if the lock is held, according to the value and this machine's wall clock. An expired lock is
@@ -120,7 +142,7 @@ impl LockState {
     pub fn is_held(&self) -> bool {
         match self {
             LockState::Absent => false,
-            LockState::Until(Expiry(until)) => *until >= clock::now().wall,
+            LockState::Until { expiry: Expiry(until), .. } => *until >= clock::now().wall,
             LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => true,
         }
     }
@@ -140,7 +162,7 @@ impl LockState {
     /// Returns what to do about a value that never expires; `None` if waiting helps.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match self {
-            LockState::Absent | LockState::Until(_) => None,
+            LockState::Absent | LockState::Until { .. } => None,
             LockState::Empty => Some(
                 "which is not taken over: the server frees it when its time to live ends; if it has none, clear it by hand",
             ),
@@ -155,8 +177,15 @@ impl fmt::Display for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LockState::Absent => f.write_str("free"),
-            LockState::Until(expiry) if self.is_held() => write!(f, "held until {expiry} at the latest"),
-            LockState::Until(expiry) => write!(f, "expired at {expiry}"),
+            LockState::Until { expiry, holder } if self.is_held() => {
+                f.write_str("held")?;
+                holder.iter().try_for_each(|holder| write!(f, " by {holder},"))?;
+                write!(f, " until {expiry} at the latest")
+            }
+            LockState::Until { expiry, holder } => {
+                write!(f, "expired at {expiry}")?;
+                holder.iter().try_for_each(|holder| write!(f, ", when {} held it", holder.name()))
+            }
             LockState::Unexpiring => f.write_str("held without an expiration"),
             LockState::Empty => {
                 f.write_str("held with an empty value, as redis-objects from 1.4.2 on writes it")
@@ -176,7 +205,8 @@ impl fmt::Debug for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LockState::Absent => f.write_str("Absent"),
-            LockState::Until(expiry) => write!(f, "Until({expiry})"),
+            LockState::Until { expiry, holder: None } => write!(f, "Until({expiry})"),
+            LockState::Until { expiry, holder: Some(holder) } => write!(f, "Until({expiry}, {holder:?})"),
             LockState::Unexpiring => f.write_str("Unexpiring"),
             LockState::Empty => f.write_str("Empty"),
             LockState::Unreadable(bytes) => write!(f, "Unreadable(\"{}\")", Cut(bytes)),
@@ -184,19 +214,22 @@ impl fmt::Debug for LockState {
     }
 }
 
-/// Reads a time: `SECONDS` or `SECONDS.DECIMALS`, behind all the decimals that this library writes also with a colon and more.
-fn time(bytes: &[u8]) -> Option<Wall> {
-    let number = match bytes.iter().position(|byte| *byte == b':') {
-        Some(colon) => bytes.get(..colon).filter(|number| decimals(number) == Some(DECIMALS))?,
-        None => bytes,
+/// Reads a time: `SECONDS` or `SECONDS.DECIMALS`, behind all the decimals that this library writes also with a colon and more, which it
+/// returns too.
+fn time(bytes: &[u8]) -> Option<(Wall, Option<&[u8]>)> {
+    let (number, behind) = match bytes.iter().position(|byte| *byte == b':') {
+        Some(colon) => {
+            let number = bytes.get(..colon).filter(|number| decimals(number) == Some(DECIMALS))?;
+            (number, bytes.get(colon + 1..))
+        }
+        None => (bytes, None),
     };
     if decimals(number) == Some(0) {
         return None;
     }
-    plain_decimal(number).filter(|time| {
-        let seconds = time.0 / 1_000_000;
-        (1_000_000_000..END_OF_SECONDS).contains(&seconds)
-    })
+    let time = plain_decimal(number)?;
+    let is_plausible = (1_000_000_000..END_OF_SECONDS).contains(&(time.0 / 1_000_000));
+    is_plausible.then_some((time, behind))
 }
 
 /// Returns how many decimals follow the first point; `None` if there is none.
@@ -256,7 +289,7 @@ mod tests {
     }
 
     fn until(micros: u64) -> LockState {
-        LockState::Until(Expiry(Wall(micros)))
+        LockState::Until { expiry: Expiry(Wall(micros)), holder: None }
     }
 
     #[test]
@@ -269,12 +302,30 @@ mod tests {
     }
 
     #[test]
+    fn a_holders_name_stands_behind_the_value_and_stays_when_that_is_written_again() {
+        let since = Wall(1_795_157_361_999_999);
+        let value = ValueBytes::until(Wall(1_795_157_376_492_303), Nonce::from_random(8_374_650_192));
+        let value = value.named("worker:7", since);
+        assert_eq!(&*value, b"1795157376.4923038374650192:1795157361:worker:7");
+        let again = value.with_nonce(Nonce::from_random(7));
+        assert_eq!(&*again, b"1795157376.4923030000000007:1795157361:worker:7");
+        let later = ValueBytes::until(Wall(1_795_157_386_000_000), Nonce::from_random(8));
+        assert_eq!(&*later.named_as(&value), b"1795157386.0000000000000008:1795157361:worker:7");
+        let state = read(&value);
+        assert_eq!(state.holder(), value.holder().as_deref());
+        let holder = state.holder().expect("it is named");
+        assert_eq!((holder.name(), holder.since().unwrap().timestamp()), ("worker:7", 1_795_157_361));
+        assert!(state.to_string().ends_with(", when worker:7 held it") || state.is_held(), "{state}");
+    }
+
+    #[test]
     fn values_of_every_known_writer_are_classified() {
         assert_eq!(LockState::of_value(None), LockState::Absent);
         assert_eq!(read(b"1795153464.2949657"), until(1_795_153_464_294_965));
         assert_eq!(read(b"1532000016.0"), until(1_532_000_016_000_000));
         assert_eq!(read(b"1795157376.4923038374650192"), until(1_795_157_376_492_303));
         assert_eq!(read(b"1795157376.4923038374650192:1795157361:web 7:\xff"), until(1_795_157_376_492_303));
+        assert_eq!(read(b"1795157376.4923038374650192:"), until(1_795_157_376_492_303));
         assert_eq!(read(b"1795153464"), until(1_795_153_464_000_000));
         assert_eq!(read(b"9999999999.5"), until(9_999_999_999_500_000));
         assert_eq!(read(b"1"), LockState::Unexpiring);
@@ -364,7 +415,7 @@ mod tests {
             seconds in 1_500_000_000_u64..4_000_000_000, fraction in "[0-9]{1,7}", now in 0..10_000_000_u64
         ) {
             let text = format!("{seconds}.{fraction}");
-            let LockState::Until(expiry) = read(text.as_bytes()) else { panic!("{text} was not read as a time") };
+            let LockState::Until { expiry, .. } = read(text.as_bytes()) else { panic!("{text} was not read as a time") };
             let digits = format!("{fraction:0<7}").parse::<u64>().unwrap();
             // In tenths of a microsecond, where both are whole numbers.
             let exact = u128::from(seconds) * 10_000_000 + u128::from(digits);

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, MultiLock, Observer, ProblemKind, Protocol};
 
-use crate::servers::{Emulated, Fault};
+use crate::servers::Fault;
 use crate::support::asleep::Sleeper;
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, QUEUED, Scenario, patient};
-use crate::support::{LONG, Load, Outcome, RedisServer, expiring, millis, releases, tests};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, releases, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -24,7 +24,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_release_after_the_lease_is_reported_without_a_takeover,
             what_a_holder_does_with_its_lock,
             a_loss_is_reported_once,
-            a_name_that_cannot_be_written,
             a_loss_is_reported_when_the_next_threads_have_their_locks,
         ],
     )
@@ -74,13 +73,6 @@ fn observed(scenario: &Scenario, options: LockOptions) -> Result<(Lock, EventLog
     let events = EventLog::default();
     let locker = patient(&scenario.proxy.url())?.observer(events.clone()).build()?;
     Ok((Lock::new(&locker, "observed", options)?, events))
-}
-
-/// The same with a holder's name.
-fn named(scenario: &Scenario) -> Result<(Lock, EventLog), setnx_lock::Error> {
-    let events = EventLog::default();
-    let locker = patient(&scenario.proxy.url())?.observer(events.clone()).holder_name("worker").build()?;
-    Ok((Lock::new(&locker, "observed", expiring())?, events))
 }
 
 fn what_is_found_at_a_key() -> Outcome {
@@ -214,33 +206,6 @@ fn a_loss_is_reported_once() -> Outcome {
         lines.iter().any(|line| line == "Lost Expired")
     });
     assert_eq!(lines.iter().filter(|line| line.starts_with("Lost")).count(), 1, "{lines:?}");
-    Ok(())
-}
-
-fn a_name_that_cannot_be_written() -> Outcome {
-    let scenario = Scenario::set()?;
-    let (lock, events) = named(&scenario)?;
-    scenario.proxy.next("SETEX", Fault::Say("-NOPERM this user has no permissions\r\n"));
-    drop(lock.lock()?);
-    let released = "Released";
-    assert_eq!(events.lines(), ["Acquired", "HolderNameNotWritten", released]);
-    let old = Scenario::of(&Arc::new(RedisServer::start()?), Some(Emulated::V1_2), Load::Any)?;
-    let (lock, events) = named(&old)?;
-    drop(lock.lock()?);
-    assert_eq!(events.lines(), ["Acquired", "HolderNameNotWritten", released]);
-    assert!(!old.proxy.names().contains(&"SETEX".to_owned()), "nothing is sent that the server lacks");
-    // The keeper does not report it with each extension.
-    let events = EventLog::default();
-    let locker = patient(&old.proxy.url())?.observer(events.clone()).holder_name("worker").build()?;
-    let extended = LockOptions::expiring_after(millis(900)).auto_extend(LONG).timeout(LONG);
-    let held = Lock::new(&locker, "observed", extended)?.lock()?;
-    let mut lines = Vec::new();
-    until("the lease is extended", || {
-        lines.extend(events.lines());
-        lines.iter().filter(|line| *line == "Extended").count() > 1
-    });
-    assert_eq!(lines.iter().filter(|line| *line == "HolderNameNotWritten").count(), 1, "{lines:?}");
-    drop(held);
     Ok(())
 }
 

@@ -308,7 +308,7 @@ fn options_reach_the_lock() -> Outcome {
     let shop = Shop::open()?;
     leased(&shop).unwrap();
     job(&shop)?;
-    assert!(matches!(Lock::new(&shop.locker, "job", expiring())?.state()?, LockState::Until(_)));
+    assert!(matches!(Lock::new(&shop.locker, "job", expiring())?.state()?, LockState::Until { .. }));
     let (protocol, remaining) = refined(&shop)?;
     assert_eq!(protocol, Protocol::Classic);
     assert!(remaining.is_some_and(|remaining| remaining > HOUR / 2), "{remaining:?}");

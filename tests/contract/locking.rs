@@ -61,7 +61,7 @@ fn state_exists_and_clear_report_the_key(target: &Target) -> Outcome {
     assert_eq!(lock.state()?, LockState::Absent);
     assert!(!lock.state()?.is_held() && !lock.clear()?);
     let held = lock.lock()?;
-    let LockState::Until(expiry) = lock.state()? else { panic!("{:?}", lock.state()) };
+    let LockState::Until { expiry, .. } = lock.state()? else { panic!("{:?}", lock.state()) };
     let promised = held.expires_at().map(SystemTime::from).expect("it expires");
     assert_eq!(key.until(), Some(promised + target.shown_later()), "the gem's extra second, but for Ttl");
     let free = expiry.date().map(SystemTime::from).expect("in this century");

@@ -151,9 +151,9 @@ fn a_permit_is_an_ordinary_lock(target: &Target) -> Outcome {
     let states = semaphore.states()?;
     assert!(matches!(
         &states[..],
-        [LockState::Until(_), LockState::Until(_), LockState::Until(_), LockState::Unexpiring]
+        [LockState::Until { .. }, LockState::Until { .. }, LockState::Until { .. }, LockState::Unexpiring]
     ));
-    let LockState::Until(until) = &states[0] else { panic!("{states:?}") };
+    let LockState::Until { expiry: until, .. } = &states[0] else { panic!("{states:?}") };
     assert_eq!(until.date().map(SystemTime::from), pool.slots[0].until());
     drop(lock);
     assert_eq!(semaphore.states()?[0], LockState::Absent);
@@ -364,7 +364,7 @@ fn a_lock_of_the_same_name_holds_no_permit(target: &Target) -> Outcome {
     let semaphore = pool.semaphore_of(&locker, 2, expiring().timeout(millis(50)));
     let error = semaphore.acquire().expect_err("both are held");
     let Error::Contended { details, .. } = &error else { panic!("{error:?}") };
-    assert_eq!((details.permits, details.holder.as_deref()), (Some(2), None));
+    assert_eq!((details.permits, details.holder()), (Some(2), None));
     of_the_name.release()?;
     Ok(())
 }

@@ -373,15 +373,18 @@ fn a_holder_is_shown_by_its_name(target: &Target) -> Outcome {
     let lock = Lock::new(&target.locker_named("worker 7")?, &key.key, expiring().protocol(target.protocol))?;
     assert_eq!(lock.holder()?, None);
     let held = lock.lock()?;
-    let has_setex = target.version >= Version::new(2, 0, 0);
-    let name = has_setex.then(|| "worker 7".to_owned());
-    assert_eq!(lock.holder()?, name);
+    let holder = lock.holder()?.expect("it is held");
+    assert_eq!(holder.name(), "worker 7");
+    let since = SystemTime::from(holder.since().expect("in this century"));
+    assert!(since <= SystemTime::now() && since.elapsed()? < LONG, "{holder:?}");
+    // A second later it would be another.
+    thread::sleep(millis(1100));
     held.extend()?;
-    assert_eq!(lock.holder()?, name, "it is written with each extension");
+    assert_eq!(lock.holder()?.as_ref(), Some(&holder), "an extension leaves it");
     let brief = expiring().timeout(millis(1)).protocol(target.protocol);
     let other = Lock::new(&target.locker_named("worker 8")?, &key.key, brief)?;
     let text = other.lock().expect_err("it is held").to_string();
-    assert_eq!(text.contains("its holder is \"worker 7\""), has_setex, "{text}");
+    assert!(text.contains("held by worker 7 for "), "{text}");
     drop(held);
     assert_eq!(lock.holder()?, None);
     // A holder without a name is not taken for the last one with one.

@@ -6,12 +6,13 @@ use std::{panic, thread};
 
 use setnx_lock::{
     CancelToken, Error, Key, LockGuard, LockOptions, LockState, LossReason, MultiLock, MultiLockGuard,
-    Protocol, Version,
+    Protocol,
 };
 
 use crate::support::scenario::{ANOTHERS, FOREIGN};
 use crate::support::{
-    LONG, Outcome, PAST, Release, Target, TestKey, attempts, expiring, millis, release, release_all, tests,
+    LONG, Outcome, PAST, Release, Target, TestKey, attempts, expiring, millis, name_of_holder, release,
+    release_all, tests,
 };
 
 pub(super) const TESTS: super::Tests = tests![
@@ -30,7 +31,7 @@ pub(super) const TESTS: super::Tests = tests![
     the_loss_of_one_is_noticed_and_acted_upon,
     the_tokens_of_each_key_grow,
     all_are_kept_or_held_at_least_for_a_time,
-    the_holder_is_named_beside_each_key,
+    the_holder_is_named_in_each_key,
 ];
 
 fn values(keys: &[TestKey]) -> Vec<Option<String>> {
@@ -58,7 +59,7 @@ fn several_free_locks_are_acquired_and_released_together(target: &Target) -> Out
     assert_eq!(held.guards().len(), 3);
     for (key, guard) in keys.iter().zip(held.guards()) {
         let single = target.lock(key, expiring());
-        assert!(matches!(single.state()?, LockState::Until(_)), "an ordinary value");
+        assert!(matches!(single.state()?, LockState::Until { .. }), "an ordinary value");
         assert!(single.try_lock()?.is_none(), "an ordinary lock waits");
         assert_eq!((guard.key(), guard.protocol()), (&key.key, target.decided_protocol()));
         if target.decided_protocol() == Protocol::Ttl {
@@ -377,12 +378,13 @@ fn all_are_kept_or_held_at_least_for_a_time(target: &Target) -> Outcome {
     Ok(())
 }
 
-fn the_holder_is_named_beside_each_key(target: &Target) -> Outcome {
+fn the_holder_is_named_in_each_key(target: &Target) -> Outcome {
     let keys = target.keys("named", 2);
     let held = target.locks_through(&target.locker_named("worker 7")?, &keys, expiring()).lock()?;
-    let name = (target.version >= Version::new(2, 0, 0)).then(|| "worker 7".to_owned());
-    let holders =
-        || keys.iter().map(|key| target.lock(key, expiring()).holder()).collect::<Result<Vec<_>, _>>();
+    let name = Some("worker 7".to_owned());
+    let holders = || {
+        keys.iter().map(|key| name_of_holder(&target.lock(key, expiring()))).collect::<Result<Vec<_>, _>>()
+    };
     assert_eq!(holders()?, [name.clone(), name]);
     drop(held);
     assert_eq!(holders()?, [None, None]);

@@ -35,7 +35,7 @@ fn a_waiter_times_out_with_the_gem_s_words(target: &Target) -> Outcome {
     let Error::Contended { details, timeout, .. } = error else { panic!("{text}") };
     assert_eq!(timeout, Some(millis(250)));
     assert!(details.attempts >= 1 && details.waited >= millis(250), "{details:?}");
-    assert!(matches!(details.seen, Some(LockState::Until(_))), "{details:?}");
+    assert!(matches!(details.seen, Some(LockState::Until { .. })), "{details:?}");
 
     let text = target.lock(&key, expiring().timeout(Duration::ZERO)).lock().unwrap_err().to_string();
     assert!(text.contains("not acquired without waiting after 1 attempt;"), "{text}");

@@ -207,7 +207,7 @@ impl PermitStage {
             let value = key.value();
             match self.scenario.target.lock(key, expiring()).state()? {
                 LockState::Absent => {}
-                LockState::Until(expiry)
+                LockState::Until { expiry, .. }
                     if expiry.date().is_some_and(|expiry| SystemTime::from(expiry) <= at_most) => {}
                 _ if value.as_deref() == Some(FOREIGN) => {}
                 other => return Err(format!("{} holds {other}", key.key).into()),

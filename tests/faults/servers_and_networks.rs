@@ -156,7 +156,7 @@ fn a_server_that_freezes_and_thaws(_: Load) -> Outcome {
     assert!(matches!(frozen, Err(Error::InDoubt { .. })), "{frozen:?}");
     // The server executes the commands in its buffers: the key then holds this client's expiry, or is free. In both cases the lock
     // can be acquired once that has passed.
-    assert!(matches!(lock.state()?, LockState::Absent | LockState::Until(_)));
+    assert!(matches!(lock.state()?, LockState::Absent | LockState::Until { .. }));
     drop(lock.lock()?);
     Ok(())
 }

@@ -199,7 +199,9 @@ fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
     assert_eq!(line, "holding\n");
     let expiry = match pair.target.lock(&key, options()).state()? {
         // A time to live is known to a millisecond, and counted from the reply on.
-        LockState::Until(expiry) => SystemTime::from(expiry.date().expect("in this century")) - millis(10),
+        LockState::Until { expiry, .. } => {
+            SystemTime::from(expiry.date().expect("in this century")) - millis(10)
+        }
         // The server has removed it already.
         LockState::Absent if pair.target.decided_protocol() == Protocol::Ttl => SystemTime::UNIX_EPOCH,
         state => panic!("the key does not hold an expiry: {state:?}"),
@@ -272,7 +274,9 @@ fn rust_is_killed_while_it_hands_over(pair: &Pair) -> Outcome {
     rust.wait()?;
     let expiry = match pair.target.lock(&key, options()).state()? {
         // A time to live is known to a millisecond, and counted from the reply on.
-        LockState::Until(expiry) => SystemTime::from(expiry.date().expect("in this century")) - millis(10),
+        LockState::Until { expiry, .. } => {
+            SystemTime::from(expiry.date().expect("in this century")) - millis(10)
+        }
         // Killed before the next thread had it, or the server has removed it already.
         LockState::Absent => SystemTime::UNIX_EPOCH,
         state => panic!("the key does not hold an expiry: {state:?}"),

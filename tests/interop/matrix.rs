@@ -29,11 +29,13 @@ const CONTENDER: &str = "contender";
 enum Locker {
     Gem(Gem, Option<Duration>),
     Ours(Protocol, Option<Duration>),
+    /// With the holder's name in the value.
+    Named,
     Stealing,
 }
 
 /// The rows and columns, with the names that they have in the table.
-const LOCKERS: [(&str, Locker); 12] = [
+const LOCKERS: [(&str, Locker); 13] = [
     ("≤ 0.2.2", Locker::Gem(NO_TAKEOVER, Some(EXPIRATION))),
     ("1.4.1", Locker::Gem(CLASSIC, None)),
     ("1.4.1 exp.", Locker::Gem(CLASSIC, Some(EXPIRATION))),
@@ -45,6 +47,7 @@ const LOCKERS: [(&str, Locker); 12] = [
     ("Classic exp.", Locker::Ours(Protocol::Classic, Some(EXPIRATION))),
     ("Watched exp.", Locker::Ours(Protocol::Watched, Some(EXPIRATION))),
     ("Ttl exp.", Locker::Ours(Protocol::Ttl, Some(EXPIRATION))),
+    ("named exp.", Locker::Named),
     ("stealing", Locker::Stealing),
 ];
 
@@ -61,7 +64,7 @@ impl Locker {
         match self {
             Locker::Gem(NO_TAKEOVER, _) | Locker::Gem(CLASSIC, None) | Locker::Ours(_, None) => Shown::One,
             Locker::Gem(TTL_1_4_2 | TTL, _) => Shown::Empty,
-            Locker::Gem(..) | Locker::Ours(..) | Locker::Stealing => Shown::Time,
+            Locker::Gem(..) | Locker::Ours(..) | Locker::Named | Locker::Stealing => Shown::Time,
         }
     }
 
@@ -81,7 +84,10 @@ impl Locker {
                 LockOptions::expiring_after(expiration).protocol(protocol)
             }
             Locker::Ours(protocol, None) => LockOptions::without_expiration().protocol(protocol),
-            _ => LockOptions::expiring_after(EXPIRATION).stealing_as_the_gem_does(),
+            Locker::Named => LockOptions::expiring_after(EXPIRATION),
+            Locker::Gem(..) | Locker::Stealing => {
+                LockOptions::expiring_after(EXPIRATION).stealing_as_the_gem_does()
+            }
         }
     }
 }
@@ -129,7 +135,11 @@ impl Sides {
                 Ok((attempt == Attempt::Held).then_some(Hold::Ruby { gem: gem.0, name }))
             }
             _ => {
-                let lock = setnx_lock::Lock::new(&self.target.locker(), &key.key, locker.options())?;
+                let through = match locker {
+                    Locker::Named => self.target.locker_named("worker:7")?,
+                    _ => self.target.locker(),
+                };
+                let lock = setnx_lock::Lock::new(&through, &key.key, locker.options())?;
                 Ok(lock.try_lock()?.map(|held| Hold::Ours(Box::new(held))))
             }
         }

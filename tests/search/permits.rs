@@ -16,7 +16,7 @@ use crate::rules::{Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::Nonce;
+use crate::values::value::{Nonce, Tag};
 use stepped::{Action, Held, Stepped};
 
 #[allow(dead_code, reason = "the tests of the library use all of it")]
@@ -118,7 +118,8 @@ impl Search {
                 self.nonces += 1_000_000;
                 let options = expiring_briefly(protocol);
                 let nonce = Nonce::from_random(self.nonces + u64::from(choice));
-                let params = Params { options, protocol, deadline: None, retry_for: HOUR, nonce };
+                let tag = Tag { nonce, name: (n == 1).then(|| "worker:7".into()) };
+                let params = Params { options, protocol, deadline: None, retry_for: HOUR, tag };
                 let (attempt, action) = Stepped::start(params, 2, now);
                 self.clients[n].attempt = Some(attempt);
                 action

@@ -28,7 +28,7 @@ pub(crate) use releases::{
     HANDED_OVER, Release, attempts, extend, leave_to_expire, release, release_all, waited,
 };
 pub(crate) use second_run::trial;
-pub(crate) use target::{PAST, Target, TestKey, shown_later};
+pub(crate) use target::{PAST, Target, TestKey, name_of_holder, shown_later};
 pub(crate) use testkit::{LONG, RedisServer, asleep, monitor, raw, redis_server, ruby};
 pub(crate) use variant::Variant;
 

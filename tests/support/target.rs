@@ -328,7 +328,7 @@ impl Target {
 }
 
 /// What follows a lock's key in the names of the keys beside it.
-const BESIDE: [&str; 3] = [":setnx-lock:waiters", ":setnx-lock:fence", ":setnx-lock:holder"];
+const BESIDE: [&str; 2] = [":setnx-lock:waiters", ":setnx-lock:fence"];
 
 /// A key of a test, which the test reads and writes by plain commands. Deleted with the keys beside it when it is dropped.
 #[derive(Debug)]
@@ -346,7 +346,7 @@ impl TestKey {
     pub(crate) fn until(&self) -> Option<SystemTime> {
         let value: Option<Vec<u8>> = self.target.connection().get(self.key.as_bytes()).unwrap();
         match LockState::of_value(value.as_deref()) {
-            LockState::Until(expiry) => Some(expiry.date().expect("in this century").into()),
+            LockState::Until { expiry, .. } => Some(expiry.date().expect("in this century").into()),
             _ => None,
         }
     }
@@ -391,4 +391,9 @@ impl Drop for TestKey {
 /// How much later than its lease the value of a lock says.
 pub(crate) fn shown_later(protocol: Protocol) -> Duration {
     Duration::from_secs(if protocol == Protocol::Ttl { 10 } else { 1 })
+}
+
+/// The name of the holder of a lock, if that shows one.
+pub(crate) fn name_of_holder(lock: &Lock) -> Result<Option<String>, Error> {
+    Ok(lock.holder()?.map(|holder| holder.name().to_owned()))
 }

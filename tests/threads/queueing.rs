@@ -219,7 +219,7 @@ fn a_thread_behind_others_that_saw_nothing_asks_at_its_deadline() -> Outcome {
     assert_eq!(proxy.faults_left(), 0);
     let error = lock(QUEUED.timeout(millis(50)))?.lock().expect_err("another client has it");
     let Error::Contended { details, .. } = &error else { panic!("{error:?}") };
-    assert!(matches!(details.seen, Some(LockState::Until(_))), "{details:?}");
+    assert!(matches!(details.seen, Some(LockState::Until { .. })), "{details:?}");
     assert_eq!((details.attempts, details.ahead), (1, 0), "it has asked");
     locker.shut_down();
     assert!(matches!(head.join().unwrap(), Err(Error::Cancelled { .. })));

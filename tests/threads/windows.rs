@@ -170,7 +170,7 @@ fn a_call_asks_at_its_deadline_in_a_window() -> Outcome {
     busy.end()?;
     // A thread whose turn does not come in time has seen who has the lock, or has asked while others were faster.
     let has_looked =
-        |details: &Contention| details.attempts > 0 || matches!(details.seen, Some(LockState::Until(_)));
+        |details: &Contention| details.attempts > 0 || matches!(details.seen, Some(LockState::Until { .. }));
     assert!(refused.iter().all(|details| has_looked(details)), "{refused:?}");
     Ok(())
 }

@@ -198,7 +198,7 @@ impl Run {
 /// Reads from the key when others may take over.
 fn named_expiry(lock: &Lock) -> Result<Moment, Failure> {
     match lock.state()? {
-        LockState::Until(expiry) => {
+        LockState::Until { expiry, .. } => {
             let time = SystemTime::from(expiry.date().ok_or("the key names a time beyond the calendar")?);
             Ok(time.into())
         }

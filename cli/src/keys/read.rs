@@ -7,12 +7,12 @@ use setnx_lock::chrono::TimeDelta;
 use setnx_lock::redis::{self, Pipeline, ServerError, Value};
 use setnx_lock::{Key, LockState, Refusal};
 
-use super::{Found, KeyReport, now};
+use super::{Found, HeldBy, KeyReport, now};
 use crate::failure::Failure;
 use crate::raw::{Raw, accepted};
 use crate::server::{Share, Target};
 
-/// The names of the keys beside a lock's, as docs/internals.md has them.
+/// The names of the keys beside a lock's, as docs/internals.md has them; and that of earlier versions.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
 const FENCE: &[u8] = b":setnx-lock:fence";
 const HOLDER: &[u8] = b":setnx-lock:holder";
@@ -121,22 +121,24 @@ fn report(
     let time_to_live = time_to_live.filter(|_| value.is_some());
     let unit = if is_in_seconds { Duration::from_secs } else { Duration::from_millis };
     let time_to_live = time_to_live.map(unit);
+    let report = KeyReport::of(key.clone(), found);
+    let in_side_key = || in_side_key(value.as_deref()?, holder);
     Ok(KeyReport {
-        key: key.clone(),
-        found,
-        holder: value.as_deref().and_then(|value| holder_of(value, holder)),
+        holder: report.holder.clone().or_else(in_side_key),
         time_to_live,
         removed_at: time_to_live.and_then(|time| now().checked_add_signed(TimeDelta::from_std(time).ok()?)),
         waiters: number(waiters).and_then(|count| u64::try_from(count).ok()).unwrap_or_default(),
         fence: number(fence),
+        ..report
     })
 }
 
-/// The name of the holder that has written this value: it stands behind the value, so that one that was left behind counts for no other.
-fn holder_of(value: &[u8], written: &Value) -> Option<String> {
+/// The holder that has written its name to the side key of the lock, behind the value that it has written, so that a name that was left
+/// behind counts for no other.
+fn in_side_key(value: &[u8], written: &Value) -> Option<HeldBy> {
     let Value::BulkString(written) = written else { return None };
     let name = written.strip_prefix(value)?.strip_prefix(b" ")?;
-    Some(String::from_utf8_lossy(name).into_owned())
+    Some(HeldBy { name: String::from_utf8_lossy(name).into_owned(), since: None })
 }
 
 /// Finds the locks whose keys match the pattern, and calls `progress` with how many keys have been looked at, and how many locks found.
@@ -231,7 +233,7 @@ fn is_beside(key: &[u8]) -> bool {
 /// left out; or it has the name that the gem gives to locks, and a value that the gem writes into those without an expiration.
 fn is_lock(key: &Key, value: &[u8]) -> bool {
     match LockState::of_value(Some(value)) {
-        LockState::Until(_) => value.contains(&b'.'),
+        LockState::Until { .. } => value.contains(&b'.'),
         LockState::Unexpiring | LockState::Empty => key.as_bytes().ends_with(b"_lock"),
         _ => false,
     }
@@ -241,7 +243,7 @@ fn is_lock(key: &Key, value: &[u8]) -> bool {
 pub(crate) fn may_be_a_locks(value: &[u8]) -> bool {
     let is_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
     match LockState::of_value(Some(value)) {
-        LockState::Until(_) | LockState::Empty => true,
+        LockState::Until { .. } | LockState::Empty => true,
         LockState::Unexpiring => value.splitn(2, |byte| *byte == b'.').all(is_digits),
         _ => false,
     }
@@ -282,8 +284,9 @@ mod tests {
     #[test]
     fn a_name_counts_for_the_value_it_was_written_with() {
         let written = |text: &str| Value::BulkString(text.into());
-        assert_eq!(holder_of(b"1.5", &written("1.5 web:7")), Some("web:7".into()));
-        assert_eq!(holder_of(b"1.6", &written("1.5 web:7")), None);
-        assert_eq!(holder_of(b"1.5", &Value::Nil), None);
+        let holder = Some(HeldBy { name: "web:7".into(), since: None });
+        assert_eq!(in_side_key(b"1.5", &written("1.5 web:7")), holder);
+        assert_eq!(in_side_key(b"1.6", &written("1.5 web:7")), None);
+        assert_eq!(in_side_key(b"1.5", &Value::Nil), None);
     }
 }

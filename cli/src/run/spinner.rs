@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use setnx_lock::{Lock, LockState};
 
 use super::terminal;
-use crate::keys::{now, shown, span};
+use crate::keys::{now, span};
 
 /// A lock that is acquired sooner shows nothing.
 const BEFORE: Duration = Duration::from_millis(300);
@@ -60,12 +60,11 @@ fn message(lock: &Lock) -> String {
     let key = lock.key();
     let Ok(state) = lock.state() else { return format!("waiting for {key}: no reply from the server") };
     let left = match &state {
-        LockState::Until(expiry) => {
-            expiry.date().map(|until| format!("held for {} more", span(until - now())))
-        }
+        LockState::Until { expiry, holder, .. } => expiry.date().map(|until| {
+            let by = holder.as_ref().map(|holder| format!(", by {holder}")).unwrap_or_default();
+            format!("held for {} more{by}", span(until - now()))
+        }),
         _ => None,
     };
-    let by =
-        lock.holder().ok().flatten().map(|holder| format!(", by {}", shown(&holder))).unwrap_or_default();
-    format!("waiting for {key}: {}{by}", left.unwrap_or_else(|| state.to_string()))
+    format!("waiting for {key}: {}", left.unwrap_or_else(|| state.to_string()))
 }

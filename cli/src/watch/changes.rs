@@ -13,7 +13,7 @@ pub(super) enum Change {
     First,
     Acquired,
     Released,
-    /// The holder that has written its name has written a later time.
+    /// The holder, which has a name, has written a later time.
     Extended,
     /// Another holder has it whose time had passed.
     TakenOver,
@@ -49,16 +49,6 @@ impl Look {
         Self { state: report.state(now), report }
     }
 
-    /// Returns true if the holder may be the same, whose name comes a moment after the value where the two are written in two trips.
-    pub(super) fn lacks_the_name_of(&self, before: Option<&Look>) -> bool {
-        before.is_some_and(|before| {
-            before.report.found != self.report.found
-                && before.report.holder.is_some()
-                && self.report.holder.is_none()
-                && self.state == State::Held
-        })
-    }
-
     /// Says what has happened since the look before.
     pub(super) fn since(&self, before: Option<&Look>) -> Option<Change> {
         let Some(before) = before else { return Some(Change::First) };
@@ -82,42 +72,36 @@ mod tests {
     use crate::keys::Found;
     use setnx_lock::LockState;
 
-    fn look(value: Option<&str>, holder: Option<&str>, seconds: i64) -> Look {
+    fn look(value: Option<&str>, seconds: i64) -> Look {
         let found = Found::State(LockState::of_value(value.map(str::as_bytes)));
-        let holder = holder.map(str::to_owned);
-        let report = KeyReport { holder, ..KeyReport::of("k".into(), found) };
-        Look::at(report, DateTime::from_timestamp(seconds, 0).unwrap())
+        Look::at(KeyReport::of("k".into(), found), DateTime::from_timestamp(seconds, 0).unwrap())
     }
 
     #[test]
     fn two_looks_tell_what_has_happened() {
         const FIRST: Option<&str> = Some("1795157376.5");
         const LATER: Option<&str> = Some("1795157400.5");
-        let change = |before: &Look, value, holder, seconds| look(value, holder, seconds).since(Some(before));
-        let free = look(None, None, 1_795_157_300);
-        let held = look(FIRST, None, 1_795_157_301);
-        let named = look(FIRST, Some("web"), 1_795_157_301);
-        let expired = look(FIRST, None, 1_795_157_377);
+        let change = |before: &Look, value, seconds| look(value, seconds).since(Some(before));
+        let free = look(None, 1_795_157_300);
+        let held = look(FIRST, 1_795_157_301);
+        let expired = look(FIRST, 1_795_157_377);
         assert_eq!(free.since(None), Some(Change::First));
-        assert_eq!(change(&free, None, None, 1_795_157_302), None);
-        assert_eq!(change(&free, FIRST, None, 1_795_157_302), Some(Change::Acquired));
-        assert_eq!(change(&held, FIRST, None, 1_795_157_302), None);
-        assert_eq!(change(&held, FIRST, None, 1_795_157_377), Some(Change::Expired));
-        assert_eq!(change(&expired, FIRST, None, 1_795_157_378), None, "is said once");
-        assert_eq!(change(&held, None, None, 1_795_157_302), Some(Change::Released));
-        assert_eq!(change(&held, LATER, None, 1_795_157_302), Some(Change::Changed));
-        assert_eq!(change(&named, LATER, Some("web"), 1_795_157_302), Some(Change::Extended));
-        assert_eq!(change(&named, LATER, Some("db"), 1_795_157_302), Some(Change::Changed));
-        assert_eq!(change(&expired, LATER, None, 1_795_157_378), Some(Change::TakenOver));
-        let lacks = |value, holder| look(value, holder, 1_795_157_302).lacks_the_name_of(Some(&named));
-        assert!(lacks(LATER, None), "the name is on its way");
-        assert!(
-            !lacks(LATER, Some("web"))
-                && !lacks(LATER, Some("db"))
-                && !lacks(FIRST, None)
-                && !lacks(None, None)
-        );
-        assert!(!look(LATER, None, 1_795_157_302).lacks_the_name_of(Some(&held)));
-        assert_eq!(change(&held, Some("oops"), None, 1_795_157_302), Some(Change::Changed));
+        assert_eq!(change(&free, None, 1_795_157_302), None);
+        assert_eq!(change(&free, FIRST, 1_795_157_302), Some(Change::Acquired));
+        assert_eq!(change(&held, FIRST, 1_795_157_302), None);
+        assert_eq!(change(&held, FIRST, 1_795_157_377), Some(Change::Expired));
+        assert_eq!(change(&expired, FIRST, 1_795_157_378), None, "is said once");
+        assert_eq!(change(&held, None, 1_795_157_302), Some(Change::Released));
+        assert_eq!(change(&held, LATER, 1_795_157_302), Some(Change::Changed));
+        let named = look(Some("1795157376.5000000000000001:1795157300:web"), 1_795_157_301);
+        for (value, expected) in [
+            ("1795157400.5000000000000002:1795157300:web", Change::Extended),
+            ("1795157400.5000000000000002:1795157301:web", Change::Changed),
+            ("1795157400.5000000000000002:1795157300:db", Change::Changed),
+        ] {
+            assert_eq!(change(&named, Some(value), 1_795_157_302), Some(expected), "{value}");
+        }
+        assert_eq!(change(&expired, LATER, 1_795_157_378), Some(Change::TakenOver));
+        assert_eq!(change(&held, Some("oops"), 1_795_157_302), Some(Change::Changed));
     }
 }

@@ -198,14 +198,15 @@ impl LockerBuilder {
         Self { checks_server: false, ..self }
     }
 
-    /// Sets a name that shows who holds the lock, for example `host:pid`, from 1 to 256 bytes. None by default.
+    /// Sets a name that shows who holds the lock, for example `host:pid`: from 1 to 64 bytes, and no control
+    /// characters. None by default.
     ///
-    /// [`Lock::holder`](crate::Lock::holder) returns it. The error of a wait that ends without the lock shows it
-    /// too, if the waiting locker also has a name. A lock without an expiration shows no name.
+    /// [`Lock::holder`](crate::Lock::holder) and [`Lock::state`](crate::Lock::state) return it, and the error of a wait
+    /// that ends without the lock shows it. A lock without an expiration shows no name.
     ///
-    /// The name is written to `KEY:setnx-lock:holder` with `SETEX` (Redis 2.0), in one more round trip after each
-    /// acquisition and extension. It expires one second after the lease. If it cannot be written, an event reports
-    /// it; the lock is not affected.
+    /// The name stands in the lock's key behind the time, with the time of the acquisition:
+    /// `1795157376.4923038374650192:1795157361:host:pid`. It costs no further command. Every version of redis-objects
+    /// reads only the time, as `String#to_f` does; other programs that read the key as a number may fail on the name.
     pub fn holder_name(self, name: impl Into<String>) -> Self {
         Self { holder_name: Some(name.into()), ..self }
     }

@@ -91,12 +91,6 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
         (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
         (Command::Count, "INCR k:setnx-lock:fence ", 1),
-        (
-            Command::HolderName(HolderName::Write { entry: b"2 a".to_vec(), seconds: 11 }),
-            "SETEX k:setnx-lock:holder 11 2 a ",
-            1,
-        ),
-        (Command::HolderName(HolderName::Read), "GET k:setnx-lock:holder ", 1),
     ];
     for (command, text, replies) in table {
         assert_eq!(words(&command), (text.to_owned(), replies));

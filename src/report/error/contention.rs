@@ -3,8 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::values::key::CutAt;
-use crate::values::value::LockState;
+use crate::values::value::{Holder, LockState};
 
 /// What a waiter saw of the lock that it did not get.
 #[derive(Clone, Debug)]
@@ -20,14 +19,20 @@ pub struct Contention {
     pub expiring: bool,
     /// How many threads of this process were still queued ahead for the same key through the same locker.
     pub ahead: usize,
-    /// The name that the holder has written ([`holder_name`](crate::LockerBuilder::holder_name)); `None` if it has none, or if this
-    /// locker has none, so that it was not read. Never set for permits or a zero timeout.
-    pub holder: Option<String>,
     /// How many permits there are, all of them held; `None` if the wait was for one lock.
     pub permits: Option<usize>,
     /// True if the calling thread itself took this lock, or all permits, and has not released it: a nested lock that waits for itself,
     /// unless the guard was moved to another thread.
     pub taken_by_this_thread: bool,
+}
+
+impl Contention {
+    /// Returns who held the lock when it was last seen, or of permits the one that is free first; `None` if that has no
+    /// [name](crate::LockerBuilder::holder_name).
+    #[must_use]
+    pub fn holder(&self) -> Option<&Holder> {
+        self.seen.as_ref()?.holder()
+    }
 }
 
 impl fmt::Display for Contention {
@@ -55,9 +60,6 @@ impl fmt::Display for Contention {
                 }
             }
             None => {}
-        }
-        if let Some(holder) = &self.holder {
-            write!(f, "; its holder is \"{}\"", CutAt(holder.as_bytes(), 100))?;
         }
         if self.taken_by_this_thread {
             f.write_str(

@@ -41,7 +41,6 @@ fn no_text_grows_with_what_it_shows() {
         seen: Some(LockState::of_value(Some(&huge))),
         expiring: true,
         ahead: 7,
-        holder: Some("x".repeat(256)),
         permits: None,
         taken_by_this_thread: true,
     };
@@ -78,7 +77,6 @@ fn the_answers_of_a_quorum_s_servers_classify_its_error() {
             seen: Some(seen),
             expiring: true,
             ahead: 0,
-            holder: None,
             permits: None,
             taken_by_this_thread: false,
         };

@@ -101,8 +101,8 @@ impl Attempt {
     }
 
     fn look_later(&mut self, io: &Io, end: Uptime) -> ControlFlow<Round, First> {
-        let look = io.now().uptime.after(window::until_look(self.pace.nonce.seed()));
-        self.pace.next_nonce();
+        let look = io.now().uptime.after(window::until_look(self.pace.tag.nonce.seed()));
+        self.pace.take_nonce();
         self.looks_until = Some(end);
         self.leave_until(io, look.min(end))
     }

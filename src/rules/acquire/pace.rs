@@ -8,7 +8,7 @@ use crate::rules::task::Io;
 use crate::rules::{GiveUp, Note, Pause, WhyRefused};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::{Expiry, LockState, Nonce};
+use crate::values::value::{Expiry, LockState, Tag};
 
 /// The server counts a time to live from when it receives the command. A look that comes too early costs a poll interval.
 const IN_TRANSIT: Duration = Duration::from_millis(2);
@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const IMMEDIATE_RETRIES: u32 = 3;
 
 /// The parameters of an attempt to acquire a lock.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Params {
     pub(crate) options: LockOptions,
     /// What the options mean on this server, which is never [`Protocol::Auto`].
@@ -30,8 +30,8 @@ pub(crate) struct Params {
     pub(crate) deadline: Option<Uptime>,
     /// How long an attempt goes on while replies are lost in a row.
     pub(crate) retry_for: Duration,
-    /// The one before the first that is used.
-    pub(crate) nonce: Nonce,
+    /// With the nonce before the first that is used.
+    pub(crate) tag: Tag,
 }
 
 /// How a round ends: what is done without a pause. In the code of attempts `?` ends the round, even if the lock is held.
@@ -48,7 +48,8 @@ pub(crate) struct Pace {
     pub(in crate::rules) protocol: Protocol,
     deadline: Option<Uptime>,
     pub(in crate::rules) retry_for: Duration,
-    pub(in crate::rules) nonce: Nonce,
+    /// With the nonce that was used last.
+    pub(in crate::rules) tag: Tag,
     /// True if a command whose reply was lost may have acquired a lock.
     pub(in crate::rules) in_doubt: bool,
     /// Since when replies have been lost in a row.
@@ -76,14 +77,14 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    pub(in crate::rules) fn new(Params { options, protocol, deadline, retry_for, nonce }: Params) -> Self {
+    pub(in crate::rules) fn new(Params { options, protocol, deadline, retry_for, tag }: Params) -> Self {
         debug_assert!(protocol != Protocol::Auto, "it is decided");
         Self {
             options,
             protocol,
             deadline,
             retry_for,
-            nonce,
+            tag,
             in_doubt: false,
             losing_since: None,
             round_began: Uptime::default(),
@@ -104,10 +105,9 @@ impl Pace {
         self.options.expiration.is_some()
     }
 
-    /// Returns a nonce that is in no other command of this client (I2).
-    pub(in crate::rules) fn next_nonce(&mut self) -> Nonce {
-        self.nonce = self.nonce.next();
-        self.nonce
+    /// Takes a nonce for the tag that is in no other command of this client (I2).
+    pub(in crate::rules) fn take_nonce(&mut self) {
+        self.tag.nonce = self.tag.nonce.next();
     }
 
     /// Notes that a round begins, which may only look at what was seen before.
@@ -172,7 +172,7 @@ impl Pace {
     /// Returns how long a lock that was seen cannot be taken over, as far as is known.
     fn until_free(&mut self, now: Now) -> Duration {
         let removed = self.removed_at.take().map_or(Duration::MAX, |at| at.since(now.uptime));
-        let Some(LockState::Until(Expiry(until))) = self.seen else { return removed };
+        let Some(LockState::Until { expiry: Expiry(until), .. }) = self.seen else { return removed };
         if !self.expires() || until < now.wall {
             return removed;
         }
@@ -304,9 +304,9 @@ mod tests {
     const START: Now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime::of(HOUR) };
 
     fn params(options: LockOptions) -> Params {
-        let nonce = Identity::new().next_nonce();
+        let tag = Tag { nonce: Identity::new().next_nonce(), name: None };
         let options = options.poll_interval(HOUR);
-        Params { options, protocol: options.protocol, deadline: None, retry_for: HOUR, nonce }
+        Params { options, protocol: options.protocol, deadline: None, retry_for: HOUR, tag }
     }
 
     fn pause<T>(step: Step<T>) -> Duration {

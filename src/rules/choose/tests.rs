@@ -9,7 +9,7 @@ use super::*;
 use crate::rules::{Pause, WhyRefused};
 use crate::values::clock::Uptime;
 use crate::values::identity::Identity;
-use crate::values::value::ValueBytes;
+use crate::values::value::{Tag, ValueBytes};
 use crate::values::version::Version;
 use stepped::{Action, Held, Stepped};
 
@@ -27,10 +27,10 @@ fn later(time: Duration) -> Now {
 }
 
 fn params(options: LockOptions) -> Params {
-    let nonce = Identity::new().next_nonce();
+    let tag = Tag { nonce: Identity::new().next_nonce(), name: None };
     let protocol = options.protocol.on(Some(Version::new(7, 0, 0)), options.expiration.is_some());
     let options = options.poll_interval(POLL);
-    Params { options, protocol, deadline: None, retry_for: HOUR, nonce }
+    Params { options, protocol, deadline: None, retry_for: HOUR, tag }
 }
 
 fn expiring() -> LockOptions {
@@ -71,7 +71,7 @@ fn asks(action: &Action) -> (usize, ValueBytes) {
         panic!("{action:?}")
     };
     assert!(*slot < SLOTS);
-    (*slot, entry.value)
+    (*slot, entry.value.clone())
 }
 
 /// A value that is held for so long.
@@ -305,7 +305,7 @@ fn of_two_that_were_acquired_without_a_reply_one_is_surplus() {
     let found = but(&[(first, Some(&value)), (second, Some(&other))]);
     let held = held(attempt.reply(found, now));
     assert_eq!((held.slot, held.lease.value), (second, other), "the one that lasts longer");
-    let surplus: Vec<_> = attempt.surplus.iter().map(|(slot, lease)| (*slot, lease.value)).collect();
+    let surplus: Vec<_> = attempt.surplus.iter().map(|(slot, lease)| (*slot, lease.value.clone())).collect();
     assert_eq!(surplus, [(first, value)]);
 }
 
@@ -323,7 +323,8 @@ fn what_comes_late_beside_what_is_granted_is_surplus() {
         }
         let action = attempt.asked(&GRANTED, &but(&[(first, Some(&value)), (slot, Some(&granted))]), now);
         assert_eq!(held(action).slot, slot);
-        let surplus: Vec<_> = attempt.surplus.iter().map(|(slot, lease)| (*slot, lease.value)).collect();
+        let surplus: Vec<_> =
+            attempt.surplus.iter().map(|(slot, lease)| (*slot, lease.value.clone())).collect();
         return assert_eq!(surplus, [(first, value)]);
     }
 }

@@ -198,7 +198,7 @@ impl Lease {
         let (end, until) = self.end.zip(next.end)?;
         // Within our lease, as DEL (I5), and soon: the next lease has begun.
         let before = Some(end.min(until).min(End::of(now, GETSET_TIME_LIMIT)));
-        (!end.has_passed(now)).then(|| Trip { before, ..Trip::of(Command::GetSet(next.value)) })
+        (!end.has_passed(now)).then(|| Trip { before, ..Trip::of(Command::GetSet(next.value.clone())) })
     }
 
     /// Returns a change of the key, if that holds our own bytes.

@@ -1,6 +1,7 @@
 //! A client of a scenario: its options, its state, and how its next step is written.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::{ScriptResult, time};
 use crate::rules::lease::Lease;
@@ -11,7 +12,7 @@ use crate::rules::task::{Rules, Task};
 use crate::rules::{Command, GiveUp, NewValue, Note, Observation, Reply, Step, Trip};
 use crate::values::clock::Now;
 use crate::values::options::{LockOptions, Protocol, Takeover};
-use crate::values::value::LockState;
+use crate::values::value::{LockState, Nonce, Tag};
 
 pub(super) struct Client {
     pub(super) options: LockOptions,
@@ -35,6 +36,8 @@ pub(super) struct Client {
     pub(super) counting: Option<Task<Counted>>,
     /// How often a lease was extended, or handed over to it.
     pub(super) extensions: u64,
+    /// What it writes behind its values.
+    pub(super) name: Option<Arc<str>>,
     /// What is on its way to the server.
     pub(super) sent: Option<Leg>,
     /// The values that the commands of its attempt have carried; each may be sent once (I2).
@@ -63,6 +66,7 @@ impl Client {
             verifying: None,
             counting: None,
             extensions: 0,
+            name: None,
             sent: None,
             values: Vec::new(),
             reply: None,
@@ -81,11 +85,17 @@ impl Client {
                 "every" => {
                     client.options.poll_interval = time(options.next().ok_or("every what")?)?;
                 }
+                "named" => client.name = Some((*options.next().ok_or("named what")?).into()),
                 "timeout" => client.options.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
                 expiration => client.options.expiration = Some(time(expiration)?),
             }
         }
         Ok(client)
+    }
+
+    /// What marks its value with these digits.
+    pub(super) fn tag(&self, digits: u64) -> Tag {
+        Tag { nonce: Nonce::from_random(digits), name: self.name.clone() }
     }
 
     /// The lease that it holds.
@@ -261,7 +271,7 @@ fn shown_loss(reason: &LossReason) -> String {
     match reason {
         LossReason::Expired => "lost: expired".into(),
         LossReason::Gone => "lost: gone".into(),
-        LossReason::Taken(LockState::Until(_)) => "lost: taken".into(),
+        LossReason::Taken(LockState::Until { .. }) => "lost: taken".into(),
         LossReason::Taken(state) => format!("lost: {state:?}"),
     }
 }

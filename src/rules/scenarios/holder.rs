@@ -64,12 +64,12 @@ impl Interpreter {
         let now = self.now(name)?;
         let next = self.client(other)?;
         next.extensions += 1;
-        let nonce = Nonce::from_random(next.number * MANY + MANY / 2 + next.extensions);
+        let tag = next.tag(next.number * MANY + MANY / 2 + next.extensions);
         let options = next.options;
         options.expiration.ok_or("it has no expiration")?;
         let client = self.client(name)?;
         let own = client.own()?;
-        let next = Lease::of(&options, own.protocol, nonce, now);
+        let next = Lease::of(&options, own.protocol, &tag, now);
         client.lease = None;
         client.ended = Some(own.clone());
         let (ending, step) = Ending::begin(own, Some(&next), now);

@@ -190,7 +190,7 @@ impl<'a> Wait<'a> {
             protocol: engine.protocol_of(options),
             deadline: *deadline,
             retry_for: engine.retry_for(began.uptime),
-            nonce: engine.identity.next_nonce(),
+            tag: engine.tag(),
         }
     }
 
@@ -351,10 +351,6 @@ impl Wait<'_> {
 
     fn contention(&self, seen: Option<LockState>, ahead: usize) -> Contention {
         let Self { call: Call { engine, options, .. }, want, .. } = self;
-        // A call that tries once has no holder to show.
-        let names_holder = engine.holder_name.is_some()
-            && want.several().is_none()
-            && options.timeout != Some(Duration::ZERO);
         let is_ours = |key: &Key| thread_holds::by_this_thread(&engine.identity, key).is_some();
         Contention {
             attempts: self.attempts,
@@ -363,7 +359,6 @@ impl Wait<'_> {
             expiring: options.expiration.is_some(),
             ahead,
             permits: want.several().map(|slots| slots.len()),
-            holder: names_holder.then(|| engine.name_of_holder(want.name())).flatten(),
             taken_by_this_thread: want.slots().iter().all(is_ours),
         }
     }

@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
+use super::holder::Holder;
 use crate::values::clock::Wall;
 
 /// How many nonces there are: ten random digits follow the six decimals of a timestamp.
 const NONCES: u64 = 10_000_000_000;
+const NONCE_DIGITS: usize = 10;
 
 /// Random digits that name one holder in the values it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,9 +44,28 @@ impl Nonce {
     }
 }
 
-/// The bytes of a value that this library writes. In place, since a lease and its command have one each.
-#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ValueBytes {
+/// Whose a value is: digits that no other value has, and the holder's name if it has one.
+#[derive(Clone, Debug)]
+pub(crate) struct Tag {
+    pub(crate) nonce: Nonce,
+    pub(crate) name: Option<Arc<str>>,
+}
+
+/// The bytes of a value that this library writes.
+#[derive(Clone)]
+pub(crate) struct ValueBytes(Bytes);
+
+/// 32 bytes: a lease and its command have one each.
+#[derive(Clone)]
+enum Bytes {
+    /// In place.
+    Short(Short),
+    /// With the holder's name.
+    Named(Arc<[u8]>),
+}
+
+#[derive(Clone, Copy, Default)]
+struct Short {
     bytes: [u8; LONGEST],
     length: u8,
 }
@@ -58,28 +80,71 @@ const PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
-/// The latest point in time has 14 digits of seconds.
-const LONGEST: usize = 14 + 1 + 16;
+/// The latest point in time that is written. A lease ends in ten years at most.
+const END_OF_TIME: u64 = 9_999_999_999_999;
+/// Without a name.
+const LONGEST: usize = 13 + 1 + 16;
 
 impl ValueBytes {
     /// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
     /// numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
     pub(crate) fn until(until: Wall, nonce: Nonce) -> Self {
-        let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
-        let mut written = Self::default();
+        let (seconds, micros) = ((until.0 / 1_000_000).min(END_OF_TIME), until.0 % 1_000_000);
+        let mut written = Short::default();
         let length = seconds.checked_ilog10().map_or(1, |log| log + 1);
         written.digits(seconds, u8::try_from(length).unwrap_or(u8::MAX));
         written.push(b'.');
         let rest = micros * NONCES + nonce.0;
         written.eight_digits(rest / 100_000_000);
         written.eight_digits(rest % 100_000_000);
-        written
+        Self(Bytes::Short(written))
+    }
+
+    /// Returns the value with the name of a holder behind it, that has had the lock since then.
+    pub(crate) fn named(&self, name: &str, since: Wall) -> Self {
+        self.followed_by(format!(":{}:{name}", since.0 / 1_000_000).as_bytes())
+    }
+
+    /// Returns the value with what names the holder in an earlier one.
+    pub(crate) fn named_as(self, earlier: &Self) -> Self {
+        match &earlier.0 {
+            Bytes::Short(_) => self,
+            Bytes::Named(_) => self.followed_by(&earlier[earlier.time()..]),
+        }
+    }
+
+    /// Returns who holds the lock, if the value says so.
+    pub(crate) fn holder(&self) -> Option<Arc<Holder>> {
+        match &self.0 {
+            Bytes::Short(_) => None,
+            Bytes::Named(_) => Holder::read(&self[self.time() + 1..]).map(Arc::new),
+        }
     }
 
     /// Returns the value of another holder with the same time.
     pub(crate) fn with_nonce(&self, nonce: Nonce) -> Self {
-        let mut written = Self { length: self.length.saturating_sub(10), ..*self };
+        let kept = self.time().saturating_sub(NONCE_DIGITS);
+        let mut written = Short::of(&self[..kept]);
         written.digits(nonce.0, 10);
+        Self(Bytes::Short(written)).named_as(self)
+    }
+
+    /// Returns the length of the time in front of the name.
+    fn time(&self) -> usize {
+        self.iter().position(|byte| *byte == b':').unwrap_or(self.len())
+    }
+
+    fn followed_by(&self, suffix: &[u8]) -> Self {
+        Self(Bytes::Named([self, suffix].concat().into()))
+    }
+}
+
+impl Short {
+    /// Of bytes that are no longer than a value.
+    fn of(text: &[u8]) -> Self {
+        let mut written = Self::default();
+        written.bytes[..text.len()].copy_from_slice(text);
+        written.length = u8::try_from(text.len()).unwrap_or(u8::MAX);
         written
     }
 
@@ -110,12 +175,14 @@ impl ValueBytes {
 }
 
 impl From<&[u8]> for ValueBytes {
-    /// Of bytes that are no longer than a value.
     fn from(bytes: &[u8]) -> Self {
-        let mut written = Self::default();
-        written.bytes[..bytes.len()].copy_from_slice(bytes);
-        written.length = u8::try_from(bytes.len()).unwrap_or(u8::MAX);
-        written
+        Self(if bytes.len() <= LONGEST { Bytes::Short(Short::of(bytes)) } else { Bytes::Named(bytes.into()) })
+    }
+}
+
+impl Default for ValueBytes {
+    fn default() -> Self {
+        Self(Bytes::Short(Short::default()))
     }
 }
 
@@ -123,9 +190,20 @@ impl Deref for ValueBytes {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
+        match &self.0 {
+            Bytes::Short(Short { bytes, length }) => &bytes[..usize::from(*length)],
+            Bytes::Named(bytes) => bytes,
+        }
     }
 }
+
+impl PartialEq for ValueBytes {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for ValueBytes {}
 
 impl PartialEq<[u8]> for ValueBytes {
     fn eq(&self, other: &[u8]) -> bool {

@@ -258,7 +258,9 @@ impl Stage {
         let lock = self.scenario.target.lock(&self.key, expiring());
         let free_at = match lock.state()? {
             LockState::Absent => SystemTime::now(),
-            LockState::Until(expiry) => SystemTime::from(expiry.date().ok_or("a time in this century")?),
+            LockState::Until { expiry, .. } => {
+                SystemTime::from(expiry.date().ok_or("a time in this century")?)
+            }
             other => return Err(format!("the key holds {other}").into()),
         };
         let at_most = SystemTime::now() + LEASE + Duration::from_secs(1);

@@ -245,7 +245,7 @@ impl KeysStage {
         for key in &self.keys {
             match self.scenario.target.lock(key, expiring()).state()? {
                 LockState::Absent => {}
-                LockState::Until(expiry)
+                LockState::Until { expiry, .. }
                     if expiry.date().is_some_and(|expiry| SystemTime::from(expiry) <= at_most) => {}
                 other => return Err(format!("{} holds {other}", key.key).into()),
             }

@@ -19,7 +19,7 @@ use crate::rules::{Cue, Observation, Replies, Reply, Step};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::Nonce;
+use crate::values::value::{Nonce, Tag};
 use crate::values::version::Version;
 pub(super) use conditions::{Conditions, Gems};
 use holding::{Held, Power};
@@ -322,11 +322,11 @@ impl Run {
     fn start(&mut self, n: usize, choice: u8, now: Now) {
         let other = usize::from(choice / 6) % 3;
         let observation = self.clients[other].observation.clone().filter(|_| one_in(6, choice));
-        let nonce = self.fresh_nonce();
+        let tag = self.fresh_tag(n);
         let options = self.options(n);
         let client = &mut self.clients[n];
         let protocol = options.protocol.on(client.server, options.expiration.is_some());
-        let params = Params { options, protocol, deadline: None, retry_for: Duration::from_secs(5), nonce };
+        let params = Params { options, protocol, deadline: None, retry_for: Duration::from_secs(5), tag };
         let (attempt, step) = crate::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
         client.attempt = Some(attempt);
         self.act(n, step);
@@ -403,6 +403,11 @@ impl Run {
     fn fresh_nonce(&mut self) -> Nonce {
         self.nonces += 1_000_000;
         Nonce::from_random(self.nonces)
+    }
+
+    /// One of three clients has a name.
+    fn fresh_tag(&mut self, n: usize) -> Tag {
+        Tag { nonce: self.fresh_nonce(), name: (n == 1).then(|| "worker:7".into()) }
     }
 
     fn note(&mut self, n: usize, what: fmt::Arguments<'_>) {

@@ -9,7 +9,7 @@ use crate::rules::quorum::{Answers, QuorumTerms, Verdict};
 use crate::rules::unresolved::Unresolved;
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::{Expiry, LockState, Nonce, ValueBytes};
+use crate::values::value::{Expiry, LockState, Nonce, Tag, ValueBytes};
 
 /// The wall clock of the first client shows this when the search begins.
 const EPOCH: u64 = 1_795_000_000_000;
@@ -154,7 +154,7 @@ impl Run {
                 self.message(0);
             }
         }
-        let mut left = self.servers.iter().filter_map(|server| server.key);
+        let mut left = self.servers.iter().filter_map(|server| server.key.clone());
         left.any(|value| !self.abandoned.contains(&value)).then_some("a key is left that is not given back")
     }
 
@@ -181,7 +181,9 @@ impl Run {
         let options =
             LockOptions { allowance, ..LockOptions::expiring_after(Duration::from_millis(EXPIRATION)) };
         self.nonces += 1;
-        Lease::of(&options, Protocol::Classic, Nonce::from_random(self.nonces), self.now(client))
+        let nonce = Nonce::from_random(self.nonces);
+        let tag = Tag { nonce, name: (client == 1).then(|| "worker:7".into()) };
+        Lease::of(&options, Protocol::Classic, &tag, self.now(client))
     }
 
     /// A client begins a call, decides, or releases.
@@ -246,7 +248,7 @@ impl Run {
             }
             Message::LateRequest(lease) => {
                 if self.set(client, server, &lease) && lease.has_passed(self.now(client)) {
-                    self.abandoned.push(lease.value);
+                    self.abandoned.push(lease.value.clone());
                 }
             }
             Message::Reply(mut lease, true) => {
@@ -260,7 +262,7 @@ impl Run {
             Message::Reply(_, false) if is_current => self.clients[client].answers.add(server, Err(())),
             Message::Reply(_, false) => {}
             Message::Doubt(value, mut unresolved) => {
-                let found = self.servers[server].key;
+                let found = self.servers[server].key.clone();
                 if !unresolved.may_hold(0, self.now(client)) {
                     self.abandoned.push(value);
                 } else if let Some((lease, _)) = unresolved.take(0, found.as_deref()) {
@@ -279,11 +281,11 @@ impl Run {
         let Server { key, settled } = &mut self.servers[server];
         let is_free = *settled <= self.now
             && match LockState::of_value(key.as_deref()) {
-                LockState::Until(Expiry(until)) => until < wall,
+                LockState::Until { expiry: Expiry(until), .. } => until < wall,
                 state => state == LockState::Absent,
             };
         if is_free {
-            *key = Some(lease.value);
+            *key = Some(lease.value.clone());
         }
         is_free
     }
@@ -301,7 +303,7 @@ impl Run {
         } else if !lease.has_passed(judged) {
             self.has_deleted_another_s |= key.take().is_some_and(|value| value != lease.value);
         } else {
-            self.abandoned.push(lease.value);
+            self.abandoned.push(lease.value.clone());
         }
     }
 
@@ -330,7 +332,7 @@ impl Run {
                 lease
             }
             Message::Reply(lease, _) => lease,
-            Message::GiveBack(lease) => return self.abandoned.push(lease.value),
+            Message::GiveBack(lease) => return self.abandoned.push(lease.value.clone()),
             Message::LateRequest(_) => return,
             message @ (Message::Queued | Message::Doubt(..)) => {
                 return self.messages.push(Sent { client, call, server, message });
@@ -341,7 +343,7 @@ impl Run {
             self.clients[client].answers.add(server, Err(()));
         }
         if self.conditions.flaw != Some(Flaw::ForgetsLostReplies) {
-            let (value, mut unresolved) = (lease.value, Unresolved::default());
+            let (value, mut unresolved) = (lease.value.clone(), Unresolved::default());
             unresolved.keep(0, lease, None, now);
             self.messages.push(Sent { client, call, server, message: Message::Doubt(value, unresolved) });
         }
@@ -350,14 +352,14 @@ impl Run {
     /// A client crashes with all that it has, and another takes its place.
     fn crash(&mut self, index: usize) {
         let Client { answers, .. } = self.replace(index);
-        self.abandoned.extend(answers.granted.iter().map(|(_, lease)| lease.value));
+        self.abandoned.extend(answers.granted.iter().map(|(_, lease)| lease.value.clone()));
         let lost = self.messages.iter().filter(|sent| sent.client == index);
         self.abandoned.extend(lost.filter_map(|sent| match &sent.message {
             Message::Request(lease)
             | Message::LateRequest(lease)
             | Message::Reply(lease, _)
-            | Message::GiveBack(lease) => Some(lease.value),
-            Message::Doubt(value, _) => Some(*value),
+            | Message::GiveBack(lease) => Some(lease.value.clone()),
+            Message::Doubt(value, _) => Some(value.clone()),
             Message::Queued => None,
         }));
         // What is on its way to a server arrives.

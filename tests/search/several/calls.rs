@@ -13,7 +13,7 @@ use crate::rules::task::Rules;
 use crate::rules::{Command, Cue, GiveUp, Replies, Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::options::LockOptions;
-use crate::values::value::Nonce;
+use crate::values::value::{Nonce, Tag};
 
 /// How often keys are read before it is given up.
 const READS: u32 = 4;
@@ -30,8 +30,9 @@ impl Run {
     fn params(&mut self, n: usize) -> Params {
         let options = LockOptions::expiring_after(Duration::from_millis(EXPIRATION));
         let options = options.protocol(self.clients[n].protocol).wait_forever();
-        let (retry_for, nonce) = (Duration::from_millis(EXPIRATION / 3), self.nonce());
-        Params { options, protocol: options.protocol, deadline: None, retry_for, nonce }
+        let tag = Tag { nonce: self.nonce(), name: (n == 1).then(|| "worker:7".into()) };
+        let retry_for = Duration::from_millis(EXPIRATION / 3);
+        Params { options, protocol: options.protocol, deadline: None, retry_for, tag }
     }
 
     fn send(&mut self, n: usize, trip: Legs) {
@@ -66,8 +67,8 @@ impl Run {
         let now = self.now(n);
         let mut trip = Legs::new();
         for lock in &locks {
-            let Params { options, protocol, nonce, .. } = self.params(n);
-            let (lease, set) = first_command(&options, protocol, nonce, now);
+            let Params { options, protocol, tag, .. } = self.params(n);
+            let (lease, set) = first_command(&options, protocol, &tag, now);
             let client = &mut self.clients[n];
             client.owes(&lease);
             client.asked[*lock] = Some((lease, Reply::Lost));

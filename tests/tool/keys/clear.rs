@@ -82,7 +82,9 @@ fn with_yes_the_key_is_removed() -> Outcome {
     let cleared = ran(&server.url(), ["clear", "--yes", "k"]).exits(0);
     let lines: Vec<_> = cleared.out.lines().collect();
     assert!(
-        lines[0].starts_with("k: held for ") && lines[1..] == ["  holder: web 7", "removed"],
+        lines[0].starts_with("k: held for ")
+            && lines[1].starts_with("  holder: web 7 for ")
+            && lines[2..] == ["removed"],
         "{cleared}"
     );
     // Also if nobody reads what it says.
@@ -231,12 +233,10 @@ fn only_expired_locks_are_removed() -> Outcome {
         }
         let swept = ran(&proxy.url(), ["clear", "--expired", "p:*", "--yes", "--keys"]).exits(0);
         let lines: Vec<_> = swept.out.lines().collect();
-        assert_eq!(lines.len(), 3, "{version}: {swept}");
-        assert!(
-            lines[0].starts_with("p:expired: expired ") && lines[1].starts_with("p:2: expired "),
-            "{swept}"
-        );
-        assert_eq!(lines[2], "removed 2 of 2");
+        assert_eq!(lines.len(), 4, "{version}: {swept}");
+        let begins = ["p:expired: expired ", "p:2: expired ", "  holder: host 7"];
+        assert!(lines.iter().zip(begins).all(|(line, begin)| line.starts_with(begin)), "{swept}");
+        assert_eq!(lines[3], "removed 2 of 2");
         for (key, value) in kept {
             assert_eq!(get(&server, key).as_deref(), Some(value), "{key} on {version}");
         }

@@ -47,7 +47,7 @@ fn locks_are_sorted_by_the_time_left() -> Outcome {
         "{shown}"
     );
     assert!(line("gem_lock ").contains(" - ") && line("z_lock ").ends_with("no expiration"), "{shown}");
-    assert!(line("named ").ends_with("web 7"), "{shown}");
+    assert!(line("named ").contains(" held ") && line("named ").contains("  web 7 for "), "{shown}");
 
     let json = ran(&server.url(), ["list", "--json"]).exits(0);
     let reports = reports(&json.out);

@@ -18,10 +18,9 @@ pub(super) fn set(server: &RedisServer, key: impl ToRedisArgs, value: impl ToRed
     let () = redis::cmd("SET").arg(key).arg(value).query(&mut connection(server)).unwrap();
 }
 
-/// Writes a key and the name of its holder at the same moment.
+/// Writes a key with the name of its holder, which has held the lock since November 2026.
 pub(super) fn set_named(server: &RedisServer, key: &str, value: &str, holder: &str) {
-    let (beside, named) = (format!("{key}:setnx-lock:holder"), format!("{value} {holder}"));
-    let () = redis::cmd("MSET").arg(&[key, value, &beside, &named]).query(&mut connection(server)).unwrap();
+    set(server, key, format!("{value}:1793000000:{holder}"));
 }
 
 /// Reads a key.

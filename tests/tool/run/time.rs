@@ -98,7 +98,8 @@ fn others_see_the_name() -> Outcome {
         let status = tool(&server.url()).args(["status", "k"]).output()?;
         let status = String::from_utf8_lossy(&status.stdout).into_owned();
         let holder = status.lines().find_map(|line| line.trim().strip_prefix("holder: "));
-        Ok(holder.unwrap_or_default().to_owned())
+        let name = holder.and_then(|holder| Some(holder.rsplit_once(" for ")?.0));
+        Ok(name.unwrap_or_default().to_owned())
     };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
     for option in ["--name=nightly on db 1", "--name=", "--quiet"] {

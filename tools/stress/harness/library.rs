@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use setnx_lock::{
-    Error, Event, Lock, LockGuard, LockOptions, Locker, LossReason, Observer, Protocol, Quorum, QuorumGuard,
+    Error, Event, Lock, LockGuard, LockOptions, Locker, LockerBuilder, LossReason, Observer, Protocol,
+    Quorum, QuorumGuard,
 };
 
 use super::Failure;
@@ -27,6 +28,10 @@ pub(crate) struct Library {
 impl Library {
     pub(crate) fn open(url: &str, protocol: Protocol, connections: u32) -> Result<Self, Failure> {
         let builder = Locker::builder(url)?.pool_size(connections).command_timeout(COMMAND_TIMEOUT);
+        // Some have a name, which the values of the others lack.
+        let process = std::process::id();
+        let named = process.is_multiple_of(2).then(|| format!("stress:{process}"));
+        let builder = named.into_iter().fold(builder, LockerBuilder::holder_name);
         let locker = builder.observer(Collector).build()?;
         Ok(Self { locker, protocol, notifications: false, random: Random::new() })
     }

@@ -166,7 +166,7 @@ impl Work {
     /// Returns a locker on this server.
     fn open(&self, url: &str) -> Result<Locker, Failure> {
         if !self.plan.on_pool {
-            return Ok(Locker::open(url)?);
+            return Ok(Locker::builder(url)?.holder_name("stress").build()?);
         }
         let pool = r2d2::Pool::builder().max_size(LENT).test_on_check_out(false);
         Ok(Locker::with_pool(pool.build(Client::open(url)?)?).build()?)

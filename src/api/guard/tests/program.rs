@@ -68,9 +68,7 @@ fn locks(keys: &[&str]) -> (Arc<MultiLockGuard>, Arc<User>, Arc<Mutex<Server>>) 
         let mut values = values.lock().unwrap();
         let other = || Reply::Bulk(Some(b"1".to_vec()));
         match (*mode.lock().unwrap(), command) {
-            (Server::Works, Command::HolderName(_)) | (Server::Refuses, _) => {
-                Reply::Refused(WhyRefused::Command)
-            }
+            (Server::Refuses, _) => Reply::Refused(WhyRefused::Command),
             (Server::Hangs, _) => Reply::Lost,
             (Server::LosesAt(name), command) if command.name() == name => other(),
             (_, Command::SetNx(entry)) => {
@@ -82,7 +80,7 @@ fn locks(keys: &[&str]) -> (Arc<MultiLockGuard>, Arc<User>, Arc<Mutex<Server>>) 
             _ => Reply::Integer(1),
         }
     });
-    let locker = Locker::over(backend).observed_by(Arc::clone(&user)).named("me");
+    let locker = Locker::over(backend).observed_by(Arc::clone(&user));
     locker.engine().refuse_threads(true);
     let options = LockOptions::expiring_after(LONG);
     let held = MultiLock::new(&locker, keys.iter().copied(), options).unwrap().lock().unwrap();
@@ -106,7 +104,6 @@ fn ends(act: impl FnOnce() + Send + 'static) {
 fn an_observer_of_each_event_may_use_the_lock() {
     let each = [
         (Server::Works, "Extended"),
-        (Server::Works, "HolderNameNotWritten"),
         (Server::Refuses, "ExtendFailed"),
         (Server::Hangs, "ReplyLost"),
         (Server::LosesAt("GET"), "Lost"),

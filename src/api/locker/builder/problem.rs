@@ -5,11 +5,10 @@ use std::time::Duration;
 use super::{Connections, LockerBuilder, name_of};
 use crate::api::locker::url::Servers;
 use crate::net::address_of;
+use crate::values::value::is_name;
 
 /// The most connections that one client address can have to a port.
 const MOST_CONNECTIONS: u32 = 65_535;
-/// The shortest length of a holder's name that is refused, in bytes.
-const MAX_NAME: usize = 257;
 
 impl LockerBuilder {
     /// Returns why no locker can be built, in words for the user.
@@ -46,16 +45,10 @@ impl LockerBuilder {
             }
             _ => {}
         }
-        match self.holder_name.as_deref().map(str::len) {
-            Some(0) => {
-                return Some(
-                    "the holder's name is empty; give what tells people who it is, such as the host and the process id",
-                );
-            }
-            Some(MAX_NAME..) => {
-                return Some("the holder's name is longer than 256 bytes; give a shorter one");
-            }
-            _ => {}
+        if self.holder_name.as_deref().is_some_and(|name| !is_name(name)) {
+            return Some(
+                "a holder's name has from 1 to 64 bytes and no control characters; give for example the host and the process id",
+            );
         }
         if let Connections::Lent(pool) = &self.connections {
             if self.pool_size.is_some() || self.connect_timeout.is_some() || self.credentials.is_some() {

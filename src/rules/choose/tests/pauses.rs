@@ -4,7 +4,8 @@ use super::*;
 
 /// A lease that a holder has written for the attempt.
 fn written(protocol: Protocol) -> Lease {
-    Lease::of(&expiring().protocol(protocol), protocol, Identity::new().next_nonce(), start())
+    let options = expiring().protocol(protocol);
+    Lease::of(&options, protocol, &params(options).tag, start())
 }
 
 #[test]
@@ -51,7 +52,7 @@ fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
         attempt.asked(&TAKEN, &all(held_for(60)), start());
         attempt
     };
-    let mut attempt = waiting(params);
+    let mut attempt = waiting(params.clone());
     assert_eq!(sleeps(attempt.wake(Cue::Leave(until), start())), POLL);
     let half = later(POLL / 2);
     assert_eq!(sleeps(attempt.wake(Cue::Leave(until), half)), POLL / 2);

@@ -44,9 +44,10 @@ async fn acquire(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {
         let lease = lease(io.now(), expiration);
         let Some(found) = ask(io, &lease).await? else { return Ok(lease) };
         let is_past = |until: Expiry| until.0 < io.now().wall;
-        if matches!(LockState::of_value(found.as_deref()), LockState::Until(until) if is_past(until)) {
+        if matches!(LockState::of_value(found.as_deref()), LockState::Until { expiry: until, .. } if is_past(until))
+        {
             // Stands for a plain SET with PX.
-            return match io.send(Trip::of(Command::GetSet(lease.value))).await.own() {
+            return match io.send(Trip::of(Command::GetSet(lease.value.clone()))).await.own() {
                 Reply::Bulk(_) => Ok(lease),
                 _ => Err(GiveUp::Io),
             };
@@ -58,7 +59,7 @@ async fn acquire(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {
 /// The same, up to 1.4.1.
 async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {
     let is_past = |found: &Option<Vec<u8>>| match LockState::of_value(found.as_deref()) {
-        LockState::Until(Expiry(until)) => until < io.now().wall,
+        LockState::Until { expiry: Expiry(until), .. } => until < io.now().wall,
         // Read as 0.
         _ => true,
     };
@@ -68,7 +69,7 @@ async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Lease, GiveUp>
         if is_past(&found) {
             io.sleep(pause(BETWEEN)).await;
             let lease = classic_lease(io.now(), expiration);
-            match io.send(Trip::of(Command::GetSet(lease.value))).await.own() {
+            match io.send(Trip::of(Command::GetSet(lease.value.clone()))).await.own() {
                 Reply::Bulk(found) if is_past(&found) => return Ok(lease),
                 Reply::Bulk(_) => {}
                 _ => return Err(GiveUp::Io),
@@ -98,7 +99,7 @@ pub(super) fn carry_out(server: &mut Server, leg: &Leg, ttl: Duration, now: Dura
     if !value.is_empty() {
         return None;
     }
-    server.put(&NewValue { value: *value, ttl: Some(ttl) }, now);
+    server.put(&NewValue { value: value.clone(), ttl: Some(ttl) }, now);
     Some(Reply::Bulk(None))
 }
 
@@ -145,10 +146,10 @@ impl Run {
     pub(super) fn note_gem(&mut self, n: usize, leg: &Leg, replaced: Option<&[u8]>) {
         let now = self.now(n);
         let value = match leg.command() {
-            Some(Command::SetNx(entry)) if replaced.is_none() => entry.value,
+            Some(Command::SetNx(entry)) if replaced.is_none() => entry.value.clone(),
             Some(Command::GetSet(value)) => {
                 let past = LockState::of_value(replaced);
-                if matches!(past, LockState::Until(Expiry(until)) if until >= now.wall) {
+                if matches!(past, LockState::Until { expiry: Expiry(until), .. } if until >= now.wall) {
                     let is_of = |n: &usize| {
                         let held = self.clients[*n].held.as_ref();
                         !self.is_gem(*n) && held.map(|held| &*held.lease.value) == replaced
@@ -157,11 +158,13 @@ impl Run {
                     self.overwritten += u64::from(overwrites);
                     return;
                 }
-                *value
+                value.clone()
             }
             _ => return,
         };
-        let LockState::Until(Expiry(Wall(shown))) = LockState::of_value(Some(&value)) else { return };
+        let LockState::Until { expiry: Expiry(Wall(shown)), .. } = LockState::of_value(Some(&value)) else {
+            return;
+        };
         let wall = shown - 1000 * MILLI;
         let uptime = Uptime::of(Duration::from_micros(wall - self.clients[n].skew - START));
         let mut lease = Lease::default();

@@ -79,7 +79,7 @@ impl Run {
                 self.clients[n].held = None;
                 let Some(expiration) = next else { return self.release(n, own, now) };
                 let options = LockOptions { expiration: Some(expiration), ..self.options(n) };
-                let next = Lease::of(&options, own.protocol, self.fresh_nonce(), now);
+                let next = Lease::of(&options, own.protocol, &self.fresh_tag(n), now);
                 self.clients[n].ended = Some(own.clone());
                 let (ending, step) = Ending::begin(own, Some(&next), now);
                 self.clients[n].power = Some(Power::HandingOver(Box::new(ending), number, expiration));
