@@ -37,7 +37,7 @@ fn main() -> Result<(), Error> {
     let old = paused.fencing_token()?;
     lock.clear()?;
 
-    let new = lock.try_with(LockGuard::fencing_token)?;
+    let new = lock.with_result(LockGuard::fencing_token)?;
     println!("token {new}: {:?}", storage.write(new, 42));
     println!("token {old}: {:?}", storage.write(old, 7));
     println!("the total is {}", storage.total);

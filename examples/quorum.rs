@@ -29,7 +29,7 @@ fn main() -> Result<(), Error> {
     let lockers = urls.iter().map(|url| open(url)).collect::<Result<Vec<_>, _>>()?;
     let options = LockOptions::expiring_after(LEASE).protocol(Protocol::Auto);
     let lock = Quorum::new(&lockers, "example:nightly_report", options)?;
-    match lock.try_with(|held| {
+    match lock.with_result(|held| {
         held.ensure_held()?; // before the step that must not happen twice
         println!("held on a majority for {:?} more", held.remaining());
         Ok(())

@@ -43,7 +43,7 @@ pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Opti
 ///
 /// | call | waits | if another holder keeps the lock |
 /// |---|---|---|
-/// | [`with`](Self::with), [`try_with`](Self::try_with) | up to the timeout of the options | [`Error::Contended`] |
+/// | [`with`](Self::with), [`with_result`](Self::with_result) | up to the timeout of the options | [`Error::Contended`] |
 /// | [`lock`](Self::lock) | up to the timeout of the options | [`Error::Contended`] |
 /// | [`try_lock_for`](Self::try_lock_for) | up to the given time | `Ok(None)` |
 /// | [`try_lock`](Self::try_lock) | not for the holder | `Ok(None)` |
@@ -105,7 +105,7 @@ impl Lock {
     ///
     /// Waits up to the timeout of the options. The lock is released afterwards, even if `body` panics. A failed
     /// release is an error only if the lock was lost; any other failure goes to the log and the observer. For a
-    /// body that returns a `Result`, use [`try_with`](Self::try_with).
+    /// body that returns a `Result`, use [`with_result`](Self::with_result).
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn with<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
-        self.try_with(|held| Ok(body(held)))
+        self.with_result(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail while the lock is held, and returns its result: like [`with`](Self::with).
@@ -143,13 +143,16 @@ impl Lock {
     /// ```
     /// # use setnx_lock::{Error, Lock, LockOptions, Locker};
     /// # fn example(lock: &Lock) -> Result<(), Error> {
-    /// lock.try_with(|held| {
+    /// lock.with_result(|held| {
     ///     held.ensure_held()?; // before a step that must not happen twice
     ///     Ok::<_, Error>(())
     /// })
     /// # }
     /// ```
-    pub fn try_with<T, E: From<Error>>(&self, body: impl FnOnce(&LockGuard) -> Result<T, E>) -> Result<T, E> {
+    pub fn with_result<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
         let guard = self.lock_in_scope()?;
         let returned = body(&guard)?;
         guard.leave()?;

@@ -8,7 +8,9 @@ use crate::net::Refusal;
 use crate::report::error::Error;
 use crate::rules::ownership::LossReason;
 use crate::values::key::{Cut, Key};
+use crate::values::options::Protocol;
 use crate::values::value::LockState;
+use crate::values::version::Version;
 
 /// Receives the events of a locker's locks: see [`LockerBuilder::observer`](crate::LockerBuilder::observer).
 ///
@@ -238,6 +240,16 @@ impl fmt::Display for LeftOut {
             count => write!(f, " ({count} more since the last such warning)"),
         }
     }
+}
+
+/// Writes to the log what another protocol than the default would be.
+pub(super) fn log_advice(key: &Key, version: Version, best: Protocol) {
+    log::info!(
+        target: TARGET,
+        "lock {}: uses Classic, the default; on this server, version {version}, Protocol::Auto would select {best:?}: see \
+         \"Protocols\" in the README, and set one with LockOptions::protocol",
+        Cut(key.as_bytes())
+    );
 }
 
 /// Writes an event to the log: a warning if it needs attention, otherwise mostly for debugging.

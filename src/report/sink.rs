@@ -10,14 +10,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::event::{Event, LeftOut, Observer, ProblemKind, log_event, repeated};
+use super::event::{Event, LeftOut, Observer, ProblemKind, log_advice, log_event, repeated};
 use crate::net::TransportError;
 use crate::rules::Note;
 use crate::rules::ownership::LossReason;
 use crate::values::clock::{self, Uptime};
 use crate::values::contained::{Contained, contained};
 use crate::values::key::Key;
+use crate::values::options::Protocol;
 use crate::values::sync::Mutex;
+use crate::values::version::Version;
 
 thread_local! {
     /// True while this thread works for the library, and not for a call.
@@ -176,6 +178,11 @@ impl EventSink {
     /// Reports a problem, in words for people.
     pub(crate) fn problem(&self, key: Option<&Key>, kind: ProblemKind, details: impl fmt::Display) {
         self.notify(&Event::Problem { key, kind, details: &details.to_string() });
+    }
+
+    /// Logs that a lock uses Classic by default on a server of this version, where Auto would select another protocol.
+    pub(crate) fn advise(key: &Key, version: Version, best: Protocol) {
+        contained(|| log_advice(key, version, best));
     }
 
     pub(crate) fn reply_lost(&self, key: &Key, command: &str, error: &TransportError) {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::held::{Delivery, MaybeHeld};
@@ -21,8 +21,7 @@ use crate::values::identity::Identity;
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::sync::Mutex;
-use crate::values::value;
-use crate::values::value::Tag;
+use crate::values::value::{self, Tag};
 use crate::wait::{HolderTicket, WaitQueue};
 
 /// How long a connection is waited for of a server that another thread has just found unreachable.
@@ -33,6 +32,8 @@ const SHORT_CONNECT_WAIT: Duration = Duration::from_millis(50);
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) observer: EventSink,
+    /// True once the log says what Auto would select, if that is to be said.
+    has_advised: Arc<AtomicBool>,
     /// What tells people who holds a lock.
     pub(crate) holder_name: Option<Arc<str>>,
     pub(crate) identity: Arc<Identity>,
@@ -102,6 +103,7 @@ impl Engine {
         Self {
             backend,
             observer: EventSink::default().reporting_by(Arc::clone(&reports) as Arc<dyn Reporter>),
+            has_advised: Arc::default(),
             holder_name: None,
             identity: Arc::new(identity),
             queue,
@@ -119,6 +121,25 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn refuse_threads(&self, refuse: bool) {
         self.keeper.refuse_threads(refuse);
+    }
+
+    /// Logs once what Auto would select where Classic is used because no protocol was set.
+    #[inline]
+    pub(super) fn advise(&self, hold: &Hold) {
+        if hold.options.uses_default_protocol && !self.has_advised.load(Ordering::Relaxed) {
+            self.advise_once(hold);
+        }
+    }
+
+    #[cold]
+    fn advise_once(&self, hold: &Hold) {
+        if !self.backend.is_known() || self.has_advised.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let best = self.protocol_of(&hold.options.protocol(Protocol::Auto));
+        if let (Some(version), true) = (self.backend.server_version(), best != Protocol::Classic) {
+            EventSink::advise(&hold.key, version, best);
+        }
     }
 
     /// Returns what marks the values of the next holder.

@@ -41,6 +41,8 @@ pub struct LockOptions {
     pub(crate) poll_interval: Duration,
     pub(crate) takeover: Takeover,
     pub(crate) protocol: Protocol,
+    /// True if the protocol is left at Classic, and was not set.
+    pub(crate) uses_default_protocol: bool,
     /// True if releases wake waiters of other processes; `None` leaves it to the protocol.
     pub(crate) notifies: Option<bool>,
     /// The attempts of a call, at most.
@@ -121,6 +123,7 @@ impl LockOptions {
             poll_interval: Self::DEFAULT_POLL_INTERVAL,
             takeover: Takeover::Expired,
             protocol: Protocol::Classic,
+            uses_default_protocol: true,
             notifies: None,
             max_attempts: None,
             auto_extend: None,
@@ -136,7 +139,7 @@ impl LockOptions {
     /// exclude each other, within [limits](crate::documentation::limits#mixed-protocols). For locks that Ruby
     /// programs also use, see [which protocol](crate::documentation::from_ruby#which-protocol).
     pub const fn protocol(self, protocol: Protocol) -> Self {
-        Self { protocol, ..self }
+        Self { protocol, uses_default_protocol: false, ..self }
     }
 
     /// Sets how long calls such as [`Lock::lock`](crate::Lock::lock) and [`Lock::with`](crate::Lock::with) wait, 5

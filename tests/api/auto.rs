@@ -5,6 +5,7 @@ use std::thread;
 use std::time::SystemTime;
 
 use libtest_mimic::Trial;
+use log::Level;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
 
@@ -13,7 +14,9 @@ use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting};
 use crate::support::scenario::{client_pool, opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, tests};
+use crate::support::{
+    LONG, Outcome, RedisServer, Release, Target, expiring, log_capture, millis, release, tests,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -36,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_release_without_wake_ups_wakes_the_threads_of_its_process,
             readers_and_writers_are_not_woken_by_other_processes,
             where_none_can_be_sent_or_received_nothing_is_tried,
+            the_log_says_once_what_auto_would_select,
         ],
     )
 }
@@ -278,5 +282,27 @@ fn where_none_can_be_sent_or_received_nothing_is_tried() -> Outcome {
         assert_eq!(tried, [false; 4], "{sent:?}");
     }
     assert_eq!(reasons.reported(), [""; 0]);
+    Ok(())
+}
+
+fn the_log_says_once_what_auto_would_select() -> Outcome {
+    log_capture::open();
+    let server = Arc::new(RedisServer::start()?);
+    let old = Proxy::emulating(Emulated::V1_2, server.address())?;
+    for (case, url, options, said) in [
+        ("default", server.url(), expiring(), Some("would select Ttl")),
+        ("endless", server.url(), LockOptions::without_expiration(), Some("would select Watched")),
+        ("chosen", server.url(), expiring().protocol(Protocol::Classic), None),
+        ("auto", server.url(), expiring().protocol(Protocol::Auto), None),
+        ("old", old.url(), expiring(), None),
+    ] {
+        let key = format!("advised:{case}");
+        let lock = Lock::new(&opened(&url)?, key.as_str(), options)?;
+        lock.with(|_| ())?;
+        lock.with(|_| ())?;
+        let lines = log_capture::lines_about(&key, Level::Info);
+        assert_eq!(lines.len(), usize::from(said.is_some()), "{case}: {lines:?}");
+        assert!(said.is_none_or(|said| lines[0].contains(said)), "{lines:?}");
+    }
     Ok(())
 }

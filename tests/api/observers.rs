@@ -8,6 +8,7 @@ use std::time::Duration;
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
+use log::Level;
 use setnx_lock::{CancelToken, Error, Event, Lock, Locker, LockerBuilder, MultiLock, Observer};
 
 use crate::api::events::EventLog;
@@ -141,7 +142,7 @@ fn an_observer_leaves_the_log_on() -> Outcome {
     let locker = patient(&server.url())?.observer(events.clone()).build()?;
     assert!(Lock::new(&locker, &key.key, expiring())?.try_lock()?.is_none());
     assert_eq!(events.lines(), ["NeverExpires", "AcquireFailed"]);
-    let warnings = log_capture::warnings_about(&key.key.to_string());
+    let warnings = log_capture::lines_about(&key.key.to_string(), Level::Warn);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].contains("held without an expiration"), "{warnings:?}");
     Ok(())
@@ -155,7 +156,7 @@ fn one_event_for_an_acquired_lock() -> Outcome {
         |lock| lock.try_lock().map(|held| drop(held.expect("free"))),
         |lock| lock.try_lock_for(LONG).map(|held| drop(held.expect("free"))),
         |lock| lock.with(|_| ()),
-        |lock| lock.try_with(|_| Ok(())),
+        |lock| lock.with_result(|_| Ok(())),
     ];
     for acquire in ways {
         acquire(&lock)?;

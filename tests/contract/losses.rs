@@ -46,18 +46,18 @@ fn a_body_that_lost_its_lock_does_not_look_like_a_success(target: &Target) -> Ou
     let key = target.key("lost:one");
     let lock = target.lock(&key, expiring());
     assert_gone(lock.with(|_| key.delete()), &key);
-    assert_gone(lock.try_with(|_| loses(&key)), &key);
-    let failed = lock.try_with(|_| {
+    assert_gone(lock.with_result(|_| loses(&key)), &key);
+    let failed = lock.with_result(|_| {
         key.delete();
         Err::<(), _>(Failure::Own)
     });
     assert!(matches!(failed, Err(Failure::Own)), "the body's own error goes first: {failed:?}");
-    let lost = lock.try_with(|_| {
+    let lost = lock.with_result(|_| {
         key.delete();
         Ok::<_, Failure>(())
     });
     assert!(matches!(lost, Err(Failure::Lock(Error::Lost { .. }))), "{lost:?}");
-    assert_eq!(lock.try_with(|_| Ok::<_, Failure>(7)).expect("it is held all the time"), 7);
+    assert_eq!(lock.with_result(|_| Ok::<_, Failure>(7)).expect("it is held all the time"), 7);
     // Without an expiration, too.
     let lock = target.lock(&key, LockOptions::without_expiration().timeout(LONG));
     assert_gone(lock.with(|_| key.delete()), &key);
@@ -72,9 +72,9 @@ fn a_body_that_lost_one_of_several_locks_does_not_look_like_a_success(target: &T
     let keys = target.keys("lost:several", 3);
     let locks = target.locks(&keys, expiring());
     assert_gone(locks.with(|_| keys[1].delete()), &keys[1]);
-    assert_gone(locks.try_with(|_| loses(&keys[1])), &keys[1]);
+    assert_gone(locks.with_result(|_| loses(&keys[1])), &keys[1]);
     assert!(keys.iter().all(|key| key.value().is_none()), "the others are released");
-    let failed = locks.try_with(|_| {
+    let failed = locks.with_result(|_| {
         keys[1].delete();
         Err::<(), _>(Failure::Own)
     });
@@ -88,11 +88,11 @@ fn a_body_that_lost_its_permit_does_not_look_like_a_success(target: &Target) -> 
     let pool = Pool::of(target, "lost", 1);
     let (semaphore, rw_lock, key) = (pool.semaphore(expiring()), pool.rw_lock(expiring()), &pool.slots[0]);
     assert_gone(semaphore.with(|_| key.delete()), key);
-    assert_gone(semaphore.try_with(|_| loses(key)), key);
+    assert_gone(semaphore.with_result(|_| loses(key)), key);
     assert_gone(rw_lock.with_read(|_| key.delete()), key);
-    assert_gone(rw_lock.try_with_read(|_| loses(key)), key);
+    assert_gone(rw_lock.with_read_result(|_| loses(key)), key);
     assert_gone(rw_lock.with_write(|_| key.delete()), key);
-    assert_gone(rw_lock.try_with_write(|_| loses(key)), key);
+    assert_gone(rw_lock.with_write_result(|_| loses(key)), key);
     Ok(())
 }
 

@@ -374,7 +374,7 @@ fn a_semaphore_runs_a_body(target: &Target) -> Outcome {
     let semaphore = pool.semaphore(expiring());
     semaphore.with(|held| assert_eq!(pool.held(), [slot(held)]))?;
     assert_eq!(pool.held(), [0_usize; 0]);
-    let failed = semaphore.try_with(|_| Err::<(), _>(Box::<dyn std::error::Error>::from("went wrong")));
+    let failed = semaphore.with_result(|_| Err::<(), _>(Box::<dyn std::error::Error>::from("went wrong")));
     assert_eq!(failed.map_err(|error| error.to_string()), Err("went wrong".into()));
     let unwind = || -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) };
     assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| semaphore.with(|_| unwind()))).is_err());

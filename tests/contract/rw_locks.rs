@@ -166,7 +166,7 @@ fn who_reads_and_writes_at_once_would_wait_for_itself(target: &Target) -> Outcom
             assert!(matches!(&error, Error::Nested { .. }), "{error:?}");
             assert_eq!(error.key(), Some(&key.key));
         };
-        lock.try_with_read(|reading| -> Outcome {
+        lock.with_read_result(|reading| -> Outcome {
             let slot = &pool.slots[reading.slot()];
             for refused in [lock.with_write(|_| ()), lock.write().map(drop), lock.try_write().map(drop)] {
                 assert_refused(refused, slot);
@@ -294,7 +294,7 @@ fn readers(lock: &RwLock) -> [Result<(), Error>; 6] {
         lock.with_read(|_| ()),
         lock.write().map(drop),
         lock.try_write_for(millis(20)).map(drop),
-        lock.try_with_write(|_| Ok(())),
+        lock.with_write_result(|_| Ok(())),
     ]
 }
 

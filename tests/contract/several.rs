@@ -74,11 +74,11 @@ fn several_free_locks_are_acquired_and_released_together(target: &Target) -> Out
     assert!(are_free(&keys));
     let seen = locks.with(|_| values(&keys))?;
     assert!(seen.iter().all(Option::is_some) && are_free(&keys));
-    locks.try_with(MultiLockGuard::ensure_held)?;
+    locks.with_result(MultiLockGuard::ensure_held)?;
     // Unwinds as a panic does, without a message that would look like a failure.
     let unwind = || -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) };
     assert!(panic::catch_unwind(|| locks.with(|_| unwind())).is_err() && are_free(&keys));
-    assert!(panic::catch_unwind(|| locks.try_with(|_| unwind())).is_err() && are_free(&keys));
+    assert!(panic::catch_unwind(|| locks.with_result(|_| unwind())).is_err() && are_free(&keys));
     // One key alone.
     let one = target.locks(&keys[..1], expiring()).lock()?;
     assert!(keys[0].value().is_some());
@@ -166,7 +166,7 @@ fn a_call_within_a_call_on_one_of_the_keys_is_refused(target: &Target) -> Outcom
         assert!(matches!(&error, Error::Nested { .. }), "{error}");
         assert!(keys.iter().any(|key| error.key() == Some(&key.key)));
     };
-    locks.try_with(|_| {
+    locks.with_result(|_| {
         let before = values(&keys);
         assert_nested(locks.lock().expect_err("it would wait for itself"));
         assert_nested(overlapping.lock().expect_err("one of its keys is held here"));
@@ -188,9 +188,9 @@ fn calls_on_several_keys_join_the_enclosing_ones(target: &Target) -> Outcome {
     let single = target.lock_through(&locker, &keys[1], options);
     let beyond = target.locks_through(&locker, &keys[1..], options);
     let plain = target.locks_through(&locker, &keys[..2], expiring());
-    let lost = locks.try_with(|held| -> Outcome {
+    let lost = locks.with_result(|held| -> Outcome {
         let before = values(&keys);
-        locks.try_with(|inner| -> Outcome {
+        locks.with_result(|inner| -> Outcome {
             inner.extend()?;
             single.with(|_| ())?;
             Ok(())
@@ -223,7 +223,7 @@ fn a_call_that_joins_several_extends_each_by_its_own_options(target: &Target) ->
 
     first.with(|_| {
         longer.with(|_| {
-            locks.try_with(|inner| -> Outcome {
+            locks.with_result(|inner| -> Outcome {
                 let before = values(&keys);
                 inner.extend()?;
                 assert!(values(&keys).iter().zip(&before).all(|(after, before)| after != before));

@@ -1,4 +1,4 @@
-//! How a held lock is waited for, by threads that lose no update, and the block form: `with` and `try_with`.
+//! How a held lock is waited for, by threads that lose no update, and the block form: `with` and `with_result`.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier};
@@ -142,7 +142,7 @@ fn with_returns_what_its_body_returns_and_releases(target: &Target) -> Outcome {
     let unwind = || -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) };
     assert!(panic::catch_unwind(|| lock.with(|_| unwind())).is_err());
     assert_eq!(key.value(), None);
-    assert!(panic::catch_unwind(|| lock.try_with(|_| unwind())).is_err());
+    assert!(panic::catch_unwind(|| lock.with_result(|_| unwind())).is_err());
     assert_eq!(key.value(), None);
     assert_eq!(lock.with(|_| 42)?, 42);
     Ok(())
@@ -152,17 +152,17 @@ fn an_error_of_the_body_is_returned_as_the_body_s(target: &Target) -> Outcome {
     type Boxed = Box<dyn std::error::Error>;
     let key = target.key("error");
     let lock = target.lock(&key, expiring().timeout(Duration::ZERO));
-    let failed: Result<u32, Boxed> = lock.try_with(|held| {
+    let failed: Result<u32, Boxed> = lock.with_result(|held| {
         assert_eq!(held.key(), &key.key);
         assert!(key.value().is_some());
         Err("went wrong".into())
     });
     assert_eq!(failed.map_err(|error| error.to_string()), Err("went wrong".into()));
     assert_eq!(key.value(), None);
-    assert_eq!(lock.try_with(|_| Ok::<_, Boxed>(42)).map_err(|error| error.to_string()), Ok(42));
+    assert_eq!(lock.with_result(|_| Ok::<_, Boxed>(42)).map_err(|error| error.to_string()), Ok(42));
 
     let _held = target.lock(&key, expiring()).lock()?;
-    let refused: Result<u32, Boxed> = lock.try_with(|_| unreachable!("another holder has the lock"));
+    let refused: Result<u32, Boxed> = lock.with_result(|_| unreachable!("another holder has the lock"));
     assert!(refused.is_err_and(|error| error.to_string().contains("not acquired without waiting")));
     Ok(())
 }
@@ -171,11 +171,11 @@ fn a_nested_with_is_refused(target: &Target) -> Outcome {
     let key = target.key("nested");
     let lock = target.lock(&key, expiring().wait_forever());
     let other = target.lock(&target.key("nested-other"), expiring());
-    lock.try_with(|_| {
+    lock.with_result(|_| {
         let error = lock.lock().expect_err("it would wait for itself");
         assert!(matches!(&error, Error::Nested { key: named, .. } if *named == key.key), "{error}");
         assert!(matches!(lock.clone().with(|_| ()), Err(Error::Nested { .. })));
-        assert!(matches!(lock.clone().try_with(|_| Ok(())), Err(Error::Nested { .. })));
+        assert!(matches!(lock.clone().with_result(|_| Ok(())), Err(Error::Nested { .. })));
         thread::scope(|scope| scope.spawn(|| assert!(lock.try_lock().unwrap().is_none())).join()).unwrap();
         other.with(|_| ())
     })?;
@@ -188,7 +188,7 @@ fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
     let locker = target.locker();
     let lock = target.lock_through(&locker, &key, expiring().reentrant());
     let plain = target.lock_through(&locker, &key, expiring().timeout(Duration::ZERO));
-    let lost = lock.try_with(|held| -> Outcome {
+    let lost = lock.with_result(|held| -> Outcome {
         let (value, token) = (key.value(), held.fencing_token()?);
         lock.with(|inner| {
             assert_eq!(inner.fencing_token().unwrap(), token);

@@ -270,7 +270,7 @@ fn a_body_runs_under_the_lock() -> Outcome {
     })?;
     assert_eq!(held?, 42);
     servers.until_holding(0);
-    let failed = lock.try_with(|_| Err::<(), Box<dyn std::error::Error>>("on purpose".into()));
+    let failed = lock.with_result(|_| Err::<(), Box<dyn std::error::Error>>("on purpose".into()));
     assert_eq!(failed.unwrap_err().to_string(), "on purpose");
     servers.until_holding(0);
     let panicked =

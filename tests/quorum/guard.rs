@@ -161,7 +161,7 @@ fn a_call_with_a_body_says_that_the_lock_was_lost() -> Outcome {
     };
     assert_lost(lock.with(|_| lose()), 3);
     servers.until_holding(0);
-    let outcome = lock.try_with(|_| {
+    let outcome = lock.with_result(|_| {
         lose();
         Ok::<(), Error>(())
     });

@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, Once};
 
-use log::{LevelFilter, Log, Metadata, Record};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 
-/// The warnings of all tests: a program has one log.
-struct LogCapture(Mutex<Vec<String>>);
+/// The lines of all tests: a program has one log.
+struct LogCapture(Mutex<Vec<(Level, String)>>);
 
 static LOG_CAPTURE: LogCapture = LogCapture(Mutex::new(Vec::new()));
 static OPENED: Once = Once::new();
@@ -14,14 +14,16 @@ static OPENED: Once = Once::new();
 pub(crate) fn open() {
     OPENED.call_once(|| {
         log::set_logger(&LOG_CAPTURE).expect("the program has no other logger");
-        log::set_max_level(LevelFilter::Warn);
+        log::set_max_level(LevelFilter::Info);
     });
 }
 
-/// Returns the warnings so far that begin with this key.
-pub(crate) fn warnings_about(key: &str) -> Vec<String> {
+/// Returns the lines of this level so far that begin with this key.
+pub(crate) fn lines_about(key: &str, level: Level) -> Vec<String> {
     let named = format!("lock {key}: ");
-    LOG_CAPTURE.0.lock().unwrap().iter().filter(|line| line.starts_with(&named)).cloned().collect()
+    let lines = LOG_CAPTURE.0.lock().unwrap();
+    let about = lines.iter().filter(|(of, line)| *of == level && line.starts_with(&named));
+    about.map(|(_, line)| line.clone()).collect()
 }
 
 impl Log for LogCapture {
@@ -31,7 +33,7 @@ impl Log for LogCapture {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            self.0.lock().unwrap().push(record.args().to_string());
+            self.0.lock().unwrap().push((record.level(), record.args().to_string()));
         }
     }
 

@@ -131,7 +131,7 @@ fn churn(
 
 fn churn_on_a_thread(lock: &Lock, file: &Path, rounds: usize) -> TaskOutcome {
     for round in 0..rounds {
-        lock.try_with(|_| -> TaskOutcome {
+        lock.with_result(|_| -> TaskOutcome {
             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
             thread::sleep(millis(2));
             Ok(fs::write(file, (number + 1).to_string())?)

@@ -91,7 +91,7 @@ fn a_cancelled_token_lets_no_wait_begin() -> Outcome {
     held.ensure_held()?;
     assert!(matches!(cancelled.try_lock(), Err(Error::Cancelled { .. })));
     assert!(matches!(cancelled.lock(), Err(Error::Cancelled { .. })));
-    assert!(matches!(cancelled.try_with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
+    assert!(matches!(cancelled.with_result(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
     assert_eq!(release(held)?, Release::Released { certified: false }, "a held lock can be released");
     drop(lock.lock()?);
     assert_eq!(server.say(&["DBSIZE"])?, ":0");

@@ -70,7 +70,7 @@ fn a_release_notifies_a_waiter_of_another_locker() -> Outcome {
             drop(waiter.came()?);
         }
         let key = format!("{place} with");
-        drop(lock(&key)?.try_with(|_| waiter(&key))?.came()?);
+        drop(lock(&key)?.with_result(|_| waiter(&key))?.came()?);
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ fn threads_of_many_lockers_all_acquire_and_leave_no_key_behind() -> Outcome {
         }
         let number = AtomicU32::new(0);
         let increment = |lock: &Lock| {
-            lock.try_with(|_| {
+            lock.with_result(|_| {
                 let before = number.load(Ordering::Relaxed);
                 thread::sleep(millis(1));
                 number.store(before + 1, Ordering::Relaxed);

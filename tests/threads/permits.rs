@@ -214,7 +214,7 @@ fn contend(semaphore: &Semaphore, url: &str, threads: usize, rounds: usize) -> T
         let contend = || -> TaskOutcome {
             let mut connection = redis::Client::open(url)?.get_connection()?;
             (0..rounds).try_for_each(|_| {
-                semaphore.try_with(|held| count_inside(&mut connection, held, semaphore.keys().len()))
+                semaphore.with_result(|held| count_inside(&mut connection, held, semaphore.keys().len()))
             })
         };
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(contend)).collect();

@@ -35,7 +35,7 @@ pub(crate) fn keys(id: u32) -> Result<Vec<String>, Error> {
 /// Reads the number, takes some time, and writes it back: without the lock, updates would get lost.
 pub(crate) fn trade(locker: &Locker, id: u32, file: &Path) -> Result<Turn, Failure> {
     let asked = micros_now();
-    let trade = TRADE_PLAYERS.of(locker, id)?.try_with(|held| {
+    let trade = TRADE_PLAYERS.of(locker, id)?.with_result(|held| {
         let acquired = micros_now();
         let number: u32 = fs::read_to_string(file)?.trim().parse()?;
         thread::sleep(Duration::from_millis(20 + chance(40)));

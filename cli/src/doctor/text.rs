@@ -34,9 +34,15 @@ impl fmt::Display for ServerReport {
             let why = self.unsupported_reason(protocol).map(|why| format!("does not work: {why}"));
             (protocol.name().to_owned(), why.unwrap_or_else(|| "works".into()))
         });
-        let recommended = self.recommended().map_or_else(|| self.remedy(), Protocol::name);
+        let recommended = match self.recommended() {
+            Some(best @ (Protocol::Watched | Protocol::Ttl)) => {
+                format!("{}, which Protocol::Auto selects; the library's default is classic", best.name())
+            }
+            Some(best) => best.name().to_owned(),
+            None => self.remedy().to_owned(),
+        };
         let facts = [
-            ("recommended", recommended.to_owned()),
+            ("recommended", recommended),
             ("clock", or_unknown(self.clock.map(|clock| clock.to_string()))),
             ("memory", or_unknown(memory)),
             ("idle clients", or_unknown(idle)),

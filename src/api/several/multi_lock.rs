@@ -121,7 +121,7 @@ impl MultiLock {
     /// - [`Error::Lost`] if the [release](MultiLockGuard::release) finds that a lock was lost. `body` has run and
     ///   its result is dropped. **Another client may have worked at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
-        self.try_with(|held| Ok(body(held)))
+        self.with_result(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail while all locks are held, and returns its result: like [`with`](Self::with).
@@ -130,7 +130,7 @@ impl MultiLock {
     ///
     /// The body's own error, and those of [`with`](Self::with), converted into the body's error type. If `body`
     /// fails and a lock is lost, the body's error is returned.
-    pub fn try_with<T, E: From<Error>>(
+    pub fn with_result<T, E: From<Error>>(
         &self,
         body: impl FnOnce(&MultiLockGuard) -> Result<T, E>,
     ) -> Result<T, E> {

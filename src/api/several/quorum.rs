@@ -105,7 +105,7 @@ impl Quorum {
     /// [`Error::is_lost`] returns true: `body` has run and its result is dropped. **Another client may have worked
     /// at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&QuorumGuard) -> R) -> Result<R, Error> {
-        self.try_with(|held| Ok(body(held)))
+        self.with_result(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail while the lock is held, and returns its result: like [`with`](Self::with).
@@ -114,7 +114,7 @@ impl Quorum {
     ///
     /// The body's own error, and those of [`with`](Self::with), converted into the body's error type. If `body`
     /// fails and the lock is lost, the body's error is returned.
-    pub fn try_with<T, E: From<Error>>(
+    pub fn with_result<T, E: From<Error>>(
         &self,
         body: impl FnOnce(&QuorumGuard) -> Result<T, E>,
     ) -> Result<T, E> {

@@ -133,7 +133,7 @@ impl RwLock {
     /// Those of [`write`](Self::write), and [`Error::Lost`] as for [`MultiLock::with`]. [`Error::Nested`] inside
     /// [`with_read`](Self::with_read) by the same thread, which would wait for itself.
     pub fn with_write<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
-        self.try_with_write(|held| Ok(body(held)))
+        self.with_write_result(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail as a reader, and returns its result: like [`with_read`](Self::with_read).
@@ -141,11 +141,11 @@ impl RwLock {
     /// # Errors
     ///
     /// The body's own error, and those of [`with_read`](Self::with_read), converted into the body's error type.
-    pub fn try_with_read<T, E: From<Error>>(
+    pub fn with_read_result<T, E: From<Error>>(
         &self,
         body: impl FnOnce(&Permit) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.semaphore.try_with(body)
+        self.semaphore.with_result(body)
     }
 
     /// Runs a `body` that can fail as the writer, and returns its result: like [`with_write`](Self::with_write).
@@ -153,7 +153,7 @@ impl RwLock {
     /// # Errors
     ///
     /// The body's own error, and those of [`with_write`](Self::with_write), converted into the body's error type.
-    pub fn try_with_write<T, E: From<Error>>(
+    pub fn with_write_result<T, E: From<Error>>(
         &self,
         body: impl FnOnce(&MultiLockGuard) -> Result<T, E>,
     ) -> Result<T, E> {

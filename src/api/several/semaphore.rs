@@ -129,7 +129,7 @@ impl Semaphore {
     /// - [`Error::Lost`] if the [release](Permit::release) finds that the permit was lost. `body` has run and its
     ///   result is dropped. **Another client may have used the permit at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&Permit) -> R) -> Result<R, Error> {
-        self.try_with(|held| Ok(body(held)))
+        self.with_result(|held| Ok(body(held)))
     }
 
     /// Runs a `body` that can fail while a permit is held, and returns its result: like [`with`](Self::with).
@@ -138,7 +138,7 @@ impl Semaphore {
     ///
     /// The body's own error, and those of [`with`](Self::with), converted into the body's error type. If `body`
     /// fails and the permit is lost, the body's error is returned.
-    pub fn try_with<T, E: From<Error>>(&self, body: impl FnOnce(&Permit) -> Result<T, E>) -> Result<T, E> {
+    pub fn with_result<T, E: From<Error>>(&self, body: impl FnOnce(&Permit) -> Result<T, E>) -> Result<T, E> {
         let guard = self.wait(&self.options, HoldKind::Scoped)?;
         let returned = body(&guard)?;
         guard.leave()?;

@@ -43,7 +43,7 @@ impl LockOptions {
     /// inner call sends nothing, and the outermost call releases. Extensions, losses and fencing tokens are those
     /// of the one hold.
     ///
-    /// The option applies to `with`, `try_with` and functions with the attribute `locked`. Guards are not
+    /// The option applies to `with`, `with_result` and functions with the attribute `locked`. Guards are not
     /// reentrant, because a guard can be released on another thread at any moment.
     pub const fn reentrant(self) -> Self {
         Self { reentrant: true, ..self }
