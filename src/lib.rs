@@ -50,7 +50,7 @@
 
 // To read, from `lock.with` to the socket: api/lock, run/acquire, net/server with net/server/sharing and net/lanes, net/connections/socket.
 // Where the lock is not free: run/acquire/wait and its file turn, rules/acquire, run/session. Whose turn it is: wait/wait_queue. The release:
-// api/guard, run/ending, run/release, rules/owned/hand_over, rules/owned.
+// api/guard, run/ending, run/release, rules/hold/hand_over, rules/hold.
 mod api;
 pub mod documentation;
 mod net;

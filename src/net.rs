@@ -140,7 +140,7 @@ impl Sent {
     }
 
     /// Returns what came of a command that depends on nothing.
-    pub(crate) fn own(self) -> Result<Reply, Failure> {
+    pub(crate) fn plain(self) -> Result<Reply, Failure> {
         self.reply.unwrap_or(Err(Failure::TooLate))
     }
 }
@@ -185,7 +185,7 @@ pub(crate) trait Backend: Send + Sync {
 
     /// Returns what Auto means for locks that expire, as far as is known.
     fn best_protocol(&self) -> Protocol {
-        Protocol::Auto.on(self.server_version(), true)
+        Protocol::Auto.on(self.server_version())
     }
 
     /// Returns true if a connection was opened, so that the server's version is known if it reports it; or whether it is never asked.

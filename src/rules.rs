@@ -21,9 +21,9 @@
 pub(crate) mod acquire;
 
 pub(crate) mod choose;
+pub(crate) mod hold;
 pub(crate) mod keeping;
 pub(crate) mod lease;
-pub(crate) mod owned;
 pub(crate) mod ownership;
 
 pub(crate) mod quorum;
@@ -160,7 +160,7 @@ pub(crate) struct Replies {
 
 impl Replies {
     /// Returns the reply to a command that depends on nothing.
-    pub(crate) fn own(self) -> Reply {
+    pub(crate) fn plain(self) -> Reply {
         self.reply.unwrap_or(Reply::TooLate)
     }
 }

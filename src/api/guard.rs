@@ -241,7 +241,7 @@ impl LockGuard {
     ///
     /// [`Error::Lost`] if the lease has ended or a loss was noticed. [`Error::Forked`] in a forked child.
     pub fn leave_to_expire(mut self) -> Result<(), Error> {
-        self.end(Leaving::Keep)
+        self.end(Leaving::ToExpire)
     }
 
     /// Releases the lock and reports the outcome.

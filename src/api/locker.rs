@@ -291,8 +291,8 @@ impl Locker {
             let now = clock::now();
             Limits::within(self.engine.budget(Some(now.uptime)), now)
         };
-        let set = backend.send(&KeyTrip::new(key, &set), &limits()).own();
-        let deleted = backend.send(&KeyTrip::new(key, &delete), &limits()).own();
+        let set = backend.send(&KeyTrip::new(key, &set), &limits()).plain();
+        let deleted = backend.send(&KeyTrip::new(key, &delete), &limits()).plain();
         matches!(set, Ok(Reply::Integer(1)))
             && matches!(deleted, Ok(Reply::Integer(1) | Reply::Executed(Some(1))))
     }

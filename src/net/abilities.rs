@@ -35,7 +35,7 @@ impl Abilities {
     pub(super) fn know(&self, protocol: Protocol, version: Option<Version>) -> bool {
         let [tried, works] = self.known();
         match protocol {
-            Protocol::Auto => tried >= strength(protocol.on(version, true)) && !self.may_have_changed(),
+            Protocol::Auto => tried >= strength(protocol.on(version)) && !self.may_have_changed(),
             protocol => works >= strength(protocol),
         }
     }
@@ -44,7 +44,7 @@ impl Abilities {
     pub(super) fn best(&self, version: Option<Version>) -> Protocol {
         let [tried, works] = self.known();
         let lacks = |protocol| (works + 1..=tried).contains(&strength(protocol)) && !self.may_have_changed();
-        match Protocol::Auto.on(version, true) {
+        match Protocol::Auto.on(version) {
             _ if lacks(Protocol::Watched) => Protocol::Classic,
             Protocol::Ttl if lacks(Protocol::Ttl) => Protocol::Watched,
             best => best,
@@ -79,9 +79,15 @@ impl Abilities {
         }
     }
 
-    /// Notes that those of a protocol were tried, and that those of another work alone.
-    pub(super) fn note_lacking(&self, tried: Protocol, works: Protocol, hangs_up: bool) {
-        self.hangs_up.store(hangs_up, Ordering::Relaxed);
+    /// Notes that the server has hung up on WATCH, when the commands of a protocol were tried.
+    pub(super) fn note_hang_up(&self, tried: Protocol) {
+        self.note_lacking(tried, Protocol::Classic);
+        self.hangs_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that the commands of a protocol were tried, and that those of another work alone.
+    pub(super) fn note_lacking(&self, tried: Protocol, works: Protocol) {
+        self.hangs_up.store(false, Ordering::Relaxed);
         self.lacking_until.store(clock::uptime().after(LEFT_ALONE).micros(), Ordering::Relaxed);
         self.update(|before, _| [before.max(strength(tried)), strength(works)]);
     }

@@ -198,15 +198,15 @@ impl ClusterBackend {
         limits: &Limits<'_>,
     ) -> Vec<Result<Destination, Failure>> {
         let (mut map, mut failure) = (self.nodes.map(), None);
-        if pending.iter().any(|Pending { at, to }| to.is_none() && map.owner(slots[*at]).is_none()) {
+        if pending.iter().any(|Pending { at, to }| to.is_none() && map.node_of(slots[*at]).is_none()) {
             failure = self.nodes.refresh(&map, None, limits).err();
             map = self.nodes.map();
         }
         let destination = |Pending { at, to }: &Pending| {
-            let owner = || map.owner(slots[*at]).map(|node| Destination { node, asks: false });
+            let known = || map.node_of(slots[*at]).map(|node| Destination { node, asks: false });
             let no_node =
                 || failure.clone().unwrap_or_else(|| Failure::Refused(Refusal::of_no_node(slots[*at])));
-            to.clone().or_else(owner).ok_or_else(no_node)
+            to.clone().or_else(known).ok_or_else(no_node)
         };
         pending.iter().map(destination).collect()
     }
@@ -221,10 +221,11 @@ impl ClusterBackend {
     /// Probes one of the nodes, that of the key first: what it has holds for all.
     fn probe_any(&self, key: &Key, protocol: Protocol, limits: &Limits<'_>) -> Result<(), Failure> {
         let map = self.nodes.map();
-        let mut failed = if map.owner(0).is_some() { Ok(()) } else { self.nodes.refresh(&map, None, limits) };
+        let mut failed =
+            if map.node_of(0).is_some() { Ok(()) } else { self.nodes.refresh(&map, None, limits) };
         let limits = Limits { reachable_by: limits.reachable_by.min(clock::uptime().after(LOOK)), ..*limits };
         let map = self.nodes.map();
-        for node in map.owner(slot_of(key)).into_iter().chain(map.nodes().cloned()) {
+        for node in map.node_of(slot_of(key)).into_iter().chain(map.nodes().cloned()) {
             match node.backend.probe(key, protocol, &limits) {
                 Ok(()) => return Ok(()),
                 failure if is_final(&failure) => return failure,
@@ -238,7 +239,7 @@ impl ClusterBackend {
     fn read_each(&self, keys: &[Key], limits: &Limits<'_>) -> Result<Reply, Failure> {
         let limits = &self.without_waiting(limits);
         let get = Trip::of(Command::Get);
-        let read = |key: &Key| match self.send(&KeyTrip::new(key, &get), limits).own()? {
+        let read = |key: &Key| match self.send(&KeyTrip::new(key, &get), limits).plain()? {
             Reply::Bulk(found) => Ok(found),
             _ => Err(Failure::TooLate),
         };
@@ -316,7 +317,7 @@ impl Backend for ClusterBackend {
     }
 
     fn node_of(&self, key: &Key) -> NodeId {
-        self.nodes.map().owner(slot_of(key)).map_or(NodeId::ONLY, |node| node.id)
+        self.nodes.map().node_of(slot_of(key)).map_or(NodeId::ONLY, |node| node.id)
     }
 
     fn address(&self) -> Option<String> {

@@ -26,6 +26,7 @@ pub(crate) use opener::{DEFAULT_COMMAND_TIMEOUT, Opener};
 pub(crate) use sentinels::Sentinels;
 pub(super) use sentinels::{Group, ask_in_turn};
 pub(super) use server_info::Known;
+pub(super) use socket::Spin;
 pub(crate) use subscription::Heard;
 pub(super) use subscription::NEEDS as NEEDED_TO_PUBLISH;
 #[cfg(test)]

@@ -259,7 +259,7 @@ impl<'a> Incoming<'a> {
         may_be_open
     }
 
-    /// The same for one, whose replies are its own.
+    /// Gives the replies to a single change. Returns true if a transaction may be open.
     pub(super) fn give_change(&mut self, item: &mut Item) -> bool {
         item.packed.forms.push(Form::ListOrNil);
         self.give(item);

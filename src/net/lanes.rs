@@ -120,7 +120,7 @@ impl<J, C> Lanes<J, C> {
         Entered::Waits { opens: shared.opens(terms.most, terms.may_open), ahead }
     }
 
-    /// The same for one that is queued and was woken.
+    /// Takes a free lane for a thread that is queued and was woken, or leaves it in its place.
     pub(crate) fn enter_again(
         &self,
         slot: &Arc<Slot<J, C>>,
@@ -141,7 +141,7 @@ impl<J, C> Lanes<J, C> {
         self.shared.lock().fill(lane, with);
     }
 
-    /// The same for a leader whose job is done: a lane for which nothing is queued ends.
+    /// Fills the lane of a leader whose job is done. If nothing is queued, the lane ends.
     pub(crate) fn fill_or_end(&self, mut lane: Lane<J, C>) -> Option<Lane<J, C>> {
         let mut shared = self.shared.lock();
         shared.fill(&mut lane, Batching::Any);

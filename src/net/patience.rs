@@ -11,7 +11,7 @@ use crate::values::clock::{self, Uptime};
 
 /// How often a thread yields before it parks.
 const YIELDS: u32 = 16;
-/// The same behind many others: their leader has more to do, and each yield takes longer.
+/// How often it yields behind many others: their leader has more to do, and each yield takes longer.
 const YIELDS_OF_MANY: u32 = 2;
 const MANY: usize = 8;
 /// Yielding may take this long, unless `FEW` jobs or more are sent meanwhile: then the threads that run instead are those of this library.

@@ -92,7 +92,7 @@ impl Packed {
         }
     }
 
-    /// The same with its first words packed already, among them its name.
+    /// Packs a command whose first words, its name among them, are packed in `begun`.
     pub(super) fn begun(&mut self, form: Form, begun: &[u8], words: &[&[u8]]) {
         self.forms.push(form);
         self.bytes.extend_from_slice(begun);
@@ -153,15 +153,15 @@ pub(super) enum Read {
 }
 
 /// Reads the reply that the bytes begin with, whose texts are kept up to a length.
-pub(super) fn read(bytes: &[u8], kept: usize) -> Read {
+pub(super) fn read(bytes: &[u8], longest: usize) -> Read {
     let mut at = 0;
-    match value(bytes, &mut at, DEPTH, kept) {
+    match value(bytes, &mut at, DEPTH, longest) {
         Ok(value) => Read::Reply(value, at),
         Err(other) => other,
     }
 }
 
-fn value(bytes: &[u8], at: &mut usize, depth: u8, kept: usize) -> Result<Value, Read> {
+fn value(bytes: &[u8], at: &mut usize, depth: u8, longest: usize) -> Result<Value, Read> {
     let began = *at;
     let line = line(bytes, at)?;
     let (kind, text) = line.split_first().ok_or(Read::Other)?;
@@ -177,7 +177,7 @@ fn value(bytes: &[u8], at: &mut usize, depth: u8, kept: usize) -> Result<Value, 
                 let length = usize::try_from(length).map_err(|_| Read::Other)?;
                 let end = at.checked_add(length).and_then(|end| end.checked_add(2)).ok_or(Read::Other)?;
                 let part = || {
-                    if length > kept { Read::Long { head: began, text: *at, length } } else { Read::Part }
+                    if length > longest { Read::Long { head: began, text: *at, length } } else { Read::Part }
                 };
                 let body = bytes.get(*at..end).ok_or_else(part)?;
                 *at = end;
@@ -191,7 +191,7 @@ fn value(bytes: &[u8], at: &mut usize, depth: u8, kept: usize) -> Result<Value, 
                 // A server that is none may promise any number.
                 let mut values = Vec::with_capacity(count.min(1024));
                 for _ in 0..count {
-                    values.push(value(bytes, at, depth - 1, kept)?);
+                    values.push(value(bytes, at, depth - 1, longest)?);
                 }
                 Value::Array(values)
             }

@@ -30,7 +30,7 @@ use crate::rules::{Command, Reply, Trip};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
-use crate::values::value::LONGEST_KEPT;
+use crate::values::value::LONGEST_READ;
 use crate::values::version::Version;
 use sharing::Carrier;
 
@@ -54,7 +54,7 @@ pub(super) fn pause(limits: &mut Limits<'_>, waits_until: Uptime) -> bool {
 
 thread_local! {
     /// The lists of this thread, which are used again.
-    static KEPT: Cell<(Vec<RefCell<TripState>>, Wire)> = Cell::default();
+    static SPARE: Cell<(Vec<RefCell<TripState>>, Wire)> = Cell::default();
 }
 
 /// One server, or the master among several.
@@ -114,7 +114,7 @@ impl OneServer {
 
     /// Sends trips on a connection that carries nothing else meanwhile. `asks`: with ASKING before each command.
     fn send_alone(&self, trips: &[KeyTrip<'_>], mut limits: Limits<'_>, asks: bool) -> Vec<Sent> {
-        let (mut jobs, mut wire) = KEPT.try_with(Cell::take).unwrap_or_default();
+        let (mut jobs, mut wire) = SPARE.try_with(Cell::take).unwrap_or_default();
         if jobs.len() < trips.len() {
             jobs.resize_with(trips.len(), RefCell::default);
         }
@@ -149,7 +149,7 @@ impl OneServer {
         };
         let sent = jobs.iter_mut().zip(trips).map(end).collect();
         // The thread may be ending.
-        let _ = KEPT.try_with(|kept| kept.set((jobs, wire)));
+        let _ = SPARE.try_with(|spare| spare.set((jobs, wire)));
         sent
     }
 
@@ -301,7 +301,7 @@ impl OneServer {
         let expected = trip.if_holds.as_ref().filter(|expected| !expected.without_ttl)?;
         let is_on_the_key = matches!(trip.command, Command::Set(_) | Command::Del);
         // A longer value is known by its beginning alone.
-        let is_whole = (1..LONGEST_KEPT).contains(&expected.bytes.len());
+        let is_whole = (1..LONGEST_READ).contains(&expected.bytes.len());
         self.opener.health.compares().filter(|_| is_on_the_key && is_whole)
     }
 

@@ -129,7 +129,7 @@ impl Attempt {
 
     /// Sends a command. Returns its reply; one that is lost or does not fit is for the caller.
     async fn send(&mut self, io: &Io, trip: Trip) -> ControlFlow<Round, Reply> {
-        let reply = io.send(trip).await.own();
+        let reply = io.send(trip).await.plain();
         self.heard(io, reply)
     }
 
@@ -157,7 +157,7 @@ impl Attempt {
                     self.pace.take_nonce();
                     let Pace { options, protocol, tag, .. } = &self.pace;
                     let (lease, trip) = first_command(options, *protocol, tag, io.now());
-                    (lease, io.send(trip).await.own())
+                    (lease, io.send(trip).await.plain())
                 }
             };
             match self.heard(io, reply)? {
@@ -171,7 +171,7 @@ impl Attempt {
                 // The value names no holder.
                 _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
                 _ => {
-                    self.keep(io, lease, None);
+                    self.note_lost(io, lease, None);
                     return self.pace.lost(io.now());
                 }
             }
@@ -207,7 +207,7 @@ impl Attempt {
             // What was read may no longer be true.
             Reply::TooLate => return Break(self.pace.wait(io)),
             _ => {
-                self.keep_takeover(lease.value);
+                self.note_lost_takeover(lease.value);
                 return self.pace.lost(io.now());
             }
         };
@@ -251,7 +251,7 @@ impl Attempt {
             // Another client was faster, and nothing was overwritten; or nothing was sent.
             Reply::Executed(None) | Reply::TooLate => self.pace.retry(io)?,
             _ => {
-                self.keep(io, lease, Some(from));
+                self.note_lost(io, lease, Some(from));
                 self.pace.lost(io.now())?;
             }
         }
@@ -292,13 +292,13 @@ impl Attempt {
     }
 
     /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.
-    fn keep(&mut self, io: &Io, lease: Lease, from: Option<LockState>) {
+    fn note_lost(&mut self, io: &Io, lease: Lease, from: Option<LockState>) {
         self.pace.in_doubt = true;
-        self.unresolved.keep(io.slot(), lease, from, io.now());
+        self.unresolved.add(io.slot(), lease, from, io.now());
     }
 
     /// Keeps the value of a GETSET without a reply.
-    fn keep_takeover(&mut self, value: ValueBytes) {
+    fn note_lost_takeover(&mut self, value: ValueBytes) {
         self.pace.in_doubt = true;
         self.takeover = Some(value);
     }

@@ -96,7 +96,7 @@ impl Choice {
                 }
                 if looks {
                     self.pace.in_doubt = true;
-                    self.unresolved.keep(io.slot(), lease, None, io.now());
+                    self.unresolved.add(io.slot(), lease, None, io.now());
                 }
             }
         }
@@ -159,7 +159,7 @@ impl Choice {
             _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
             _ => {
                 self.pace.in_doubt = true;
-                self.unresolved.keep(slot, lease, None, io.now());
+                self.unresolved.add(slot, lease, None, io.now());
                 self.pace.lost(io.now())?;
             }
         }
@@ -170,7 +170,7 @@ impl Choice {
     async fn look(&mut self, io: &Io) -> ControlFlow<Round, Values> {
         loop {
             let look = Trip::of(Command::GetAll(Arc::clone(&self.slots)));
-            let found = io.send(look).await.own();
+            let found = io.send(look).await.plain();
             if let Some(values) = self.values(io, found)? {
                 self.pace.answered();
                 self.pace.in_doubt = false;

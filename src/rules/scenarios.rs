@@ -48,7 +48,7 @@ use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::value::LockState;
 use crate::values::version::Version;
 use client::Client;
-use words::{owner, relative, shifted, signed, time};
+use words::{possessor, relative, shifted, signed, time};
 
 /// When all scenarios begin: 2026-11-18, a round number of seconds.
 const BEGINNING: Wall = Wall(1_795_000_000_000_000);
@@ -144,7 +144,7 @@ impl Interpreter {
             }
             [name, "clock", step] => {
                 let step = signed(step)?;
-                self.client(owner(name)?)?.skew += step;
+                self.client(possessor(name)?)?.skew += step;
                 Ok(None)
             }
             [name, "starts"] => self.starts(name, Cue::Ask).map(Some),
@@ -193,21 +193,22 @@ impl Interpreter {
             [name, "has", "a", "connection", "too", "late"] => self.too_late(name).map(Some),
             [name, "has", "no", "connection"] => self.deliver(name, Reply::Unsent).map(Some),
             [name, "request", "is", "lost"] => {
-                let client = self.client(owner(name)?)?;
+                let client = self.client(possessor(name)?)?;
                 client.lost.extend(client.sent.clone());
-                self.deliver(owner(name)?, Reply::Lost).map(Some)
+                self.deliver(possessor(name)?, Reply::Lost).map(Some)
             }
             [name, "request", "arrives", "late"] => {
-                let mut leg = self.client(owner(name)?)?.lost.pop_front().ok_or("it has lost no request")?;
+                let mut leg =
+                    self.client(possessor(name)?)?.lost.pop_front().ok_or("it has lost no request")?;
                 self.server.carry_out(self.elapsed, &mut leg);
                 Ok(None)
             }
             [name, "reply", "is", "lost"] => {
-                if self.client(owner(name)?)?.reply.is_none() {
-                    self.execute(owner(name)?)?;
+                if self.client(possessor(name)?)?.reply.is_none() {
+                    self.execute(possessor(name)?)?;
                 }
-                self.client(owner(name)?)?.reply = None;
-                self.deliver(owner(name)?, Reply::Lost).map(Some)
+                self.client(possessor(name)?)?.reply = None;
+                self.deliver(possessor(name)?, Reply::Lost).map(Some)
             }
             _ => Err("no such event".into()),
         }
@@ -252,7 +253,7 @@ impl Interpreter {
         let client = self.client(name)?;
         let params = Params {
             options: client.options,
-            protocol: client.options.protocol.on(server, client.options.expiration.is_some()),
+            protocol: client.protocol_on(server),
             deadline: client.options.timeout.map(|timeout| now.uptime.after(timeout)),
             retry_for: Duration::from_secs(5),
             tag: client.tag(client.number * MANY),

@@ -120,7 +120,7 @@ impl Several {
             // Without an expiration the value names no holder.
             Reply::Lost if lease.end.is_none() => Place::InDoubt,
             Reply::Lost => {
-                self.unresolved.keep(lock, lease.clone(), None, now);
+                self.unresolved.add(lock, lease.clone(), None, now);
                 Place::Lost(READS)
             }
             _ => Place::NotGranted,

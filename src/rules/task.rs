@@ -3,7 +3,7 @@
 //! The rules are written as straight-line code: send a command, look at its reply, send the next. A function that could be stopped at
 //! each trip and continued later would do, and that is what `async` makes: at each `await` the compiler stores where the function is,
 //! and what its variables hold. No runtime is needed. [`Io::send`] leaves the trip in a cell and is pending until the replies are in
-//! another; [`Task::resume`] puts them there, polls once, and takes out the next trip. So the owner of the task decides when the
+//! another; [`Task::resume`] puts them there, polls once, and takes out the next trip. So the caller decides when the
 //! function goes on: the engine once the server has answered, a test at any moment.
 //!
 //! The test below has an example.
@@ -188,7 +188,7 @@ mod tests {
     /// Code as a rule has it.
     async fn is_ours(io: &Io, own: Vec<u8>) -> Result<bool, GiveUp> {
         for _ in 0..2 {
-            match io.send(Trip::of(Command::Get)).await.own() {
+            match io.send(Trip::of(Command::Get)).await.plain() {
                 Reply::Bulk(found) => return Ok(found.as_ref() == Some(&own)),
                 Reply::Lost => {}
                 _ => return Err(GiveUp::Refused),

@@ -19,7 +19,7 @@ struct Unanswered {
 
 impl Unresolved {
     /// Keeps the lease of a command without a reply, with what an EXEC takes over from.
-    pub(crate) fn keep(&mut self, slot: usize, lease: Lease, from: Option<LockState>, now: Now) {
+    pub(crate) fn add(&mut self, slot: usize, lease: Lease, from: Option<LockState>, now: Now) {
         self.0.retain(|one| !one.lease.has_passed(now));
         self.0.push(Unanswered { slot, lease, from });
     }

@@ -34,7 +34,7 @@ impl<'a> Call<'a> {
         Ok((slot, acquired))
     }
 
-    /// The same for a hold that is noted for no thread. With an error, returns what commands without a reply may have acquired of a lock.
+    /// Waits until a lock is held, without noting for which thread. With an error, returns what commands without a reply may have acquired.
     pub(super) fn ask_or_wait(&self, want: Want<'a>) -> Result<(usize, Acquired), (Error, Unresolved)> {
         let _registered = self.register();
         if !self.may_ask(want) {
@@ -122,7 +122,7 @@ impl Engine {
         options: &LockOptions,
         at: Now,
     ) -> Acquired {
-        let lease = mem::take(&mut hold.own().lease);
+        let lease = mem::take(&mut hold.state().lease);
         self.make_hold(hold.key.clone(), options, lease, holder, at)
     }
 

@@ -13,8 +13,8 @@ use super::session::Session;
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::GiveUp;
+use crate::rules::hold::{self, Extension, Release};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Extension, Release};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::run::hold::Hold;
@@ -26,7 +26,7 @@ use crate::wait::HolderTicket;
 pub(crate) enum Leaving {
     Release,
     /// The key expires by itself.
-    Keep,
+    ToExpire,
 }
 
 /// How a hold has ended without a loss.
@@ -69,7 +69,7 @@ impl Engine {
         }
     }
 
-    /// The same for holds that began together. What is sent for them goes together.
+    /// Ends holds that began together. What is sent for them goes together.
     pub(crate) fn end_all<'a>(
         self: &Arc<Self>,
         holds: impl Iterator<Item = (&'a Hold, HolderTicket<Delivery>)>,
@@ -128,7 +128,7 @@ impl Engine {
         let begin = |(hold, HeldLock { lease, holder, .. }, rest): (_, HeldLock<'_>, _)| {
             let hold: &Hold = hold;
             let new = self.next_lease(hold, &lease, rest, now);
-            let task = Task::begin(now, async move |io| owned::extend(io, &lease, new).await);
+            let task = Task::begin(now, async move |io| hold::extend(io, &lease, new).await);
             (holder, Job::new(&hold.key, task, self.session(hold, now, outbox)))
         };
         let mut jobs: Vec<_> = locks.into_iter().map(begin).collect();
@@ -142,10 +142,10 @@ impl Engine {
 
     /// Has the server asked nothing more for a hold. Returns its lock.
     fn over<'a>(&self, hold: &'a Hold, holder: HolderTicket<Delivery>) -> HeldLock<'a> {
-        let mut own = hold.own();
-        own.over = true;
-        self.forget(&mut own);
-        HeldLock::new(&hold.key, &hold.options, mem::take(&mut own.lease), holder)
+        let mut state = hold.state();
+        state.over = true;
+        self.forget(&mut state);
+        HeldLock::new(&hold.key, &hold.options, mem::take(&mut state.lease), holder)
     }
 
     /// Notes how a hold has ended. It is lost too if its lease was over before and the server has not proven that it was held all the time.
@@ -190,15 +190,15 @@ fn left_to_expire((extended, session): (Result<Extension, GiveUp>, Session<'_>))
 
 /// Returns what becomes of the key of a hold that ends.
 fn way(hold: &Hold, lease: &Lease, leaving: Leaving, now: Now) -> Way {
-    let kept = || Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)));
+    let left = || Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)));
     match (hold.noticed_loss(), leaving) {
         // The server has shown that it is not ours: there is nothing to delete.
         (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
             Way::Over(Some(Release::Lost(reason)))
         }
-        (_, Leaving::Keep) => kept(),
+        (_, Leaving::ToExpire) => left(),
         (_, Leaving::Release) => match time_left_to_hold(hold, lease, now) {
-            Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => kept(),
+            Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => left(),
             Some(rest) => Way::Expire(rest),
             None => Way::Release,
         },

@@ -33,7 +33,7 @@ pub(crate) struct Hold {
     pub(crate) is_dropped: AtomicBool,
     observer: EventSink,
     /// Locked for as long as commands of the hold are on their way, so that they come one after the other.
-    own: Mutex<Own>,
+    state: Mutex<HoldState>,
     /// Locked for a moment.
     status: Mutex<Status>,
     /// Those of all holds of the locker.
@@ -41,7 +41,7 @@ pub(crate) struct Hold {
 }
 
 /// What the commands of a hold need.
-pub(crate) struct Own {
+pub(crate) struct HoldState {
     pub(crate) lease: Lease,
     pub(crate) token: Option<u64>,
     /// When the lease was written.
@@ -110,7 +110,7 @@ impl Hold {
             is_kept: AtomicBool::new(false),
             is_dropped: AtomicBool::new(false),
             observer,
-            own: Mutex::new(Own {
+            state: Mutex::new(HoldState {
                 lease,
                 token: None,
                 began: acquired.uptime,
@@ -125,13 +125,13 @@ impl Hold {
     }
 
     /// Waits until no command of the hold is on its way, and keeps others from being sent.
-    pub(crate) fn own(&self) -> MutexGuard<'_, Own> {
-        self.own.lock()
+    pub(crate) fn state(&self) -> MutexGuard<'_, HoldState> {
+        self.state.lock()
     }
 
-    /// The same without waiting; `None` while a command is on its way.
-    pub(crate) fn try_own(&self) -> Option<MutexGuard<'_, Own>> {
-        self.own.try_lock()
+    /// Keeps commands from being sent if none is on its way; else returns `None`.
+    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, HoldState>> {
+        self.state.try_lock()
     }
 
     /// Until when the lock can be relied on; `None` without an expiration.

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::engine::{Engine, Kept, for_each_engine};
-use super::owner::Locked;
+use super::holder::Locked;
 use super::reports::Outbox;
 use super::timer;
 use crate::rules::keeping::{self, Due, Next, Progress};
-use crate::run::hold::{Hold, Own};
+use crate::run::hold::{Hold, HoldState};
 use crate::values::clock::{self, Now, Uptime};
 
 /// When a lock is looked at again that another thread was working on.
@@ -18,7 +18,7 @@ const BUSY: Duration = Duration::from_millis(20);
 
 /// Works on what is due.
 pub(super) fn work(due: Vec<Kept>) {
-    for_each_engine(due, |kept| &kept.engine, |engine, own| engine.keep(&own));
+    for_each_engine(due, |kept| &kept.engine, |engine, state| engine.keep(&state));
 }
 
 impl Engine {
@@ -34,43 +34,43 @@ impl Engine {
     /// Has the keeper look at a lock that has just been acquired, if gems use the server.
     pub(super) fn look_once(self: &Arc<Self>, hold: &Arc<Hold>) {
         if self.gems.were_seen(hold.acquired.uptime) {
-            self.reschedule(hold, &mut hold.own());
+            self.reschedule(hold, &mut hold.state());
         }
     }
 
     /// Has the keeper work on a lock, if it does not do so yet.
     pub(super) fn keep_from_now_on(self: &Arc<Self>, hold: &Arc<Hold>) {
-        let mut own = hold.own();
+        let mut state = hold.state();
         if !hold.is_kept.swap(true, Ordering::Relaxed) {
-            self.reschedule(hold, &mut own);
+            self.reschedule(hold, &mut state);
         }
-        drop(own);
+        drop(state);
         hold.report();
     }
 
     /// Looks again when something is due for a lock. The hold reports a failure later, when nothing is locked.
-    pub(super) fn reschedule(self: &Arc<Self>, hold: &Arc<Hold>, own: &mut Own) {
-        if own.over {
+    pub(super) fn reschedule(self: &Arc<Self>, hold: &Arc<Hold>, state: &mut HoldState) {
+        if state.over {
             return;
         }
-        let is_kept = own.due.is_some() || hold.is_kept.load(Ordering::Relaxed);
-        if is_kept || own.lease.end.is_some() && self.gems.were_seen(own.began) {
-            self.schedule(hold, own);
+        let is_kept = state.due.is_some() || hold.is_kept.load(Ordering::Relaxed);
+        if is_kept || state.lease.end.is_some() && self.gems.were_seen(state.began) {
+            self.schedule(hold, state);
         }
     }
 
     /// Has the keeper do no more for a lock.
-    pub(super) fn forget(&self, own: &mut Own) {
-        if let Some(due) = own.due.take() {
+    pub(super) fn forget(&self, state: &mut HoldState) {
+        if let Some(due) = state.due.take() {
             self.keeper.remove(due);
         }
     }
 
-    fn schedule(self: &Arc<Self>, hold: &Arc<Hold>, own: &mut Own) {
-        self.forget(own);
-        let next = keeping::next(&hold.options, progress(hold, own, clock::now()));
+    fn schedule(self: &Arc<Self>, hold: &Arc<Hold>, state: &mut HoldState) {
+        self.forget(state);
+        let next = keeping::next(&hold.options, progress(hold, state, clock::now()));
         if let Some(Next { at, slack, .. }) = next.filter(|_| hold.is_held()) {
-            own.due = self.look_at(hold, at, slack);
+            state.due = self.look_at(hold, at, slack);
         }
     }
 
@@ -110,8 +110,8 @@ impl Engine {
         let time = |hold: &Hold, now: Now| keeping::lease(&hold.options, hold.acquired.uptime, now.uptime);
         let extended = self.extend_locked(&mut to_extend, &outbox, time);
         let now = clock::now();
-        for ((hold, own), extended) in to_extend.iter().zip(&extended) {
-            if extended.is_err() && own.lease.has_passed(now) {
+        for ((hold, state), extended) in to_extend.iter().zip(&extended) {
+            if extended.is_err() && state.lease.has_passed(now) {
                 hold.lost(now);
             }
         }
@@ -129,17 +129,17 @@ impl Engine {
     /// Returns a lock for which something is due: whether its lease is to be extended, rather than its key looked at.
     fn due<'a>(self: &Arc<Self>, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, bool)> {
         let now = clock::now();
-        let Some(mut own) = hold.try_own() else {
+        let Some(mut state) = hold.try_state() else {
             self.look_at(hold, now.uptime.after(BUSY), Duration::ZERO);
             return None;
         };
-        if own.over || !hold.is_held() {
+        if state.over || !hold.is_held() {
             return None;
         }
-        let Next { at, due, slack } = keeping::next(&hold.options, progress(hold, &own, now))?;
+        let Next { at, due, slack } = keeping::next(&hold.options, progress(hold, &state, now))?;
         if at > now.uptime.after(slack) {
-            self.forget(&mut own);
-            own.due = self.look_at(hold, at, slack);
+            self.forget(&mut state);
+            state.due = self.look_at(hold, at, slack);
             return None;
         }
         match due {
@@ -148,12 +148,12 @@ impl Engine {
                 if is_over {
                     hold.lost(now);
                 }
-                (!is_over).then_some(((hold, own), true))
+                (!is_over).then_some(((hold, state), true))
             }
-            Due::Verify => Some(((hold, own), false)),
+            Due::Verify => Some(((hold, state), false)),
             Due::Expire => {
                 if hold.lost(now).is_none() {
-                    self.schedule(hold, &mut own);
+                    self.schedule(hold, &mut state);
                 }
                 None
             }
@@ -161,16 +161,16 @@ impl Engine {
     }
 }
 
-fn progress(hold: &Hold, own: &Own, now: Now) -> Progress {
+fn progress(hold: &Hold, state: &HoldState, now: Now) -> Progress {
     Progress {
         is_kept: hold.is_kept.load(Ordering::Relaxed),
-        since: own.lease.since,
+        since: state.lease.since,
         acquired: hold.acquired.uptime,
-        began: own.began,
+        began: state.began,
         // By the clock that allows less.
-        end: own.lease.end.map(|end| now.uptime.after(end.remaining(now))),
-        asked: own.asked,
-        failed: own.failed,
+        end: state.lease.end.map(|end| now.uptime.after(end.remaining(now))),
+        asked: state.asked,
+        failed: state.failed,
         now: now.uptime,
     }
 }

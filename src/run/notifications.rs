@@ -304,7 +304,7 @@ impl Notifications {
     }
 
     fn send(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
-        self.backend.send(&KeyTrip::new(key, &Trip::of(Command::Waiting(waiting))), limits).own()
+        self.backend.send(&KeyTrip::new(key, &Trip::of(Command::Waiting(waiting))), limits).plain()
     }
 
     /// Reports why something could not be sent, from time to time.

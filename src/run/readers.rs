@@ -37,8 +37,8 @@ impl ReaderCount {
         let look = Trip::of(Command::Get);
         let write = Trip::of(Command::SetNx(NewValue { value: self.value(), ttl: None }));
         for _ in 0..LOOKS {
-            let reply = match session.send(&look, clock::now()).own() {
-                Reply::Bulk(None) => session.send(&write, clock::now()).own(),
+            let reply = match session.send(&look, clock::now()).plain() {
+                Reply::Bulk(None) => session.send(&write, clock::now()).plain(),
                 reply => reply,
             };
             match reply {

@@ -13,8 +13,8 @@ use super::session::Session;
 use crate::net::Failure;
 use crate::report::error::Error;
 use crate::report::event::Event;
+use crate::rules::hold::{self, HandedOver, Release};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, HandedOver, Release};
 use crate::rules::waiting_list::Waiting;
 use crate::rules::{GiveUp, Reply};
 use crate::values::clock::{self, Now, Uptime};
@@ -41,7 +41,7 @@ struct Releasing<'a> {
     turn: Turn,
     /// How the thread waits that it is handed over to.
     next: Option<Box<WaitMode>>,
-    job: Job<'a, owned::Ending>,
+    job: Job<'a, hold::Ending>,
 }
 
 impl Engine {
@@ -78,7 +78,7 @@ impl Engine {
         released
     }
 
-    /// The same for one.
+    /// Releases one lock.
     pub(super) fn release(self: &Arc<Self>, lock: HeldLock<'_>, now: Now) -> Result<Release, Error> {
         let mut release = self.begin_release(lock, &mut Vec::new(), now);
         release.job.run(now);
@@ -115,7 +115,7 @@ impl Engine {
             // As the lock was acquired: that is decided for Auto.
             Lease::of(mode.options(), lease.protocol, &self.tag(), now)
         });
-        let ending = owned::Ending::begin(lease, next_lease.as_ref(), now);
+        let ending = hold::Ending::begin(lease, next_lease.as_ref(), now);
         Releasing { options, earlier, holder, turn, next, job: Job::new(key, ending, session) }
     }
 
@@ -142,7 +142,8 @@ impl Engine {
                     (error, Some(holder)) => (Err(error), holder),
                     (error, None) => {
                         // A process that was taken from the list is notified, looks, and enters it again.
-                        let _ = self.ending(key, &turn, false, taken, now);
+                        let released = false;
+                        let _ = self.ending(key, &turn, released, taken, now);
                         return Err(error);
                     }
                 }

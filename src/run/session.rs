@@ -8,8 +8,8 @@ use crate::net::{
     Budget, Failure, KeyTrip, Limits, NeverStops, Refusal, RefusalKind, Sent, Stop, TransportError,
 };
 use crate::report::error::Error;
+use crate::rules::hold::LOOKS;
 use crate::rules::lease::End;
-use crate::rules::owned::LOOKS;
 use crate::rules::waiting_list::Waiting;
 use crate::rules::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{self, Now, Uptime};
@@ -42,6 +42,13 @@ pub(super) struct Session<'a> {
     listed: Option<Box<Result<Reply, Failure>>>,
     /// The last command that may have changed the key and whose reply was lost, and why.
     unanswered: Option<Box<(&'static str, TransportError)>>,
+}
+
+/// What a command does with the lock's key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Effect {
+    Reads,
+    Changes,
 }
 
 impl<'a> Session<'a> {
@@ -135,15 +142,16 @@ impl<'a> Session<'a> {
         } else if trip.behind.is_none() && behind.is_some() {
             (self.behind, self.listed) = (None, behind.take().map(Box::new));
         }
-        let found = found.map(|found| self.reply(found, "WATCH", true));
+        let found = found.map(|found| self.reply(found, "WATCH", Effect::Reads));
         let behind = behind.zip(trip.behind.as_deref()).and_then(|(outcome, behind)| match behind {
             // It only says more about what the command has found.
             Command::TimeToLive => outcome.ok(),
-            behind => Some(self.reply(outcome, behind.name(), true)),
+            behind => Some(self.reply(outcome, behind.name(), Effect::Reads)),
         });
         let only_reads = trip.if_holds.is_none() && trip.command.only_reads();
+        let effect = if only_reads { Effect::Reads } else { Effect::Changes };
         let name = changed_by.unwrap_or_else(|| trip.name());
-        let reply = reply.map(|reply| self.reply(reply, name, only_reads));
+        let reply = reply.map(|reply| self.reply(reply, name, effect));
         Replies { found, reply, behind }
     }
 
@@ -162,7 +170,7 @@ impl<'a> Session<'a> {
         &mut self,
         carried: Result<Reply, Failure>,
         command: &'static str,
-        only_reads: bool,
+        effect: Effect,
     ) -> Reply {
         self.unanswered_last = carried.as_ref().is_err_and(Failure::is_unanswered);
         let failure = match carried {
@@ -188,7 +196,7 @@ impl<'a> Session<'a> {
                     self.answered_at = None;
                 }
             }
-            if !only_reads {
+            if effect == Effect::Changes {
                 self.unanswered = Some(Box::new((command, error.clone())));
             }
         }
@@ -263,7 +271,7 @@ impl<'a> Session<'a> {
         match self.protocol {
             Protocol::Auto if gives_ttl => Protocol::Ttl,
             Protocol::Auto if trip.if_holds.is_some() => Protocol::Watched,
-            protocol => protocol.on(None, true),
+            protocol => protocol.on(None),
         }
     }
 }
@@ -328,7 +336,7 @@ impl Session<'_> {
         self.take_error(reason, advice)
     }
 
-    /// The same for a release, which says also of another failure what it means for the lock.
+    /// Makes the error of a release, which says of each failure what it means for the lock.
     pub(super) fn release_error(
         self,
         reason: GiveUp,
@@ -338,7 +346,7 @@ impl Session<'_> {
         self.error(reason, if_unknown).not_released(if_refused)
     }
 
-    /// The same, once.
+    /// Makes the user's error, and forgets the failure that it names.
     pub(super) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
         let key = self.key.clone();
         if let (GiveUp::Unknown, Some((command, cause))) =

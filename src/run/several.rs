@@ -149,7 +149,7 @@ impl<'a> WaitAll<'a> {
         match self.one(&self.keys[lock], first) {
             Ok(acquired) => {
                 let is_last = lock + 1 == self.keys.len();
-                self.early[lock] = Some(self.keep_early(acquired, is_last));
+                self.early[lock] = Some(self.hold_early(acquired, is_last));
                 self.asked[lock] = None;
                 self.not_released.retain(|error| error.key() != Some(&self.keys[lock]));
                 self.rules.held(lock);

@@ -143,7 +143,7 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// The same for errors and logs: bytes longer than [`LONGEST_SHOWN`] are cut, with their length.
+/// Bytes as text for errors and logs: longer ones than [`LONGEST_SHOWN`] are cut, with their length.
 pub(crate) struct Cut<'a>(pub(crate) &'a [u8]);
 
 /// How much of a key, a value or a server's text errors and logs show, in bytes of text.
@@ -155,7 +155,7 @@ impl fmt::Display for Cut<'_> {
     }
 }
 
-/// The same with another limit.
+/// Bytes as text, cut at this length.
 pub(crate) struct CutAt<'a>(pub(crate) &'a [u8], pub(crate) usize);
 
 impl fmt::Display for CutAt<'_> {

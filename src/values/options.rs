@@ -250,14 +250,14 @@ mod tests {
 
     #[test]
     fn auto_is_watched_from_2_2_on() {
-        let auto = |server, expires| Protocol::Auto.on(server, expires);
-        assert_eq!(auto(Some(Version::new(2, 6, 12)), true), Protocol::Ttl);
-        assert_eq!(auto(Some(Version::new(2, 6, 12)), false), Protocol::Watched);
-        assert_eq!(auto(Some(Version::new(2, 6, 11)), true), Protocol::Watched);
-        assert_eq!(auto(Some(Version::new(2, 2, 0)), true), Protocol::Watched);
-        assert_eq!(auto(Some(Version::new(2, 1, 9)), true), Protocol::Classic);
-        assert_eq!(auto(None, true), Protocol::Classic);
-        assert_eq!(Protocol::Ttl.on(None, true), Protocol::Ttl);
+        let auto = |major, minor, patch| Protocol::Auto.on(Some(Version::new(major, minor, patch)));
+        assert_eq!(auto(2, 6, 12), Protocol::Ttl);
+        assert_eq!(auto(2, 6, 12).without_ttl(), Protocol::Watched);
+        assert_eq!(auto(2, 6, 11), Protocol::Watched);
+        assert_eq!(auto(2, 2, 0), Protocol::Watched);
+        assert_eq!(auto(2, 1, 9), Protocol::Classic);
+        assert_eq!(Protocol::Auto.on(None), Protocol::Classic);
+        assert_eq!(Protocol::Ttl.on(None), Protocol::Ttl);
     }
 
     #[test]

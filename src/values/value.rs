@@ -61,7 +61,7 @@ pub enum LockState {
 }
 
 /// How many bytes of a value are kept: those of a longer one are no lock's.
-pub(crate) const LONGEST_KEPT: usize = 4096;
+pub(crate) const LONGEST_READ: usize = 4096;
 
 /// The point in time that a lock's value names, by the wall clock, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -149,7 +149,7 @@ impl LockState {
 
     /// Returns true if not all of the value may have been kept.
     pub(crate) fn is_long(&self) -> bool {
-        matches!(self, LockState::Unreadable(bytes) if bytes.len() >= LONGEST_KEPT)
+        matches!(self, LockState::Unreadable(bytes) if bytes.len() >= LONGEST_READ)
     }
 
     /// Returns in words what a value that no lock writes looks like, if it begins with a number as large as a time, for example "a time in

@@ -2,8 +2,8 @@
 //!
 //! [`CancelToken::cancel`] neither blocks nor allocates, so that it can be called wherever a program learns that it is to stop, in a
 //! signal handler too. It sets the flag, then wakes the registered threads, if it gets the list's mutex at once. If it does not,
-//! another thread is registering, leaving or cancelling; the owner of the mutex looks at the flag after releasing it, and
-//! wakes the threads then. The two fences make sure of that: either `cancel` finds the mutex free, or its owner finds the flag set.
+//! another thread is registering, leaving or cancelling; the thread that has the mutex looks at the flag after releasing it, and
+//! wakes the threads then. The two fences make sure of that: either `cancel` finds the mutex free, or the thread that has it finds the flag set.
 //! They order the flag too; its own `SeqCst` adds nothing that is needed.
 //!
 //! `tests/models` runs this file with weakly ordered memory, and with signals that come while their own thread has the mutex.

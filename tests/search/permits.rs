@@ -9,8 +9,8 @@ use proptest::test_runner::{Config, TestRunner};
 
 use crate::Searches;
 use crate::rules::acquire::Params;
+use crate::rules::hold::{Ending, HandedOver};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{Ending, HandedOver};
 use crate::rules::task::Rules;
 use crate::rules::{Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};

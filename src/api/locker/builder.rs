@@ -55,7 +55,7 @@ pub struct LockerBuilder {
 /// Where the locker's connections come from.
 #[derive(Clone)]
 enum Connections {
-    Own(Box<redis::Client>),
+    Server(Box<redis::Client>),
     Several(Servers),
     /// The user's own pool, of any manager.
     Lent(Arc<dyn Lender>),
@@ -74,7 +74,7 @@ impl fmt::Debug for LockerBuilder {
 
 impl LockerBuilder {
     pub(super) fn new(client: redis::Client) -> Self {
-        Self::over(Connections::Own(Box::new(client)))
+        Self::over(Connections::Server(Box::new(client)))
     }
 
     pub(super) fn on_several(servers: Servers) -> Self {

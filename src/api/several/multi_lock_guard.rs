@@ -37,12 +37,12 @@ impl MultiLockGuard {
     }
 
     /// Releases all locks except the one of this key, and returns its guard.
-    pub(super) fn keep_one(mut self, key: &Key) -> LockGuard {
+    pub(super) fn release_except(mut self, key: &Key) -> LockGuard {
         let at = self.guards.iter().position(|guard| guard.key() == key);
         let Some(at) = at else { unreachable!("it is one of the keys") };
-        let kept = self.guards.remove(at);
+        let other = self.guards.remove(at);
         drop(self);
-        kept
+        other
     }
 
     fn first(&self) -> &LockGuard {
@@ -175,7 +175,7 @@ impl MultiLockGuard {
     ///
     /// Those of [`LockGuard::leave_to_expire`], chosen as in [`release`](Self::release).
     pub fn leave_to_expire(mut self) -> Result<(), Error> {
-        LockGuard::end_all(&mut self.guards, Leaving::Keep)
+        LockGuard::end_all(&mut self.guards, Leaving::ToExpire)
     }
 
     /// Releases all locks and reports the outcome: see [`LockGuard::release`]. If one release fails, the other

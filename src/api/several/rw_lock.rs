@@ -220,8 +220,8 @@ impl RwLock {
     }
 
     fn writing(&self, guard: MultiLockGuard) -> WriteGuard {
-        let kept = self.semaphore.keys().len() - 1;
-        WriteGuard { guard, kept, key: self.semaphore.keys()[kept].clone() }
+        let reader = self.semaphore.keys().len() - 1;
+        WriteGuard { guard, reader, key: self.semaphore.keys()[reader].clone() }
     }
 }
 
@@ -231,7 +231,7 @@ impl RwLock {
 pub struct WriteGuard {
     guard: MultiLockGuard,
     /// The number of the permit that a reader keeps.
-    kept: usize,
+    reader: usize,
     key: Key,
 }
 
@@ -244,8 +244,8 @@ impl WriteGuard {
     /// There is no way back: a reader that wants to write must release first, because two such readers would wait
     /// for each other.
     pub fn downgrade(self) -> Permit {
-        let Self { guard, kept, key } = self;
-        Permit::new(guard.keep_one(&key), kept)
+        let Self { guard, reader, key } = self;
+        Permit::new(guard.release_except(&key), reader)
     }
 
     /// Releases the lock and reports the outcome: see [`MultiLockGuard::release`].

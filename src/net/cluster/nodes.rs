@@ -100,7 +100,7 @@ impl Nodes {
         // Another answer is newer.
         if Arc::ptr_eq(&map, &seen) {
             drop(seen);
-            Arc::make_mut(&mut map).set_owner(slot, address, Arc::clone(&node));
+            Arc::make_mut(&mut map).set_node_of(slot, address, Arc::clone(&node));
         }
         node
     }

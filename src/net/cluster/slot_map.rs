@@ -15,34 +15,34 @@ pub(super) type Range = (u16, u16, Address);
 #[derive(Clone)]
 pub(super) struct SlotMap<N> {
     /// For each slot the place of its node.
-    owners: Vec<Option<u16>>,
+    nodes_of_slots: Vec<Option<u16>>,
     nodes: Vec<(Address, N)>,
 }
 
 impl<N> Default for SlotMap<N> {
     fn default() -> Self {
-        Self { owners: Vec::new(), nodes: Vec::new() }
+        Self { nodes_of_slots: Vec::new(), nodes: Vec::new() }
     }
 }
 
 impl<N: Clone> SlotMap<N> {
     /// Returns the map of these ranges, with the node that `node` returns for each address.
     pub(super) fn of(ranges: &[Range], node: impl Fn(&Address) -> N) -> Self {
-        let mut map = Self { owners: vec![None; SLOTS.into()], nodes: Vec::new() };
+        let mut map = Self { nodes_of_slots: vec![None; SLOTS.into()], nodes: Vec::new() };
         for (first, last, address) in ranges {
             let place = map.place(address, || node(address));
             let slots = usize::from(*first)..=usize::from((*last).min(SLOTS - 1));
-            if let Some(owners) = map.owners.get_mut(slots) {
-                owners.fill(place);
+            if let Some(nodes_of_slots) = map.nodes_of_slots.get_mut(slots) {
+                nodes_of_slots.fill(place);
             }
         }
         map
     }
 
     /// Makes this node the one that has the slot.
-    pub(super) fn set_owner(&mut self, slot: u16, address: &Address, node: N) {
-        self.owners.resize(SLOTS.into(), None);
-        self.owners[usize::from(slot)] = self.place(address, || node);
+    pub(super) fn set_node_of(&mut self, slot: u16, address: &Address, node: N) {
+        self.nodes_of_slots.resize(SLOTS.into(), None);
+        self.nodes_of_slots[usize::from(slot)] = self.place(address, || node);
     }
 
     fn place(&mut self, address: &Address, node: impl FnOnce() -> N) -> Option<u16> {
@@ -54,7 +54,7 @@ impl<N: Clone> SlotMap<N> {
         u16::try_from(place).ok()
     }
 
-    pub(super) fn owner(&self, slot: u16) -> Option<N> {
+    pub(super) fn node_of(&self, slot: u16) -> Option<N> {
         self.of_slot(slot).map(|(_, node)| node.clone())
     }
 
@@ -63,7 +63,7 @@ impl<N: Clone> SlotMap<N> {
     }
 
     fn of_slot(&self, slot: u16) -> Option<&(Address, N)> {
-        let place = (*self.owners.get(usize::from(slot))?)?;
+        let place = (*self.nodes_of_slots.get(usize::from(slot))?)?;
         self.nodes.get(usize::from(place))
     }
 
@@ -141,15 +141,15 @@ mod tests {
     fn a_slot_has_the_node_of_its_range_until_it_has_moved() {
         let address = |port| ("a".to_owned(), port);
         let mut map = SlotMap::of(&[(0, 99, address(1)), (200, 16383, address(2))], |(_, port)| *port);
-        let owners = |map: &SlotMap<u16>| [0, 99, 100, 200, 16383].map(|slot| map.owner(slot));
-        assert_eq!(owners(&map), [Some(1), Some(1), None, Some(2), Some(2)]);
-        map.set_owner(99, &address(2), 7);
-        assert_eq!(map.owner(99), Some(2), "the node that is known");
-        map.set_owner(100, &address(3), 3);
-        assert_eq!((map.owner(100), map.address_of(100)), (Some(3), Some(&address(3))));
+        let nodes_of_slots = |map: &SlotMap<u16>| [0, 99, 100, 200, 16383].map(|slot| map.node_of(slot));
+        assert_eq!(nodes_of_slots(&map), [Some(1), Some(1), None, Some(2), Some(2)]);
+        map.set_node_of(99, &address(2), 7);
+        assert_eq!(map.node_of(99), Some(2), "the node that is known");
+        map.set_node_of(100, &address(3), 3);
+        assert_eq!((map.node_of(100), map.address_of(100)), (Some(3), Some(&address(3))));
         let mut empty = SlotMap::default();
-        assert_eq!(empty.owner(0), None);
-        empty.set_owner(0, &address(1), 1);
-        assert_eq!((empty.owner(0), empty.owner(1)), (Some(1), None));
+        assert_eq!(empty.node_of(0), None);
+        empty.set_node_of(0, &address(1), 1);
+        assert_eq!((empty.node_of(0), empty.node_of(1)), (Some(1), None));
     }
 }

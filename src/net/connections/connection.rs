@@ -10,7 +10,7 @@ use super::health::CountedOpen;
 use super::opener::Opener;
 use super::server_info::Known;
 use super::socket::in_steps;
-use super::transport::{Longest, Transport};
+use super::transport::{Longest, Spin, Transport};
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::values::clock::{self, Uptime};
 use crate::values::contained::contained;
@@ -117,7 +117,7 @@ impl Connection {
         self.open.as_ref().is_some_and(|open| open.transport.resumes())
     }
 
-    /// Receives the replies that are missing of `count`. `spins`: it may look for them for a while before the thread sleeps.
+    /// Receives the replies that are missing of `count`.
     ///
     /// # Errors
     ///
@@ -126,13 +126,13 @@ impl Connection {
         &mut self,
         count: usize,
         deadline: Uptime,
-        spins: bool,
+        spin: Spin,
         replies: &mut Vec<Value>,
     ) -> Result<(), TransportError> {
         let limit = self.opener.command_timeout;
         let Some(open) = &mut self.open else { return Err(unusable()) };
         let missing = count.saturating_sub(replies.len());
-        let received = collect(missing, replies, || open.transport.receive(deadline, Longest::VALUE, spins));
+        let received = collect(missing, replies, || open.transport.receive(deadline, Longest::VALUE, spin));
         match received {
             Ok(()) => {
                 self.broken = false;
@@ -169,7 +169,7 @@ impl Connection {
     ) -> Option<TransportError> {
         let (now, limit) = (clock::uptime(), limit.min(self.opener.command_timeout));
         let sent = self.send(packed, now, limit);
-        sent.and_then(|()| self.receive(count, now.after(limit), true, replies)).err()
+        sent.and_then(|()| self.receive(count, now.after(limit), Spin::First, replies)).err()
     }
 
     /// Sends one command and returns its reply, or the server's refusal.

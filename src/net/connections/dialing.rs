@@ -10,7 +10,7 @@ use crate::values::sync::Mutex;
 
 /// How long after an attempt that failed, and after the beginning of each that follows, the next begins.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The same after a panic. TLS libraries panic where the program has not set them up, each time.
+/// How long after a panic the next attempt begins. TLS libraries panic each time where the program has not set them up.
 const PANIC_PAUSE: Duration = Duration::from_secs(5);
 
 /// Shared by the threads that use a pool.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{Client, Cmd, ConnectionAddr, RedisError, Value, cmd};
 
 use super::server_info::{ServerInfo, Settling};
-use super::transport::{Longest, Transport};
+use super::transport::{Longest, Spin, Transport};
 use crate::net::codec::Compares;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
@@ -105,7 +105,7 @@ pub(in crate::net) struct Handshake<'a> {
 impl Handshake<'_> {
     pub(in crate::net) fn send(&mut self, command: &Cmd) -> Result<Value, Failure> {
         let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
-        let reply = sent.and_then(|()| self.transport.receive(self.deadline, Longest::WHOLE, true));
+        let reply = sent.and_then(|()| self.transport.receive(self.deadline, Longest::WHOLE, Spin::First));
         reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))
     }
 

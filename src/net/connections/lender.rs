@@ -7,7 +7,7 @@ use crate::values::clock;
 
 /// How long r2d2 is waited for at a time: it opens a connection in place of one that broke only when it is asked.
 const TURN: Duration = Duration::from_millis(50);
-/// The same while it has none, at most: each time that it is asked then, it opens one more.
+/// How long it is waited for at a time while it has no connection: it opens one more each time that it is asked.
 const OPENING_TURN: Duration = Duration::from_secs(1);
 
 /// Lends the connections of a pool, whatever its manager.

@@ -27,7 +27,7 @@ pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long an idle connection is assumed to be open. Below any `timeout` that a server may sensibly have.
 const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
-/// The same where a failover may follow, while which nothing is sent: shorter than that takes.
+/// How long it is assumed to be open with Sentinels: shorter than a failover takes, during which nothing is sent.
 const TRUSTED_WITH_SENTINELS: Duration = Duration::from_secs(1);
 
 /// Opens the connections of a locker: with timeouts, without `CLIENT SETINFO`, which old servers refuse, and with one INFO for the role and

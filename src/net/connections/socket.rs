@@ -18,7 +18,7 @@ use crate::net::errors::TransportError;
 use crate::net::patience::Looks;
 use crate::net::resp;
 use crate::values::clock::{self, Uptime};
-use crate::values::value::LONGEST_KEPT;
+use crate::values::value::LONGEST_READ;
 
 /// A socket that is connected.
 pub(crate) struct Socket {
@@ -31,6 +31,14 @@ pub(crate) struct Socket {
     dropped: usize,
     /// The redis crate's, from the first reply on that locks do not get.
     parser: Option<Parser>,
+}
+
+/// When a thread spins, which looks for the reply without sleeping.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::net) enum Spin {
+    Never,
+    /// For a while before it sleeps, where that pays.
+    First,
 }
 
 /// How much of what a server sends is kept.
@@ -46,7 +54,7 @@ impl Longest {
     /// A megabyte: Redis says as much as that in no INFO.
     pub(super) const WHOLE: Self = Self { reply: 1 << 20, text: usize::MAX };
     /// What lets a long value be told from a lock's, which has some tens of bytes.
-    pub(super) const VALUE: Self = Self { reply: 1 << 20, text: LONGEST_KEPT };
+    pub(super) const VALUE: Self = Self { reply: 1 << 20, text: LONGEST_READ };
 }
 
 /// How often a process is asked for a connection that has no room for one.
@@ -82,13 +90,9 @@ impl Socket {
         self.stream.write_all(bytes, now, deadline)
     }
 
-    /// Receives the next reply. `looks`: for a while before the thread sleeps, where that pays.
-    pub(super) fn receive(
-        &mut self,
-        deadline: Uptime,
-        longest: Longest,
-        mut looks: bool,
-    ) -> RedisResult<Value> {
+    /// Receives the next reply.
+    pub(super) fn receive(&mut self, deadline: Uptime, longest: Longest, spin: Spin) -> RedisResult<Value> {
+        let mut looks = spin == Spin::First;
         if self.dropped > 0 {
             self.drop_text(deadline, &mut looks)?;
         }
@@ -131,14 +135,14 @@ impl Socket {
 
     /// Has a text of which only the beginning was received end there. The rest is dropped when it comes.
     #[cold]
-    fn shorten(&mut self, head: usize, text: usize, length: usize, kept: usize) {
+    fn shorten(&mut self, head: usize, text: usize, length: usize, longest: usize) {
         let [head, text] = [head, text].map(|place| self.start + place);
         // As many digits as before.
         let digits = text - head - 3;
-        self.buffer[head + 1..text - 2].copy_from_slice(format!("{kept:0digits$}").as_bytes());
-        self.dropped = length - kept;
-        let received = (self.end - text - kept).min(self.dropped);
-        self.buffer.copy_within(text + kept + received..self.end, text + kept);
+        self.buffer[head + 1..text - 2].copy_from_slice(format!("{longest:0digits$}").as_bytes());
+        self.dropped = length - longest;
+        let received = (self.end - text - longest).min(self.dropped);
+        self.buffer.copy_within(text + longest + received..self.end, text + longest);
         (self.end, self.dropped) = (self.end - received, self.dropped - received);
     }
 

@@ -7,7 +7,7 @@ use redis::{RedisError, RedisResult, Value, cmd};
 
 use super::handshake::Opened;
 use super::socket::Socket;
-use super::transport::{Longest, Transport};
+use super::transport::{Longest, Spin, Transport};
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::values::clock;
 use crate::values::version::Version;
@@ -66,7 +66,7 @@ fn on_socket(
     loop {
         let deadline = || clock::uptime().after(answered_within);
         socket.send(&subscribe, clock::uptime(), deadline())?;
-        while let Some(message) = message(socket.receive(deadline(), Longest::WHOLE, false)?)? {
+        while let Some(message) = message(socket.receive(deadline(), Longest::WHOLE, Spin::Never)?)? {
             if !heard(Heard::Message(&message)) {
                 return Ok(());
             }
@@ -78,7 +78,7 @@ fn on_socket(
         for _ in 0..TICKS {
             let tick = clock::uptime().after(TICK);
             loop {
-                match socket.receive(tick, Longest::WHOLE, false) {
+                match socket.receive(tick, Longest::WHOLE, Spin::Never) {
                     Ok(value) => match message(value)? {
                         Some(message) if !heard(Heard::Message(&message)) => return Ok(()),
                         _ => {}

@@ -13,7 +13,7 @@ use redis::{
 
 #[cfg(test)]
 use super::fake::FakeConnection;
-pub(super) use super::socket::Longest;
+pub(super) use super::socket::{Longest, Spin};
 use super::socket::{Socket, in_steps};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
@@ -82,10 +82,10 @@ impl Transport {
         matches!(self, Self::Socket(_))
     }
 
-    /// Receives the next reply. A socket keeps no more of it than `longest`, and looks for it for a while before the thread sleeps if `spins`.
-    pub(super) fn receive(&mut self, deadline: Uptime, longest: Longest, spins: bool) -> RedisResult<Value> {
+    /// Receives the next reply. A socket keeps no more of it than `longest`.
+    pub(super) fn receive(&mut self, deadline: Uptime, longest: Longest, spin: Spin) -> RedisResult<Value> {
         match self {
-            Self::Socket(socket) => socket.receive(deadline, longest, spins),
+            Self::Socket(socket) => socket.receive(deadline, longest, spin),
             Self::Crate { connection, timeout } => loop {
                 limit(connection, timeout, deadline)?;
                 let reply = connection.recv_response()?;

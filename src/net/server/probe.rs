@@ -31,7 +31,7 @@ impl OneServer {
         loop {
             let (mut connection, now) = self.connection(&mut limits)?;
             let version = connection.server().version.or_else(|| self.server_version());
-            let tried = protocol.on(version, true);
+            let tried = protocol.on(version);
             let is_trusted =
                 self.opener.trusts_version && protocol == Protocol::Auto && tried == Protocol::Ttl;
             if is_trusted {
@@ -58,7 +58,7 @@ impl OneServer {
                     return Ok(());
                 }
                 Ok(Probed::Lacks(works, refusal)) => {
-                    abilities.note_lacking(tried, works, false);
+                    abilities.note_lacking(tried, works);
                     let is_unknown = refusal.kind() == RefusalKind::UnknownCommand;
                     let too_old = || Refusal::too_old(tried, TooOld::Refuses(&refusal));
                     return lacks(if is_unknown { too_old() } else { refusal });
@@ -73,7 +73,7 @@ impl OneServer {
             let closed = matches!(ended, Closed::OnWatch(_)) && error.is_disconnect();
             if closed && was_closed {
                 // The connection had just answered GET.
-                abilities.note_lacking(tried, Protocol::Classic, true);
+                abilities.note_hang_up(tried);
                 return lacks(Refusal::too_old(tried, TooOld::HangsUp));
             }
             // Nothing was changed, so it is tried again as an unreachable server is.

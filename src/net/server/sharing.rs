@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::{io, mem};
 
 use super::OneServer;
-use crate::net::connections::Connection;
+use crate::net::connections::{Connection, Spin};
 use crate::net::errors::{Failure, TransportError};
 use crate::net::lanes::{self, Batching, Entered, Lanes, Told};
 use crate::net::limits::{Budget, Limits};
@@ -18,26 +18,26 @@ use crate::net::{KeyTrip, Sent};
 use crate::values::clock::{self, Now, Uptime};
 
 /// The slot of a thread, and room for a list of others.
-pub(super) type KeptSlot = (Arc<Slot>, Vec<Arc<Slot>>);
+pub(super) type SpareSlot = (Arc<Slot>, Vec<Arc<Slot>>);
 
 thread_local! {
     /// Of this thread, while they are not in use.
-    static SLOT: Cell<Option<KeptSlot>> = const { Cell::new(None) };
+    static SLOT: Cell<Option<SpareSlot>> = const { Cell::new(None) };
 }
 
 /// Takes the slot of this thread, or another one while that is in use.
 #[inline]
-pub(super) fn take_slot() -> KeptSlot {
-    let kept = SLOT.try_with(Cell::take).ok().flatten();
-    kept.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()))
+pub(super) fn take_spare() -> SpareSlot {
+    let spare = SLOT.try_with(Cell::take).ok().flatten();
+    spare.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()))
 }
 
-/// Keeps a slot to be used again, unless another thread may still write to it.
+/// Puts back a slot to be used again, unless another thread may still write to it.
 #[inline]
-pub(super) fn keep_slot((slot, list): KeptSlot) {
+pub(super) fn put_back((slot, list): SpareSlot) {
     if !slot.is_gone() {
         // The thread may be ending.
-        let _ = SLOT.try_with(|kept| kept.set(Some((slot, list))));
+        let _ = SLOT.try_with(|spare| spare.set(Some((slot, list))));
     }
 }
 
@@ -56,7 +56,7 @@ impl OneServer {
     /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
     /// another slot.
     fn carry(&self, trip: &KeyTrip<'_>, batching: Batching, limits: &Limits<'_>) -> Result<Sent, Failure> {
-        let (slot, finished) = take_slot();
+        let (slot, finished) = take_spare();
         slot.job().set(trip, limits.needs, limits.grants);
         let told = match self.enter(&slot, batching, limits) {
             // Nothing was waited for since then.
@@ -76,7 +76,7 @@ impl OneServer {
             Err(failure) => return Err(failure.after(clock::uptime().since(limits.decided_at.uptime))),
         };
         let sent = Sent { at, ..slot.job().end(trip) };
-        keep_slot((slot, finished));
+        put_back((slot, finished));
         Ok(sent)
     }
 
@@ -165,7 +165,8 @@ impl OneServer {
     /// Receives the replies to a trip, and puts them into the slots of its batch.
     fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
         let Carrier { connection, wire, sent_at, failed } = &mut *lane.connection;
-        let (count, is_small) = (wire.count(), lane.batch.len() <= SMALL);
+        let count = wire.count();
+        let spin = if lane.batch.len() <= SMALL { Spin::First } else { Spin::Never };
         let deadline = sent_at.after(self.opener.command_timeout);
         let mut ended = failed.take();
         let resumes = connection.resumes();
@@ -173,7 +174,7 @@ impl OneServer {
             // With an empty batch the trip is a DISCARD for this thread.
             let alone = lane.batch.len() <= 1;
             let until = if alone || resumes { deadline.min(answered_by) } else { deadline };
-            ended = connection.receive(count, until, is_small, &mut wire.replies).err();
+            ended = connection.receive(count, until, spin, &mut wire.replies).err();
             let own_time_is_up = |error: &TransportError| {
                 error.kind() == io::ErrorKind::TimedOut && clock::uptime() < deadline
             };
@@ -183,7 +184,7 @@ impl OneServer {
         }
         connection.used(*sent_at);
         let mut at = None;
-        if is_small && count > 0 {
+        if spin == Spin::First && count > 0 {
             let now = clock::now();
             self.patience.note_trip(now.uptime.since(*sent_at));
             at = Some(now);
@@ -270,7 +271,7 @@ impl<'a> Leading<'a> {
         self.end()
     }
 
-    /// The same after what is queued is sent. Returns whether there was something.
+    /// Passes the lane on after what is queued is sent. Returns an empty list, and whether something was queued.
     pub(super) fn send_and_pass_on(mut self, send: impl FnOnce(&mut Lane)) -> (Vec<Arc<Slot>>, bool) {
         self.lane = self.lane.take().and_then(|lane| self.lanes.fill_or_end(lane));
         self.leads = self.lane.is_some();

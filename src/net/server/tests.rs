@@ -19,7 +19,7 @@ enum Fate {
     Nothing,
     /// Another client writes it, and leaves its value, each time after it was read.
     IsTouched,
-    /// The same, once.
+    /// Another client writes it after it was read for the first time.
     IsTouchedOnce,
     /// The server does not queue its change.
     IsRefused,
@@ -245,7 +245,7 @@ fn a_pool_that_panics_is_asked_again_and_keeps_no_thread_waiting() {
         let command_timeout = Duration::from_secs(60);
         let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
         let (key, get) = (Key::from("k"), Trip::of(Command::Get));
-        server.send(&KeyTrip::new(&key, &get), &Limits::within(budget, now)).own()
+        server.send(&KeyTrip::new(&key, &get), &Limits::within(budget, now)).plain()
     };
     let failure = get().unwrap_err().to_string();
     assert_eq!(failure, "the pool panicked: on purpose");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::sharing::{Carrier, Lane, Slot, WaitingJob, keep_slot, take_slot};
+use super::sharing::{Carrier, Lane, Slot, WaitingJob, put_back, take_spare};
 use super::{OneServer, pause};
 use crate::net::connections::{Connection, Dialing};
 use crate::net::errors::{Failure, Refusal, TooOld, TransportError};
@@ -22,18 +22,18 @@ const LOOK: Duration = Duration::from_millis(50);
 impl OneServer {
     /// Returns a connection that this thread has for itself, and the time when it was there.
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
-        let kept = take_slot();
-        let (lane, now) = match self.enter(&kept.0, Batching::Alone, limits) {
+        let spare = take_spare();
+        let (lane, now) = match self.enter(&spare.0, Batching::Alone, limits) {
             Entered::Leads { lane, .. } => (lane, limits.decided_at),
             Entered::Waits { opens, ahead } => {
-                let Told::Lead(lane) = self.wait_for_lane(&kept.0, Batching::Alone, limits, opens, ahead)?
+                let Told::Lead(lane) = self.wait_for_lane(&spare.0, Batching::Alone, limits, opens, ahead)?
                 else {
                     unreachable!("its job is in no batch")
                 };
                 (lane, clock::now())
             }
         };
-        keep_slot(kept);
+        put_back(spare);
         Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, now))
     }
 
@@ -222,10 +222,10 @@ impl Drop for Alone {
             // A transaction may be open.
             lane.connection.connection.invalidate();
         }
-        let is_kept = |connection: &Connection| {
+        let is_usable = |connection: &Connection| {
             connection.is_connected() && !connection.is_lent() && !connection.is_outdated()
         };
-        let kept = Some(lane).filter(|lane| is_kept(&lane.connection.connection));
-        self.lanes.end(kept);
+        let usable = Some(lane).filter(|lane| is_usable(&lane.connection.connection));
+        self.lanes.end(usable);
     }
 }

@@ -360,7 +360,7 @@ fn a_thread_that_gives_up_takes_no_replies_of_others() {
         // The change, EXEC, what goes behind, and the other's command, which another client has been faster with.
         wire.replies = vec![queued(), list(&[ok()]), Value::Int(7), Value::Int(0)];
         assert!(!wire.read(&batch, None).out_of_order, "{after}");
-        let other = batch[1].job.borrow_mut().end(&batch[1].trip).own();
+        let other = batch[1].job.borrow_mut().end(&batch[1].trip).plain();
         assert_eq!(short(Some(other)), "Integer(0)", "{after}");
     }
 }

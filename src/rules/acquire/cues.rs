@@ -26,7 +26,7 @@ impl Attempt {
             }
             Cue::Sent(lease, replies) => {
                 self.pace.was_sent(&lease);
-                Continue(First::Ask(Some((lease, replies.own()))))
+                Continue(First::Ask(Some((lease, replies.plain()))))
             }
             Cue::HandedOver { lease, in_doubt } => self.handed_over(io, lease, in_doubt),
             Cue::Leave(until) => self.leave_until(io, until),
@@ -70,8 +70,8 @@ impl Attempt {
         self.pace.begin_round();
         match lease.protocol {
             _ if !in_doubt => return Break(self.granted(io, lease, None)),
-            Protocol::Watched | Protocol::Ttl => self.keep(io, lease, None),
-            Protocol::Auto | Protocol::Classic => self.keep_takeover(lease.value),
+            Protocol::Watched | Protocol::Ttl => self.note_lost(io, lease, None),
+            Protocol::Auto | Protocol::Classic => self.note_lost_takeover(lease.value),
         }
         Continue(First::Look(None))
     }

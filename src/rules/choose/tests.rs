@@ -28,7 +28,7 @@ fn later(time: Duration) -> Now {
 
 fn params(options: LockOptions) -> Params {
     let tag = Tag { nonce: Identity::new().next_nonce(), name: None };
-    let protocol = options.protocol.on(Some(Version::new(7, 0, 0)), options.expiration.is_some());
+    let protocol = options.protocol.on(Some(Version::new(7, 0, 0)));
     let options = options.poll_interval(POLL);
     Params { options, protocol, deadline: None, retry_for: HOUR, tag }
 }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{ScriptResult, time};
+use crate::rules::hold::{Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::simulated::Leg;
 use crate::rules::task::{Rules, Task};
@@ -13,6 +13,7 @@ use crate::rules::{Command, GiveUp, NewValue, Note, Observation, Reply, Step, Tr
 use crate::values::clock::Now;
 use crate::values::options::{LockOptions, Protocol, Takeover};
 use crate::values::value::{LockState, Nonce, Tag};
+use crate::values::version::Version;
 
 pub(super) struct Client {
     pub(super) options: LockOptions,
@@ -91,6 +92,11 @@ impl Client {
             }
         }
         Ok(client)
+    }
+
+    pub(super) fn protocol_on(&self, server: Option<Version>) -> Protocol {
+        let protocol = self.options.protocol.on(server);
+        if self.options.expiration.is_some() { protocol } else { protocol.without_ttl() }
     }
 
     /// What marks its value with these digits.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::client::{shown_notes, shown_release};
 use super::{Interpreter, MANY, ScriptResult};
+use crate::rules::hold::{self, Ending, HandedOver};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Ending, HandedOver};
 use crate::rules::task::{Rules, Task};
 use crate::rules::{Cue, Step};
 use crate::values::value::Nonce;
@@ -35,7 +35,7 @@ impl Interpreter {
         client.extensions += 1;
         let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
         let new = own.next(expiration, nonce, now);
-        let (task, step) = Task::begin(now, async move |io| owned::extend(io, &own, new).await);
+        let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new).await);
         client.extending = Some(task);
         Ok(client.shown_extension(step, now))
     }
@@ -46,7 +46,7 @@ impl Interpreter {
         let own = client.own()?;
         client.extensions += 1;
         let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
-        let (task, step) = Task::begin(now, async move |io| owned::verify(io, &own, nonce).await);
+        let (task, step) = Task::begin(now, async move |io| hold::verify(io, &own, nonce).await);
         client.verifying = Some(task);
         Ok(client.shown_verification(step, now))
     }
@@ -55,7 +55,7 @@ impl Interpreter {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let own = client.own()?;
-        let (task, step) = Task::begin(now, async move |io| owned::count(io, &own).await);
+        let (task, step) = Task::begin(now, async move |io| hold::count(io, &own).await);
         client.counting = Some(task);
         Ok(client.shown_token(step))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::ScriptResult;
 use crate::values::clock::Wall;
 
-pub(super) fn owner(name: &str) -> ScriptResult<&str> {
+pub(super) fn possessor(name: &str) -> ScriptResult<&str> {
     name.strip_suffix("'s").ok_or_else(|| format!("of which client? {name}"))
 }
 

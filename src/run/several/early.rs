@@ -26,7 +26,8 @@ impl WaitAll<'_> {
             let early = self.early[*lock].take().or_else(|| {
                 let mut asked = self.asked[*lock].take()?;
                 asked.at = now;
-                Some(self.keep_early(self.call.hold(self.call.shared, &mut asked), true))
+                let is_last = true;
+                Some(self.hold_early(self.call.hold(self.call.shared, &mut asked), is_last))
             });
             parts.extend(early.map(|Acquired { hold, holder }| (hold, holder)));
         }
@@ -52,7 +53,7 @@ impl WaitAll<'_> {
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
-    pub(super) fn keep_early(&self, acquired: Acquired, is_last: bool) -> Acquired {
+    pub(super) fn hold_early(&self, acquired: Acquired, is_last: bool) -> Acquired {
         let options = self.call.options.while_waiting(LockOptions::MAX_EXPIRATION);
         let at = acquired.hold.acquired;
         let early = self.call.engine.begun_anew(acquired, &options, at);
@@ -79,9 +80,9 @@ impl WaitAll<'_> {
         }
         // The keeper may have found out what the extensions did not see.
         for hold in holds() {
-            let mut own = hold.own();
-            own.over = true;
-            engine.forget(&mut own);
+            let mut state = hold.state();
+            state.over = true;
+            engine.forget(&mut state);
         }
         let now = clock::now();
         holds().find_map(|hold| hold.lost(now).map(|reason| Engine::lost(hold, reason, now)))

@@ -76,19 +76,18 @@ impl Protocol {
         }
     }
 
-    /// Returns the protocol to use on a server of this version, unknown if `None`, for a lock that `expires` or
-    /// not.
-    pub(crate) fn on(self, server: Option<Version>, expires: bool) -> Self {
+    /// Returns the protocol to use on a server of this version, unknown if `None`, for a lock that expires.
+    pub(crate) fn on(self, server: Option<Version>) -> Self {
         let has = |protocol: Protocol| server.is_some_and(|version| version >= protocol.min_version());
         match self {
-            Protocol::Auto if expires && has(Protocol::Ttl) => Protocol::Ttl,
+            Protocol::Auto if has(Protocol::Ttl) => Protocol::Ttl,
             Protocol::Auto if has(Protocol::Watched) => Protocol::Watched,
             Protocol::Auto => Protocol::Classic,
             other => other,
         }
     }
 
-    /// Returns the protocol that gives keys no time to live.
+    /// Returns the protocol that gives keys no time to live, for a lock that does not expire.
     pub(crate) fn without_ttl(self) -> Self {
         if self == Self::Ttl { Self::Watched } else { self }
     }

@@ -123,8 +123,8 @@ impl ValueBytes {
 
     /// Returns the value of another holder with the same time.
     pub(crate) fn with_nonce(&self, nonce: Nonce) -> Self {
-        let kept = self.time().saturating_sub(NONCE_DIGITS);
-        let mut written = Short::of(&self[..kept]);
+        let shared = self.time().saturating_sub(NONCE_DIGITS);
+        let mut written = Short::of(&self[..shared]);
         written.digits(nonce.0, 10);
         Self(Bytes::Short(written)).named_as(self)
     }
@@ -159,7 +159,7 @@ impl Short {
         self.length += count;
     }
 
-    /// The same quicker, of a number below a hundred millions.
+    /// Writes the digits of a number below a hundred millions, in pairs.
     fn eight_digits(&mut self, number: u64) {
         let pair = |number: u64| PAIRS[usize::try_from(number % 100).unwrap_or_default()];
         let begin = usize::from(self.length);

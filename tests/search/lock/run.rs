@@ -12,8 +12,8 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::rules::acquire::Params;
+use crate::rules::hold::{Ending, HandedOver, Release};
 use crate::rules::lease::{End, Lease};
-use crate::rules::owned::{Ending, HandedOver, Release};
 use crate::rules::task::{Rules, Task};
 use crate::rules::{Cue, Observation, Replies, Reply, Step};
 use crate::simulated::{Leg, Next, Server};
@@ -325,7 +325,8 @@ impl Run {
         let tag = self.fresh_tag(n);
         let options = self.options(n);
         let client = &mut self.clients[n];
-        let protocol = options.protocol.on(client.server, options.expiration.is_some());
+        let protocol = options.protocol.on(client.server);
+        let protocol = if options.expiration.is_some() { protocol } else { protocol.without_ttl() };
         let params = Params { options, protocol, deadline: None, retry_for: Duration::from_secs(5), tag };
         let (attempt, step) = crate::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
         client.attempt = Some(attempt);

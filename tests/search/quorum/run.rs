@@ -344,7 +344,7 @@ impl Run {
         }
         if self.conditions.flaw != Some(Flaw::ForgetsLostReplies) {
             let (value, mut unresolved) = (lease.value.clone(), Unresolved::default());
-            unresolved.keep(0, lease, None, now);
+            unresolved.add(0, lease, None, now);
             self.messages.push(Sent { client, call, server, message: Message::Doubt(value, unresolved) });
         }
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::client::{Doing, Flaw, KEYS, Legs, Part};
 use super::run::Run;
 use crate::rules::acquire::{Params, first_command};
+use crate::rules::hold::{Ending, HandedOver};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{Ending, HandedOver};
 use crate::rules::several::Do;
 use crate::rules::task::Rules;
 use crate::rules::{Command, Cue, GiveUp, Replies, Reply, Step, Trip};
@@ -235,7 +235,7 @@ impl Run {
         match mem::replace(&mut client.part, Part::None) {
             Part::Asking(locks) => {
                 for (lock, replies) in locks.into_iter().zip(replies) {
-                    let reply = match replies.own() {
+                    let reply = match replies.plain() {
                         Reply::Lost if flaw == Some(Flaw::BelievesWhatIsLost) => Reply::Integer(1),
                         reply => reply,
                     };
@@ -251,7 +251,7 @@ impl Run {
             Part::Reading(locks) => {
                 for (lock, replies) in locks.into_iter().zip(replies) {
                     let Some((lease, reply)) = &mut client.asked[lock] else { continue };
-                    let (lease, found) = (lease.clone(), replies.own());
+                    let (lease, found) = (lease.clone(), replies.plain());
                     client.unread[lock] += u32::from(found == Reply::Lost);
                     let is_flawed = match found {
                         Reply::Lost => flaw == Some(Flaw::TakesUnreadForAnothers),

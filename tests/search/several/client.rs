@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::rules::hold::Ending;
 use crate::rules::lease::Lease;
-use crate::rules::owned::Ending;
 use crate::rules::several::Several;
 use crate::rules::task::Task;
 use crate::rules::{Command, Reply};

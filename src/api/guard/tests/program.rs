@@ -212,8 +212,8 @@ fn what_is_left_of_a_loss_s_closure_keeps_no_lock_from_being_released() {
             of_observer.fetch_add(matches!(event, Event::Released { .. }).into(), Ordering::Relaxed);
         });
         let held = Lock::new(&locker, "k", LockOptions::without_expiration()).unwrap().lock().unwrap();
-        let (drops, owned) = value();
-        held.on_loss(move |_| drop(owned));
+        let (drops, counted) = value();
+        held.on_loss(move |_| drop(counted));
         quiet(|| end(held));
         assert!(drops.load(Ordering::Relaxed) > 0, "{name}");
         assert_eq!(released.load(Ordering::Relaxed), 1, "{name}");
@@ -227,8 +227,8 @@ fn a_closure_that_panics_with_what_panics_when_dropped_is_contained() {
         _ => Reply::Bulk(None),
     }));
     let held = Lock::new(&locker, "k", LockOptions::expiring_after(LONG)).unwrap().lock().unwrap();
-    let (drops, owned) = value();
-    held.on_loss(move |_| std::panic::resume_unwind(Box::new(owned)));
+    let (drops, counted) = value();
+    held.on_loss(move |_| std::panic::resume_unwind(Box::new(counted)));
     assert!(quiet(|| held.verify()).is_err_and(|error| error.is_lost()));
     assert!(drops.load(Ordering::Relaxed) > 0);
     assert!(held.release().is_err_and(|error| error.is_lost()));
@@ -236,10 +236,10 @@ fn a_closure_that_panics_with_what_panics_when_dropped_is_contained() {
 
 #[test]
 fn an_observer_that_panics_when_dropped_keeps_no_lock_from_being_released() {
-    let (drops, owned) = value();
-    let owned = Mutex::new(owned);
+    let (drops, counted) = value();
+    let counted = Mutex::new(counted);
     let locker = Locker::over(ScriptedBackend::granting()).observed_by(move |_: &Event<'_>| {
-        drop(owned.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(counted.lock().unwrap_or_else(PoisonError::into_inner));
     });
     let lock = Lock::new(&locker, "k", LockOptions::without_expiration()).unwrap();
     let held = lock.lock().unwrap();

@@ -80,7 +80,7 @@ impl LockerBuilder {
             Ok(())
         };
         match &mut self.connections {
-            Connections::Own(client) => with(client)?,
+            Connections::Server(client) => with(client)?,
             Connections::Several(Servers::Cluster(nodes)) => nodes.iter_mut().try_for_each(with)?,
             Connections::Several(Servers::Sentinels(sentinels, master)) => {
                 sentinels.iter_mut().chain([&mut **master]).try_for_each(with)?;
@@ -125,7 +125,7 @@ impl LockerBuilder {
     /// Returns the client that logs in to the server.
     pub(super) fn login(&self) -> Option<&redis::Client> {
         match &self.connections {
-            Connections::Own(client) | Connections::Several(Servers::Sentinels(_, client)) => Some(client),
+            Connections::Server(client) | Connections::Several(Servers::Sentinels(_, client)) => Some(client),
             Connections::Several(Servers::Cluster(nodes)) => nodes.first(),
             Connections::Lent(_) => None,
         }

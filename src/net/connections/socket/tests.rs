@@ -35,12 +35,12 @@ fn a_reply_may_come_in_pieces_and_several_in_one() {
             server
         });
         let deadline = after(LONG);
-        assert_eq!(socket.receive(deadline, SHORT, true).unwrap(), Value::BulkString(b"abc".to_vec()));
-        assert_eq!(socket.receive(deadline, SHORT, true).unwrap(), Value::Int(1));
-        assert_eq!(socket.receive(deadline, SHORT, true).unwrap(), Value::Int(2));
-        assert!(matches!(socket.receive(deadline, SHORT, true).unwrap(), Value::Push { .. }));
+        assert_eq!(socket.receive(deadline, SHORT, Spin::First).unwrap(), Value::BulkString(b"abc".to_vec()));
+        assert_eq!(socket.receive(deadline, SHORT, Spin::First).unwrap(), Value::Int(1));
+        assert_eq!(socket.receive(deadline, SHORT, Spin::First).unwrap(), Value::Int(2));
+        assert!(matches!(socket.receive(deadline, SHORT, Spin::First).unwrap(), Value::Push { .. }));
         drop(writer.join().unwrap());
-        assert!(socket.receive(deadline, SHORT, true).unwrap_err().is_connection_dropped());
+        assert!(socket.receive(deadline, SHORT, Spin::First).unwrap_err().is_connection_dropped());
     }
 }
 
@@ -53,7 +53,8 @@ fn the_deadline_is_for_all_pieces_together() {
                 thread::sleep(Duration::from_millis(10));
             }
         });
-        let error = socket.receive(after(Duration::from_millis(300)), Longest::WHOLE, true).unwrap_err();
+        let error =
+            socket.receive(after(Duration::from_millis(300)), Longest::WHOLE, Spin::First).unwrap_err();
         assert!(error.is_timeout(), "{error}");
         drop(socket);
         trickling.join().unwrap();
@@ -91,8 +92,9 @@ fn a_reply_that_is_too_long_is_not_read_to_its_end() {
             let _ = server.write_all(b"$1000000000\r\n");
             while server.write_all(&[b'x'; 1000]).is_ok() {}
         });
-        let error =
-            socket.receive(after(LONG), Longest { reply: 100_000, text: usize::MAX }, true).unwrap_err();
+        let error = socket
+            .receive(after(LONG), Longest { reply: 100_000, text: usize::MAX }, Spin::First)
+            .unwrap_err();
         assert!(error.to_string().contains("longer than a megabyte"), "{error}");
         drop(socket);
         writer.join().unwrap();
@@ -125,7 +127,7 @@ fn the_rest_of_a_long_text_is_dropped_wherever_it_comes() {
                 server
             });
             for expected in &expected {
-                assert_eq!(socket.receive(after(LONG), SHORT, true).unwrap(), *expected, "{piece}");
+                assert_eq!(socket.receive(after(LONG), SHORT, Spin::First).unwrap(), *expected, "{piece}");
             }
             assert!(socket.buffer.len() <= 4 * BUFFER, "{}", socket.buffer.len());
             drop(writer.join().unwrap());
@@ -138,15 +140,15 @@ fn the_rest_of_a_long_text_is_dropped_wherever_it_comes() {
 fn a_long_text_may_be_received_in_turns() {
     for (mut socket, mut server) in pairs() {
         server.write_all(b"$100000\r\n0123456789").unwrap();
-        let error = socket.receive(after(Duration::from_millis(50)), SHORT, true).unwrap_err();
+        let error = socket.receive(after(Duration::from_millis(50)), SHORT, Spin::First).unwrap_err();
         assert!(error.is_timeout(), "{error}");
         server.write_all(&vec![b'x'; 50_000]).unwrap();
-        let error = socket.receive(after(Duration::from_millis(50)), SHORT, true).unwrap_err();
+        let error = socket.receive(after(Duration::from_millis(50)), SHORT, Spin::First).unwrap_err();
         assert!(error.is_timeout(), "{error}");
         server.write_all(&vec![b'x'; 49_990]).unwrap();
         server.write_all(b"\r\n:7\r\n").unwrap();
         let kept = Value::BulkString(b"0123456789".to_vec());
-        assert_eq!(socket.receive(after(LONG), SHORT, true).unwrap(), kept);
-        assert_eq!(socket.receive(after(LONG), SHORT, true).unwrap(), Value::Int(7));
+        assert_eq!(socket.receive(after(LONG), SHORT, Spin::First).unwrap(), kept);
+        assert_eq!(socket.receive(after(LONG), SHORT, Spin::First).unwrap(), Value::Int(7));
     }
 }

@@ -154,7 +154,7 @@ impl Wait<'_> {
         }
         // That of the rules is theirs to return.
         if let Some(asked) = &self.asked_before {
-            self.unresolved.keep(asked.slot, asked.lease.clone(), None, self.now);
+            self.unresolved.add(asked.slot, asked.lease.clone(), None, self.now);
             self.attempts = 1;
             self.beginning();
         }
@@ -220,7 +220,7 @@ impl Wait<'_> {
         }
     }
 
-    /// The same before a pause. Returns how the rules go on if they are to know what the key holds; if not, takes the time of the look off the
+    /// Looks at the key before a pause. Returns how the rules go on if they are to know what it holds; if not, takes the time of the look off the
     /// pause.
     pub(super) fn look_before(&mut self, pause: &mut Pause) -> Option<Cue> {
         let ends = self.now.uptime.after(pause.time);

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::{Doing, Gems, MILLI, Releasing, Run, START, holding, one_in};
+use crate::rules::hold::Release;
 use crate::rules::lease::{End, Lease};
-use crate::rules::owned::Release;
 use crate::rules::task::{Io, Task};
 use crate::rules::{Command, GiveUp, NewValue, Pause, Reply, Trip};
 use crate::simulated::{Leg, Server};
@@ -24,12 +24,12 @@ pub(super) const BETWEEN: Duration = Duration::from_micros(PAUSE);
 
 /// Asks for the key. Returns what it holds if another has it.
 async fn ask(io: &Io, lease: &Lease) -> Result<Option<Found>, GiveUp> {
-    match io.send(Trip::of(Command::SetNx(lease.new_value()))).await.own() {
+    match io.send(Trip::of(Command::SetNx(lease.new_value()))).await.plain() {
         Reply::Integer(0) => {}
         Reply::Integer(_) => return Ok(None),
         _ => return Err(GiveUp::Io),
     }
-    match io.send(Trip::of(Command::Get)).await.own() {
+    match io.send(Trip::of(Command::Get)).await.plain() {
         Reply::Bulk(found) => Ok(Some(found)),
         _ => Err(GiveUp::Io),
     }
@@ -47,7 +47,7 @@ async fn acquire(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {
         if matches!(LockState::of_value(found.as_deref()), LockState::Until { expiry: until, .. } if is_past(until))
         {
             // Stands for a plain SET with PX.
-            return match io.send(Trip::of(Command::GetSet(lease.value.clone()))).await.own() {
+            return match io.send(Trip::of(Command::GetSet(lease.value.clone()))).await.plain() {
                 Reply::Bulk(_) => Ok(lease),
                 _ => Err(GiveUp::Io),
             };
@@ -69,7 +69,7 @@ async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Lease, GiveUp>
         if is_past(&found) {
             io.sleep(pause(BETWEEN)).await;
             let lease = classic_lease(io.now(), expiration);
-            match io.send(Trip::of(Command::GetSet(lease.value.clone()))).await.own() {
+            match io.send(Trip::of(Command::GetSet(lease.value.clone()))).await.plain() {
                 Reply::Bulk(found) if is_past(&found) => return Ok(lease),
                 Reply::Bulk(_) => {}
                 _ => return Err(GiveUp::Io),
@@ -127,7 +127,7 @@ impl Run {
         let now = self.now(n);
         let lasts = self.clients[n].held.as_ref().is_some_and(|held| !held.lease.has_passed(now));
         if lasts && choice % 4 == 1 && matches!(self.conditions.gems, Gems::Classic { .. }) {
-            let release = async move |io: &Io| match io.send(Trip::of(Command::Del)).await.own() {
+            let release = async move |io: &Io| match io.send(Trip::of(Command::Del)).await.plain() {
                 Reply::Integer(_) => Ok(Release::Released { certified: false }),
                 _ => Err(GiveUp::Io),
             };

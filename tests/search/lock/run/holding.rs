@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::{Client, Conditions, Doing, Gems, Releasing, Run, START, release_of};
+use crate::rules::hold::{self, Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::lease::Lease;
-use crate::rules::owned::{self, Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::{Rules, Task};
 use crate::rules::{Cue, GiveUp, Replies, Step};
@@ -57,12 +57,12 @@ impl Run {
                 let nonce = self.fresh_nonce();
                 let new = own.next(expiration, nonce, now);
                 self.clients[n].counts_until = lease.end.zip(new.end).map(|(old, new)| old.min(new));
-                let (task, step) = Task::begin(now, async move |io| owned::extend(io, &own, new).await);
+                let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new).await);
                 self.clients[n].power = Some(Power::Extending(task));
                 self.act_on_extension(n, step);
             }
             5 => {
-                let (task, step) = Task::begin(now, async move |io| owned::count(io, &own).await);
+                let (task, step) = Task::begin(now, async move |io| hold::count(io, &own).await);
                 self.clients[n].power = Some(Power::Counting(task));
                 self.act_on_token(n, step);
             }
@@ -71,7 +71,7 @@ impl Run {
                 self.clients[n].held = None;
                 let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
                 let new = own.next(rest, nonce, now);
-                let (task, step) = Task::begin(now, async move |io| owned::extend(io, &own, new).await);
+                let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new).await);
                 self.clients[n].power = Some(Power::Leaving(task));
                 self.act_on_extension(n, step);
             }
@@ -96,7 +96,7 @@ impl Run {
         let (own, nonce) = (lease, self.fresh_nonce());
         self.begins(n, &own);
         self.clients[n].looks_at = self.clients[n].looks_at.filter(|at| *at > self.time);
-        let (task, step) = Task::begin(now, async move |io| owned::verify(io, &own, nonce).await);
+        let (task, step) = Task::begin(now, async move |io| hold::verify(io, &own, nonce).await);
         self.clients[n].power = Some(Power::Verifying(task));
         self.act_on_verification(n, step);
     }

@@ -10,21 +10,21 @@ use super::reports::Outbox;
 use super::session::Session;
 use crate::report::error::Error;
 use crate::report::event::Event;
+use crate::rules::hold::{self, Counted, Extension, Verification};
 use crate::rules::lease::{End, Lease};
-use crate::rules::owned::{self, Counted, Extension, Verification};
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::rules::{GiveUp, Step};
-use crate::run::hold::{Hold, OnLoss, Own};
+use crate::run::hold::{Hold, HoldState, OnLoss};
 use crate::values::clock::{self, Now};
 use crate::values::sync::MutexGuard;
 
 /// A hold, and what its commands need. Others wait until that is dropped.
-pub(super) type Locked<'a> = (&'a Arc<Hold>, MutexGuard<'a, Own>);
+pub(super) type Locked<'a> = (&'a Arc<Hold>, MutexGuard<'a, HoldState>);
 
 /// In the order of their keys, as each thread that works on several does.
 fn lock_all<'a>(holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
-    holds.iter().map(|hold| (*hold, hold.own())).collect()
+    holds.iter().map(|hold| (*hold, hold.state())).collect()
 }
 
 impl Engine {
@@ -33,19 +33,19 @@ impl Engine {
         &self,
         locked: &mut [Locked<'h>],
         outbox: &Outbox,
-        begin: impl Fn(&Hold, &Own, Now) -> Option<(Task<T>, Step<T>)>,
-        end: impl Fn(&Hold, &mut Own, Option<(Result<T, GiveUp>, Session<'_>)>) -> R,
+        begin: impl Fn(&Hold, &HoldState, Now) -> Option<(Task<T>, Step<T>)>,
+        end: impl Fn(&Hold, &mut HoldState, Option<(Result<T, GiveUp>, Session<'_>)>) -> R,
     ) -> Vec<R> {
         let now = clock::now();
         let mut jobs: Vec<Option<Job<'_, Task<T>>>> = Vec::with_capacity(locked.len());
-        for (hold, own) in locked.iter() {
+        for (hold, state) in locked.iter() {
             let hold: &'h Arc<Hold> = hold;
             let job = |task| Job::new(&hold.key, task, self.session(hold, now, outbox));
-            jobs.push(begin(hold, own, now).map(job));
+            jobs.push(begin(hold, state, now).map(job));
         }
         self.drive(&mut jobs, Option::as_mut, now);
-        let end = |((hold, own), job): (&mut Locked<'h>, Option<Job<'_, Task<T>>>)| {
-            end(hold, own, job.map(|job| job.end(outbox)))
+        let end = |((hold, state), job): (&mut Locked<'h>, Option<Job<'_, Task<T>>>)| {
+            end(hold, state, job.map(|job| job.end(outbox)))
         };
         locked.iter_mut().zip(jobs).map(end).collect()
     }
@@ -96,8 +96,8 @@ impl Engine {
 
     /// Unlocks holds, whose next work is at another time now.
     fn unlocked<'h>(self: &Arc<Self>, locked: Vec<Locked<'h>>) -> Vec<&'h Arc<Hold>> {
-        let unlocked = |(hold, mut own): Locked<'h>| {
-            self.reschedule(hold, &mut own);
+        let unlocked = |(hold, mut state): Locked<'h>| {
+            self.reschedule(hold, &mut state);
             hold
         };
         locked.into_iter().map(unlocked).collect()
@@ -110,13 +110,13 @@ impl Engine {
         outbox: &Outbox,
         time: impl Fn(&Hold, Now) -> Option<Duration>,
     ) -> Vec<Result<bool, Error>> {
-        let begin = |hold: &Hold, own: &Own, now| {
+        let begin = |hold: &Hold, state: &HoldState, now| {
             let time = time(hold, now)?;
-            let (own, new) = (own.lease.clone(), self.next_lease(hold, &own.lease, time, now));
-            Some(Task::begin(now, async move |io| owned::extend(io, &own, new).await))
+            let (lease, new) = (state.lease.clone(), self.next_lease(hold, &state.lease, time, now));
+            Some(Task::begin(now, async move |io| hold::extend(io, &lease, new).await))
         };
-        let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| match ended {
-            Some((outcome, session)) => Self::end_extension(hold, own, outcome, session),
+        let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| match ended {
+            Some((outcome, session)) => Self::end_extension(hold, state, outcome, session),
             None => Err(Self::loss_of(hold)),
         };
         self.on_each(locked, outbox, begin, end)
@@ -133,29 +133,29 @@ impl Engine {
     /// Notes what came of an extension. Returns whether it was certified.
     fn end_extension(
         hold: &Hold,
-        own: &mut Own,
+        state: &mut HoldState,
         outcome: Result<Extension, GiveUp>,
         session: Session<'_>,
     ) -> Result<bool, Error> {
         let now = clock::now();
         let reason = match outcome {
             Ok(Extension::Extended(lease)) => {
-                own.lease = lease;
-                (own.began, own.asked, own.failed) = (now.uptime, now.uptime, None);
-                hold.rely_until(own.lease.end);
+                state.lease = lease;
+                (state.began, state.asked, state.failed) = (now.uptime, now.uptime, None);
+                hold.rely_until(state.lease.end);
                 // I3: the reply may have come after the new lease.
                 let lost = hold.lost(now).map(|reason| Self::lost(hold, reason, now));
-                return lost.map_or(Ok(own.lease.proven), Err);
+                return lost.map_or(Ok(state.lease.proven), Err);
             }
             Ok(Extension::Lost(reason)) => return Err(Self::lose(hold, reason)),
             Ok(Extension::Unknown { lease, proves }) => {
-                own.lease.may_have_become(&lease, proves, now);
+                state.lease.may_have_become(&lease, proves, now);
                 GiveUp::Unknown
             }
             Err(reason) => reason,
         };
-        own.failed = Some(now.uptime);
-        hold.rely_until(own.lease.end);
+        state.failed = Some(now.uptime);
+        hold.rely_until(state.lease.end);
         Err(session.error(reason, "the lease goes on until it ends; extend it again, or stop in time"))
     }
 
@@ -169,36 +169,36 @@ impl Engine {
     }
 
     pub(super) fn verify_locked(&self, locked: &mut [Locked<'_>], outbox: &Outbox) -> Vec<Result<(), Error>> {
-        let begin = |hold: &Hold, own: &Own, now| {
+        let begin = |hold: &Hold, state: &HoldState, now| {
             // A loss that was noticed is final: what the key holds since may be another client's.
             hold.noticed_loss().is_none().then(|| {
-                let (own, nonce) = (own.lease.clone(), self.identity.next_nonce());
-                Task::begin(now, async move |io| owned::verify(io, &own, nonce).await)
+                let (lease, nonce) = (state.lease.clone(), self.identity.next_nonce());
+                Task::begin(now, async move |io| hold::verify(io, &lease, nonce).await)
             })
         };
-        let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| {
+        let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| {
             let Some((outcome, session)) = ended else { return Err(Self::loss_of(hold)) };
             let now = clock::now();
             match outcome {
                 Ok(Verification::Held { .. }) => {}
-                Ok(Verification::Overwritten(Ok(Extension::Extended(lease)))) => own.lease = lease,
+                Ok(Verification::Overwritten(Ok(Extension::Extended(lease)))) => state.lease = lease,
                 Ok(Verification::Lost(reason) | Verification::Overwritten(Ok(Extension::Lost(reason)))) => {
                     return Err(Self::lose(hold, reason));
                 }
                 Ok(Verification::Overwritten(again)) => {
                     if let Ok(Extension::Unknown { lease, proves }) = again {
-                        own.lease.may_have_become(&lease, proves, now);
+                        state.lease.may_have_become(&lease, proves, now);
                     }
                     // It is held. The keeper looks again.
-                    own.failed = Some(now.uptime);
+                    state.failed = Some(now.uptime);
                     return Ok(());
                 }
                 Err(reason) => {
-                    own.failed = Some(now.uptime);
+                    state.failed = Some(now.uptime);
                     return Err(session.error(reason, "ask again"));
                 }
             }
-            (own.asked, own.failed) = (now.uptime, None);
+            (state.asked, state.failed) = (now.uptime, None);
             Ok(())
         };
         self.on_each(locked, outbox, begin, end)
@@ -214,19 +214,19 @@ impl Engine {
     pub(crate) fn fencing_tokens(&self, holds: &[&Arc<Hold>]) -> Vec<Result<u64, Error>> {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
-        let begin = |hold: &Hold, own: &Own, now| {
-            let takes = own.token.is_none() && hold.noticed_loss().is_none();
-            let own = own.lease.clone();
-            takes.then(|| Task::begin(now, async move |io| owned::count(io, &own).await))
+        let begin = |hold: &Hold, state: &HoldState, now| {
+            let takes = state.token.is_none() && hold.noticed_loss().is_none();
+            let lease = state.lease.clone();
+            takes.then(|| Task::begin(now, async move |io| hold::count(io, &lease).await))
         };
-        let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Session<'_>)>| match ended {
+        let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| match ended {
             Some((Ok(Counted::Token(found)), _)) => {
-                own.token = owned::usable(found);
-                own.token.ok_or_else(|| no_token(hold, found))
+                state.token = hold::usable(found);
+                state.token.ok_or_else(|| no_token(hold, found))
             }
             Some((Ok(Counted::Lost(reason)), _)) => Err(Self::lose(hold, reason)),
             Some((Err(reason), session)) => Err(session.error(reason, "ask again")),
-            None => own.token.ok_or_else(|| Self::loss_of(hold)),
+            None => state.token.ok_or_else(|| Self::loss_of(hold)),
         };
         let tokens = self.on_each(&mut locked, &outbox, begin, end);
         drop(locked);

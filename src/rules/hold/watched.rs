@@ -11,12 +11,20 @@ use crate::values::value::LockState;
 
 /// What came of a change by a transaction.
 pub(super) enum Changed {
-    /// Carried out: whether our own bytes were found, not those of a loser of the classic takeover, and how many keys there were to change.
-    Done { ours: bool, count: i64 },
+    /// Carried out: over what, and how many keys there were to change.
+    Done { replaced: Replaced, count: i64 },
     /// The key holds something else, or a loser's value beyond our lease. It was not changed.
     NotOurs(LossReason),
     /// The reply was lost, and the key holds this since, if it could be read.
-    Unanswered { ours: bool, holds: Result<Option<Vec<u8>>, GiveUp> },
+    Unanswered { replaced: Replaced, holds: Result<Option<Vec<u8>>, GiveUp> },
+}
+
+/// What a command of a holder has replaced, or found. A proof lasts only over our own value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Replaced {
+    OurValue,
+    /// A loser's value, or what was not compared.
+    Anything,
 }
 
 /// What the key was seen to hold, and whose that is.
@@ -40,6 +48,7 @@ pub(super) async fn change_watched(
     // As often it may hold something else that is ours.
     for _ in 0..2 * LOOKS {
         let ours = whose == Ownership::Ours;
+        let replaced = if ours { Replaced::OurValue } else { Replaced::Anything };
         // A loser's bytes are changed within our lease only; our own at any time. That they were seen soon enough is not checked again: EXEC
         // proves that they still stand.
         let before = if ours { None } else { own.end };
@@ -51,13 +60,13 @@ pub(super) async fn change_watched(
                 if change != Command::Count {
                     note_overwritten(io, &whose);
                 }
-                return Ok(Changed::Done { ours, count });
+                return Ok(Changed::Done { replaced, count });
             }
             // The key was written since. Our value may be there again, as after EXPIRE.
             (Some(Reply::Executed(None)), _) if rewritten + 1 < LOOKS => rewritten += 1,
             (Some(Reply::Executed(None)), _) => break,
             (Some(failed @ (Reply::Refused(_) | Reply::Unsent)), _) => return Err(failed.gives_up()),
-            (Some(_), _) => return Ok(Changed::Unanswered { ours, holds: read(io).await }),
+            (Some(_), _) => return Ok(Changed::Unanswered { replaced, holds: read(io).await }),
             // What was expected is not judged again: it may have been changed meanwhile. Either its time has passed, or the thread that was to
             // send it for this one has not.
             (None, Some(Reply::Bulk(found))) if found.as_ref() == Some(&bytes) => {

@@ -3,7 +3,7 @@
 
 use std::mem;
 
-use super::{Changed, Release, change_watched, note_overwritten, read, release};
+use super::{Changed, Release, Replaced, change_watched, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
@@ -75,7 +75,7 @@ impl Ending {
             _ if !carried_out => None,
             None => Some(to_nobody(Release::Released { certified: own.by_transaction() && own.proven })),
             Some(next) if own.by_transaction() && is_late(next, now) => None,
-            Some(next) => Some(own.passed_on(mem::take(&mut **next), true)),
+            Some(next) => Some(own.passed_on(mem::take(&mut **next), Replaced::OurValue)),
         }
     }
 }
@@ -126,20 +126,20 @@ async fn by_transaction(io: &Io, own: &Lease, next: &Lease) -> Result<Option<Han
     let lease = own.replaced_by(next, io.now());
     Ok(Some(match change_watched(io, own, Command::Set(lease.new_value()), None).await {
         // The transaction has waited for its connection. No thread has that lease, and the key would be held until it expires.
-        Ok(Changed::Done { ours, .. }) if is_late(&lease, io.now()) => {
+        Ok(Changed::Done { replaced, .. }) if is_late(&lease, io.now()) => {
             let mut late = lease.clone();
             late.tried = own.tried;
             let _ = release(io, &late).await;
-            HandedOver { next: None, ..own.passed_on(lease, ours) }
+            HandedOver { next: None, ..own.passed_on(lease, replaced) }
         }
-        Ok(Changed::Done { ours, .. }) => own.passed_on(lease, ours),
+        Ok(Changed::Done { replaced, .. }) => own.passed_on(lease, replaced),
         Ok(Changed::NotOurs(LossReason::Gone)) if own.is_in_doubt() => {
             return own.deleted_if_absent(&Ok(None), io.now()).map(|release| Some(to_nobody(release)));
         }
         Ok(Changed::NotOurs(reason)) => to_nobody(Release::Lost(own.loss(reason, io.now()))),
         // A transaction writes it over our own value only, even if it comes late.
-        Ok(Changed::Unanswered { ours, holds: Ok(Some(holds)) }) if holds == lease.value => {
-            own.passed_on(lease, ours)
+        Ok(Changed::Unanswered { replaced, holds: Ok(Some(holds)) }) if holds == lease.value => {
+            own.passed_on(lease, replaced)
         }
         Ok(Changed::Unanswered { holds, .. }) => in_doubt(own.deleted_if_absent(&holds, io.now()), lease),
         Err(GiveUp::Refused) => return Ok(None),
@@ -147,11 +147,11 @@ async fn by_transaction(io: &Io, own: &Lease, next: &Lease) -> Result<Option<Han
     }))
 }
 
-/// The same.
+/// Hands the lock over by GETSET, in Classic. `None` if the lease leaves no time for it.
 async fn by_getset(io: &Io, own: &Lease, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
     let lease = own.replaced_by(next, io.now());
     let Some((swap, end)) = own.first_of_hand_over(&lease, io.now()).zip(own.end) else { return Ok(None) };
-    Ok(Some(match io.send(swap).await.own() {
+    Ok(Some(match io.send(swap).await.plain() {
         Reply::Bulk(replaced) => own.replaced_by_next(io, lease, replaced.as_deref()),
         Reply::Unsent if end.has_passed(io.now()) => to_nobody(Release::Lost(LossReason::Expired)),
         Reply::Refused(WhyRefused::NoLock) => return Err(GiveUp::Refused),
@@ -160,7 +160,7 @@ async fn by_getset(io: &Io, own: &Lease, next: &Lease) -> Result<Option<HandedOv
         // What it has replaced is unknown, so nothing is proven. Our own bytes say nothing: it may still come (I6).
         _ => match read(io).await {
             Ok(Some(holds)) if holds == lease.value && !end.has_passed(io.now()) => {
-                own.passed_on(lease, false)
+                own.passed_on(lease, Replaced::Anything)
             }
             _ => in_doubt(Err(GiveUp::Unknown), lease),
         },
@@ -207,9 +207,9 @@ impl Lease {
         Trip { if_holds, ..Trip::of(change) }
     }
 
-    /// `replaced`: our own bytes were replaced. Only then does a proof last, for us and for the next thread.
-    fn passed_on(&self, mut next: Lease, replaced: bool) -> HandedOver {
-        let certified = replaced && self.proven;
+    /// A proof lasts for the next thread as well.
+    fn passed_on(&self, mut next: Lease, replaced: Replaced) -> HandedOver {
+        let certified = self.is_certified(replaced);
         next.proven = certified;
         let release = Ok(Release::Released { certified });
         HandedOver { release, next: Some(next), in_doubt: false }
@@ -220,8 +220,8 @@ impl Lease {
         let replaced = self.judge(found, io.now());
         note_overwritten(io, &replaced);
         match replaced {
-            Ownership::Ours => self.passed_on(next, true),
-            Ownership::Unproven | Ownership::Overwritten(_) => self.passed_on(next, false),
+            Ownership::Ours => self.passed_on(next, Replaced::OurValue),
+            Ownership::Unproven | Ownership::Overwritten(_) => self.passed_on(next, Replaced::Anything),
             Ownership::Lost(reason) => HandedOver {
                 release: Ok(Release::Lost(self.loss(reason, io.now()))),
                 // An absent key is acquired (I1).

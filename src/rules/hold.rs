@@ -9,7 +9,7 @@ mod hand_over;
 mod watched;
 
 pub(crate) use hand_over::{Ending, HandedOver};
-use watched::{Changed, Seen, change_watched};
+use watched::{Changed, Replaced, Seen, change_watched};
 
 use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
@@ -83,7 +83,7 @@ pub(crate) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
         return match change_watched(io, own, Command::Del, None).await? {
             // The server's time to live was over.
             Changed::Done { count: 0, .. } => Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
-            Changed::Done { ours, .. } => Ok(Release::Released { certified: ours && own.proven }),
+            Changed::Done { replaced, .. } => Ok(Release::Released { certified: own.is_certified(replaced) }),
             Changed::NotOurs(LossReason::Gone) if own.is_in_doubt() => {
                 own.deleted_if_absent(&Ok(None), io.now())
             }
@@ -99,7 +99,7 @@ pub(crate) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     {
         return Ok(Release::Lost(reason));
     }
-    match io.send(own.within_lease(Command::Del)).await.own() {
+    match io.send(own.within_lease(Command::Del)).await.plain() {
         Reply::Integer(0) => Ok(Release::Lost(LossReason::Gone)),
         Reply::Integer(_) => Ok(Release::Released { certified: false }),
         Reply::TooLate => Ok(Release::Lost(LossReason::Expired)),
@@ -116,14 +116,14 @@ pub(crate) async fn extend(io: &Io, own: &Lease, new: Lease) -> Result<Extension
     replace(io, own, new, None).await
 }
 
-/// The same, after the key was seen to hold this value of a loser.
+/// Extends the lease, after the key was `seen` to hold a loser's value.
 async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Result<Extension, GiveUp> {
     if own.by_transaction() {
         return Ok(match change_watched(io, own, Command::Set(new.new_value()), seen).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
-            Changed::Done { ours, .. } => own.extended(new, ours),
+            Changed::Done { replaced, .. } => own.extended(new, replaced),
             Changed::NotOurs(reason) => own.not_extended(reason, io.now()),
-            Changed::Unanswered { ours, holds } => own.extended_if_found(new, ours, &holds, io.now()),
+            Changed::Unanswered { replaced, holds } => own.extended_if_found(new, replaced, &holds, io.now()),
         });
     }
     loop {
@@ -149,7 +149,7 @@ async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Re
         let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
         let soon = End::of(io.now(), time);
         let swap = Trip { before: Some(soon), ..Trip::of(Command::GetSet(new.value.clone())) };
-        match io.send(swap).await.own() {
+        match io.send(swap).await.plain() {
             Reply::Bulk(replaced) => {
                 // What was seen is not judged again: the reply may come late.
                 let whose = if replaced.as_ref() == Some(&bytes) {
@@ -164,7 +164,7 @@ async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Re
             failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
             _ => {
                 let holds = read(io).await;
-                return Ok(own.extended_if_found(new, false, &holds, io.now()));
+                return Ok(own.extended_if_found(new, Replaced::Anything, &holds, io.now()));
             }
         }
     }
@@ -192,7 +192,7 @@ pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
     let mut asked_again = false;
     while own.by_transaction() {
         match change_watched(io, own, Command::Count, None).await? {
-            Changed::Done { ours, count } => return Ok(own.token(count, ours, io.now())),
+            Changed::Done { replaced, count } => return Ok(own.token(count, replaced, io.now())),
             Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
             Changed::Unanswered { .. } => asked_again = true,
@@ -202,8 +202,8 @@ pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
         if own.has_passed(io.now()) {
             return Ok(Counted::Lost(LossReason::Expired));
         }
-        match io.send(own.within_lease(Command::Count)).await.own() {
-            Reply::Integer(token) => return Ok(own.token(token, false, io.now())),
+        match io.send(own.within_lease(Command::Count)).await.plain() {
+            Reply::Integer(token) => return Ok(own.token(token, Replaced::Anything, io.now())),
             Reply::TooLate => return Ok(Counted::Lost(LossReason::Expired)),
             failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
             _ if asked_again => return Err(GiveUp::Io),
@@ -215,7 +215,7 @@ pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
 /// Reads the key; once more if the reply is lost, as that of a connection that the server has closed.
 async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
     for _ in 0..2 {
-        match io.send(Trip::of(Command::Get)).await.own() {
+        match io.send(Trip::of(Command::Get)).await.plain() {
             Reply::Bulk(found) => return Ok(found),
             Reply::Lost => {}
             failed => return Err(failed.gives_up()),
@@ -226,7 +226,7 @@ async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
 
 /// Reads the key after a command whose reply was lost, which is never sent again (I6).
 async fn read(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
-    match io.send(Trip::of(Command::Get)).await.own() {
+    match io.send(Trip::of(Command::Get)).await.plain() {
         Reply::Bulk(holds) => Ok(holds),
         _ => Err(GiveUp::Unknown),
     }
@@ -259,8 +259,13 @@ impl Lease {
         if self.has_passed(now) { LossReason::Expired } else { reason }
     }
 
-    fn token(&self, token: i64, proven: bool, now: Now) -> Counted {
-        let counts = proven || !self.has_passed(now);
+    /// Returns true if a command that has replaced this proves that no other client has had the lock.
+    fn is_certified(&self, replaced: Replaced) -> bool {
+        replaced == Replaced::OurValue && self.proven
+    }
+
+    fn token(&self, token: i64, found: Replaced, now: Now) -> Counted {
+        let counts = found == Replaced::OurValue || !self.has_passed(now);
         if counts { Counted::Token(token) } else { Counted::Lost(LossReason::Expired) }
     }
 
@@ -277,9 +282,8 @@ impl Lease {
         }
     }
 
-    /// `replaced`: our own bytes were replaced. Only then does a proof last.
-    fn extended(&self, mut lease: Lease, replaced: bool) -> Extension {
-        lease.proven = replaced && self.proven;
+    fn extended(&self, mut lease: Lease, replaced: Replaced) -> Extension {
+        lease.proven = self.is_certified(replaced);
         Extension::Extended(lease)
     }
 
@@ -292,35 +296,36 @@ impl Lease {
         let now = io.now();
         note_overwritten(io, &replaced);
         match replaced {
-            Ownership::Ours => self.extended(new, true),
+            Ownership::Ours => self.extended(new, Replaced::OurValue),
             // Another client may have had the lock since, and released it.
             Ownership::Lost(LossReason::Gone) if self.has_passed(now) => {
                 self.not_extended(LossReason::Gone, now)
             }
             // Cleared in between, and not acquired by another client since: it is ours anew (I1).
             Ownership::Unproven | Ownership::Overwritten(_) | Ownership::Lost(LossReason::Gone) => {
-                self.extended(new, false)
+                self.extended(new, Replaced::Anything)
             }
             Ownership::Lost(reason) => Extension::Lost(reason),
         }
     }
 
     /// Judges what the key holds after the reply to the command that changes it was lost. Our new bytes there show that it was carried out;
-    /// where a transaction replaced our `own`, also after the old lease. An old value says nothing: the command may still arrive.
+    /// where a transaction has replaced our own, also after the old lease. An old value says nothing: the command may still arrive.
     fn extended_if_found(
         &self,
         new: Lease,
-        own: bool,
+        replaced: Replaced,
         holds: &Result<Option<Vec<u8>>, GiveUp>,
         now: Now,
     ) -> Extension {
         let is_new = matches!(holds, Ok(Some(holds)) if *holds == new.value);
-        if is_new && (own || !self.has_passed(now)) {
-            return self.extended(new, own);
+        let proves = replaced == Replaced::OurValue;
+        if is_new && (proves || !self.has_passed(now)) {
+            return self.extended(new, replaced);
         }
         match holds.as_ref().map(|holds| self.judge(holds.as_deref(), now)) {
             Ok(Ownership::Lost(reason)) if !is_new => Extension::Lost(reason),
-            _ => Extension::Unknown { lease: new, proves: own },
+            _ => Extension::Unknown { lease: new, proves },
         }
     }
 }
