@@ -48,9 +48,10 @@
 //!   the program chooses the cryptography: it depends on rustls with the feature `ring` or `aws_lc_rs`.
 //! - `macros`: the attribute `#[setnx_lock::locked]` for a function that runs while a lock is held.
 
-// To read, from `lock.with` to the socket: api/lock, run/acquire, net/server with net/server/sharing and net/lanes, net/connections/socket.
-// Where the lock is not free: run/acquire/wait and its file turn, rules/acquire, run/session. Whose turn it is: wait/wait_queue. The release:
-// api/guard, run/ending, run/release, rules/hold/hand_over, rules/hold.
+// To read, as docs/internals.md follows one call:
+// 1. nobody else wants the lock: api/lock, run/acquire, rules/acquire, net/server/sharing, net/lanes, net/trip, net/connections/socket;
+// 2. another client has it: run/acquire/wait, run/acquire/wait/turn, wait/wait_queue, rules/choose, rules/task, run/session;
+// 3. the release: api/guard, run/ending, run/release, rules/hold/hand_over, rules/hold.
 mod api;
 pub mod documentation;
 mod net;

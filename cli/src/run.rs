@@ -50,6 +50,8 @@ const GROUP_LOOK: Duration = Duration::from_millis(500);
 const SHORT: Duration = Duration::from_millis(50);
 /// A lock needs a connection only while a command is on its way; the keeper thread and the display need one as well.
 const CONNECTIONS: u32 = 3;
+/// The longest name of a holder, in bytes.
+const LONGEST_NAME: usize = 64;
 
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     child::find(arguments)?;
@@ -155,14 +157,16 @@ fn options(arguments: &Run) -> Result<LockOptions, Failure> {
     })
 }
 
-/// The host and the process id. A host's name may be as long as a holder's.
+/// The host and the process id. A host's name may be as long as a holder's, and its end says more.
 fn own_name() -> Result<String, Failure> {
     let host =
         nix::unistd::gethostname().map_err(|error| Failure::system("cannot read the host's name", error))?;
     let (host, process) = (host.to_string_lossy(), format!(":{}", std::process::id()));
-    // The longest name that a holder can have.
-    let room = 64 - process.len();
-    Ok(host.chars().take(room).collect::<String>() + &process)
+    let mut begin = host.len().saturating_sub(LONGEST_NAME - process.len());
+    while !host.is_char_boundary(begin) {
+        begin += 1;
+    }
+    Ok(host[begin..].to_owned() + &process)
 }
 
 /// Releases the lock after the command has ended, and says how it went.

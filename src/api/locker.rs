@@ -205,7 +205,7 @@ impl Locker {
     /// node. A command that a node refuses because it does not have the slot is sent to the one that has it; no other
     /// command is sent again. If a node fails, its keys can be locked again once its replica has been promoted.
     ///
-    /// The side keys of a lock (fencing counter, holder's name, waiting list) have its slot: their names begin with
+    /// The side keys of a lock (fencing counter, waiting list) have its slot: their names begin with
     /// `{KEY}` if the key has no hash tag, which is text in braces. The side keys of a key with `}` but no hash tag
     /// may be on another node; a call that needs one then fails with [`Error::Refused`].
     ///

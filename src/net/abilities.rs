@@ -81,13 +81,17 @@ impl Abilities {
 
     /// Notes that the server has hung up on WATCH, when the commands of a protocol were tried.
     pub(super) fn note_hang_up(&self, tried: Protocol) {
-        self.note_lacking(tried, Protocol::Classic);
         self.hangs_up.store(true, Ordering::Relaxed);
+        self.lack(tried, Protocol::Classic);
     }
 
     /// Notes that the commands of a protocol were tried, and that those of another work alone.
     pub(super) fn note_lacking(&self, tried: Protocol, works: Protocol) {
         self.hangs_up.store(false, Ordering::Relaxed);
+        self.lack(tried, works);
+    }
+
+    fn lack(&self, tried: Protocol, works: Protocol) {
         self.lacking_until.store(clock::uptime().after(LEFT_ALONE).micros(), Ordering::Relaxed);
         self.update(|before, _| [before.max(strength(tried)), strength(works)]);
     }

@@ -126,7 +126,7 @@ impl Engine {
     /// Logs once what Auto would select where Classic is used because no protocol was set.
     #[inline]
     pub(super) fn advise(&self, hold: &Hold) {
-        if hold.options.uses_default_protocol && !self.has_advised.load(Ordering::Relaxed) {
+        if hold.options.protocol_is_default.0 && !self.has_advised.load(Ordering::Relaxed) {
             self.advise_once(hold);
         }
     }

@@ -6,6 +6,7 @@ mod problem;
 mod protocol;
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 pub use protocol::Protocol;
@@ -41,8 +42,7 @@ pub struct LockOptions {
     pub(crate) poll_interval: Duration,
     pub(crate) takeover: Takeover,
     pub(crate) protocol: Protocol,
-    /// True if the protocol is left at Classic, and was not set.
-    pub(crate) uses_default_protocol: bool,
+    pub(crate) protocol_is_default: IsDefault,
     /// True if releases wake waiters of other processes; `None` leaves it to the protocol.
     pub(crate) notifies: Option<bool>,
     /// The attempts of a call, at most.
@@ -55,6 +55,22 @@ pub struct LockOptions {
     /// How much earlier a hold ends than its lease, so that clocks may differ by more than a second; only in a
     /// quorum.
     pub(crate) allowance: Duration,
+}
+
+/// True if an option was not set, but has its default. Options that differ in this alone are equal.
+#[derive(Clone, Copy)]
+pub(crate) struct IsDefault(pub(crate) bool);
+
+impl PartialEq for IsDefault {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for IsDefault {}
+
+impl Hash for IsDefault {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// Which locks an expiring lock may take over.
@@ -123,7 +139,7 @@ impl LockOptions {
             poll_interval: Self::DEFAULT_POLL_INTERVAL,
             takeover: Takeover::Expired,
             protocol: Protocol::Classic,
-            uses_default_protocol: true,
+            protocol_is_default: IsDefault(true),
             notifies: None,
             max_attempts: None,
             auto_extend: None,
@@ -139,7 +155,7 @@ impl LockOptions {
     /// exclude each other, within [limits](crate::documentation::limits#mixed-protocols). For locks that Ruby
     /// programs also use, see [which protocol](crate::documentation::from_ruby#which-protocol).
     pub const fn protocol(self, protocol: Protocol) -> Self {
-        Self { protocol, uses_default_protocol: false, ..self }
+        Self { protocol, protocol_is_default: IsDefault(false), ..self }
     }
 
     /// Sets how long calls such as [`Lock::lock`](crate::Lock::lock) and [`Lock::with`](crate::Lock::with) wait, 5
@@ -246,6 +262,13 @@ mod tests {
             format!("{options:?}"),
             "LockOptions { expiration: Some(1s), timeout: Some(5s), protocol: Classic, reentrant: true, .. }"
         );
+    }
+
+    #[test]
+    fn options_that_say_the_default_are_equal_to_those_that_do_not() {
+        let options = LockOptions::expiring_after(Duration::from_secs(1));
+        assert_eq!(options.protocol(Protocol::Classic), options);
+        assert_ne!(options.protocol(Protocol::Auto), options);
     }
 
     #[test]

@@ -9,7 +9,14 @@ use libtest_mimic::Trial;
 use crate::support::{Outcome, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("layers", tests![no_layer_imports_one_above_it, no_files_import_each_other])
+    crate::support::trials(
+        "layers",
+        tests![
+            no_layer_imports_one_above_it,
+            no_files_import_each_other,
+            the_order_to_read_in_is_of_files_and_the_same_in_both_places
+        ],
+    )
 }
 
 /// Each with those that are not below it: what is above, and what stands beside it.
@@ -148,5 +155,25 @@ fn no_files_import_each_other() -> Outcome {
         }
     }
     assert!(imported.is_empty(), "these import each other: {imported:#?}");
+    Ok(())
+}
+
+fn the_order_to_read_in_is_of_files_and_the_same_in_both_places() -> Outcome {
+    let source = source();
+    let begins = ["1 nobody", "2 another", "3 the"];
+    let lines = |text: &str| -> Vec<String> {
+        let plain = text.replace(".rs", "").replace("// ", "").replace(['`', ';', '.'], "");
+        plain
+            .lines()
+            .filter(|line| begins.iter().any(|begin| line.starts_with(begin)))
+            .map(str::to_owned)
+            .collect()
+    };
+    let code = lines(&fs::read_to_string(source.join("lib.rs"))?);
+    assert_eq!(lines(&fs::read_to_string(source.join("../CONTRIBUTING.md"))?), code);
+    assert_eq!(code.len(), 3);
+    for file in code.iter().flat_map(|line| line.split_once(": ").expect("files").1.split(", ")) {
+        assert!(source.join(format!("{file}.rs")).exists(), "{file}");
+    }
     Ok(())
 }

@@ -177,7 +177,7 @@ fn what_makes_no_sense() -> Outcome {
         (builder.clone().pool_size(0), "at least one"),
         (builder.clone().holder_name(""), "from 1 to 64 bytes"),
         (builder.clone().holder_name("x".repeat(65)), "from 1 to 64 bytes"),
-        (builder.clone().holder_name("two\nlines"), "no control characters"),
+        (builder.clone().holder_name("two\nlines"), "all printable"),
         (builder.clone().pool_size(u32::MAX), "65,535 connections"),
         (builder.clone().connect_timeout(zero), "timeout of zero"),
         (builder.command_timeout(zero), "timeout of zero"),

@@ -1,7 +1,7 @@
 //! Colours, simple shapes and round numbers for pictures.
 
 use svg::Document;
-use svg::node::element::{Line, Rectangle, Text};
+use svg::node::element::{Line, Rectangle, Style, Text};
 
 pub(crate) const INK: &str = "#222";
 pub(crate) const FAINT: &str = "#666";
@@ -18,7 +18,16 @@ pub(crate) fn colour(number: usize) -> &'static str {
     COLOURS[number % COLOURS.len()]
 }
 
-/// A white sheet, on which shapes without a colour of their own are drawn in ink.
+/// The neutral colours, and those that are too dark, on a screen that shows dark pages.
+const DARK: &str = r##"@media (prefers-color-scheme: dark) {
+  [fill="white"] { fill: #0d1117 } [fill="#222"] { fill: #e6e8eb } [fill="#666"] { fill: #9aa4b2 }
+  [stroke="#222"] { stroke: #e6e8eb } [stroke="#666"] { stroke: #9aa4b2 } [stroke="#a3a9b3"] { stroke: #5b6472 }
+  [fill="#f3f4f6"] { fill: #1b212b } [fill="#e9eef6"] { fill: #1d2735 } [fill="#fdf0f0"] { fill: #3a1d22 }
+  [stroke="#efb5b5"] { stroke: #7d3b45 } [fill="#c5162e"] { fill: #f0616d } [stroke="#c5162e"] { stroke: #f0616d }
+  [fill="#0072b2"] { fill: #4aa3df } [stroke="#0072b2"] { stroke: #4aa3df }
+}"##;
+
+/// A white sheet, on which shapes without a colour of their own are drawn in ink. Dark where the reader's pages are.
 pub(crate) fn sheet(width: f64, height: f64) -> Document {
     Document::new()
         .set("viewBox", (0, 0, width, height))
@@ -26,6 +35,7 @@ pub(crate) fn sheet(width: f64, height: f64) -> Document {
         .set("height", height)
         .set("font-family", "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif")
         .set("fill", INK)
+        .add(Style::new(DARK))
         .add(rect(0.0, 0.0, width, height, "white"))
 }
 

@@ -81,7 +81,9 @@ pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyRepor
     for report in reports.iter_mut().flatten().filter(is_empty) {
         // A part of a missing value is empty as well, and the key may have come between two commands.
         let value: Option<Vec<u8>> = raw.ask(redis::cmd("GET").arg(report.key.as_bytes()))?;
-        report.found = Found::State(LockState::of_value(value.as_deref()));
+        let KeyReport { found, holder, .. } =
+            KeyReport::of(report.key.clone(), Found::State(LockState::of_value(value.as_deref())));
+        (report.found, report.holder) = (found, holder);
     }
     Ok(reports)
 }

@@ -198,11 +198,11 @@ impl LockerBuilder {
         Self { checks_server: false, ..self }
     }
 
-    /// Sets a name that shows who holds the lock, for example `host:pid`: from 1 to 64 bytes, and no control
-    /// characters. None by default.
+    /// Sets a name that shows who holds the lock, for example `host:pid`: from 1 to 64 bytes, all
+    /// printable. None by default.
     ///
     /// [`Lock::holder`](crate::Lock::holder) and [`Lock::state`](crate::Lock::state) return it, and the error of a wait
-    /// that ends without the lock shows it. A lock without an expiration shows no name.
+    /// that ends without the lock shows it. A lock without an expiration shows no name, and a waiter without one sees none.
     ///
     /// The name stands in the lock's key behind the time, with the time of the acquisition:
     /// `1795157376.4923038374650192:1795157361:host:pid`. It costs no further command. Every version of redis-objects
@@ -228,7 +228,7 @@ impl LockerBuilder {
     ///
     /// - a pool size of zero or above 65,535,
     /// - a command or connect timeout of zero,
-    /// - a holder's name that is empty or longer than 256 bytes,
+    /// - a holder's name that is empty, longer than 64 bytes or not printable,
     /// - [`settle_after_restart`](Self::settle_after_restart) without the server check, on your own pool or after
     ///   [`skip_server_check`](Self::skip_server_check),
     /// - [`settle_after_failover`](Self::settle_after_failover) without Sentinels,

@@ -1,4 +1,4 @@
-//! The bytes that this library writes into a key: a time, and digits that name the holder.
+//! The bytes that this library writes into a key: a time, digits that identify the holder, and perhaps its name.
 
 use std::fmt;
 use std::ops::Deref;
@@ -117,11 +117,11 @@ impl ValueBytes {
     pub(crate) fn holder(&self) -> Option<Arc<Holder>> {
         match &self.0 {
             Bytes::Short(_) => None,
-            Bytes::Named(_) => Holder::read(&self[self.time() + 1..]).map(Arc::new),
+            Bytes::Named(_) => Holder::read(self.get(self.time() + 1..)?).map(Arc::new),
         }
     }
 
-    /// Returns the value of another holder with the same time.
+    /// Returns another value with the same time and name.
     pub(crate) fn with_nonce(&self, nonce: Nonce) -> Self {
         let shared = self.time().saturating_sub(NONCE_DIGITS);
         let mut written = Short::of(&self[..shared]);
