@@ -12,7 +12,7 @@ use crate::values::options::LockOptions;
 use crate::values::sync;
 pub use cancel_token::CancelToken;
 pub(crate) use cancel_token::Registered;
-pub(crate) use wait_queue::{Called, Ending, Hint, HolderTicket, Ticket, WaitQueue};
+pub(crate) use wait_queue::{Called, Hint, HolderTicket, Ticket, WaitQueue, Wake};
 
 /// How a thread waits, for a holder that hands its lock over.
 #[derive(Clone, Copy, Debug)]

@@ -19,7 +19,7 @@ use crate::values::contained::contained;
 use crate::values::identity::Identity;
 use crate::values::key::Key;
 pub use builder::LockerBuilder;
-use url::Servers;
+use url::Topology;
 
 /// A Redis server to lock on, with its connections. Create one for the program.
 ///
@@ -125,7 +125,7 @@ impl Locker {
     ///
     /// [`Error::Invalid`] if the URL is invalid.
     pub fn builder(url: &str) -> Result<LockerBuilder, Error> {
-        match Servers::read(url) {
+        match Topology::read(url) {
             Some(servers) => servers.map(LockerBuilder::on_several),
             None => url::client(url).map(Self::with_client),
         }
@@ -177,7 +177,7 @@ impl Locker {
         sentinels: impl IntoIterator<Item = impl AsRef<str>>,
         master: &str,
     ) -> Result<LockerBuilder, Error> {
-        Servers::sentinels(sentinels, master).map(LockerBuilder::on_several)
+        Topology::sentinels(sentinels, master).map(LockerBuilder::on_several)
     }
 
     /// Returns a builder for a locker on the master that `sentinels` know. It connects to each Sentinel the way its
@@ -186,7 +186,7 @@ impl Locker {
     /// For what a URL cannot express, such as your own TLS certificates. The master's certificate must name the address
     /// that the Sentinels return.
     pub fn with_sentinels(sentinels: Vec<redis::Client>, master: redis::Client) -> LockerBuilder {
-        LockerBuilder::on_several(Servers::Sentinels(sentinels, Box::new(master)))
+        LockerBuilder::on_several(Topology::Sentinels(sentinels, Box::new(master)))
     }
 
     /// Returns a builder for a locker that connects the way `client` does.
@@ -233,7 +233,7 @@ impl Locker {
     ///
     /// [`Error::Invalid`] if an address is invalid.
     pub fn cluster_builder(nodes: impl IntoIterator<Item = impl AsRef<str>>) -> Result<LockerBuilder, Error> {
-        Servers::cluster(nodes).map(LockerBuilder::on_several)
+        Topology::cluster(nodes).map(LockerBuilder::on_several)
     }
 
     /// Returns a builder for a locker on the cluster of these nodes. It connects to all nodes the way the first client
@@ -241,7 +241,7 @@ impl Locker {
     ///
     /// For what a URL cannot express, such as your own TLS certificates.
     pub fn with_cluster(nodes: Vec<redis::Client>) -> LockerBuilder {
-        LockerBuilder::on_several(Servers::Cluster(nodes))
+        LockerBuilder::on_several(Topology::Cluster(nodes))
     }
 
     /// Returns a builder for a locker on your own pool, which lends a connection for each command. Other code can use

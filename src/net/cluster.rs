@@ -23,7 +23,7 @@ use crate::values::options::Protocol;
 use crate::values::sync::Mutex;
 use crate::values::version::Version;
 use nodes::{LOOK, Node, Nodes};
-use redirection::{Next, is_redirected, next_for};
+use redirection::{Redirected, is_redirected, next_for};
 
 /// How often a command is redirected without a pause.
 const REDIRECTIONS: usize = 5;
@@ -95,12 +95,13 @@ impl ClusterBackend {
                 trips[at] = sent[at].again(&trips[at]);
                 let Some(next) = next else { continue };
                 // Nodes that answer agree in a moment.
-                let waits_until = if next == Next::Wait { limits.reachable_by } else { limits.connected_by };
+                let waits_until =
+                    if next == Redirected::Wait { limits.reachable_by } else { limits.connected_by };
                 let refusal = match next {
-                    Next::Split => Some(Refusal::of_moving(slots[at])),
+                    Redirected::Split => Some(Refusal::of_moving(slots[at])),
                     // It is what the caller learns if there is no time to ask again.
-                    Next::Moved(_) | Next::Ask(_) => Some(Refusal::of_disagreement(slots[at])),
-                    Next::Wait => None,
+                    Redirected::Moved(_) | Redirected::Ask(_) => Some(Refusal::of_disagreement(slots[at])),
+                    Redirected::Wait => None,
                 };
                 if let Some(refusal) = refusal {
                     let behind = sent[at].behind.take();
@@ -123,22 +124,22 @@ impl ClusterBackend {
     /// Returns where a trip goes next, if a node has named another. What others are told meanwhile says nothing about this one.
     fn follow(
         &self,
-        next: Next,
+        next: Redirected,
         trip: &mut KeyTrip<'_>,
         slot: u16,
         limits: &Limits<'_>,
     ) -> Option<Destination> {
         match next {
-            Next::Wait => {
+            Redirected::Wait => {
                 // If no node answers, the next look finds out.
                 let _ = self.nodes.refresh(&self.nodes.map(), None, limits);
                 None
             }
-            Next::Split => None,
-            Next::Moved(address) => {
+            Redirected::Split => None,
+            Redirected::Moved(address) => {
                 Some(Destination { node: self.nodes.moved(slot, &address, limits), asks: false })
             }
-            Next::Ask(address) => {
+            Redirected::Ask(address) => {
                 trip.behind = None;
                 Some(Destination { node: self.nodes.node_at(&address), asks: true })
             }

@@ -12,20 +12,20 @@
 //! 1. A thread queues only while there are as many leaders as there may be, or after an attempt to connect was begun, or where none may
 //!    begin for now: then it looks again after a while. All that happens under the lock of `shared`.
 //! 2. A leader stops being one only under that lock. If it has its lane still, the queue is empty; otherwise the first of the queue is given
-//!    that lane, or a thread in the lane's batch is. The slot is told by one compare-and-swap, which fails if its thread has given up.
+//!    that lane, or a thread in the lane's batch is. The entry is told by one compare-and-swap, which fails if its thread has given up.
 //!    If the connection failed, or none could be opened, the first of the queue is woken, and has one opened. One that gives up
 //!    wakes the next.
 //! 3. Whatever is taken out of the queue is in the batch of a lane. Its leader tells each thread of the batch when the replies are there,
 //!    when the connection fails, or when it panics.
-//! 4. A thread is told by a write to its slot's state. It looks at that before each park, says there that it parks, and is unparked after
+//! 4. A thread is told by a write to its entry's state. It looks at that before each park, says there that it parks, and is unparked after
 //!    the write if it had said so; an unpark before a park is kept.
-//! 5. A thread that gives up leaves the queue under the lock of `shared`; in a batch it marks its slot as gone, or finds that it was told.
+//! 5. A thread that gives up leaves the queue under the lock of `shared`; in a batch it marks its entry as gone, or finds that it was told.
 //!
-//! `tests/models` runs this file and `slot.rs` on a model checker's mutexes, atomics and threads.
+//! `tests/models` runs this file and `entry.rs` on a model checker's mutexes, atomics and threads.
 
 // Where it is also for the models, which compile this file on its own.
-#[path = "slot.rs"]
-mod slot;
+#[path = "entry.rs"]
+mod entry;
 
 use std::collections::VecDeque;
 use std::mem;
@@ -33,14 +33,14 @@ use std::sync::Arc;
 
 use super::sync::{self, Mutex};
 
-pub(crate) use slot::{Slot, Told};
+pub(crate) use entry::{Entry, Told};
 
 /// A connection, led by one thread at a time.
 pub(crate) struct Lane<J, C> {
     /// In a box, since lanes are passed around.
     pub(crate) connection: Box<C>,
     /// Whose jobs are on the wire, in the order of their replies, or go there next.
-    pub(crate) batch: Vec<Arc<Slot<J, C>>>,
+    pub(crate) batch: Vec<Arc<Entry<J, C>>>,
 }
 
 impl<J, C> Lane<J, C> {
@@ -63,7 +63,7 @@ struct Shared<J, C> {
 }
 
 struct Queued<J, C> {
-    slot: Arc<Slot<J, C>>,
+    entry: Arc<Entry<J, C>>,
     batching: Batching,
 }
 
@@ -101,11 +101,11 @@ impl<J, C> Lanes<J, C> {
         Self { shared: Mutex::new(Shared { idle, leaders: 0, opening: 0, queue }) }
     }
 
-    /// Gives this thread an idle lane, or queues its slot.
+    /// Gives this thread an idle lane, or queues its entry.
     #[inline]
     pub(crate) fn enter(
         &self,
-        slot: &Arc<Slot<J, C>>,
+        entry: &Arc<Entry<J, C>>,
         batching: Batching,
         terms: Terms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
     ) -> Entered<J, C> {
@@ -116,19 +116,19 @@ impl<J, C> Lanes<J, C> {
             return Entered::Leads { lane, others: !shared.queue.is_empty() };
         }
         let ahead = shared.queue.len();
-        shared.queue.push_back(Queued { slot: Arc::clone(slot), batching });
+        shared.queue.push_back(Queued { entry: Arc::clone(entry), batching });
         Entered::Waits { opens: shared.opens(terms.most, terms.may_open), ahead }
     }
 
     /// Takes a free lane for a thread that is queued and was woken, or leaves it in its place.
     pub(crate) fn enter_again(
         &self,
-        slot: &Arc<Slot<J, C>>,
+        entry: &Arc<Entry<J, C>>,
         terms: Terms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
     ) -> Entered<J, C> {
         let mut unusable = Vec::new();
         let mut shared = self.shared.lock();
-        let Some(place) = shared.place(slot) else { return Entered::Waits { opens: false, ahead: 0 } };
+        let Some(place) = shared.place(entry) else { return Entered::Waits { opens: false, ahead: 0 } };
         if let Some(lane) = shared.take_idle(terms.most, terms.usable, &mut unusable) {
             shared.queue.remove(place);
             return Entered::Leads { lane, others: true };
@@ -160,9 +160,9 @@ impl<J, C> Lanes<J, C> {
             return None;
         }
         let mut at = 0;
-        while let Some(slot) = lane.batch.get(at).cloned() {
+        while let Some(entry) = lane.batch.get(at).cloned() {
             // It comes back from a thread that has given up.
-            lane = slot.give(lane).err()?;
+            lane = entry.give(lane).err()?;
             at += 1;
         }
         Some(lane)
@@ -193,10 +193,10 @@ impl<J, C> Lanes<J, C> {
         [shared.idle.len(), shared.leaders, shared.queue.len()]
     }
 
-    /// Takes the slot out of the queue. Returns `false` if it is not there any more.
-    pub(crate) fn leave(&self, slot: &Arc<Slot<J, C>>) -> bool {
+    /// Takes the entry out of the queue. Returns `false` if it is not there any more.
+    pub(crate) fn leave(&self, entry: &Arc<Entry<J, C>>) -> bool {
         let mut shared = self.shared.lock();
-        let Some(place) = shared.place(slot) else { return false };
+        let Some(place) = shared.place(entry) else { return false };
         shared.queue.remove(place);
         if place == 0 {
             shared.wake_first();
@@ -206,7 +206,7 @@ impl<J, C> Lanes<J, C> {
 
     /// Wakes the threads that queue, so that each looks whether it still has to wait.
     pub(crate) fn wake_queued(&self) {
-        self.shared.lock().queue.iter().for_each(|queued| queued.slot.wake());
+        self.shared.lock().queue.iter().for_each(|queued| queued.entry.wake());
     }
 }
 
@@ -246,14 +246,14 @@ impl<J, C> Shared<J, C> {
                 (Batching::Group(_), _) => goes = *batching,
                 (Batching::Any, _) => {}
             }
-            lane.batch.extend(self.queue.remove(at).map(|queued| queued.slot));
+            lane.batch.extend(self.queue.remove(at).map(|queued| queued.entry));
         }
     }
 
     fn end(&mut self, lane: Option<Lane<J, C>>) {
         if let Some(mut lane) = lane {
             while let Some(next) = self.queue.pop_front() {
-                match next.slot.give(lane) {
+                match next.entry.give(lane) {
                     Ok(()) => return,
                     Err(back) => lane = back,
                 }
@@ -271,13 +271,13 @@ impl<J, C> Shared<J, C> {
         opens
     }
 
-    fn place(&self, slot: &Arc<Slot<J, C>>) -> Option<usize> {
-        self.queue.iter().position(|queued| Arc::ptr_eq(&queued.slot, slot))
+    fn place(&self, entry: &Arc<Entry<J, C>>) -> Option<usize> {
+        self.queue.iter().position(|queued| Arc::ptr_eq(&queued.entry, entry))
     }
 
     fn wake_first(&self) {
         if let Some(first) = self.queue.front() {
-            first.slot.wake();
+            first.entry.wake();
         }
     }
 }

@@ -49,14 +49,14 @@ pub(super) struct TripState {
 }
 
 /// Where the state of a trip is: it may be another thread's, which may give up.
-pub(super) trait Place {
+pub(super) trait Batched {
     fn job(&self) -> impl DerefMut<Target = TripState>;
 
     /// Returns true if its thread waits no longer.
     fn is_gone(&self) -> bool;
 }
 
-impl Place for RefCell<TripState> {
+impl Batched for RefCell<TripState> {
     fn job(&self) -> impl DerefMut<Target = TripState> {
         self.borrow_mut()
     }
@@ -158,7 +158,7 @@ impl Wire {
     }
 
     /// Packs what may be sent now.
-    pub(super) fn pack(&mut self, batch: &[impl Place], server: Known, now: Now) {
+    pub(super) fn pack(&mut self, batch: &[impl Batched], server: Known, now: Now) {
         self.packed.clear();
         self.replies.clear();
         self.looks = false;
@@ -192,7 +192,7 @@ impl Wire {
         }
     }
 
-    fn pack_changes(&mut self, batch: &[impl Place], server: Known, now: Now) {
+    fn pack_changes(&mut self, batch: &[impl Batched], server: Known, now: Now) {
         for place in batch {
             let job = &mut *place.job();
             // Both under one lock: its thread may give up in between.
@@ -214,7 +214,7 @@ impl Wire {
     }
 
     /// Reads the replies, of which `ended` says why some are missing, and gives each job its own.
-    pub(super) fn read(&mut self, batch: &[impl Place], ended: Option<TransportError>) -> AfterTrip {
+    pub(super) fn read(&mut self, batch: &[impl Batched], ended: Option<TransportError>) -> AfterTrip {
         let mut values = mem::take(&mut self.replies);
         let mut replies = Incoming::of(&mut values, ended);
         if self.ends {
@@ -245,7 +245,7 @@ impl Wire {
     pub(super) fn exchange(
         &mut self,
         connection: &mut Connection,
-        batch: &[impl Place],
+        batch: &[impl Batched],
         mut now: Now,
         limits: &Limits<'_>,
         asks: bool,
@@ -278,7 +278,7 @@ impl Wire {
 }
 
 /// Reads the end of a transaction, which watches `many` keys. Returns whether it may be open still.
-fn read_changes(batch: &[impl Place], many: bool, discard: &mut Item, replies: &mut Incoming<'_>) -> bool {
+fn read_changes(batch: &[impl Batched], many: bool, discard: &mut Item, replies: &mut Incoming<'_>) -> bool {
     let goes = |job: &TripState| job.watches && !job.is_done;
     let is_sent = |job: &TripState| goes(job) && job.own.is_sent();
     let changes = || batch.iter().filter(|place| is_sent(&place.job()));
@@ -297,7 +297,7 @@ fn read_changes(batch: &[impl Place], many: bool, discard: &mut Item, replies: &
             may_be_open
         }),
         _ => {
-            let mut jobs: Vec<_> = changes().map(Place::job).collect();
+            let mut jobs: Vec<_> = changes().map(Batched::job).collect();
             let may_be_open =
                 replies.give_changes(&mut jobs.iter_mut().map(|job| &mut job.own).collect::<Vec<_>>());
             for job in &mut jobs {
@@ -317,7 +317,7 @@ fn read_changes(batch: &[impl Place], many: bool, discard: &mut Item, replies: &
 }
 
 /// Reads what each key holds that is watched now. Returns whether a transaction is open, and how many there are.
-fn read_looks(batch: &[impl Place], multi: &mut Item, replies: &mut Incoming<'_>) -> (bool, usize) {
+fn read_looks(batch: &[impl Batched], multi: &mut Item, replies: &mut Incoming<'_>) -> (bool, usize) {
     let looks = |job: &TripState| job.changes.is_some() && !job.is_done;
     let mut watched = 0;
     for place in batch {

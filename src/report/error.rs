@@ -13,7 +13,7 @@ use crate::rules::ownership::LossReason;
 use crate::rules::quorum;
 use crate::values::key::{Cut, Key};
 pub use contention::Contention;
-use text::{Answers, Cancellation, Chain, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
+use text::{AnswersInWords, Cancellation, Chain, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
 
 /// Why a call on a lock failed.
 ///
@@ -161,7 +161,7 @@ pub enum Error {
         "lock {}{}{}",
         shown(key),
         Majority { failed, agreed: *agreed, servers: agreed + answers.len(), lost: *lost },
-        Answers(key, answers)
+        AnswersInWords(key, answers)
     )]
     #[non_exhaustive]
     NoMajority {

@@ -225,10 +225,10 @@ const MOST: usize = 1024;
 
 /// The warnings that were written last.
 #[derive(Default)]
-pub(super) struct Repeats(Mutex<HashMap<(Key, &'static str), Written>>);
+pub(super) struct Repeats(Mutex<HashMap<(Key, &'static str), Warned>>);
 
 #[derive(Debug)]
-struct Written {
+struct Warned {
     at: Uptime,
     left_out: u32,
 }
@@ -237,7 +237,7 @@ impl Repeats {
     /// Returns how many warnings of this kind were left out since the last that was written; `None` if this one is left out as well.
     pub(super) fn is_due(&self, key: &Key, kind: &'static str, now: Uptime) -> Option<u32> {
         let mut written = self.0.lock();
-        if let Some(Written { at, left_out }) = written.get_mut(&(key.clone(), kind)) {
+        if let Some(Warned { at, left_out }) = written.get_mut(&(key.clone(), kind)) {
             if now < at.after(EVERY) {
                 *left_out += 1;
                 return None;
@@ -251,7 +251,7 @@ impl Repeats {
                 written.clear();
             }
         }
-        written.insert((key.clone(), kind), Written { at: now, left_out: 0 });
+        written.insert((key.clone(), kind), Warned { at: now, left_out: 0 });
         Some(0)
     }
 }

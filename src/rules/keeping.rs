@@ -25,7 +25,7 @@ const RETRY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)]
 
 /// What the keeper does for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum Duty {
     /// Extends the lease, by [`lease`].
     Extend,
     /// Asks whether the lock is still held, and writes our value again where a loser has overwritten it.
@@ -36,9 +36,9 @@ pub(crate) enum Due {
 
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Next {
+pub(crate) struct NextLook {
     pub(crate) at: Uptime,
-    pub(crate) due: Due,
+    pub(crate) duty: Duty,
     /// How much earlier it may be done.
     pub(crate) slack: Duration,
 }
@@ -72,7 +72,7 @@ pub(crate) struct Progress {
 /// | | no extension is due | verify, a third of the expiration after the server last said that the lock is held |
 /// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
 /// | | nothing is due before the lease ends | note that it has passed |
-pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<Next> {
+pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<NextLook> {
     let Progress { is_kept, acquired, since, began, end, .. } = progress;
     let Progress { asked, failed, now, .. } = progress;
     let length = end.map_or(Duration::MAX, |end| end.since(began));
@@ -85,7 +85,8 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<Next> {
     let slack = options.expiration.unwrap_or_default() / TOGETHER_WITHIN;
     let look_at = since.after(LOOKED_AFTER);
     let again = failed.map_or(now, |failed| now.max(failed.after(LOOKED_AGAIN_AFTER)));
-    let look = Next { at: look_at.max(again), due: Due::Verify, slack: slack.min(LOOKED_TOGETHER_WITHIN) };
+    let look =
+        NextLook { at: look_at.max(again), duty: Duty::Verify, slack: slack.min(LOOKED_TOGETHER_WITHIN) };
     // Later nothing that is found is a loser's.
     let counts = look.at < since.after(LOSER_WITHIN) && end.is_some_and(|end| look.at < end);
     let was_looked_at = asked >= look_at.before(LOOKED_TOGETHER_WITHIN);
@@ -94,11 +95,11 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<Next> {
         return look;
     }
     let extension = extend_at(options, acquired, began, end);
-    let extension = extension.map(|at| Next { at: due(at), due: Due::Extend, slack });
+    let extension = extension.map(|at| NextLook { at: due(at), duty: Duty::Extend, slack });
     let third = options.expiration.map(|expiration| expiration / EXTENDED_AFTER);
-    let verification = third.map(|time| Next { at: due(asked.after(time)), due: Due::Verify, slack });
+    let verification = third.map(|time| NextLook { at: due(asked.after(time)), duty: Duty::Verify, slack });
     let verification = verification.filter(|next| Some(next.at) != end);
-    let expiry = end.map(|at| Next { at, due: Due::Expire, slack });
+    let expiry = end.map(|at| NextLook { at, duty: Duty::Expire, slack });
     [extension, look, verification, expiry].into_iter().flatten().min_by_key(|next| next.at)
 }
 
@@ -150,8 +151,8 @@ mod tests {
     }
 
     /// What is next, and when.
-    fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Due)> {
-        super::next(options, progress).map(|next| (next.at, next.due))
+    fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Duty)> {
+        super::next(options, progress).map(|next| (next.at, next.duty))
     }
 
     const THREE: LockOptions = LockOptions::expiring_after(Duration::from_secs(3));
@@ -160,23 +161,23 @@ mod tests {
     fn a_lease_is_extended_at_a_third_until_it_ends_at_the_limit() {
         let options = THREE.auto_extend(ms(10_000));
         // The limit is at 11000, and a full lease fits in until 8000.
-        assert_eq!(next(&options, held(1000, 4000)), Some((at(2000), Due::Extend)));
-        assert_eq!(next(&options, held(7000, 10_000)), Some((at(8000), Due::Extend)));
-        assert_eq!(next(&options, held(7500, 10_500)), Some((at(8000), Due::Extend)));
+        assert_eq!(next(&options, held(1000, 4000)), Some((at(2000), Duty::Extend)));
+        assert_eq!(next(&options, held(7000, 10_000)), Some((at(8000), Duty::Extend)));
+        assert_eq!(next(&options, held(7500, 10_500)), Some((at(8000), Duty::Extend)));
         // No more extensions: only looks.
-        assert_eq!(next(&options, held(8000, 11_000)), Some((at(9000), Due::Verify)));
+        assert_eq!(next(&options, held(8000, 11_000)), Some((at(9000), Duty::Verify)));
         let asked = Progress { asked: at(10_500), ..held(8000, 11_000) };
-        assert_eq!(next(&options, asked), Some((at(11_000), Due::Expire)));
+        assert_eq!(next(&options, asked), Some((at(11_000), Duty::Expire)));
         let nearly = next(&options, held(8000, 10_999));
-        assert_eq!(nearly, Some((at(9000), Due::Verify)), "not again and again for what is left");
+        assert_eq!(nearly, Some((at(9000), Duty::Verify)), "not again and again for what is left");
         // Late: what is left.
-        assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Due::Extend)));
+        assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Duty::Extend)));
         // A lease that a call has made longer, or shorter.
         let asked = Progress { asked: at(5500), ..held(1000, 8000) };
-        assert_eq!(next(&options, asked), Some((at(6000), Due::Extend)));
-        assert_eq!(next(&options, held(1000, 1300)), Some((at(1100), Due::Extend)));
+        assert_eq!(next(&options, asked), Some((at(6000), Duty::Extend)));
+        assert_eq!(next(&options, held(1000, 1300)), Some((at(1100), Duty::Extend)));
         let exact = THREE.auto_extend(ms(3000));
-        assert_eq!(next(&exact, held(1000, 4000)), Some((at(2000), Due::Verify)));
+        assert_eq!(next(&exact, held(1000, 4000)), Some((at(2000), Duty::Verify)));
     }
 
     #[test]
@@ -192,18 +193,18 @@ mod tests {
     fn what_failed_is_tried_again_while_the_lease_lasts_and_once_at_its_end() {
         let options = THREE.auto_extend(ms(10_000));
         let failed = |failed| Progress { failed: Some(at(failed)), ..held(1000, 4000) };
-        assert_eq!(next(&options, failed(2000)), Some((at(2100), Due::Extend)));
-        assert_eq!(next(&options, failed(3950)), Some((at(4000), Due::Extend)));
+        assert_eq!(next(&options, failed(2000)), Some((at(2100), Duty::Extend)));
+        assert_eq!(next(&options, failed(3950)), Some((at(4000), Duty::Extend)));
         let brief = LockOptions::expiring_after(ms(30)).auto_extend(ms(10_000));
         let progress = Progress { failed: Some(at(1010)), ..held(1000, 1030) };
-        assert_eq!(next(&brief, progress), Some((at(1020), Due::Extend)), "not all the time");
+        assert_eq!(next(&brief, progress), Some((at(1020), Duty::Extend)), "not all the time");
     }
 
     #[test]
     fn a_look_comes_a_third_of_the_expiration_after_the_server_was_asked() {
-        assert_eq!(next(&THREE, held(1000, 4000)), Some((at(2000), Due::Verify)));
+        assert_eq!(next(&THREE, held(1000, 4000)), Some((at(2000), Duty::Verify)));
         let asked = Progress { asked: at(3200), ..held(1000, 4000) };
-        assert_eq!(next(&THREE, asked), Some((at(4000), Due::Expire)));
+        assert_eq!(next(&THREE, asked), Some((at(4000), Duty::Expire)));
         let options = THREE.auto_extend(ms(10_000));
         assert_eq!(next(&options, Progress { asked: at(1900), ..held(1000, 4000) }).unwrap().0, at(2000));
         let progress = Progress { end: None, ..held(1000, 0) };
@@ -214,13 +215,13 @@ mod tests {
     fn a_lock_is_looked_at_once_soon_after_its_acquisition() {
         let new = Progress { now: at(1000), ..held(1000, 61_000) };
         let options = LockOptions::expiring_after(ms(60_000));
-        let look = Next { at: at(1400), due: Due::Verify, slack: ms(20) };
+        let look = NextLook { at: at(1400), duty: Duty::Verify, slack: ms(20) };
         assert_eq!(super::next(&options, new), Some(look), "not as early as other work of a long lease");
         assert_eq!(super::next(&options.auto_extend(ms(90_000)), new), Some(look));
         let only = Progress { is_kept: false, ..new };
         assert_eq!(super::next(&options, only), Some(look));
         let failed = |millis| next(&options, Progress { failed: Some(at(millis)), ..only });
-        assert_eq!(failed(1410), Some((at(1430), Due::Verify)), "soon again");
+        assert_eq!(failed(1410), Some((at(1430), Duty::Verify)), "soon again");
         assert_eq!(failed(1680), None, "too late");
         let mut lease = Lease::default();
         lease.since = at(1000);

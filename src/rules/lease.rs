@@ -110,11 +110,18 @@ impl Lease {
     /// Makes the lease of a lock with these options that begins now, by the protocol that they mean on this server.
     #[inline]
     pub(crate) fn of(options: &LockOptions, protocol: Protocol, tag: &Tag, now: Now) -> Self {
-        let mut lease = Self::beginning(now, options.expiration, protocol, tag.nonce);
-        if let (Some(name), Some(_)) = (&tag.name, lease.end) {
-            lease.value = lease.value.named(name, now.wall);
+        let lease =
+            Self::beginning(now, options.expiration, protocol, tag.nonce).ending_earlier(options.allowance);
+        match &tag.name {
+            Some(name) if lease.end.is_some() => lease.named(name, now.wall),
+            _ => lease,
         }
-        lease.ending_earlier(options.allowance)
+    }
+
+    /// Returns the lease with the name of its holder, which has had the lock since then.
+    #[cold]
+    fn named(self, name: &str, since: Wall) -> Self {
+        Self { value: self.value.named(name, since), ..self }
     }
 
     /// Makes the lease that an extension begins now.

@@ -53,7 +53,7 @@ impl Waiting {
 
 /// What a process knows of its entry in the waiting list of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum Entry {
+pub(crate) enum ListEntry {
     #[default]
     Out,
     /// It is there, as far as was known then; `None` is that messages may have been lost since.
@@ -67,22 +67,22 @@ pub(crate) enum Entry {
 pub(crate) enum Owed {
     Nothing,
     /// To remove the entry.
-    Entry,
+    ListEntry,
     /// The notification that it has not acted upon.
     Notification,
 }
 
-impl Entry {
+impl ListEntry {
     /// Returns what goes before a look at the key; `None` if the process is listed.
     pub(crate) fn enter(&mut self, channel: &[u8], expires: bool, now: Uptime) -> Option<Waiting> {
         let channel = channel.to_vec();
         let waiting = match *self {
-            Entry::In { checked: Some(checked) } if now.since(checked) < CHECKED_EVERY => return None,
-            Entry::In { .. } => Waiting::Check { channel, expires },
-            Entry::Out | Entry::Notified => Waiting::Enter { channel, expires },
+            ListEntry::In { checked: Some(checked) } if now.since(checked) < CHECKED_EVERY => return None,
+            ListEntry::In { .. } => Waiting::Check { channel, expires },
+            ListEntry::Out | ListEntry::Notified => Waiting::Enter { channel, expires },
         };
         // Before it is there: a notification may come at once.
-        *self = Entry::In { checked: Some(now) };
+        *self = ListEntry::In { checked: Some(now) };
         Some(waiting)
     }
 
@@ -90,7 +90,7 @@ impl Entry {
     pub(crate) fn found(&mut self, count: i64) -> bool {
         let is_missing = self.is_listed() && count == 0;
         if is_missing {
-            *self = Entry::Out;
+            *self = ListEntry::Out;
         }
         is_missing
     }
@@ -100,21 +100,21 @@ impl Entry {
         if self.is_listed() {
             return Waiting::Next;
         }
-        *self = Entry::In { checked: Some(now) };
+        *self = ListEntry::In { checked: Some(now) };
         Waiting::NextAfter { channel: channel.to_vec(), expires }
     }
 
     /// Notes that messages may have been lost, so that the next look checks the entry.
     pub(crate) fn doubt(&mut self) {
-        if let Entry::In { checked } = self {
+        if let ListEntry::In { checked } = self {
             *checked = None;
         }
     }
 
     /// Notes that a thread of the process has acquired the lock.
     pub(crate) fn acquired(&mut self) {
-        if *self == Entry::Notified {
-            *self = Entry::Out;
+        if *self == ListEntry::Notified {
+            *self = ListEntry::Out;
         }
     }
 
@@ -122,13 +122,13 @@ impl Entry {
     /// upon, `followed` whether others of its process wait.
     pub(crate) fn left(self, notified: bool, followed: bool) -> Owed {
         match self {
-            _ if notified || self == Entry::Notified => Owed::Notification,
-            Entry::In { .. } if !followed => Owed::Entry,
+            _ if notified || self == ListEntry::Notified => Owed::Notification,
+            ListEntry::In { .. } if !followed => Owed::ListEntry,
             _ => Owed::Nothing,
         }
     }
 
     pub(crate) fn is_listed(self) -> bool {
-        matches!(self, Entry::In { .. })
+        matches!(self, ListEntry::In { .. })
     }
 }

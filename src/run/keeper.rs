@@ -9,7 +9,7 @@ use super::engine::{Engine, Kept, for_each_engine};
 use super::holder::Locked;
 use super::reports::Outbox;
 use super::timer;
-use crate::rules::keeping::{self, Due, Next, Progress};
+use crate::rules::keeping::{self, Duty, NextLook, Progress};
 use crate::run::hold::{Hold, HoldState};
 use crate::values::clock::{self, Now, Uptime};
 
@@ -69,7 +69,7 @@ impl Engine {
     fn schedule(self: &Arc<Self>, hold: &Arc<Hold>, state: &mut HoldState) {
         self.forget(state);
         let next = keeping::next(&hold.options, progress(hold, state, clock::now()));
-        if let Some(Next { at, slack, .. }) = next.filter(|_| hold.is_held()) {
+        if let Some(NextLook { at, slack, .. }) = next.filter(|_| hold.is_held()) {
             state.due = self.look_at(hold, at, slack);
         }
     }
@@ -100,9 +100,9 @@ impl Engine {
                 continue;
             }
             match self.due(hold) {
-                Some((locked, true)) => to_extend.push(locked),
+                Some((locked, Duty::Extend)) => to_extend.push(locked),
                 // It is not locked while others are extended.
-                Some((_, false)) => to_verify.push(hold),
+                Some(_) => to_verify.push(hold),
                 None => {}
             }
         }
@@ -126,8 +126,8 @@ impl Engine {
         }
     }
 
-    /// Returns a lock for which something is due: whether its lease is to be extended, rather than its key looked at.
-    fn due<'a>(self: &Arc<Self>, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, bool)> {
+    /// Returns a lock for which something is due, and whether that is to extend or to verify it.
+    fn due<'a>(self: &Arc<Self>, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, Duty)> {
         let now = clock::now();
         let Some(mut state) = hold.try_state() else {
             self.look_at(hold, now.uptime.after(BUSY), Duration::ZERO);
@@ -136,22 +136,22 @@ impl Engine {
         if state.over || !hold.is_held() {
             return None;
         }
-        let Next { at, due, slack } = keeping::next(&hold.options, progress(hold, &state, now))?;
+        let NextLook { at, duty, slack } = keeping::next(&hold.options, progress(hold, &state, now))?;
         if at > now.uptime.after(slack) {
             self.forget(&mut state);
             state.due = self.look_at(hold, at, slack);
             return None;
         }
-        match due {
-            Due::Extend => {
+        match duty {
+            Duty::Extend => {
                 let is_over = keeping::lease(&hold.options, hold.acquired.uptime, now.uptime).is_none();
                 if is_over {
                     hold.lost(now);
                 }
-                (!is_over).then_some(((hold, state), true))
+                (!is_over).then_some(((hold, state), duty))
             }
-            Due::Verify => Some(((hold, state), false)),
-            Due::Expire => {
+            Duty::Verify => Some(((hold, state), duty)),
+            Duty::Expire => {
                 if hold.lost(now).is_none() {
                     self.schedule(hold, &mut state);
                 }

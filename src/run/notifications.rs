@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::held::Delivery;
 use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
 use crate::report::sink::EventSink;
-use crate::rules::waiting_list::{Entry, Owed, Waiting};
+use crate::rules::waiting_list::{ListEntry, Owed, Waiting};
 use crate::rules::{Command, Reply, Trip};
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
@@ -73,7 +73,7 @@ struct Lists {
 struct Waited {
     /// When it was last waited for.
     at: Uptime,
-    entry: Entry,
+    entry: ListEntry,
 }
 
 /// Who was notified of a release.
@@ -147,7 +147,7 @@ impl Notifications {
     pub(super) fn sent_next(&self, key: &Key, waiting: &Waiting, taken: Option<&Result<Reply, Failure>>) {
         match (waiting, taken) {
             (Waiting::NextAfter { .. }, None | Some(Err(Failure::Refused(_)))) => self.forget_entry(key),
-            (_, Some(Err(_))) => drop(self.change_entry(key, Entry::doubt)),
+            (_, Some(Err(_))) => drop(self.change_entry(key, ListEntry::doubt)),
             _ => {}
         }
     }
@@ -177,7 +177,7 @@ impl Notifications {
             let Reply::Bulk(Some(channel)) = taken? else { return Ok(Passed::ToNone) };
             if channel == self.channel {
                 // In this order: a thread that leaves passes it on from then on.
-                self.change_entry(key, |entry| *entry = Entry::Notified);
+                self.change_entry(key, |entry| *entry = ListEntry::Notified);
                 if self.queue.is_waited_for(key) {
                     return Ok(Passed::ToNone);
                 }
@@ -238,14 +238,14 @@ impl Notifications {
         let mut state = self.state.lock();
         let entry = state.keys.get(key).map(|waited| waited.entry).unwrap_or_default();
         let owed = entry.left(notified, self.queue.is_waited_for(key));
-        if owed == Owed::Entry {
+        if owed == Owed::ListEntry {
             state.keys.remove(key);
         }
         drop(state);
         match owed {
             Owed::Nothing => {}
             // If that fails, a notification will show that no thread waits here.
-            Owed::Entry => drop(self.leave(key)),
+            Owed::ListEntry => drop(self.leave(key)),
             Owed::Notification => self.pass_on_unused(key),
         }
     }
@@ -253,7 +253,7 @@ impl Notifications {
     /// Removes this process from the list. A thread that has come meanwhile may have entered it anew, and checks that.
     fn leave(&self, key: &Key) -> Result<(), Failure> {
         let left = self.send(key, Waiting::Leave(self.channel.clone()), &self.brief_limits());
-        self.change_entry(key, Entry::doubt);
+        self.change_entry(key, ListEntry::doubt);
         self.queue.notify(key, Hint::Changed);
         left.map(drop)
     }
@@ -277,7 +277,7 @@ impl Notifications {
         }
         match state.keys.get_mut(key) {
             Some(waited) => waited.at = now,
-            None => drop(state.keys.insert(key.clone(), Waited { at: now, entry: Entry::Out })),
+            None => drop(state.keys.insert(key.clone(), Waited { at: now, entry: ListEntry::Out })),
         }
         let start = !state.running;
         state.running = true;
@@ -296,10 +296,10 @@ impl Notifications {
     }
 
     fn forget_entry(&self, key: &Key) {
-        self.change_entry(key, |entry| *entry = Entry::Out);
+        self.change_entry(key, |entry| *entry = ListEntry::Out);
     }
 
-    fn change_entry<T>(&self, key: &Key, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+    fn change_entry<T>(&self, key: &Key, change: impl FnOnce(&mut ListEntry) -> T) -> Option<T> {
         self.state.lock().keys.get_mut(key).map(|waited| change(&mut waited.entry))
     }
 

@@ -20,7 +20,7 @@ use crate::rules::{GiveUp, Reply};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
-use crate::wait::{Ending, Hint, HolderTicket, WaitMode};
+use crate::wait::{Hint, HolderTicket, WaitMode, Wake};
 
 /// For how long the lock passes among the threads of a process before it is the turn of another that waits for notifications.
 const SLICE: Duration = Duration::from_millis(10);
@@ -143,7 +143,7 @@ impl Engine {
                     (error, None) => {
                         // A process that was taken from the list is notified, looks, and enters it again.
                         let released = false;
-                        let _ = self.ending(key, &turn, released, taken, now);
+                        let _ = self.wake(key, &turn, released, taken, now);
                         return Err(error);
                     }
                 }
@@ -164,7 +164,7 @@ impl Engine {
             }
             None => holder,
         };
-        holder.end(self.ending(key, &turn, released, taken, now), now);
+        holder.end(self.wake(key, &turn, released, taken, now), now);
         // The threads that it was left to may have given up meanwhile.
         let is_left_here = released && !matches!(turn, Turn::Listed(_));
         if is_left_here && self.notifies(options) && !self.queue.is_waited_for(key) {
@@ -202,19 +202,19 @@ impl Engine {
     }
 
     /// Notifies the next process, if it is its turn. Returns how the threads of this one learn of the release.
-    fn ending(
+    fn wake(
         &self,
         key: &Key,
         turn: &Turn,
         released: bool,
         taken: Option<Result<Reply, Failure>>,
         now: Uptime,
-    ) -> Ending {
+    ) -> Wake {
         let taking = match turn {
             Turn::Listed(taking) => taking,
-            _ if !released => return Ending::Hint(Hint::Changed),
-            Turn::NextThread | Turn::WhoComes => return Ending::Hint(Hint::Freed),
-            Turn::Pollers => return Ending::NextSlice(Hint::Freed),
+            _ if !released => return Wake::Hint(Hint::Changed),
+            Turn::NextThread | Turn::WhoComes => return Wake::Hint(Hint::Freed),
+            Turn::Pollers => return Wake::NextSlice(Hint::Freed),
         };
         let notifications = self.notifications.of(key);
         notifications.sent_next(key, taking, taken.as_ref());
@@ -226,11 +226,11 @@ impl Engine {
             _ => Passed::ToNone,
         };
         match passed {
-            _ if !released => Ending::Hint(Hint::Changed),
-            Passed::ToNone => Ending::NextSlice(Hint::Freed),
-            Passed::ToOther if notifications.is_listed(key) => Ending::Notification(Hint::Freed),
+            _ if !released => Wake::Hint(Hint::Changed),
+            Passed::ToNone => Wake::NextSlice(Hint::Freed),
+            Passed::ToOther if notifications.is_listed(key) => Wake::Notification(Hint::Freed),
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
-            Passed::ToOther => Ending::NextSlice(Hint::Changed),
+            Passed::ToOther => Wake::NextSlice(Hint::Changed),
         }
     }
 

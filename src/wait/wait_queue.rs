@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use super::sync::{Mutex, Thread, current};
 use super::{Activity, Key, KeyHash, Observation, Uptime, WaitMode};
-pub(crate) use holder::{Ending, HolderTicket};
+pub(crate) use holder::{HolderTicket, Wake};
 pub(crate) use ticket::Ticket;
 
 /// The wait queues of a locker. `A` is a lease that a holder delivers.

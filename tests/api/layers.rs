@@ -14,6 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             no_layer_imports_one_above_it,
             no_files_import_each_other,
+            no_two_types_have_one_name,
             the_order_to_read_in_is_of_files_and_the_same_in_both_places
         ],
     )
@@ -175,5 +176,27 @@ fn the_order_to_read_in_is_of_files_and_the_same_in_both_places() -> Outcome {
     for file in code.iter().flat_map(|line| line.split_once(": ").expect("files").1.split(", ")) {
         assert!(source.join(format!("{file}.rs")).exists(), "{file}");
     }
+    Ok(())
+}
+
+/// Apart from tests, and what stands for a server in them.
+fn no_two_types_have_one_name() -> Outcome {
+    let mut named = BTreeMap::<String, Vec<PathBuf>>::new();
+    for file in files(&source())? {
+        let path = file.to_string_lossy();
+        if ["tests", "scenarios", "simulated", "scripted", "fake"].iter().any(|part| path.contains(part)) {
+            continue;
+        }
+        for line in fs::read_to_string(&file)?.lines().filter(|line| !line.starts_with(' ')) {
+            let is_type = |word: &&str| ["struct", "enum", "trait"].contains(word);
+            if let Some(name) = line.split(' ').skip_while(|word| !is_type(word)).nth(1) {
+                let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+                named.entry(name.to_owned()).or_default().push(file.clone());
+            }
+        }
+    }
+    assert!(named.len() > 200, "only {} types were found", named.len());
+    let twice: Vec<_> = named.into_iter().filter(|(_, files)| files.len() > 1).collect();
+    assert!(twice.is_empty(), "{twice:#?}");
     Ok(())
 }

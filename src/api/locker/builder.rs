@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locker;
-use super::url::Servers;
+use super::url::Topology;
 use crate::net::{ClusterBackend, DEFAULT_COMMAND_TIMEOUT, Lender, OneServer, Opener, Sentinels, address_of};
 use crate::report::error::Error;
 use crate::report::event::Observer;
@@ -56,7 +56,7 @@ pub struct LockerBuilder {
 #[derive(Clone)]
 enum Connections {
     Server(Box<redis::Client>),
-    Several(Servers),
+    Several(Topology),
     /// The user's own pool, of any manager.
     Lent(Arc<dyn Lender>),
 }
@@ -77,7 +77,7 @@ impl LockerBuilder {
         Self::over(Connections::Server(Box::new(client)))
     }
 
-    pub(super) fn on_several(servers: Servers) -> Self {
+    pub(super) fn on_several(servers: Topology) -> Self {
         Self::over(Connections::Several(servers))
     }
 
@@ -246,7 +246,7 @@ impl LockerBuilder {
             _ => self.pool_size.unwrap_or(DEFAULT_POOL_SIZE),
         };
         let locker = match self.connections {
-            Connections::Several(Servers::Cluster(nodes)) => {
+            Connections::Several(Topology::Cluster(nodes)) => {
                 let nodes = nodes.iter().filter_map(address_of).collect();
                 Locker::over(Arc::new(ClusterBackend::new(opener, nodes, size, self.retry_for)))
             }
@@ -262,7 +262,7 @@ impl LockerBuilder {
     /// Returns what opens the connections, or borrows them.
     fn opener(&self) -> Opener {
         let sentinels = match &self.connections {
-            Connections::Several(Servers::Sentinels(clients, master)) => {
+            Connections::Several(Topology::Sentinels(clients, master)) => {
                 let mut sentinels = Sentinels::new(clients.clone(), name_of(master));
                 sentinels.credentials.clone_from(&self.sentinel_credentials);
                 Some(sentinels)

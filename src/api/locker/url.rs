@@ -67,16 +67,16 @@ fn client_of(text: &str) -> Result<Client, Error> {
     if text.contains("://") { client(text) } else { client(&format!("redis://{text}")) }
 }
 
-/// Servers that are one to the user.
+/// Topology that are one to the user.
 #[derive(Clone, Debug)]
-pub(super) enum Servers {
+pub(super) enum Topology {
     /// Sentinels, and a client that logs in to the master, in place of whose host it has the master's name.
     Sentinels(Vec<Client>, Box<Client>),
     /// Nodes of a cluster.
     Cluster(Vec<Client>),
 }
 
-impl Servers {
+impl Topology {
     pub(super) fn sentinels(
         sentinels: impl IntoIterator<Item = impl AsRef<str>>,
         master: &str,
@@ -161,7 +161,7 @@ mod tests {
             ("unix:///s?database=2", "unknown parameter database; a unix URL has db"),
             ("redis+cluster://h?db=2", "unknown parameter db; a redis+cluster URL has no parameters"),
         ] {
-            let read = Servers::read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
+            let read = Topology::read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
             let error = read.expect_err(url).to_string();
             assert!(error.contains(problem) && !error.contains("secret"), "{url}: {error}");
         }
@@ -185,7 +185,7 @@ mod tests {
             "redis+cluster://:p?zzy@h",
             "redis+sentinel://:p?zzy@h/m",
         ] {
-            let read = Servers::read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
+            let read = Topology::read(url).map_or_else(|| client(url).map(drop), |servers| servers.map(drop));
             let error = read.expect_err(url).to_string();
             assert!(error.contains("%3F") && !error.contains("zz"), "{url}: {error}");
         }

@@ -7,7 +7,7 @@ use crate::rules::Reply;
 
 /// What is to be done about a trip.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum Redirected {
     /// The slot is another node's.
     Moved(Address),
     /// The slot moves there, with this key already.
@@ -19,20 +19,22 @@ pub(super) enum Next {
 }
 
 /// Returns what is to be done about a trip that was not carried out, on keys of this slot.
-pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Next> {
+pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Redirected> {
     let outcomes = [sent.found.as_ref(), sent.reply.as_ref()];
     match outcomes.into_iter().flatten().find_map(|outcome| outcome.as_ref().err())? {
         Failure::Refused(refusal) => match refusal.kind() {
             RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
                 // A node that takes a slot over makes a second one of a key that the other has still.
-                Next::Ask(_) if trip.transacts() && trip.trip.command.is_on_side_key() => Some(Next::Split),
+                Redirected::Ask(_) if trip.transacts() && trip.trip.command.is_on_side_key() => {
+                    Some(Redirected::Split)
+                }
                 next => Some(next),
             },
-            RefusalKind::NotReady => Some(Next::Wait),
-            RefusalKind::ReadOnly if refusal.is_of_replica() => Some(Next::Wait),
+            RefusalKind::NotReady => Some(Redirected::Wait),
+            RefusalKind::ReadOnly if refusal.is_of_replica() => Some(Redirected::Wait),
             _ => None,
         },
-        Failure::Unreachable { all_in_use: false, .. } => Some(Next::Wait),
+        Failure::Unreachable { all_in_use: false, .. } => Some(Redirected::Wait),
         _ => None,
     }
 }
@@ -44,7 +46,7 @@ pub(super) fn is_redirected(outcome: Option<&Result<Reply, Failure>>, slot: u16)
 }
 
 /// Reads `MOVED 3999 127.0.0.1:6381`, or the same with ASK. Another slot is that of a side key, whose name cannot have this one.
-fn redirection(text: &str, slot: u16) -> Option<Next> {
+fn redirection(text: &str, slot: u16) -> Option<Redirected> {
     let mut words = text.split(' ');
     let (word, named, address) = (words.next()?, words.next()?, words.next()?);
     if named.parse() != Ok(slot) {
@@ -54,9 +56,9 @@ fn redirection(text: &str, slot: u16) -> Option<Next> {
     let address = (host.to_owned(), port.parse().ok()?);
     // A node that does not know its own host leaves it out.
     if address.0.is_empty() {
-        return Some(Next::Wait);
+        return Some(Redirected::Wait);
     }
-    Some(if word == "ASK" { Next::Ask(address) } else { Next::Moved(address) })
+    Some(if word == "ASK" { Redirected::Ask(address) } else { Redirected::Moved(address) })
 }
 
 #[cfg(test)]
@@ -70,7 +72,7 @@ mod tests {
         Err(Failure::Refused(Refusal::new(text)))
     }
 
-    fn next(text: &str) -> Option<Next> {
+    fn next(text: &str) -> Option<Redirected> {
         let sent = Sent { reply: Some(refused(text)), ..Sent::default() };
         next_for(&KeyTrip::new(&Key::from("k"), &Trip::of(Command::Get)), &sent, 3999)
     }
@@ -78,11 +80,15 @@ mod tests {
     #[test]
     fn a_refusal_says_which_node_has_the_slot() {
         let address = |host: &str, port| (host.to_owned(), port);
-        assert_eq!(next("MOVED 3999 127.0.0.1:6381"), Some(Next::Moved(address("127.0.0.1", 6381))));
-        assert_eq!(next("ASK 3999 ::1:6381"), Some(Next::Ask(address("::1", 6381))));
-        assert_eq!(next("MOVED 3999 :6381"), Some(Next::Wait), "a node that does not know its own host");
+        assert_eq!(next("MOVED 3999 127.0.0.1:6381"), Some(Redirected::Moved(address("127.0.0.1", 6381))));
+        assert_eq!(next("ASK 3999 ::1:6381"), Some(Redirected::Ask(address("::1", 6381))));
+        assert_eq!(
+            next("MOVED 3999 :6381"),
+            Some(Redirected::Wait),
+            "a node that does not know its own host"
+        );
         assert_eq!(next("MOVED 4000 127.0.0.1:6381"), None, "the slot of a side key");
-        assert_eq!(next("CLUSTERDOWN The cluster is down"), Some(Next::Wait));
+        assert_eq!(next("CLUSTERDOWN The cluster is down"), Some(Redirected::Wait));
         assert_eq!(next("WRONGTYPE Operation against a key"), None);
         let behind = |text: &str| is_redirected(Some(&refused(text)), 3999);
         assert!(behind("ASK 3999 ::1:6381") && behind("MOVED 3999 ::1:6381"));
@@ -101,10 +107,10 @@ mod tests {
         let found = Some(Ok(Reply::Bulk(Some(b"1".to_vec()))));
         let counter_has_moved = || Sent { found: found.clone(), reply: ask(), ..Sent::default() };
         let to = |trip: &Trip, sent: Sent| next_for(&KeyTrip::new(&key, trip), &sent, 3999);
-        assert_eq!(to(&count, key_has_moved()), Some(Next::Split));
-        assert_eq!(to(&count, counter_has_moved()), Some(Next::Split));
+        assert_eq!(to(&count, key_has_moved()), Some(Redirected::Split));
+        assert_eq!(to(&count, counter_has_moved()), Some(Redirected::Split));
         for sent in [key_has_moved(), counter_has_moved()] {
-            assert_eq!(to(&delete, sent), Some(Next::Ask(("a".to_owned(), 1))));
+            assert_eq!(to(&delete, sent), Some(Redirected::Ask(("a".to_owned(), 1))));
         }
     }
 }

@@ -90,11 +90,11 @@ const LONGEST_TEXT: usize = 512;
 /// Talking to the server failed: a timeout, a closed connection, or bytes that are no reply of a Redis server.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.text)]
-pub struct TransportError(Box<Parts>);
+pub struct TransportError(Box<ErrorParts>);
 
 /// In a box, since what comes of a command is passed around, and hardly ever is an error.
 #[derive(Clone, PartialEq, Eq)]
-struct Parts {
+struct ErrorParts {
     kind: io::ErrorKind,
     /// Host and port, where they are known.
     address: Option<Box<str>>,
@@ -104,7 +104,7 @@ struct Parts {
 impl TransportError {
     pub(crate) fn new(kind: io::ErrorKind, text: &str) -> Self {
         let text = CutAt(without_arguments(text).as_bytes(), LONGEST_TEXT).to_string().into();
-        Self(Box::new(Parts { kind, address: None, text }))
+        Self(Box::new(ErrorParts { kind, address: None, text }))
     }
 
     /// Says of the server at this address what it has done.

@@ -12,11 +12,11 @@ use crate::values::version::Version;
 
 /// A server's refusal: its kind, and its text. The command was not carried out.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Refusal(Box<Parts>);
+pub struct Refusal(Box<RefusalParts>);
 
 /// In a box, since what comes of a command is passed around, and hardly ever is a refusal.
 #[derive(Clone, PartialEq, Eq)]
-struct Parts {
+struct RefusalParts {
     kind: RefusalKind,
     text: String,
     /// True if the server has said it; else the text says all.
@@ -30,12 +30,12 @@ impl Refusal {
     /// any length.
     pub(crate) fn new(text: impl AsRef<[u8]>) -> Self {
         let text = without_arguments(&Cut(text.as_ref()).to_string()).to_owned();
-        Self(Box::new(Parts { kind: RefusalKind::of(&text), text, is_said: true, address: None }))
+        Self(Box::new(RefusalParts { kind: RefusalKind::of(&text), text, is_said: true, address: None }))
     }
 
     /// What is known of a server without its word.
     fn found(kind: RefusalKind, text: String) -> Self {
-        Self(Box::new(Parts { kind, text, is_said: false, address: None }))
+        Self(Box::new(RefusalParts { kind, text, is_said: false, address: None }))
     }
 
     /// The server at this address is a replica of that one.

@@ -13,31 +13,31 @@ use crate::net::errors::{Failure, TransportError};
 use crate::net::lanes::{self, Batching, Entered, Lanes, Told};
 use crate::net::limits::{Budget, Limits};
 use crate::net::patience::SMALL;
-use crate::net::trip::{Place, TripState, Wire};
+use crate::net::trip::{Batched, TripState, Wire};
 use crate::net::{KeyTrip, Sent};
 use crate::values::clock::{self, Now, Uptime};
 
-/// The slot of a thread, and room for a list of others.
-pub(super) type SpareSlot = (Arc<Slot>, Vec<Arc<Slot>>);
+/// The entry of a thread, and room for a list of others.
+pub(super) type SpareEntry = (Arc<Entry>, Vec<Arc<Entry>>);
 
 thread_local! {
     /// Of this thread, while they are not in use.
-    static SLOT: Cell<Option<SpareSlot>> = const { Cell::new(None) };
+    static ENTRY: Cell<Option<SpareEntry>> = const { Cell::new(None) };
 }
 
-/// Takes the slot of this thread, or another one while that is in use.
+/// Takes the entry of this thread, or another one while that is in use.
 #[inline]
-pub(super) fn take_spare() -> SpareSlot {
-    let spare = SLOT.try_with(Cell::take).ok().flatten();
-    spare.unwrap_or_else(|| (Slot::new(TripState::default()), Vec::new()))
+pub(super) fn take_spare() -> SpareEntry {
+    let spare = ENTRY.try_with(Cell::take).ok().flatten();
+    spare.unwrap_or_else(|| (Entry::new(TripState::default()), Vec::new()))
 }
 
-/// Puts back a slot to be used again, unless another thread may still write to it.
+/// Puts back an entry to be used again, unless another thread may still write to it.
 #[inline]
-pub(super) fn put_back((slot, list): SpareSlot) {
-    if !slot.is_gone() {
+pub(super) fn put_back((entry, list): SpareEntry) {
+    if !entry.is_gone() {
         // The thread may be ending.
-        let _ = SLOT.try_with(|spare| spare.set(Some((slot, list))));
+        let _ = ENTRY.try_with(|spare| spare.set(Some((entry, list))));
     }
 }
 
@@ -54,20 +54,20 @@ impl OneServer {
     }
 
     /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
-    /// another slot.
+    /// another entry.
     fn carry(&self, trip: &KeyTrip<'_>, batching: Batching, limits: &Limits<'_>) -> Result<Sent, Failure> {
-        let (slot, finished) = take_spare();
-        slot.job().set(trip, limits.needs, limits.grants);
-        let told = match self.enter(&slot, batching, limits) {
+        let (entry, finished) = take_spare();
+        entry.job().set(trip, limits.needs, limits.grants);
+        let told = match self.enter(&entry, batching, limits) {
             // Nothing was waited for since then.
             Entered::Leads { lane, others } => Ok((Told::Lead(lane), others, Some(limits.decided_at))),
             Entered::Waits { opens, ahead } => {
-                self.wait_for_lane(&slot, batching, limits, opens, ahead).map(|told| (told, true, None))
+                self.wait_for_lane(&entry, batching, limits, opens, ahead).map(|told| (told, true, None))
             }
         };
         let (finished, at) = match told {
             Ok((Told::Lead(lane), others, now)) => {
-                let mut leading = Leading::of(&self.lanes, &slot, lane, finished);
+                let mut leading = Leading::of(&self.lanes, &entry, lane, finished);
                 self.begin(&mut leading, batching, others, limits, now);
                 self.lead(leading, limits)
             }
@@ -75,8 +75,8 @@ impl OneServer {
             // Its time includes the wait for another thread.
             Err(failure) => return Err(failure.after(clock::uptime().since(limits.decided_at.uptime))),
         };
-        let sent = Sent { at, ..slot.job().end(trip) };
-        put_back((slot, finished));
+        let sent = Sent { at, ..entry.job().end(trip) };
+        put_back((entry, finished));
         Ok(sent)
     }
 
@@ -90,7 +90,7 @@ impl OneServer {
         now: Option<Now>,
     ) {
         let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) else { return };
-        lane.batch.push(Arc::clone(leading.slot));
+        lane.batch.push(Arc::clone(leading.entry));
         // On a connection that ends with a timeout, this thread waits as long as the others of its batch.
         let time = self.opener.command_timeout;
         let has_time = || limits.answered_by.since(clock::uptime()) >= Budget::until_sent(time);
@@ -101,8 +101,8 @@ impl OneServer {
     }
 
     /// Leads a lane until this thread's job is done. Returns an empty list, and the time when it was, if it was read and nothing was done since.
-    fn lead(&self, mut leading: Leading<'_>, limits: &Limits<'_>) -> (Vec<Arc<Slot>>, Option<Now>) {
-        let (lanes, slot) = (&self.lanes, leading.slot);
+    fn lead(&self, mut leading: Leading<'_>, limits: &Limits<'_>) -> (Vec<Arc<Entry>>, Option<Now>) {
+        let (lanes, entry) = (&self.lanes, leading.entry);
         let mut answered_by = limits.answered_by;
         while let Some(lane) = &mut leading.lane
             && let Received::All { in_order, at } = self.receive(lane, answered_by)
@@ -112,12 +112,12 @@ impl OneServer {
             let open = lane.connection.wire.is_watching;
             if open {
                 leading.finished.extend(lane.batch.extract_if(.., |other| other.job().is_done));
-            } else if matches!(lane.batch.as_slice(), [only] if Arc::ptr_eq(only, slot)) {
+            } else if matches!(lane.batch.as_slice(), [only] if Arc::ptr_eq(only, entry)) {
                 lane.batch.clear();
             } else {
                 leading.finished.append(&mut lane.batch);
             }
-            let (connection, done) = (&lane.connection.connection, !open || slot.job().is_done);
+            let (connection, done) = (&lane.connection.connection, !open || entry.job().is_done);
             let is_lent = connection.is_lent();
             if !in_order {
                 return (leading.end(), None);
@@ -142,7 +142,7 @@ impl OneServer {
             leading.tell();
         }
         // Others wait for longer, and go on receiving.
-        drop(slot.give_up());
+        drop(entry.give_up());
         (leading.pass_on(), None)
     }
 
@@ -162,7 +162,7 @@ impl OneServer {
         self.patience.note_sent(lane.batch.len());
     }
 
-    /// Receives the replies to a trip, and puts them into the slots of its batch.
+    /// Receives the replies to a trip, and puts them into the entries of its batch.
     fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
         let Carrier { connection, wire, sent_at, failed } = &mut *lane.connection;
         let count = wire.count();
@@ -203,7 +203,7 @@ enum Received {
     OwnTimeIsUp,
 }
 
-pub(super) type Slot = lanes::Slot<TripState, Carrier>;
+pub(super) type Entry = lanes::Entry<TripState, Carrier>;
 pub(super) type Lane = lanes::Lane<TripState, Carrier>;
 
 /// A connection, and the trip that is under way on it.
@@ -222,13 +222,13 @@ impl Carrier {
     }
 }
 
-impl Place for Arc<Slot> {
+impl Batched for Arc<Entry> {
     fn job(&self) -> impl DerefMut<Target = TripState> {
-        Slot::job(self)
+        Entry::job(self)
     }
 
     fn is_gone(&self) -> bool {
-        Slot::is_gone(self)
+        Entry::is_gone(self)
     }
 }
 
@@ -236,20 +236,20 @@ impl Place for Arc<Slot> {
 /// was on the wire is lost, and a queued thread leads.
 pub(super) struct Leading<'a> {
     lanes: &'a Lanes<TripState, Carrier>,
-    pub(super) slot: &'a Arc<Slot>,
+    pub(super) entry: &'a Arc<Entry>,
     pub(super) lane: Option<Lane>,
-    pub(super) finished: Vec<Arc<Slot>>,
+    pub(super) finished: Vec<Arc<Entry>>,
     leads: bool,
 }
 
 impl<'a> Leading<'a> {
     pub(super) fn of(
         lanes: &'a Lanes<TripState, Carrier>,
-        slot: &'a Arc<Slot>,
+        entry: &'a Arc<Entry>,
         lane: Lane,
-        finished: Vec<Arc<Slot>>,
+        finished: Vec<Arc<Entry>>,
     ) -> Self {
-        Self { lanes, slot, lane: Some(lane), finished, leads: true }
+        Self { lanes, entry, lane: Some(lane), finished, leads: true }
     }
 
     /// Tells the threads whose jobs are finished.
@@ -257,22 +257,22 @@ impl<'a> Leading<'a> {
         if self.finished.is_empty() {
             return;
         }
-        for slot in self.finished.drain(..) {
-            if !Arc::ptr_eq(&slot, self.slot) {
-                slot.done();
+        for entry in self.finished.drain(..) {
+            if !Arc::ptr_eq(&entry, self.entry) {
+                entry.done();
             }
         }
     }
 
     /// Passes the lane on. One that comes back is dropped: no thread waits for its replies. Returns an empty list.
-    pub(super) fn pass_on(mut self) -> Vec<Arc<Slot>> {
+    pub(super) fn pass_on(mut self) -> Vec<Arc<Entry>> {
         self.lane = self.lane.take().and_then(|lane| self.lanes.pass_on(lane));
         self.leads = self.lane.is_some();
         self.end()
     }
 
     /// Passes the lane on after what is queued is sent. Returns an empty list, and whether something was queued.
-    pub(super) fn send_and_pass_on(mut self, send: impl FnOnce(&mut Lane)) -> (Vec<Arc<Slot>>, bool) {
+    pub(super) fn send_and_pass_on(mut self, send: impl FnOnce(&mut Lane)) -> (Vec<Arc<Entry>>, bool) {
         self.lane = self.lane.take().and_then(|lane| self.lanes.fill_or_end(lane));
         self.leads = self.lane.is_some();
         if let Some(lane) = &mut self.lane {
@@ -283,7 +283,7 @@ impl<'a> Leading<'a> {
     }
 
     /// Stops leading a lane whose connection still works, and is given back or closed. Returns an empty list.
-    pub(super) fn leave(mut self) -> Vec<Arc<Slot>> {
+    pub(super) fn leave(mut self) -> Vec<Arc<Entry>> {
         if let Some(Lane { connection, batch }) = self.lane.take() {
             drop(connection);
             self.finished.extend(batch);
@@ -292,7 +292,7 @@ impl<'a> Leading<'a> {
     }
 
     /// Stops leading. Returns an empty list.
-    pub(super) fn end(mut self) -> Vec<Arc<Slot>> {
+    pub(super) fn end(mut self) -> Vec<Arc<Entry>> {
         self.stop();
         let mut finished = mem::take(&mut self.finished);
         finished.clear();
@@ -321,23 +321,23 @@ impl Drop for Leading<'_> {
 /// A thread that waits for its job. Dropped by a panic, it waits no longer.
 pub(super) struct WaitingJob<'a> {
     lanes: &'a Lanes<TripState, Carrier>,
-    slot: &'a Arc<Slot>,
+    entry: &'a Arc<Entry>,
     pub(super) ended: bool,
 }
 
 impl<'a> WaitingJob<'a> {
-    pub(super) fn of(lanes: &'a Lanes<TripState, Carrier>, slot: &'a Arc<Slot>) -> Self {
-        Self { lanes, slot, ended: false }
+    pub(super) fn of(lanes: &'a Lanes<TripState, Carrier>, entry: &'a Arc<Entry>) -> Self {
+        Self { lanes, entry, ended: false }
     }
 }
 
 impl Drop for WaitingJob<'_> {
     fn drop(&mut self) {
-        if self.ended || self.lanes.leave(self.slot) {
+        if self.ended || self.lanes.leave(self.entry) {
             return;
         }
-        if let Some(Told::Lead(lane)) = self.slot.stop() {
-            drop(Leading::of(self.lanes, self.slot, lane, Vec::new()));
+        if let Some(Told::Lead(lane)) = self.entry.stop() {
+            drop(Leading::of(self.lanes, self.entry, lane, Vec::new()));
         }
     }
 }

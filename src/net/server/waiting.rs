@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::sharing::{Carrier, Lane, Slot, WaitingJob, put_back, take_spare};
+use super::sharing::{Carrier, Entry, Lane, WaitingJob, put_back, take_spare};
 use super::{OneServer, pause};
 use crate::net::connections::{Connection, Dialing};
 use crate::net::errors::{Failure, Refusal, TooOld, TransportError};
@@ -94,11 +94,11 @@ impl OneServer {
     /// Makes this thread lead, or queues it.
     pub(super) fn enter(
         &self,
-        slot: &Arc<Slot>,
+        entry: &Arc<Entry>,
         batching: Batching,
         limits: &Limits<'_>,
     ) -> Entered<TripState, Carrier> {
-        self.lanes.enter(slot, batching, self.terms(batching, limits, limits.decided_at.uptime))
+        self.lanes.enter(entry, batching, self.terms(batching, limits, limits.decided_at.uptime))
     }
 
     /// Waits, queued behind so many, until this thread leads or its job is done. `opens`: and has a connection opened.
@@ -106,7 +106,7 @@ impl OneServer {
     #[inline(never)]
     pub(super) fn wait_for_lane(
         &self,
-        slot: &Arc<Slot>,
+        entry: &Arc<Entry>,
         batching: Batching,
         limits: &Limits<'_>,
         opens: bool,
@@ -115,19 +115,19 @@ impl OneServer {
         if opens {
             self.open_one();
         }
-        let mut waiting = WaitingJob::of(&self.lanes, slot);
+        let mut waiting = WaitingJob::of(&self.lanes, entry);
         let (mut queued, mut woken, mut ended) = (true, false, None);
         let mut yields = self.patience.yields(ahead);
         let park = || {
             if queued && let Some(failure) = self.dialing.given_up(limits, &self.opener) {
-                if self.lanes.leave(slot) {
+                if self.lanes.leave(entry) {
                     ended = Some(Err(failure));
                     return false;
                 }
                 queued = false;
             }
             if woken && queued {
-                match self.lanes.enter_again(slot, self.terms(batching, limits, clock::uptime())) {
+                match self.lanes.enter_again(entry, self.terms(batching, limits, clock::uptime())) {
                     Entered::Leads { lane, .. } => {
                         ended = Some(Ok(Told::Lead(lane)));
                         return false;
@@ -147,11 +147,11 @@ impl OneServer {
             thread::park_timeout(if is_told { left } else { left.min(LOOK) });
             true
         };
-        let told = slot.wait(|| yields.one(), park);
+        let told = entry.wait(|| yields.one(), park);
         drop(yields);
         waiting.ended = true;
         // One that gives up while its job is on the wire may have been told meanwhile.
-        ended.unwrap_or_else(|| Ok(told.or_else(|| slot.give_up()).unwrap_or(Told::Done)))
+        ended.unwrap_or_else(|| Ok(told.or_else(|| entry.give_up()).unwrap_or(Told::Done)))
     }
 
     /// Opens a connection on a thread of its own: those that wait may have less time, and be cancelled. The first of them leads then.

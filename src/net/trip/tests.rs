@@ -329,7 +329,7 @@ impl<'a> GivesUp<'a> {
     }
 }
 
-impl Place for GivesUp<'_> {
+impl Batched for GivesUp<'_> {
     fn job(&self) -> impl DerefMut<Target = TripState> {
         let mut job = self.job.borrow_mut();
         if self.after.get() == Some(0) {

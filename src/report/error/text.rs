@@ -141,13 +141,13 @@ impl fmt::Display for Majority<'_> {
 }
 
 /// What the other servers of a quorum said about the lock of this key.
-pub(super) struct Answers<'a>(pub(super) &'a Key, pub(super) &'a [(String, Option<super::Error>)]);
+pub(super) struct AnswersInWords<'a>(pub(super) &'a Key, pub(super) &'a [(String, Option<super::Error>)]);
 
 /// How many servers' answers are shown, and how much of each.
 const ANSWERS_SHOWN: usize = 5;
 const ANSWER_SHOWN: usize = 160;
 
-impl fmt::Display for Answers<'_> {
+impl fmt::Display for AnswersInWords<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lock = format!("lock {}", shown(self.0));
         for (server, error) in self.1.iter().take(ANSWERS_SHOWN) {

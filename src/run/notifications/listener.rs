@@ -9,7 +9,7 @@ use std::{mem, thread};
 use super::{Lists, Notifications, REFUSED};
 use crate::net::{Failure, Heard, Refusal, RefusalKind};
 use crate::report::sink::{EventSink, noticing};
-use crate::rules::waiting_list::Entry;
+use crate::rules::waiting_list::ListEntry;
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::wait::Hint;
@@ -105,7 +105,7 @@ impl Notifications {
         let mut state = self.state.lock();
         state.notified.remove(key);
         if let Some(waited) = state.keys.get_mut(key) {
-            waited.entry = Entry::Notified;
+            waited.entry = ListEntry::Notified;
         }
         drop(state);
         self.pass_on_unused(key);

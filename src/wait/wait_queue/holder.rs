@@ -7,7 +7,7 @@ use super::{Activity, All, Hint, Key, KeyQueue, Thread, Uptime, WaitMode, WaitQu
 
 /// How the head of a queue learns that a holder has released the lock, or has it no longer.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum Wake {
     Hint(Hint),
     /// By this hint, since it is its turn among the processes.
     NextSlice(Hint),
@@ -87,33 +87,33 @@ impl<A> HolderTicket<A> {
         waiter.lease = Some(lease);
         let thread = waiter.thread.clone();
         self.over = true;
-        self.leave(&mut all, Ending::Delivered, Some(now));
+        self.leave(&mut all, Wake::Delivered, Some(now));
         drop(all);
         thread.unpark();
         Ok(())
     }
 
     /// The lock is released.
-    pub(crate) fn end(mut self, ending: Ending, now: Uptime) {
-        self.give_up(ending, Some(now));
+    pub(crate) fn end(mut self, wake: Wake, now: Uptime) {
+        self.give_up(wake, Some(now));
     }
 
-    fn give_up(&mut self, ending: Ending, now: Option<Uptime>) {
+    fn give_up(&mut self, wake: Wake, now: Option<Uptime>) {
         self.over = true;
         let mut all = self.queue.0.lock();
-        let told = self.leave(&mut all, ending, now);
+        let told = self.leave(&mut all, wake, now);
         drop(all);
         unpark(told.as_ref());
     }
 
     /// Returns the thread to unpark once the mutex is free.
-    fn leave(&self, all: &mut All<A>, ending: Ending, now: Option<Uptime>) -> Option<Thread> {
-        let end = |queue: &mut KeyQueue<A>| (!queue.waiters.is_empty(), queue.end(ending, now));
+    fn leave(&self, all: &mut All<A>, wake: Wake, now: Option<Uptime>) -> Option<Thread> {
+        let end = |queue: &mut KeyQueue<A>| (!queue.waiters.is_empty(), queue.end(wake, now));
         let (is_waited_for, head) = all.leave(&self.key, end).unwrap_or_default();
         let shared = self.shared.as_ref().and_then(|shared| {
             // One thread learns of it.
-            let ending = if is_waited_for { Ending::Delivered } else { ending };
-            all.leave(shared, |queue| queue.end(ending, now)).flatten()
+            let wake = if is_waited_for { Wake::Delivered } else { wake };
+            all.leave(shared, |queue| queue.end(wake, now)).flatten()
         });
         head.or(shared)
     }
@@ -121,19 +121,19 @@ impl<A> HolderTicket<A> {
 
 impl<A> KeyQueue<A> {
     /// A holder has the lock no longer. Returns the thread to unpark once the mutex is free.
-    fn end(&mut self, ending: Ending, now: Option<Uptime>) -> Option<Thread> {
+    fn end(&mut self, wake: Wake, now: Option<Uptime>) -> Option<Thread> {
         self.holders -= 1;
         if let (Some(activity), Some(now)) = (&mut self.activity, now) {
             activity.ended(now);
         }
-        if matches!(ending, Ending::NextSlice(_) | Ending::Notification(_)) || self.waiters.is_empty() {
+        if matches!(wake, Wake::NextSlice(_) | Wake::Notification(_)) || self.waiters.is_empty() {
             self.slice_since = None;
         }
         let is_notified = || self.waiters.front().is_some_and(|head| head.mode.is_notified());
-        match ending {
-            Ending::Delivered => None,
-            Ending::Notification(_) if is_notified() => None,
-            Ending::Hint(hint) | Ending::NextSlice(hint) | Ending::Notification(hint) => self.notify(hint),
+        match wake {
+            Wake::Delivered => None,
+            Wake::Notification(_) if is_notified() => None,
+            Wake::Hint(hint) | Wake::NextSlice(hint) | Wake::Notification(hint) => self.notify(hint),
         }
     }
 }
@@ -148,7 +148,7 @@ impl<A> Waiter<A> {
 impl<A> Drop for HolderTicket<A> {
     fn drop(&mut self) {
         if !self.over {
-            self.give_up(Ending::Hint(Hint::Changed), None);
+            self.give_up(Wake::Hint(Hint::Changed), None);
         }
     }
 }

@@ -36,7 +36,7 @@ struct Job {
 
 /// What is on the wire.
 type Wire = Vec<usize>;
-type Slot = super::subject::Slot<Job, Wire>;
+type Entry = super::subject::Entry<Job, Wire>;
 
 struct Harness {
     lanes: Lanes<Job, Wire>,
@@ -75,11 +75,11 @@ impl Harness {
             Behavior::Of(group) => Batching::Group(group),
             _ => Batching::Any,
         };
-        let slot = Slot::new(Job { number, batching, carried: 0, lost: false });
+        let entry = Entry::new(Job { number, batching, carried: 0, lost: false });
         let terms = || Terms { most: self.most, usable: |_: &Wire| true, may_open: || true };
         let mut opens_none = behavior == Behavior::OpensNone;
         let (mut led, mut left, mut woken) = (None, false, false);
-        match self.lanes.enter(&slot, batching, terms()) {
+        match self.lanes.enter(&entry, batching, terms()) {
             Entered::Leads { lane, .. } => led = Some(lane),
             Entered::Waits { opens, .. } => {
                 if opens {
@@ -87,7 +87,7 @@ impl Harness {
                 }
                 let park = || {
                     if woken {
-                        match self.lanes.enter_again(&slot, terms()) {
+                        match self.lanes.enter_again(&entry, terms()) {
                             Entered::Leads { lane, .. } => {
                                 led = Some(lane);
                                 return false;
@@ -98,19 +98,19 @@ impl Harness {
                     }
                     woken = true;
                     if behavior == Behavior::GivesUp {
-                        left = self.lanes.leave(&slot);
+                        left = self.lanes.leave(&entry);
                         return false;
                     }
                     sync::park();
                     true
                 };
-                let told = slot.wait(|| false, park);
+                let told = entry.wait(|| false, park);
                 if left {
-                    assert_eq!(slot.job().carried, 0, "it was not sent");
+                    assert_eq!(entry.job().carried, 0, "it was not sent");
                     return;
                 }
                 if led.is_none()
-                    && let Some(Told::Lead(lane)) = told.or_else(|| slot.give_up())
+                    && let Some(Told::Lead(lane)) = told.or_else(|| entry.give_up())
                 {
                     led = Some(lane);
                 }
@@ -119,14 +119,14 @@ impl Harness {
         if alone {
             let lane = led.expect("it is in no batch");
             assert!(lane.batch.is_empty() && lane.connection.is_empty(), "it has it for itself");
-            assert_eq!(slot.job().carried, 0);
+            assert_eq!(entry.job().carried, 0);
             return self.lanes.end(Some(lane));
         }
         if let Some(lane) = led {
-            self.lead(lane, &slot, behavior);
+            self.lead(lane, &entry, behavior);
         }
-        let job = slot.job();
-        assert!(slot.is_gone() || job.carried + usize::from(job.lost) == 1, "each has its own reply");
+        let job = entry.job();
+        assert!(entry.is_gone() || job.carried + usize::from(job.lost) == 1, "each has its own reply");
         assert!(job.carried <= 1, "none is carried out twice");
     }
 
@@ -149,20 +149,20 @@ impl Harness {
         self.lanes.end(None);
     }
 
-    fn lead(&self, mut lane: Lane<Job, Wire>, slot: &Arc<Slot>, behavior: Behavior) {
+    fn lead(&self, mut lane: Lane<Job, Wire>, entry: &Arc<Entry>, behavior: Behavior) {
         if lane.batch.is_empty() {
-            lane.batch.push(Arc::clone(slot));
-            let batching = slot.job().batching;
+            lane.batch.push(Arc::clone(entry));
+            let batching = entry.job().batching;
             self.send(&mut lane, batching);
         }
         let mut finished = Vec::new();
         if behavior == Behavior::OwnTimeIsUp && lane.batch.len() > 1 {
-            assert!(slot.give_up().is_none());
+            assert!(entry.give_up().is_none());
         } else {
             let fails = behavior == Behavior::Fails;
             assert_eq!(lane.connection.len(), lane.batch.len());
-            for (slot, number) in lane.batch.iter().zip(lane.connection.drain(..)) {
-                let mut job = slot.job();
+            for (entry, number) in lane.batch.iter().zip(lane.connection.drain(..)) {
+                let mut job = entry.job();
                 assert_eq!(job.number, number, "no reply to another's job");
                 job.carried += usize::from(!fails);
                 job.lost = fails;
@@ -170,29 +170,29 @@ impl Harness {
             mem::swap(&mut finished, &mut lane.batch);
             if fails || behavior == Behavior::Borrows {
                 self.close();
-                return tell(&finished, slot);
+                return tell(&finished, entry);
             }
             self.send(&mut lane, Batching::Any);
         }
         if let Some(Lane { batch, .. }) = self.lanes.pass_on(lane) {
-            assert!(batch.iter().all(|slot| slot.is_gone()), "no thread waits for these replies");
+            assert!(batch.iter().all(|entry| entry.is_gone()), "no thread waits for these replies");
             self.close();
         }
-        tell(&finished, slot);
+        tell(&finished, entry);
     }
 
     fn send(&self, lane: &mut Lane<Job, Wire>, with: Batching) {
         self.lanes.fill(lane, with);
-        let batchings = lane.batch.iter().map(|slot| slot.job().batching);
+        let batchings = lane.batch.iter().map(|entry| entry.job().batching);
         let mut groups = batchings.filter(|batching| matches!(batching, Batching::Group(_)));
         let first = groups.next();
         assert!(groups.all(|group| Some(group) == first), "of several groups one goes in a trip");
-        *lane.connection = lane.batch.iter().map(|slot| slot.job().number).collect();
+        *lane.connection = lane.batch.iter().map(|entry| entry.job().number).collect();
     }
 }
 
-fn tell(finished: &[Arc<Slot>], own: &Arc<Slot>) {
-    for slot in finished.iter().filter(|slot| !Arc::ptr_eq(slot, own)) {
-        slot.done();
+fn tell(finished: &[Arc<Entry>], own: &Arc<Entry>) {
+    for entry in finished.iter().filter(|entry| !Arc::ptr_eq(entry, own)) {
+        entry.done();
     }
 }

@@ -8,7 +8,7 @@ use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread;
 
 use super::lease::{Lease, Server};
-use super::subject::{self, Called, Ending, Hint, WaitQueue};
+use super::subject::{self, Called, Hint, WaitQueue, Wake};
 use super::sync::{self, Mutex, Thread, wait_while};
 use super::{Key, Observation, WaitMode};
 
@@ -266,7 +266,7 @@ impl Worker<'_> {
     }
 
     fn release(&self, (at, lease, holder): Held) {
-        const FREED: Ending = Ending::Hint(Hint::Freed);
+        const FREED: Wake = Wake::Hint(Hint::Freed);
         let hands_over = self.behavior.releases != Releases::Plainly;
         let next = if hands_over { holder.next(&mut Vec::new(), |_| true) } else { None };
         match (self.behavior.releases, next) {

@@ -136,7 +136,7 @@ impl Worker<'_> {
     }
 
     fn release(&self, lease: Lease, holder: HolderTicket) {
-        const FREED: subject::Ending = subject::Ending::Hint(Hint::Freed);
+        const FREED: subject::Wake = subject::Wake::Hint(Hint::Freed);
         let harness = self.harness;
         if self.behavior.release == Release::OutlivesItsLease {
             let (head, changed) = &harness.head;
@@ -163,7 +163,7 @@ impl Worker<'_> {
             (Release::Notifies, _) => {
                 lease.end();
                 harness.notifications.send();
-                holder.end(subject::Ending::Notification(Hint::Freed), super::Uptime);
+                holder.end(subject::Wake::Notification(Hint::Freed), super::Uptime);
             }
             _ => {
                 lease.end();

@@ -1,6 +1,6 @@
 //! One process: a thread that holds the lock, a thread at the head of the queue, others behind it, and the thread that listens.
 
-use super::subject::{Entry, Owed, Waiting};
+use super::subject::{ListEntry, Owed, Waiting};
 use super::{Action, Behavior, Server, Uptime};
 
 /// What the head of the queue does next.
@@ -56,7 +56,7 @@ pub(super) struct Process {
     gives_up: bool,
     pub(super) step: Step,
     hint: Option<Hint>,
-    entry: Entry,
+    entry: ListEntry,
     pub(super) is_holding: bool,
     /// Threads that release: the next may hold the lock before they are done.
     releasers: Vec<Pass>,
@@ -76,7 +76,7 @@ impl Process {
             gives_up: behavior.gives_up,
             step: Step::Idle,
             hint: None,
-            entry: Entry::Out,
+            entry: ListEntry::Out,
             is_holding: false,
             releasers: Vec::new(),
             listener: Pass::No,
@@ -185,7 +185,7 @@ impl Process {
             Action::Receives => {
                 server.messages[self.number] -= 1;
                 self.has_notified = false;
-                self.entry = Entry::Notified;
+                self.entry = ListEntry::Notified;
                 self.listener = Pass::Deliver;
             }
             Action::Listener => {
@@ -287,11 +287,11 @@ impl Process {
             Pass::Take(_) => match Self::taken(server) {
                 None => give = Some(Hint::Freed),
                 Some(own) if own == self.number => {
-                    self.entry = Entry::Notified;
+                    self.entry = ListEntry::Notified;
                     if self.is_waited_for() {
                         give = Some(Hint::Freed);
                     } else {
-                        self.entry = Entry::Out;
+                        self.entry = ListEntry::Out;
                         self.releasers.push(Pass::Take(Waiting::Next));
                     }
                 }
@@ -328,8 +328,8 @@ impl Process {
             Pass::Left(notified) => match self.entry.left(*notified, self.is_waited_for()) {
                 Owed::Nothing => Pass::No,
                 Owed::Notification => Pass::Deliver,
-                Owed::Entry => {
-                    self.entry = Entry::Out;
+                Owed::ListEntry => {
+                    self.entry = ListEntry::Out;
                     Pass::Remove
                 }
             },
@@ -343,16 +343,16 @@ impl Process {
             }
             Pass::Deliver if self.give(Hint::Freed) => Pass::No,
             Pass::Deliver => {
-                self.entry = Entry::Out;
+                self.entry = ListEntry::Out;
                 Pass::TakeUnused
             }
             Pass::TakeUnused => match Self::taken(server) {
                 Some(own) if own == self.number => {
-                    self.entry = Entry::Notified;
+                    self.entry = ListEntry::Notified;
                     if self.give(Hint::Freed) {
                         return Pass::No;
                     }
-                    self.entry = Entry::Out;
+                    self.entry = ListEntry::Out;
                     Pass::TakeUnused
                 }
                 Some(other) => Pass::PublishUnused(other),

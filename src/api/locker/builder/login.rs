@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io;
 
 use super::{Connections, LockerBuilder};
-use crate::api::locker::url::Servers;
+use crate::api::locker::url::Topology;
 use crate::net::{Failure, logging_in};
 #[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))]
 use crate::report::error::Error;
@@ -81,8 +81,8 @@ impl LockerBuilder {
         };
         match &mut self.connections {
             Connections::Server(client) => with(client)?,
-            Connections::Several(Servers::Cluster(nodes)) => nodes.iter_mut().try_for_each(with)?,
-            Connections::Several(Servers::Sentinels(sentinels, master)) => {
+            Connections::Several(Topology::Cluster(nodes)) => nodes.iter_mut().try_for_each(with)?,
+            Connections::Several(Topology::Sentinels(sentinels, master)) => {
                 sentinels.iter_mut().chain([&mut **master]).try_for_each(with)?;
             }
             Connections::Lent(_) => {
@@ -105,7 +105,7 @@ impl LockerBuilder {
     /// For the tool: returns clients of the servers to try in turn; for a cluster, of the named nodes.
     #[doc(hidden)]
     pub fn find_servers(&self) -> io::Result<Vec<redis::Client>> {
-        if let Connections::Several(Servers::Cluster(nodes)) = &self.connections {
+        if let Connections::Several(Topology::Cluster(nodes)) = &self.connections {
             let client = |node| {
                 let client = logging_in(node, self.credentials.as_ref());
                 client.map(Cow::into_owned).map_err(|error| io::Error::other(error.to_string()))
@@ -125,8 +125,10 @@ impl LockerBuilder {
     /// Returns the client that logs in to the server.
     pub(super) fn login(&self) -> Option<&redis::Client> {
         match &self.connections {
-            Connections::Server(client) | Connections::Several(Servers::Sentinels(_, client)) => Some(client),
-            Connections::Several(Servers::Cluster(nodes)) => nodes.first(),
+            Connections::Server(client) | Connections::Several(Topology::Sentinels(_, client)) => {
+                Some(client)
+            }
+            Connections::Several(Topology::Cluster(nodes)) => nodes.first(),
             Connections::Lent(_) => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Connections, LockerBuilder, name_of};
-use crate::api::locker::url::Servers;
+use crate::api::locker::url::Topology;
 use crate::net::address_of;
 use crate::values::value::is_name;
 
@@ -21,18 +21,18 @@ impl LockerBuilder {
             );
         }
         match &self.connections {
-            Connections::Several(Servers::Cluster(nodes))
+            Connections::Several(Topology::Cluster(nodes))
                 if nodes.iter().all(|node| address_of(node).is_none()) =>
             {
                 return Some("no node of the cluster is given; give host and port of some");
             }
-            Connections::Several(Servers::Sentinels(clients, _)) if clients.is_empty() => {
+            Connections::Several(Topology::Sentinels(clients, _)) if clients.is_empty() => {
                 return Some("no Sentinel is given; give the addresses of all of them");
             }
-            Connections::Several(Servers::Sentinels(_, master)) if name_of(master).is_empty() => {
+            Connections::Several(Topology::Sentinels(_, master)) if name_of(master).is_empty() => {
                 return Some("the master has no name; give the name in the Sentinels' configuration");
             }
-            Connections::Several(Servers::Sentinels(..)) => {}
+            Connections::Several(Topology::Sentinels(..)) => {}
             _ if self.sentinel_credentials.is_some() => {
                 return Some(
                     "`sentinel_credentials` needs Sentinels; use `credentials` for the server's login",

@@ -15,7 +15,7 @@ const LEAD: u32 = 3;
 const GONE: u32 = 4;
 
 /// What a thread shares with the one that has its job sent. One for each thread, used again and again.
-pub(crate) struct Slot<J, C> {
+pub(crate) struct Entry<J, C> {
     state: AtomicU32,
     thread: Thread,
     job: Mutex<J>,
@@ -31,8 +31,8 @@ pub(crate) enum Told<J, C> {
     Lead(Lane<J, C>),
 }
 
-impl<J, C> Slot<J, C> {
-    /// A slot of this thread.
+impl<J, C> Entry<J, C> {
+    /// An entry of this thread.
     pub(crate) fn new(job: J) -> Arc<Self> {
         Arc::new(Self {
             state: AtomicU32::new(WAITING),
