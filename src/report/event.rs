@@ -247,7 +247,7 @@ pub(super) fn log_advice(key: &Key, version: Version, best: Protocol) {
     log::info!(
         target: TARGET,
         "lock {}: uses Classic, the default; on this server, version {version}, Protocol::Auto would select {best:?}: see \
-         \"Protocols\" in the README, and set one with LockOptions::protocol",
+         \"Protocols\" in the README; to use it, or to silence this line, set a protocol with LockOptions::protocol",
         Cut(key.as_bytes())
     );
 }
