@@ -2,6 +2,13 @@
 
 const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
+/// Whether ASKING goes before each command.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asking {
+    Never,
+    BeforeEach,
+}
+
 /// Adds ASKING to packed commands, of which a transaction has one in front. `in_transaction`: the first of them are in one. Returns with them
 /// which of the replies are to the others.
 pub(super) fn with_asking(packed: &[u8], mut in_transaction: bool) -> (Vec<u8>, Vec<bool>) {

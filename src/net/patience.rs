@@ -163,7 +163,11 @@ impl Looks {
                 }
             }
         }
-        self.note(found.is_some());
+        if found.is_some() {
+            self.note_paid();
+        } else {
+            self.note_vain();
+        }
         found
     }
 
@@ -177,13 +181,18 @@ impl Looks {
         false
     }
 
-    fn note(&self, has_paid: bool) {
+    /// Notes that a look has found the reply.
+    fn note_paid(&self) {
         let next = self.next.load(Ordering::Relaxed);
-        match has_paid {
-            true if next > 0 => self.next.store(next / 2, Ordering::Relaxed),
-            true => {}
-            false => self.leave_out((2 * next + 1).min(LEFT_OUT)),
+        if next > 0 {
+            self.next.store(next / 2, Ordering::Relaxed);
         }
+    }
+
+    /// Notes that a look was in vain.
+    fn note_vain(&self) {
+        let next = self.next.load(Ordering::Relaxed);
+        self.leave_out((2 * next + 1).min(LEFT_OUT));
     }
 
     fn leave_out(&self, times: u32) {
@@ -249,7 +258,7 @@ mod tests {
         let in_vain = |wanted: usize| {
             let looks = |_: &usize| {
                 looks.may_pay() && {
-                    looks.note(false);
+                    looks.note_vain();
                     true
                 }
             };

@@ -16,6 +16,7 @@ use std::time::Duration;
 use std::{slice, thread};
 
 use super::abilities::Abilities;
+use super::asking::Asking;
 use super::codec::Compares;
 use super::connections::{Dialing, Opener};
 use super::errors::{Failure, Refusal, RefusalKind};
@@ -100,7 +101,7 @@ impl OneServer {
     /// Sends trips on a connection that this thread has for itself, if there is time.
     fn send_part(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         if limits.decided_at.uptime < limits.answered_by {
-            return self.send_alone(trips, *limits, false);
+            return self.send_alone(trips, *limits, Asking::Never);
         }
         let waited = limits.decided_at.uptime.since(limits.waits_since);
         let late = self.dialing.all_in_use(&self.opener).after(waited);
@@ -112,8 +113,8 @@ impl OneServer {
         sent.undecided == Some(Undecided::CrossSlot) && !self.in_cluster.swap(true, Ordering::Relaxed)
     }
 
-    /// Sends trips on a connection that carries nothing else meanwhile. `asks`: with ASKING before each command.
-    fn send_alone(&self, trips: &[KeyTrip<'_>], mut limits: Limits<'_>, asks: bool) -> Vec<Sent> {
+    /// Sends trips on a connection that carries nothing else meanwhile.
+    fn send_alone(&self, trips: &[KeyTrip<'_>], mut limits: Limits<'_>, asking: Asking) -> Vec<Sent> {
         let (mut jobs, mut wire) = SPARE.try_with(Cell::take).unwrap_or_default();
         if jobs.len() < trips.len() {
             jobs.resize_with(trips.len(), RefCell::default);
@@ -130,7 +131,7 @@ impl OneServer {
             let mut time = limits;
             time.answered_by = time.answered_by.min(now.uptime.after(self.opener.command_timeout));
             let batch = &mut jobs[..trips.len()];
-            let left = wire.exchange(&mut connection, batch, now, &time, asks);
+            let left = wire.exchange(&mut connection, batch, now, &time, asking);
             self.note_role(&left);
             if left.out_of_order {
                 connection.invalidate();
@@ -201,7 +202,7 @@ impl OneServer {
 
     /// Sends trips to a server that takes over the slot of their keys.
     pub(super) fn send_asking(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        self.send_alone(trips, self.limits(limits), true)
+        self.send_alone(trips, self.limits(limits), Asking::BeforeEach)
     }
 
     /// A master that has become a replica: a new connection finds out where the address leads now.

@@ -18,7 +18,7 @@ use std::ops::DerefMut;
 
 use redis::Value;
 
-use super::asking::with_asking;
+use super::asking::{Asking, with_asking};
 use super::codec::{self, Compares};
 use super::connections::{Connection, Known};
 use super::errors::{Refusal, TransportError};
@@ -241,14 +241,14 @@ impl Wire {
         left
     }
 
-    /// Sends the jobs over a connection that carries nothing else. `asks`: with ASKING before each command. Returns in what state that is left.
+    /// Sends the jobs over a connection that carries nothing else. Returns in what state that is left.
     pub(super) fn exchange(
         &mut self,
         connection: &mut Connection,
         batch: &[impl Batched],
         mut now: Now,
         limits: &Limits<'_>,
-        asks: bool,
+        asking: Asking,
     ) -> AfterTrip {
         // As another connection left it.
         self.is_watching = false;
@@ -258,7 +258,7 @@ impl Wire {
                 return AfterTrip::default();
             }
             let limit = limits.answered_by.since(now.uptime);
-            let ended = if asks {
+            let ended = if asking == Asking::BeforeEach {
                 let (bytes, are_replies) = with_asking(&self.packed.bytes, self.ends);
                 let mut all = Vec::new();
                 let ended = connection.exchange(&bytes, are_replies.len(), limit, &mut all);

@@ -178,19 +178,19 @@ impl Opener {
     fn open_to(&self, client: &Client, limit: Duration) -> Result<Opened, Failure> {
         let deadline = clock::uptime().after(limit);
         let client = logging_in(client, self.credentials.as_ref())?;
-        let open = |info| {
+        let open = |checks| {
             let limit = if self.credentials.is_some() { deadline.since(clock::uptime()) } else { limit };
-            let checks = Checks { info, hung_up: self.checks_server && !info, settles: self.settles };
             handshake::open(&client, limit, checks, &self.looks)
         };
+        let checks = Checks { info: true, hung_up: false, settles: self.settles };
         for _ in 0..if self.checks_server { 2 } else { 0 } {
-            match open(true) {
+            match open(checks) {
                 Err(Failure::Unreachable { cause, .. })
                     if cause.is_disconnect() && self.settles.is_zero() => {}
                 outcome => return outcome,
             }
         }
-        open(false)
+        open(Checks { info: false, hung_up: self.checks_server, ..checks })
     }
 
     /// Opens a connection outside the pool, subscribes to a channel, and gives `heard` what is published there, until that returns `false` or

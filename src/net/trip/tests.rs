@@ -71,7 +71,7 @@ fn changed_on(
         without_ttl.map(|without_ttl| Trip { behind: Some(Box::new(Command::Get)), ..set(without_ttl) });
     let trips = [KeyTrip::new(&keys[0], &sets[0]), KeyTrip::new(&keys[1], &sets[1])];
     let (jobs, now, limits) = begun(&trips);
-    let left = wire.exchange(&mut connection.open(), &jobs, now, &limits, false);
+    let left = wire.exchange(&mut connection.open(), &jobs, now, &limits, Asking::Never);
     let mut trips = trips.iter();
     let ended = jobs.map(|job| {
         let Sent { found, reply, behind, undecided, .. } = job.into_inner().end(trips.next().unwrap());
@@ -290,7 +290,7 @@ fn beside_a_plain_command(plain: &Command, answers: Vec<Answer>) -> [String; 2] 
     let trips = [Trip::of(plain.clone()), set(false)];
     let trips = [KeyTrip::new(&keys[0], &trips[0]), KeyTrip::new(&keys[1], &trips[1])];
     let (jobs, now, limits) = begun(&trips);
-    Wire::default().exchange(&mut connection.open(), &jobs, now, &limits, false);
+    Wire::default().exchange(&mut connection.open(), &jobs, now, &limits, Asking::Never);
     let mut trips = trips.iter();
     jobs.map(|job| {
         let Sent { reply, undecided, .. } = job.into_inner().end(trips.next().unwrap());
