@@ -72,7 +72,7 @@ clippy: ## run clippy
 docs: ## build the crate's documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package setnx-lock --package setnx-lock-macros --no-deps --features tls-rustls,macros
 
-words: ## count the words of the documents: README at most 900, the pages for users 15,000, those for maintainers 4,000
+words: ## count the words of the documents: README at most 900, the pages for users 15,000, those for maintainers 6,000
 	@wc -w README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md compat/testkit/README.md contrib/README.md | sed '$$d'
 	@echo '-- for users'; wc -w $(PAGES)
 	@echo '-- for maintainers'; wc -w docs/internals.md compat/README.md benches/README.md
@@ -142,7 +142,7 @@ msrv: ## build the library and the tool with the oldest Rust they support (needs
 fresh: ## build a copy without the lock file, as a new project does (RUST=1.88: by that Rust, with the versions that README.md pins)
 	rm -rf $(TARGET)/fresh && mkdir -p $(TARGET)/fresh
 	git archive HEAD | tar -x -C $(TARGET)/fresh --exclude=Cargo.lock
-	cd $(TARGET)/fresh && $(if $(RUST),$$(sed -n 's/.*`\(cargo update [^`]*--precise [^`]*\)`.*/\1/p' README.md) &&) \
+	cd $(TARGET)/fresh && $(if $(RUST),$$(sed -n 's/^\(cargo update scheduled-thread-pool --precise [^ ]*\).*/\1/p' README.md) &&) \
 	    $(CARGO) $(if $(RUST),+$(RUST)) check --package setnx-lock --package setnx-lock-cli --features tls-rustls,macros --target-dir build
 
 clean: ## remove the build

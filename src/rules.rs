@@ -49,7 +49,7 @@ use waiting_list::Waiting;
 /// A command on the lock's key, or on a key with its name in front. Locking sends no others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    /// SETNX, or SET with NX and PX where the entry has a time to live.
+    /// SETNX, or SET with NX and PX where the value has a time to live.
     SetNx(NewValue),
     Get,
     /// PTTL.

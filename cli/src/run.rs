@@ -157,16 +157,21 @@ fn options(arguments: &Run) -> Result<LockOptions, Failure> {
     })
 }
 
-/// The host and the process id. A host's name may be as long as a holder's, and its end says more.
+/// The host and the process id.
 fn own_name() -> Result<String, Failure> {
     let host =
         nix::unistd::gethostname().map_err(|error| Failure::system("cannot read the host's name", error))?;
-    let (host, process) = (host.to_string_lossy(), format!(":{}", std::process::id()));
+    Ok(name_of(&host.to_string_lossy(), std::process::id()))
+}
+
+/// The name of a process. Of a host with a long name it has the end, which tells the pods of a deployment from each other.
+fn name_of(host: &str, process: u32) -> String {
+    let process = format!(":{process}");
     let mut begin = host.len().saturating_sub(LONGEST_NAME - process.len());
     while !host.is_char_boundary(begin) {
         begin += 1;
     }
-    Ok(host[begin..].to_owned() + &process)
+    host[begin..].to_owned() + &process
 }
 
 /// Releases the lock after the command has ended, and says how it went.
@@ -321,5 +326,23 @@ impl Supervision<'_> {
             }
         }
         was_stopped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_process_is_as_long_as_a_holders_at_most() {
+        assert_eq!(name_of("web1", 77), "web1:77");
+        assert_eq!(name_of("", 77), ":77");
+        for length in [61, 62, 63, 64] {
+            let host = "x".repeat(length - 1) + "y";
+            let name = name_of(&host, 77);
+            assert!(name.ends_with("y:77") && name.len() == (length + 3).min(64), "{name}");
+        }
+        // A character is not cut.
+        assert_eq!(name_of(&"é".repeat(32), 77).len(), 63);
     }
 }

@@ -67,7 +67,7 @@ pub(crate) enum ListEntry {
 pub(crate) enum Owed {
     Nothing,
     /// To remove the entry.
-    ListEntry,
+    Entry,
     /// The notification that it has not acted upon.
     Notification,
 }
@@ -123,7 +123,7 @@ impl ListEntry {
     pub(crate) fn left(self, notified: bool, followed: bool) -> Owed {
         match self {
             _ if notified || self == ListEntry::Notified => Owed::Notification,
-            ListEntry::In { .. } if !followed => Owed::ListEntry,
+            ListEntry::In { .. } if !followed => Owed::Entry,
             _ => Owed::Nothing,
         }
     }

@@ -238,14 +238,14 @@ impl Notifications {
         let mut state = self.state.lock();
         let entry = state.keys.get(key).map(|waited| waited.entry).unwrap_or_default();
         let owed = entry.left(notified, self.queue.is_waited_for(key));
-        if owed == Owed::ListEntry {
+        if owed == Owed::Entry {
             state.keys.remove(key);
         }
         drop(state);
         match owed {
             Owed::Nothing => {}
             // If that fails, a notification will show that no thread waits here.
-            Owed::ListEntry => drop(self.leave(key)),
+            Owed::Entry => drop(self.leave(key)),
             Owed::Notification => self.pass_on_unused(key),
         }
     }

@@ -175,9 +175,9 @@ fn what_makes_no_sense() -> Outcome {
 
     for (builder, words) in [
         (builder.clone().pool_size(0), "at least one"),
-        (builder.clone().holder_name(""), "from 1 to 64 bytes"),
-        (builder.clone().holder_name("x".repeat(65)), "from 1 to 64 bytes"),
-        (builder.clone().holder_name("two\nlines"), "all printable"),
+        (builder.clone().holder_name(""), "1 to 64 bytes"),
+        (builder.clone().holder_name("x".repeat(65)), "1 to 64 bytes"),
+        (builder.clone().holder_name("two\nlines"), "printable characters"),
         (builder.clone().pool_size(u32::MAX), "65,535 connections"),
         (builder.clone().connect_timeout(zero), "timeout of zero"),
         (builder.command_timeout(zero), "timeout of zero"),

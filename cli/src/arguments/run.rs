@@ -95,7 +95,7 @@ pub(crate) struct Run {
     /// Take a fencing token and pass it to the command
     #[arg(long)]
     pub(crate) fence: bool,
-    /// Show others this name while the lock is held, of at most 64 bytes; --name= uses the host name and process id
+    /// Show others this name (at most 64 bytes) while the lock is held; --name= uses the host name and process id
     #[arg(long, value_name = "NAME", require_equals = true)]
     pub(crate) name: Option<String>,
 

@@ -198,11 +198,12 @@ impl LockerBuilder {
         Self { checks_server: false, ..self }
     }
 
-    /// Sets a name that shows who holds the lock, for example `host:pid`: from 1 to 64 bytes, all
-    /// printable. None by default.
+    /// Sets a name that shows who holds the lock, for example `host:pid`: 1 to 64 bytes of printable
+    /// characters. None by default.
     ///
     /// [`Lock::holder`](crate::Lock::holder) and [`Lock::state`](crate::Lock::state) return it, and the error of a wait
-    /// that ends without the lock shows it. A lock without an expiration shows no name, and a waiter without one sees none.
+    /// that ends without the lock shows it. A lock without an expiration shows no
+    /// name, and the error of a waiter without an expiration shows none.
     ///
     /// The name stands in the lock's key behind the time, with the time of the acquisition:
     /// `1795157376.4923038374650192:1795157361:host:pid`. It costs no further command. Every version of redis-objects

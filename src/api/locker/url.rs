@@ -67,7 +67,7 @@ fn client_of(text: &str) -> Result<Client, Error> {
     if text.contains("://") { client(text) } else { client(&format!("redis://{text}")) }
 }
 
-/// Topology that are one to the user.
+/// Servers that are one to the user.
 #[derive(Clone, Debug)]
 pub(super) enum Topology {
     /// Sentinels, and a client that logs in to the master, in place of whose host it has the master's name.

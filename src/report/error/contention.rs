@@ -28,10 +28,10 @@ pub struct Contention {
 
 impl Contention {
     /// Returns who held the lock when it was last seen, or of permits the one that is free first; `None` if that has no
-    /// [name](crate::LockerBuilder::holder_name), or the key was not read, as by a waiter without an expiration.
+    /// [name](crate::LockerBuilder::holder_name), or the key was not read. A waiter without an expiration reads no key.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
-        self.seen.as_ref()?.holder()
+        self.seen.as_ref()?.holder().filter(|_| self.expiring)
     }
 }
 
@@ -49,7 +49,7 @@ impl fmt::Display for Contention {
             write!(f, "; all {permits} permits were held")?;
         }
         match &self.seen {
-            // It does not read the key.
+            // A waiter without an expiration does not read the key.
             _ if !self.expiring => f.write_str(
                 "; a lock without an expiration is never taken over: if its holder has crashed, clear it by hand",
             )?,

@@ -29,7 +29,7 @@ impl Holder {
         is_name(name).then(|| Self { name: name.into(), since })
     }
 
-    /// Returns the holder's name, from 1 to 64 bytes, all printable.
+    /// Returns the holder's name, 1 to 64 bytes of printable characters.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name

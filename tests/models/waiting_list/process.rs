@@ -328,7 +328,7 @@ impl Process {
             Pass::Left(notified) => match self.entry.left(*notified, self.is_waited_for()) {
                 Owed::Nothing => Pass::No,
                 Owed::Notification => Pass::Deliver,
-                Owed::ListEntry => {
+                Owed::Entry => {
                     self.entry = ListEntry::Out;
                     Pass::Remove
                 }

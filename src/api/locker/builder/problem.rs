@@ -47,7 +47,7 @@ impl LockerBuilder {
         }
         if self.holder_name.as_deref().is_some_and(|name| !is_name(name)) {
             return Some(
-                "a holder's name has from 1 to 64 bytes, all printable; give for example the host and the process id",
+                "a holder's name has 1 to 64 bytes of printable characters; give for example the host and the process id",
             );
         }
         if let Connections::Lent(pool) = &self.connections {
