@@ -49,8 +49,8 @@
 //! - `macros`: the attribute `#[setnx_lock::locked]` for a function that runs while a lock is held.
 
 // To read, as docs/internals.md follows one call:
-// 1. nobody else wants the lock: api/lock, run/acquire, rules/acquire, rules/lease, run/session, net/server, net/server/sharing, net/lanes, net/trip, net/connections/socket, run/hold;
-// 2. another client has it: run/acquire/wait, wait/wait_queue, run/acquire/wait/turn, rules/choose, rules/task, rules/acquire/pace, run/notifications;
+// 1. without contention: api/lock, run/acquire, rules/acquire, rules/lease, run/session, net/server, net/server/sharing, net/lanes, net/trip, net/connections/socket, run/hold;
+// 2. with contention: run/acquire/wait, wait/wait_queue, run/acquire/wait/turn, rules/choose, rules/task, rules/acquire/pace, run/notifications;
 // 3. the release: api/guard, run/ending, run/release, rules/hold/hand_over, run/drive, wait/wait_queue/holder, rules/hold.
 mod api;
 pub mod documentation;

@@ -39,7 +39,7 @@ pub(crate) struct HeldBy {
 
 impl From<&Holder> for HeldBy {
     fn from(holder: &Holder) -> Self {
-        Self { name: holder.name().to_owned(), since: holder.since() }
+        Self { name: holder.name().to_owned(), since: Some(holder.since()) }
     }
 }
 

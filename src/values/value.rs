@@ -2,6 +2,7 @@
 //! bytes. A time has one form, so that data of other programs is not taken for a lock; the gem reads any text as a number.
 
 mod float;
+mod forms;
 mod holder;
 mod written;
 
@@ -11,19 +12,14 @@ use std::sync::Arc;
 use crate::values::clock::{self, Wall};
 use crate::values::key::Cut;
 use float::{Float, to_f};
+use forms::{FIRST_PLAUSIBLE_SECOND, looks_like, time};
+pub(crate) use forms::{classic_time, gem_time};
 pub use holder::Holder;
 pub(crate) use holder::is_name;
 pub(crate) use written::{Nonce, Tag, ValueBytes};
 
 /// The value of a lock without an expiration, the gem's. It names no holder.
 pub(crate) const UNEXPIRING: &[u8] = b"1";
-
-/// Numbers from here on (September 2001, before there was Redis) are taken for points in time, smaller ones are not.
-const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
-/// And smaller than this (November 2286): larger ones are in another unit.
-const END_OF_SECONDS: u64 = 10_000_000_000;
-/// How many decimals this library writes. Behind them the name of the holder may follow.
-const DECIMALS: usize = 16;
 
 /// What a lock's key holds.
 ///
@@ -184,7 +180,7 @@ impl fmt::Display for LockState {
             }
             LockState::Until { expiry, holder } => {
                 write!(f, "expired at {expiry}")?;
-                holder.iter().try_for_each(|holder| write!(f, ", when {} held it", holder.name()))
+                holder.iter().try_for_each(|holder| write!(f, ", last held by {}", holder.name()))
             }
             LockState::Unexpiring => f.write_str("held without an expiration"),
             LockState::Empty => {
@@ -212,71 +208,6 @@ impl fmt::Debug for LockState {
             LockState::Unreadable(bytes) => write!(f, "Unreadable(\"{}\")", Cut(bytes)),
         }
     }
-}
-
-/// Reads a time: `SECONDS` or `SECONDS.DECIMALS`, behind all the decimals that this library writes also with a colon and more, which it
-/// returns too.
-fn time(bytes: &[u8]) -> Option<(Wall, Option<&[u8]>)> {
-    let (number, behind) = match bytes.iter().position(|byte| *byte == b':') {
-        Some(colon) => {
-            let number = bytes.get(..colon).filter(|number| decimals(number) == Some(DECIMALS))?;
-            (number, bytes.get(colon + 1..))
-        }
-        None => (bytes, None),
-    };
-    if decimals(number) == Some(0) {
-        return None;
-    }
-    let time = plain_decimal(number)?;
-    let is_plausible = (1_000_000_000..END_OF_SECONDS).contains(&(time.0 / 1_000_000));
-    is_plausible.then_some((time, behind))
-}
-
-/// Returns how many decimals follow the first point; `None` if there is none.
-fn decimals(number: &[u8]) -> Option<usize> {
-    let point = number.iter().position(|byte| *byte == b'.')?;
-    Some(number.len() - point - 1)
-}
-
-/// Returns the time that the gem reads in any text.
-pub(crate) fn gem_time(bytes: &[u8]) -> Wall {
-    let micros = to_f(bytes).value * 1e6;
-    // `as` saturates, which is what an absurdly distant time asks for.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    Wall(micros as u64)
-}
-
-fn looks_like(bytes: &[u8]) -> Option<&'static str> {
-    let Float { value, whole } = to_f(bytes);
-    let is_digits = bytes.iter().all(u8::is_ascii_digit);
-    Some(match value {
-        ..FIRST_PLAUSIBLE_SECOND => return None,
-        1e12..1e13 if is_digits => "a time in milliseconds",
-        1e15..1e16 if is_digits => "a time in microseconds",
-        1e18..1e19 if is_digits => "a time in nanoseconds",
-        _ if whole && bytes.iter().any(|byte| matches!(byte, b'e' | b'E')) => "a number with an exponent",
-        _ if whole => "a number and not a time",
-        _ => "a number with text behind it",
-    })
-}
-
-/// Reads `DIGITS.DIGITS` exactly; `None` for any other form.
-fn plain_decimal(bytes: &[u8]) -> Option<Wall> {
-    let text = str::from_utf8(bytes).ok()?;
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    if !whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit()) {
-        return None;
-    }
-    let seconds: u64 = whole.parse().ok()?;
-    let micros: u64 = format!("{fraction:0<6.6}").parse().ok()?;
-    seconds.checked_mul(1_000_000)?.checked_add(micros).map(Wall)
-}
-
-/// Returns the time in a value that looks like a gem's, a plain decimal of at most seven decimals; `None` for every
-/// other, ours among them.
-pub(crate) fn classic_time(bytes: &[u8]) -> Option<Wall> {
-    let decimals = bytes.split(|byte| *byte == b'.').nth(1)?;
-    (1..=7).contains(&decimals.len()).then(|| plain_decimal(bytes)).flatten()
 }
 
 #[cfg(test)]
@@ -314,8 +245,7 @@ mod tests {
         let state = read(&value);
         assert_eq!(state.holder(), value.holder().as_deref());
         let holder = state.holder().expect("it is named");
-        assert_eq!((holder.name(), holder.since().unwrap().timestamp()), ("worker:7", 1_795_157_361));
-        assert!(state.to_string().ends_with(", when worker:7 held it") || state.is_held(), "{state}");
+        assert_eq!((holder.name(), holder.since().timestamp()), ("worker:7", 1_795_157_361));
     }
 
     #[test]
@@ -364,23 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn a_gems_time_differs_in_form_from_ours() {
-        assert_eq!(classic_time(b"1795153464.2949657"), Some(Wall(1_795_153_464_294_965)));
-        assert_eq!(classic_time(b"1532000016.0"), Some(Wall(1_532_000_016_000_000)));
-        for other in
-            ["1795157376.4923038374650192", "1795153464", "1795153464.", "1", "", "1.2.3", "17951.25:host"]
-        {
-            assert_eq!(classic_time(other.as_bytes()), None, "{other}");
-        }
-    }
-
-    #[test]
     fn a_state_is_displayed_in_words() {
         assert_eq!(until(1_532_000_016_492_303).to_string(), "expired at 2018-07-19T11:33:36.492Z");
         assert_eq!(
             until(32_503_680_000_492_303).to_string(),
             "held until 3000-01-01T00:00:00.492Z at the latest"
         );
+        let expired = read(b"1532000016.5000000000000001:1532000000:worker:7").to_string();
+        assert_eq!(expired, "expired at 2018-07-19T11:33:36.500Z, last held by worker:7");
+        let held = read(b"9999999999.5000000000000001:1532000000:worker:7").to_string();
+        let (by, until) = held.split_once(", ").unwrap();
+        assert!(by.starts_with("held by worker:7 for "), "{held}");
+        assert_eq!(until, "until 2286-11-20T17:46:39.500Z at the latest");
         assert_eq!(read(b"\x00oops").to_string(), "held with a value that no lock writes: \"\\u{0}oops\"");
         assert_eq!(format!("{:?}", read(b"abc")), "Unreadable(\"abc\")");
     }

@@ -1,7 +1,6 @@
 //! Who holds a lock, as its value says: `TIME:SINCE:NAME`. For people; no rule of the lock depends on it.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::values::clock::{self, Wall};
@@ -14,7 +13,7 @@ const LONGEST_NAME: usize = 64;
 /// Displayed as `worker:7 for 12 min`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
-    name: Arc<str>,
+    name: Box<str>,
     since: Wall,
 }
 
@@ -35,10 +34,11 @@ impl Holder {
         &self.name
     }
 
-    /// Returns since when it holds the lock, in whole seconds by the holder's clock; `None` if that is beyond the calendar's end.
+    /// Returns since when it holds the lock, in whole seconds by the holder's clock.
     #[must_use]
-    pub fn since(&self) -> Option<chrono::DateTime<chrono::Utc>> {
-        self.since.date()
+    pub fn since(&self) -> chrono::DateTime<chrono::Utc> {
+        // Ten digits are within the calendar.
+        self.since.date().unwrap_or_default()
     }
 
     /// Returns for how long it has held the lock, by this machine's clock; zero if the holder's is ahead.

@@ -9,7 +9,7 @@ use crate::values::clock::Wall;
 
 /// How many nonces there are: ten random digits follow the six decimals of a timestamp.
 const NONCES: u64 = 10_000_000_000;
-const NONCE_DIGITS: usize = 10;
+const NONCE_DIGITS: u8 = 10;
 
 /// Random digits that name one holder in the values it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,9 @@ pub(crate) struct Tag {
 #[derive(Clone)]
 pub(crate) struct ValueBytes(Bytes);
 
-/// 32 bytes: a lease and its command have one each.
+/// A lease and its command have one each.
+const _: () = assert!(size_of::<ValueBytes>() == 32);
+
 #[derive(Clone)]
 enum Bytes {
     /// In place.
@@ -114,6 +116,7 @@ impl ValueBytes {
     }
 
     /// Returns who holds the lock, if the value says so.
+    #[inline]
     pub(crate) fn holder(&self) -> Option<Arc<Holder>> {
         match &self.0 {
             Bytes::Short(_) => None,
@@ -123,9 +126,9 @@ impl ValueBytes {
 
     /// Returns another value with the same time and name.
     pub(crate) fn with_nonce(&self, nonce: Nonce) -> Self {
-        let shared = self.time().saturating_sub(NONCE_DIGITS);
+        let shared = self.time().saturating_sub(NONCE_DIGITS.into());
         let mut written = Short::of(&self[..shared]);
-        written.digits(nonce.0, 10);
+        written.digits(nonce.0, NONCE_DIGITS);
         Self(Bytes::Short(written)).named_as(self)
     }
 
@@ -181,6 +184,7 @@ impl From<&[u8]> for ValueBytes {
 }
 
 impl Default for ValueBytes {
+    #[inline]
     fn default() -> Self {
         Self(Bytes::Short(Short::default()))
     }
@@ -189,6 +193,7 @@ impl Default for ValueBytes {
 impl Deref for ValueBytes {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
             Bytes::Short(Short { bytes, length }) => &bytes[..usize::from(*length)],

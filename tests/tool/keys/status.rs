@@ -49,7 +49,7 @@ fn a_held_lock_shows_its_lease_and_the_name_of_its_holder() -> Outcome {
     assert!(lines[1].starts_with("  holder: web:7 for ") && lines[1].ends_with('s'), "{shown}");
     let found = report(&server, "k");
     assert_eq!((&found["state"], &found["holder"]), (&"held".into(), &"web:7".into()));
-    let since = Lock::new(&locker, "k", expiring())?.holder()?.and_then(|holder| holder.since());
+    let since = Lock::new(&locker, "k", expiring())?.holder()?.map(|holder| holder.since());
     assert_eq!(found["held_since"], since.unwrap().to_rfc3339_opts(SecondsFormat::Millis, true));
     assert!(found["ttl_seconds"].is_null(), "{found}");
     let (left, most) = (found["seconds_left"].as_f64().unwrap(), LONG.as_secs_f64() + 1.0);
