@@ -1,5 +1,6 @@
 //! A raw connection to a server or a proxy, for tests of the bytes of a reply.
 
+use std::fmt::Write as _;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -20,8 +21,19 @@ impl Wire {
     }
 
     pub fn send(&mut self, command: &str) {
-        let words = command.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len()));
-        let request = format!("*{}\r\n{}", command.split(' ').count(), words.collect::<String>());
+        self.send_all(&[command]);
+    }
+
+    /// Sends commands in one piece.
+    pub fn send_all(&mut self, commands: &[impl AsRef<str>]) {
+        let mut request = String::new();
+        for command in commands {
+            let words: Vec<&str> = command.as_ref().split(' ').collect();
+            let _infallible = write!(request, "*{}\r\n", words.len());
+            for word in words {
+                let _infallible = write!(request, "${}\r\n{word}\r\n", word.len());
+            }
+        }
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
     }
 

@@ -1,0 +1,9 @@
+#![doc = include_str!("../README.md")]
+
+mod net;
+mod server;
+mod test_server;
+
+pub use net::{Fault, PauseHandle, Paused, Position, Proxy, Received, free_port};
+pub use server::{ClientId, Output, Server, ServerVersion};
+pub use test_server::{TestServer, TestServerBuilder};

@@ -1,0 +1,240 @@
+//! The way from clients to a server, as a test sees it.
+
+use std::borrow::Cow;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::{fmt, io};
+
+use super::fault::{Fault, Paused, Which};
+use super::inside::Inside;
+use super::port::listen;
+use super::received::Received;
+use super::serving::{Power, Shared, lock};
+use super::session::{Behind, shut};
+
+/// The way from clients to a server: it records what they send, and has commands and replies delayed, refused and lost on request.
+///
+/// [`TestServer`](crate::TestServer) has one in front of a server in this process, and all its methods. [`Proxy::before`] puts one in front
+/// of a real server, for what only a real one does. It stops, and closes its connections, when it is dropped.
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+impl Proxy {
+    /// Starts a proxy in front of the server at this address.
+    ///
+    /// # Errors
+    ///
+    /// If no port can be listened on.
+    pub fn before(server: SocketAddr) -> io::Result<Self> {
+        Self::start(Behind::Real(server), None)
+    }
+
+    pub(crate) fn before_inside(inside: Arc<Inside>, port: Option<u16>) -> io::Result<Self> {
+        Self::start(Behind::Inside(inside), port)
+    }
+
+    fn start(behind: Behind, port: Option<u16>) -> io::Result<Self> {
+        let listener = match port {
+            Some(port) => TcpListener::bind((Ipv4Addr::LOCALHOST, port))?,
+            None => listen()?,
+        };
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::new(behind));
+        shared.accept(listener, false);
+        Ok(Self { address, shared })
+    }
+
+    /// Opens one more port, for clients that look at the server for a test.
+    pub(crate) fn listen_for_looks(&self) -> io::Result<SocketAddr> {
+        let listener = listen()?;
+        let address = listener.local_addr()?;
+        self.shared.accept(listener, true);
+        Ok(address)
+    }
+
+    /// Returns the address, for example `127.0.0.1:12345`.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the URL, for example `redis://127.0.0.1:12345/`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://{}/", self.address)
+    }
+
+    /// Applies a fault to the next command of this name. Several apply to one command each, in this order.
+    pub fn next(&self, command: &str, fault: Fault) {
+        self.shared.add(Which::Next(command.to_uppercase()), fault);
+    }
+
+    /// Applies a fault to the nth command of this name from now; the next is the first.
+    pub fn nth(&self, command: &str, n: usize, fault: Fault) {
+        self.shared.add(Which::Nth(command.to_uppercase(), n), fault);
+    }
+
+    /// Applies a fault to each command of this name, until [`clear_faults`](Self::clear_faults).
+    pub fn every(&self, command: &str, fault: Fault) {
+        self.shared.add(Which::Every(command.to_uppercase()), fault);
+    }
+
+    /// Applies a fault to the nth command from now, of any name except INFO, which clients send when they connect.
+    pub fn at(&self, n: usize, fault: Fault) {
+        self.shared.add(Which::At(n), fault);
+    }
+
+    /// Applies a fault to the command at this place of the next batch of at least so many commands. The first place is 1.
+    pub fn in_batch(&self, place: usize, least: usize, fault: Fault) {
+        self.shared.add(Which::InBatch { place, least }, fault);
+    }
+
+    /// Removes the faults that have not happened yet.
+    pub fn clear_faults(&self) {
+        lock(&self.shared.faults).clear();
+    }
+
+    /// Returns how many faults have not happened yet. Assert that it is 0 at the end of a test.
+    #[must_use]
+    pub fn faults_left(&self) -> usize {
+        lock(&self.shared.faults).left()
+    }
+
+    /// Refuses the next command of this name with this error, for example `OOM command not allowed when used memory > 'maxmemory'.`
+    pub fn refuse(&self, command: &str, error: impl Into<Cow<'static, str>>) {
+        self.next(command, Fault::Refuse(error.into()));
+    }
+
+    /// Executes the next command of this name, and never replies to it.
+    pub fn lose_reply(&self, command: &str) {
+        self.next(command, Fault::LoseReply);
+    }
+
+    /// Neither executes the next command of this name nor replies to it.
+    pub fn lose_request(&self, command: &str) {
+        self.next(command, Fault::LoseRequest);
+    }
+
+    /// Delays the reply to the next command of this name.
+    pub fn delay_reply(&self, command: &str, time: Duration) {
+        self.next(command, Fault::DelayReply(time));
+    }
+
+    /// Pauses the nth command of this name from now before it is executed, so that a test can do something in between.
+    pub fn pause(&self, command: &str, n: usize) -> Paused {
+        let (paused, fault) = Paused::new();
+        self.nth(command, n, fault);
+        paused
+    }
+
+    /// Delays each command by this time before it is executed, as a slow network does.
+    pub fn delay(&self, time: Duration) {
+        self.delay_by(move |_| time);
+    }
+
+    /// Delays each command by what `delay` returns before it is executed.
+    pub fn delay_by(&self, delay: impl Fn(&Received) -> Duration + Send + Sync + 'static) {
+        *lock(&self.shared.delay) = Some(Arc::new(delay));
+    }
+
+    /// Closes all connections. New ones are accepted.
+    pub fn cut(&self) {
+        self.shared.cut();
+    }
+
+    /// Answers nothing from now on, as a machine that is suspended: connections stay open.
+    pub fn hang(&self) {
+        self.shared.turn(Power::Hung);
+    }
+
+    /// Executes what has come since [`hang`](Self::hang), and answers again.
+    pub fn resume(&self) {
+        self.shared.turn(Power::On);
+    }
+
+    /// Stops: connections are closed, and new ones refused.
+    pub fn stop(&self) {
+        self.shared.turn(Power::Off);
+        self.shared.end_listening(self.address);
+    }
+
+    /// Listens again after [`stop`](Self::stop), on the same port.
+    ///
+    /// # Errors
+    ///
+    /// If something else listens there by now.
+    pub fn start_again(&self) -> io::Result<()> {
+        self.stop();
+        let listener = TcpListener::bind(self.address)?;
+        self.shared.turn(Power::On);
+        self.shared.accept(listener, false);
+        Ok(())
+    }
+
+    /// From now on, or no longer, closes the connection on a command that twemproxy does not forward.
+    pub fn forward_little(&self, little: bool) {
+        self.shared.forwards_little.store(little, Ordering::SeqCst);
+    }
+
+    /// From now on neither records commands whose first key begins with this nor applies faults to them.
+    pub fn overlook(&self, prefix: &str) {
+        *lock(&self.shared.overlooked) = Some(prefix.to_owned());
+    }
+
+    /// Returns the commands that have arrived, without INFO, which clients send when they connect.
+    #[must_use]
+    pub fn log(&self) -> Vec<Received> {
+        self.whole_log().into_iter().filter(|received| received.name != "INFO").collect()
+    }
+
+    /// Returns the commands that have arrived, with INFO.
+    #[must_use]
+    pub fn whole_log(&self) -> Vec<Received> {
+        lock(&self.shared.log).clone()
+    }
+
+    /// Returns the names of the commands that have arrived, without INFO.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.log().into_iter().map(|received| received.name).collect()
+    }
+
+    /// Returns the commands that have arrived, without INFO, in the pieces in which clients sent them.
+    #[must_use]
+    pub fn batches(&self) -> Vec<Vec<Received>> {
+        let together =
+            |a: &Received, b: &Received| a.connection == b.connection && a.position.place < b.position.place;
+        let mut log = self.log();
+        // The commands of several connections are recorded in the order in which they arrive.
+        log.sort_by_key(|received| received.connection);
+        log.chunk_by(together).map(<[Received]>::to_vec).collect()
+    }
+
+    /// Clears the log.
+    pub fn clear_log(&self) {
+        lock(&self.shared.log).clear();
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy")
+            .field("address", &self.address)
+            .field("behind", &self.shared.behind)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.turn(Power::Off);
+        for address in lock(&self.shared.listening).split_off(0) {
+            let _wakes_the_listener = TcpStream::connect(address);
+        }
+        lock(&self.shared.open).values().flat_map(|open| &open.streams).for_each(shut);
+    }
+}

@@ -1,0 +1,254 @@
+//! A server in a test.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::net::Proxy;
+use crate::net::inside::Inside;
+use crate::server::{Server, ServerVersion};
+
+/// A Redis server in this process, on a port of this machine, for one test. It starts within a millisecond, needs nothing installed, and is
+/// gone when it is dropped.
+///
+/// Any client can talk to it. It is a [`Proxy`], which has the methods for faults and for the log of commands.
+///
+/// ```
+/// use setnx_lock_testing::TestServer;
+/// use std::time::Duration;
+///
+/// let server = TestServer::start();
+/// let url = server.url(); // for your program
+///
+/// server.run(&["SET", "greeting", "hello"]);
+/// assert_eq!(server.run(&["GET", "greeting"]), "hello");
+///
+/// server.run(&["EXPIRE", "greeting", "60"]);
+/// server.advance(Duration::from_secs(61));
+/// assert_eq!(server.get("greeting"), None);
+/// ```
+#[derive(Debug)]
+pub struct TestServer {
+    proxy: Proxy,
+    inside: Arc<Inside>,
+    version: ServerVersion,
+    looking: OnceLock<SocketAddr>,
+}
+
+impl Deref for TestServer {
+    type Target = Proxy;
+
+    fn deref(&self) -> &Proxy {
+        &self.proxy
+    }
+}
+
+impl TestServer {
+    /// Starts a server that behaves as Redis 7.
+    ///
+    /// # Panics
+    ///
+    /// If there is no port to listen on.
+    #[must_use]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// Returns a builder, for another version or other settings.
+    pub fn builder() -> TestServerBuilder {
+        TestServerBuilder { version: ServerVersion::V7, lines: Vec::new(), port: None }
+    }
+
+    /// Returns the version that it behaves as.
+    #[must_use]
+    pub fn version(&self) -> ServerVersion {
+        self.version
+    }
+
+    /// Executes a command by the rules of Redis 7, whatever the version, with every right, past all faults and without a record. Returns the
+    /// reply as people read it: `(nil)` for a missing value, the elements of a list in one line each.
+    pub fn run(&self, command: &[&str]) -> String {
+        let words: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
+        self.inside.with(|server, now| server.look(&words, now))
+    }
+
+    /// Returns the text at a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<String> {
+        (self.run(&["EXISTS", key]) == "1").then(|| self.run(&["GET", key]))
+    }
+
+    /// Returns the URL of a second port, on which clients see the same keys by the rules of Redis 7, whatever the version, with every right,
+    /// past all faults and without a record.
+    ///
+    /// # Panics
+    ///
+    /// If there is no port to listen on.
+    #[must_use]
+    pub fn url_to_look(&self) -> String {
+        let address =
+            self.looking.get_or_init(|| self.proxy.listen_for_looks().expect("a port to listen on"));
+        format!("redis://{address}/")
+    }
+
+    /// Sets a lock's key as another process does that holds the lock for this long: the time at which the lease ends, one second later,
+    /// as the gem redis-objects and the protocol `Classic` write it.
+    ///
+    /// # Panics
+    ///
+    /// If the key exists: see [`take_over`](Self::take_over).
+    pub fn hold(&self, key: &str, lease: Duration) {
+        let is_new = self.run(&["SET", key, &self.end_of(lease), "NX"]) == "OK";
+        assert!(is_new, "the key {key} exists; take_over replaces its value");
+    }
+
+    /// The same for a key that another client may hold: it loses the lock.
+    pub fn take_over(&self, key: &str, lease: Duration) {
+        self.run(&["SET", key, &self.end_of(lease)]);
+    }
+
+    fn end_of(&self, lease: Duration) -> String {
+        let end = self.now().duration_since(UNIX_EPOCH).unwrap_or_default() + lease + Duration::from_secs(1);
+        format!("{}.{:06}", end.as_secs(), end.subsec_micros())
+    }
+
+    /// Deletes a key, as an operator does who frees a lock. Its holder loses it.
+    pub fn delete(&self, key: &str) {
+        self.run(&["DEL", key]);
+    }
+
+    /// Returns the time of the server's clock.
+    #[must_use]
+    pub fn now(&self) -> SystemTime {
+        UNIX_EPOCH + self.inside.with(|_, now| (now, Vec::new()))
+    }
+
+    /// Puts the server's clock forward: keys expire, and clients that wait for an element of a list stop waiting. The clocks of clients do
+    /// not change, so a lease that they count themselves does not end by it.
+    pub fn advance(&self, time: Duration) {
+        self.inside.advance(time);
+    }
+
+    /// Refuses, from now on, commands that need memory, as a server over its `maxmemory`.
+    pub fn fill_up(&self) {
+        self.inside.with(|server, _| (server.set_full(true), Vec::new()));
+    }
+
+    /// Accepts them again.
+    pub fn free_memory(&self) {
+        self.inside.with(|server, _| (server.set_full(false), Vec::new()));
+    }
+
+    /// Becomes a replica, as in a failover: from 2.6 on it refuses to change keys.
+    pub fn become_replica(&self) {
+        self.inside.with(|server, _| (server.set_replica(true), Vec::new()));
+    }
+
+    /// Becomes a master again.
+    pub fn become_master(&self) {
+        self.inside.with(|server, _| (server.set_replica(false), Vec::new()));
+    }
+
+    /// Restarts it, with its keys: connections are closed. It listens again when this returns.
+    ///
+    /// # Panics
+    ///
+    /// If something else listens on the port by now.
+    pub fn restart(&self) {
+        self.restart_as(self.version);
+    }
+
+    /// The same without its keys, as a server that does not save them.
+    ///
+    /// # Panics
+    ///
+    /// If something else listens on the port by now.
+    pub fn restart_empty(&self) {
+        self.proxy.stop();
+        self.inside.with(|server, _| (server.clear(), Vec::new()));
+        self.restart();
+    }
+
+    /// Restarts it as another version, with its keys: an upgrade. [`version`](Self::version) stays what it was at first.
+    ///
+    /// # Panics
+    ///
+    /// If something else listens on the port by now.
+    pub fn restart_as(&self, version: ServerVersion) {
+        self.proxy.stop();
+        self.inside.with(|server, now| (server.restart(version, now), Vec::new()));
+        self.proxy.start_again().expect("its port is free");
+    }
+}
+
+/// What a [`TestServer`] is started with.
+#[derive(Clone, Debug)]
+#[must_use = "call `start`"]
+pub struct TestServerBuilder {
+    version: ServerVersion,
+    lines: Vec<String>,
+    port: Option<u16>,
+}
+
+impl TestServerBuilder {
+    /// Has it behave as this version: `1.2`, `2.0`, `2.2`, `2.4`, `2.6`, `7`, `8.4` or `valkey-9`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such version.
+    pub fn version(mut self, name: &str) -> Self {
+        let names = ServerVersion::ALL.map(ServerVersion::name).join(", ");
+        self.version =
+            ServerVersion::named(name).unwrap_or_else(|| panic!("no version {name}; there are {names}"));
+        self
+    }
+
+    /// Has it ask for this password.
+    pub fn password(self, password: &str) -> Self {
+        self.config(&format!("requirepass {password}"))
+    }
+
+    /// Adds a line of the configuration file, for example `maxmemory 100mb`, `maxclients 3` or
+    /// `user weak on >pw ~locks:* &* +@all -multi`.
+    pub fn config(mut self, line: &str) -> Self {
+        self.lines.extend(line.lines().map(str::to_owned));
+        self
+    }
+
+    /// Has it listen on this port of 127.0.0.1.
+    pub fn port(mut self, port: u16) -> Self {
+        self.port = Some(port);
+        self
+    }
+
+    /// Starts it.
+    ///
+    /// # Panics
+    ///
+    /// If the port is in use, or a line of the configuration is refused.
+    #[must_use]
+    pub fn start(self) -> TestServer {
+        self.try_start().unwrap_or_else(|error| panic!("the test server does not start: {error}"))
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    ///
+    /// If the port is in use, or a line of the configuration is refused.
+    pub fn try_start(self) -> io::Result<TestServer> {
+        let mut server = Server::new(self.version);
+        for line in &self.lines {
+            server
+                .configure(line)
+                .map_err(|problem| io::Error::other(format!("{problem}, in the line: {line}")))?;
+        }
+        let inside = Arc::new(Inside::new(server));
+        let proxy = Proxy::before_inside(Arc::clone(&inside), self.port)?;
+        let port = proxy.address().port();
+        inside.with(|server, now| (server.listens(std::process::id(), port, now), Vec::new()));
+        Ok(TestServer { proxy, inside, version: self.version, looking: OnceLock::new() })
+    }
+}
