@@ -9,7 +9,7 @@ TEST = $(CARGO) test --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-failover demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
+.PHONY: help demo demo-failover demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers test-server doctor manual install golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,9 +79,8 @@ words: ## count the words of the documents: README at most 900, the pages for us
 
 PAGES = $(addprefix docs/,$(addsuffix .md,guide several limits from-ruby operations servers cli comparison))
 
-proxy: ## start a server that behaves like an old version, for your programs to try: make proxy VERSION=2.4
-	@scripts/setup redis-server
-	@$(CARGO) run --quiet --package setnx-lock-proxy -- $(VERSION) $(ARGS)
+test-server: ## start a server that behaves like an old version, for your programs to try: make test-server VERSION=2.4 ARGS="--port 6380"
+	@$(CARGO) run --package setnx-lock-testing -- $(VERSION) $(ARGS)
 
 doctor: ## report what a server can do for locks, and what may harm them there: make doctor URL=redis://127.0.0.1/
 	@$(CARGO) run --quiet --package setnx-lock-cli -- doctor $(if $(URL),"$(URL)")

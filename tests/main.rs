@@ -13,7 +13,6 @@
 //! | `interop` | Ruby and Rust on the same keys |
 //! | `tool` | the command-line tool |
 //! | `api` | errors, events, the log, the attribute, the package |
-//! | `proxy` | the proxy that the other parts rely on |
 //! | `models` | a package of its own: the model checkers |
 //! | `search` | a package of its own: random searches over the rules |
 //! | `scripts` | the scenarios of the rules, which the library's unit tests run |
@@ -23,7 +22,6 @@ mod api;
 mod contract;
 mod faults;
 mod interop;
-mod proxy;
 mod quorum;
 mod support;
 mod threads;
@@ -32,7 +30,6 @@ mod wire;
 
 use faults::stress;
 use support::{processes, second_run};
-use testkit::servers;
 use threads::many_threads;
 
 use std::env;
@@ -69,7 +66,6 @@ fn main() -> ExitCode {
         interop::trials(),
         tool::trials(),
         api::trials(),
-        proxy::trials(),
     ] {
         trials.extend(part);
     }

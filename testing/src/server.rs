@@ -130,9 +130,14 @@ impl Server {
         Vec::new()
     }
 
-    /// Forgets a connection that is closed.
+    /// Forgets a connection that is closed, with what it watches and has queued.
     pub fn disconnect(&mut self, client: ClientId) {
         self.clients.remove(&client);
+        self.stop_waiting(client);
+    }
+
+    /// Has a client wait for no element of a list any more. It gets no reply.
+    pub fn stop_waiting(&mut self, client: ClientId) {
         self.waiting.retain(|waiting| waiting.client != client);
     }
 

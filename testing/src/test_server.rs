@@ -88,9 +88,17 @@ impl TestServer {
     /// If there is no port to listen on.
     #[must_use]
     pub fn url_to_look(&self) -> String {
-        let address =
-            self.looking.get_or_init(|| self.proxy.listen_for_looks().expect("a port to listen on"));
-        format!("redis://{address}/")
+        format!("redis://{}/", self.address_to_look())
+    }
+
+    /// Returns the address of that port.
+    ///
+    /// # Panics
+    ///
+    /// If there is no port to listen on.
+    #[must_use]
+    pub fn address_to_look(&self) -> SocketAddr {
+        *self.looking.get_or_init(|| self.proxy.listen_for_looks().expect("a port to listen on"))
     }
 
     /// Sets a lock's key as another process does that holds the lock for this long: the time at which the lease ends, one second later,

@@ -5,8 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use setnx_lock_testing::{Fault, Proxy, Received, TestServer};
-use testkit::RedisServer;
 use testkit::raw::Wire;
+use testkit::{LONG, RedisServer};
 
 type Outcome = Result<(), Box<dyn Error>>;
 
@@ -203,6 +203,55 @@ fn a_command_is_paused_before_it_is_executed() -> Outcome {
         }
         Ok(())
     })
+}
+
+#[test]
+fn what_a_client_has_sent_before_it_leaves_is_executed_as_it_was_sent() -> Outcome {
+    both(|proxy, aside| {
+        let mut wire = Wire::to(&proxy.url());
+        wire.ask("WATCH key");
+        let paused = proxy.pause("MULTI", 1);
+        wire.send_all(&["MULTI", "SET key 1", "EXEC", "INCR executed"]);
+        paused.reached();
+        drop(wire);
+        aside.ask("SET key 2");
+        thread::sleep(millis(20));
+        paused.go_on();
+        let end = Instant::now() + LONG;
+        while aside.ask("EXISTS executed") == ":0" {
+            assert!(Instant::now() < end, "it is not executed");
+        }
+        assert_eq!(aside.ask("GET key"), "2", "in its transaction");
+        Ok(())
+    })
+}
+
+#[test]
+fn clients_that_wait_for_an_element() {
+    let server = TestServer::start();
+    let (mut wire, mut other) = (Wire::to(&server.url()), Wire::to(&server.url()));
+    let until_blocked = |count: usize| {
+        let end = Instant::now() + LONG;
+        while !server.run(&["INFO", "clients"]).contains(&format!("blocked_clients:{count}")) {
+            assert!(Instant::now() < end, "there are never {count}");
+        }
+    };
+    wire.send("BLPOP list 0");
+    until_blocked(1);
+    drop(wire);
+    until_blocked(0);
+    assert_eq!(server.run(&["RPUSH", "list", "a"]), "1", "one that has left gets none");
+    assert_eq!(server.run(&["LLEN", "list"]), "1");
+    assert_eq!(other.ask("BRPOP list 0"), "[list a]");
+    assert_eq!(other.ask("BLPOP list 0.2"), "*-1");
+    other.send("BLPOP list 1000");
+    until_blocked(1);
+    server.advance(Duration::from_secs(1001));
+    assert_eq!(other.answer(), "*-1");
+    other.send("BLPOP list 0");
+    until_blocked(1);
+    server.run(&["RPUSH", "list", "b"]);
+    assert_eq!(other.answer(), "[list b]");
 }
 
 #[test]

@@ -8,14 +8,15 @@ use libtest_mimic::Trial;
 use log::Level;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
+use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
 
-use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting};
 use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::{
-    LONG, Outcome, RedisServer, Release, Target, expiring, log_capture, millis, release, tests,
+    AnyServer, LONG, Outcome, RedisServer, Release, Target, expiring, log_capture, millis, release,
+    server_of, tests,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -50,7 +51,7 @@ const CERTIFIED: Release = Release::Released { certified: true };
 
 /// Acquires a free lock and an expired one as this user, and releases them.
 fn acquires_and_releases(rights: &str, expected: Release) -> Outcome {
-    let server = RedisServer::start_with(&format!("user tester on >pw {rights}"))?;
+    let server = TestServer::builder().config(&format!("user tester on >pw {rights}")).start();
     let mut direct = redis::Client::open(server.url())?.get_connection()?;
     let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
     let lock = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?;
@@ -69,7 +70,7 @@ fn a_user_without_the_right_to_watch_gets_classic() -> Outcome {
 
 /// That cannot be tried without a write.
 fn a_user_without_the_right_to_set_is_refused() -> Outcome {
-    let server = RedisServer::start_with("user tester on >pw ~* &* +@all -set")?;
+    let server = TestServer::builder().config("user tester on >pw ~* &* +@all -set").start();
     let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
     let refused = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?.lock();
     assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
@@ -86,7 +87,7 @@ fn a_user_with_all_rights_gets_ttl() -> Outcome {
 
 /// Nothing else says that a key is not the user's, or that it is the turn of another node: that is said of the lock.
 fn what_is_refused_of_the_key_says_nothing_of_the_commands() -> Outcome {
-    let server = RedisServer::start_with("user tester on >pw ~locks:* &* +@all")?;
+    let server = TestServer::builder().config("user tester on >pw ~locks:* &* +@all").start();
     let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
     let lock = |key| Lock::new(&locker, key, expiring().protocol(Protocol::Auto));
     assert!(matches!(lock("other:auto")?.lock(), Err(Error::Refused { .. })));
@@ -98,7 +99,7 @@ fn what_is_refused_of_the_key_says_nothing_of_the_commands() -> Outcome {
 
 /// The reply to WATCH is about the key, and that to MULTI about the user's rights.
 fn what_is_refused_of_the_key_hides_no_missing_right() -> Outcome {
-    let server = RedisServer::start_with("user tester on >pw ~locks:* &* +@all -multi")?;
+    let server = TestServer::builder().config("user tester on >pw ~locks:* &* +@all -multi").start();
     let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
     let lock = |key, protocol| Lock::new(&locker, key, expiring().protocol(protocol));
     for (key, protocol) in [("other", Protocol::Watched), (KEY, Protocol::Watched), (KEY, Protocol::Ttl)] {
@@ -126,21 +127,20 @@ fn what_is_refused_for_now_is_tried_again() -> Outcome {
 
 /// A call that waits for ever looks again after the time of a command.
 fn a_probe_without_a_reply_is_repeated() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
-    let locker = patient(&proxy.url())?.command_timeout(millis(300)).build()?;
-    proxy.next("PTTL", Fault::SwallowAnswer);
+    let server = TestServer::start();
+    let locker = patient(&server.url())?.command_timeout(millis(300)).build()?;
+    server.next("PTTL", Fault::LoseReply);
     let lock = Lock::new(&locker, KEY, expiring().wait_forever().protocol(Protocol::Ttl))?;
     let (acquired, ended) = mpsc::channel();
     thread::spawn(move || acquired.send(lock.lock().map(LockGuard::release)));
     ended.recv_timeout(LONG)???;
-    assert_eq!(proxy.names().iter().filter(|name| *name == "PTTL").count(), 2, "{:?}", proxy.names());
+    assert_eq!(server.names().iter().filter(|name| *name == "PTTL").count(), 2, "{:?}", server.names());
     Ok(())
 }
 
 /// It is refused from then on, and granted again by a user with the right.
 fn a_right_that_is_taken_away_later_is_missed() -> Outcome {
-    let server = Arc::new(RedisServer::start_with("user tester on >pw ~* &* +@all")?);
+    let server = Arc::new(TestServer::builder().config("user tester on >pw ~* &* +@all").start());
     let key = Target::of(&server).key("auto");
     let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
     let held = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Auto))?.lock()?;
@@ -169,20 +169,19 @@ fn the_first_command_of_a_locker_knows_the_version() -> Outcome {
 }
 
 fn a_lease_does_not_begin_before_the_locker_has_connected() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
+    let server = TestServer::start();
     let late = millis(400);
-    proxy.next("INFO", Fault::AnswerLate(late));
-    let lock = Lock::new(&opened(&proxy.url())?, KEY, expiring().protocol(Protocol::Auto))?;
+    server.next("INFO", Fault::DelayReply(late));
+    let lock = Lock::new(&opened(&server.url())?, KEY, expiring().protocol(Protocol::Auto))?;
     let connected = SystemTime::now() + late;
     let held = lock.lock()?;
     assert!(SystemTime::from(held.expires_at().expect("it expires")) >= connected + LONG);
-    assert_eq!(proxy.faults_left(), 0);
+    assert_eq!(server.faults_left(), 0);
     Ok(())
 }
 
 fn keys_that_are_asked_for_together_get_ttl() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut direct = redis::Client::open(server.url())?.get_connection()?;
     // One has expired, so that the answer to the common trip is followed by rules of its own; in each place.
     for expired in 0..2 {
@@ -201,7 +200,7 @@ fn keys_that_are_asked_for_together_get_ttl() -> Outcome {
 fn a_waiter_of_another_process_is_woken() -> Outcome {
     const AUTO: LockOptions =
         LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).protocol(Protocol::Auto);
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for options in [AUTO, AUTO.notify_waiters(true)] {
         let held = elsewhere(&server, KEY, options)?.lock()?;
         let waiter = Waiter::of(&elsewhere(&server, KEY, options)?);
@@ -216,7 +215,7 @@ fn a_waiter_of_another_process_is_woken() -> Outcome {
 fn a_release_without_wake_ups_wakes_the_threads_of_its_process() -> Outcome {
     const AUTO: LockOptions =
         LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).protocol(Protocol::Auto);
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = patient(&server.url())?.build()?;
     let classic = AUTO.protocol(Protocol::Classic);
     for options in [AUTO.notify_waiters(false), classic, classic.notify_waiters(true)] {
@@ -261,7 +260,7 @@ fn wake_ups_are_turned_off() -> Outcome {
 /// On a server without channels, on one of unknown version, and by a locker that cannot listen.
 fn where_none_can_be_sent_or_received_nothing_is_tried() -> Outcome {
     let server = RedisServer::start()?;
-    let old = Proxy::emulating(Emulated::V1_2, server.address())?;
+    let old = server_of(ServerVersion::V1_2);
     let reasons = Reasons::default();
     let lockers = [
         patient(&old.url())?.observer(reasons.clone()).build()?,
@@ -287,8 +286,8 @@ fn where_none_can_be_sent_or_received_nothing_is_tried() -> Outcome {
 
 fn the_log_says_once_what_auto_would_select() -> Outcome {
     log_capture::open();
-    let server = Arc::new(RedisServer::start()?);
-    let old = Proxy::emulating(Emulated::V1_2, server.address())?;
+    let server = Arc::new(TestServer::start());
+    let old = server_of(ServerVersion::V1_2);
     for (case, url, options, said) in [
         ("default", server.url(), expiring(), Some("would select Ttl")),
         ("endless", server.url(), LockOptions::without_expiration(), Some("would select Watched")),

@@ -7,12 +7,13 @@ use std::{fs, thread};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Lock, LockOptions};
+use setnx_lock_testing::TestServer;
 
 use crate::faults::keeping::Holder;
 use crate::support::processes::{TaskOutcome, protocol_named};
 use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, RedisServer, tests};
+use crate::support::{AnyServer, LONG, Outcome, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials("cron", tests![a_job_of_two_machines_runs_once_if_its_lock_is_held_for_a_time])
@@ -45,7 +46,7 @@ pub(crate) fn as_worker(url: &str, key: &str, file: &str, at_least: &str, protoc
 
 /// Starts the job at two machines, as many times as there are ticks, and returns how often it ran.
 fn runs(at_least: &str, protocol: &str, ticks: usize) -> Result<usize, Box<dyn std::error::Error>> {
-    let (server, folder) = (RedisServer::start()?, tempfile::tempdir()?);
+    let (server, folder) = (TestServer::start(), tempfile::tempdir()?);
     let file = folder.path().join("runs");
     let machine = || {
         let file = file.display().to_string();

@@ -6,10 +6,10 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, Protocol};
+use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
-use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{Scenario, client_pool, closed_port, opened, patient};
-use crate::support::{Load, Outcome, RedisServer, Target, chain, expiring, millis, tests};
+use crate::support::{Outcome, RedisServer, Target, chain, expiring, millis, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -34,8 +34,7 @@ type Case = (&'static str, Error, &'static str);
 
 /// Makes a call fail in each of these ways, on real servers.
 fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
-    let server = Arc::new(RedisServer::start()?);
-    let scenario = Scenario::of(&server, None, Load::Any)?;
+    let scenario = Scenario::set();
     let (target, proxy) = (&scenario.target, &scenario.proxy);
     let key = target.key("errors");
     let locker = patient(&proxy.url())?.pool_size(1).build()?;
@@ -62,7 +61,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let error = failing(&secured.url().replace("redis://", "redis://:wrong@"), expiring())?;
     cases.push(("wrong password", error, ""));
 
-    let old = Proxy::emulating(Emulated::V2_0, server.address())?;
+    let old = server_of(ServerVersion::V2_0);
     let error = failing(&old.url(), expiring().protocol(Protocol::Watched))?;
     cases.push(("too old", error, ""));
 
@@ -159,7 +158,7 @@ fn assert_short(error: &Error) {
 }
 
 fn a_long_value_is_cut() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let locker = opened(&server.url())?;
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
@@ -178,8 +177,8 @@ fn a_long_value_is_cut() -> Outcome {
 }
 
 fn a_long_key_is_cut() -> Outcome {
-    let scenario = Scenario::set()?;
-    let secured = RedisServer::start_with("requirepass secret")?;
+    let scenario = Scenario::set();
+    let secured = TestServer::builder().config("requirepass secret").start();
     let unreachable = format!("redis://127.0.0.1:{}/", closed_port()?);
     // Text that is printed as it is, and text that is escaped.
     for text in ["k", "\u{200b}", "\"", "\n"] {
@@ -224,7 +223,7 @@ fn a_long_refusal_is_cut() -> Outcome {
         ("SELECT", "ERR"),
         ("INFO", "ERR max number of clients"),
     ] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let key = scenario.target.key("long-refusal");
         key.set("1532000016.5000000000000001");
         let text: &'static str = format!("-{begins} {}\r\n", "\u{200b}\"x".repeat(40_000)).leak();
@@ -244,7 +243,7 @@ fn a_long_refusal_is_cut() -> Outcome {
         }
     }
     // The address of a master, and one that cannot be used.
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let host = "h".repeat(200_000);
     let info = format!("redis_version:2.4.18\r\nrole:slave\r\nmaster_host:{host}\r\nmaster_port:6379\r\n");
     scenario.proxy.next("INFO", Fault::Say(format!("${}\r\n{info}\r\n", info.len()).leak()));

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, MultiLock, Observer, ProblemKind, Protocol};
+use setnx_lock_testing::{Fault, TestServer};
 
-use crate::servers::Fault;
 use crate::support::asleep::Sleeper;
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, QUEUED, Scenario, patient};
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, releases, tests};
+use crate::support::{AnyServer, LONG, Outcome, expiring, millis, releases, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -84,7 +84,7 @@ fn what_is_found_at_a_key() -> Outcome {
         // Reported once, however often the key is read.
         (Some("1"), &["NeverExpires", "AcquireFailed"][..]),
     ] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let (lock, events) = observed(&scenario, expiring().timeout(millis(100)).poll_interval(millis(10)))?;
         if let Some(value) = found {
             let () = redis::cmd("SET").arg("observed").arg(value).query(&mut scenario.target.connection())?;
@@ -96,7 +96,7 @@ fn what_is_found_at_a_key() -> Outcome {
 }
 
 fn lost_replies_and_failed_releases() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let (lock, events) = observed(&scenario, expiring())?;
     scenario.proxy.next("SETNX", Fault::CutAfter);
     let held = lock.lock()?;
@@ -119,7 +119,7 @@ fn lost_replies_and_failed_releases() -> Outcome {
 
 /// Nothing proves then that no other client had the lock.
 fn a_release_that_fails_after_the_lease_is_a_loss_as_well() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let brief = LockOptions::expiring_after(millis(1000)).timeout(LONG).protocol(Protocol::Watched);
     let (lock, events) = observed(&scenario, brief)?;
     let outcome = lock.with(|_| {
@@ -133,16 +133,16 @@ fn a_release_that_fails_after_the_lease_is_a_loss_as_well() -> Outcome {
 }
 
 fn a_grant_after_the_lease() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let (lock, events) = observed(&scenario, LockOptions::expiring_after(millis(200)).timeout(LONG))?;
-    scenario.proxy.next("SETNX", Fault::AnswerLate(millis(300)));
+    scenario.proxy.next("SETNX", Fault::DelayReply(millis(300)));
     assert!(lock.try_lock()?.is_none());
     assert_eq!(events.lines(), ["LateGrant", "AcquireFailed"]);
     Ok(())
 }
 
 fn a_release_after_the_lease_is_reported_without_a_takeover() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let brief = LockOptions::expiring_after(millis(200)).timeout(LONG);
     for (protocol, released) in
         [(Protocol::Classic, "Lost Expired"), (Protocol::Watched, "Released, certified, outlived its lease")]
@@ -158,7 +158,7 @@ fn a_release_after_the_lease_is_reported_without_a_takeover() -> Outcome {
 }
 
 fn what_a_holder_does_with_its_lock() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let (lock, events) = observed(&scenario, expiring().reentrant())?;
     let held = lock.lock()?;
     held.extend()?;
@@ -179,7 +179,7 @@ fn what_a_holder_does_with_its_lock() -> Outcome {
 }
 
 fn a_loss_is_reported_once() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let (lock, events) = observed(&scenario, expiring())?;
     let held = lock.lock()?;
     lock.clear()?;
@@ -211,7 +211,7 @@ fn a_loss_is_reported_once() -> Outcome {
 
 /// An observer of a loss may take any time. A thread that waits for another of the keys has the lock before.
 fn a_loss_is_reported_when_the_next_threads_have_their_locks() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let (next, got) = mpsc::channel();
     let (got, was_first) = (Mutex::new(got), Arc::new(AtomicBool::new(false)));
     let was_first_too = Arc::clone(&was_first);

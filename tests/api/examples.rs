@@ -4,10 +4,11 @@ use std::process::Command;
 
 use libtest_mimic::{Failed, Trial};
 use setnx_lock::Lock;
+use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::{closed_port, opened};
 use crate::support::tool::example;
-use crate::support::{LONG, Outcome, RedisServer, expiring, tests};
+use crate::support::{AnyServer, LONG, Outcome, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -27,7 +28,7 @@ fn ran(name: &str, urls: &[String]) -> Result<String, Failed> {
 }
 
 fn guard() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let urls = [server.url()];
     assert!(ran("guard", &urls)?.ends_with("importing c.csv\nimported\n"));
     let other = Lock::new(&opened(&server.url())?, "example:import", expiring())?.lock()?;
@@ -38,7 +39,7 @@ fn guard() -> Outcome {
 }
 
 fn cron() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let urls = [server.url()];
     assert_eq!(ran("cron", &urls)?, "writing the report\n");
     assert_eq!(ran("cron", &urls)?, "another machine runs the job\n", "a start that is late");
@@ -46,7 +47,7 @@ fn cron() -> Outcome {
 }
 
 fn fencing() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let printed = ran("fencing", &[server.url()])?;
     assert!(printed.contains("token 2: Ok(())\n"), "{printed}");
     assert!(printed.contains("token 1: Err(\"token 1 is outdated, 2 was seen\")\n"), "{printed}");
@@ -55,7 +56,7 @@ fn fencing() -> Outcome {
 }
 
 fn from_ruby() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let urls = [server.url()];
     assert_eq!(ran("from_ruby", &urls)?, "round 1\nround 2\nround 3\ndrafted\n");
     // Held by a Ruby program, for longer than the worker waits.
@@ -71,7 +72,7 @@ fn from_ruby() -> Outcome {
 }
 
 fn metrics() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let printed = ran("metrics", &[server.url()])?;
     for line in [
         "setnx_lock_acquires_total{outcome=\"acquired\"} 6",
@@ -85,8 +86,8 @@ fn metrics() -> Outcome {
 }
 
 fn quorum() -> Outcome {
-    let servers = [RedisServer::start()?, RedisServer::start()?, RedisServer::start()?];
-    let mut urls = servers.each_ref().map(RedisServer::url);
+    let servers = [TestServer::start(), TestServer::start(), TestServer::start()];
+    let mut urls = servers.each_ref().map(AnyServer::url);
     assert!(ran("quorum", &urls)?.starts_with("held on a majority for "));
     // Ports on which nothing listens.
     for url in &mut urls[1..] {

@@ -8,8 +8,9 @@ use libtest_mimic::Trial;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Protocol};
+use setnx_lock_testing::TestServer;
 
-use crate::support::{LONG, Outcome, RedisServer, tests};
+use crate::support::{LONG, Outcome, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials("extremes", tests![any_options_and_settings])
@@ -112,7 +113,7 @@ fn exercise(
 }
 
 fn any_options_and_settings() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let url = server.url();
     let all = (settings(), options(), values(), durations());
     TestRunner::new(Config { cases: 60, failure_persistence: None, ..Config::default() }).run(

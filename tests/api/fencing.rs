@@ -6,12 +6,13 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use setnx_lock::{Lock, LockOptions};
+use setnx_lock_testing::TestServer;
 
 use crate::faults::keeping::Holder;
 use crate::support::processes::{TaskOutcome, protocol_named};
 use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, RedisServer, expiring, tests};
+use crate::support::{AnyServer, LONG, Outcome, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials("fencing", tests![a_storage_refuses_the_write_of_a_process_that_was_stopped])
@@ -57,7 +58,7 @@ pub(crate) fn as_worker(url: &str, key: &str, protocol: &str) -> TaskOutcome {
 
 fn a_storage_refuses_the_write_of_a_process_that_was_stopped() -> Outcome {
     for protocol in PROTOCOLS {
-        let (server, mut storage) = (RedisServer::start()?, Storage::default());
+        let (server, mut storage) = (TestServer::start(), Storage::default());
         let name = format!("{protocol:?}").to_lowercase();
         let mut stopped = Holder::performing(&["fenced", &server.url(), "k", &name])?;
         let first: u64 = stopped.line()?.parse()?;

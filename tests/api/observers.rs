@@ -10,11 +10,12 @@ use std::{mem, thread};
 use libtest_mimic::Trial;
 use log::Level;
 use setnx_lock::{CancelToken, Error, Event, Lock, Locker, LockerBuilder, MultiLock, Observer};
+use setnx_lock_testing::TestServer;
 
 use crate::api::events::EventLog;
 use crate::support::asleep::asleep;
 use crate::support::scenario::{FOREIGN, closed_port, patient};
-use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, log_capture, millis, tests};
+use crate::support::{LONG, Outcome, Target, TestKey, expiring, log_capture, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -102,7 +103,7 @@ fn observed(test: &str) -> Result<(TestKey, Locker, Arc<Calls>), Box<dyn std::er
 }
 
 fn observing(test: &str) -> Result<(TestKey, LockerBuilder, Arc<Calls>), Box<dyn std::error::Error>> {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let key = Target::of(&server).key(test);
     let calls = Arc::<Calls>::default();
     Ok((key, patient(&server.url())?.observer(Arc::clone(&calls)), calls))
@@ -134,7 +135,7 @@ fn closures_and_shared_values_observe_and_the_last_one_counts() -> Outcome {
 
 fn an_observer_leaves_the_log_on() -> Outcome {
     log_capture::open();
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let key = Target::of(&server).key("logged");
     // The value of a lock without an expiration: an expiring lock waits for it, and warns.
     key.set("1");

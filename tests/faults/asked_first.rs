@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Event, Lock, LockGuard, LockOptions, Protocol, Semaphore};
+use setnx_lock_testing::{Fault, ServerVersion};
 
-use crate::servers::{Emulated, Fault};
 use crate::support::monitor::probed;
 use crate::support::notified::{Waiter, until};
 use crate::support::scenario::{FOREIGN, Scenario, patient};
-use crate::support::{LONG, Load, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Load, Outcome, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -40,15 +40,15 @@ fn a_reply_that_is_lost_when_the_call_ends_leaves_the_lock_in_doubt() -> Outcome
         (Protocol::Watched, true, 2),
         (Protocol::Ttl, false, 2),
     ] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let key = scenario.target.key("in-doubt");
         let locker = patient(&scenario.proxy.url())?.command_timeout(millis(300)).build()?;
         probed(&locker, protocol)?;
-        scenario.proxy.forget();
+        scenario.proxy.clear_log();
         let token = CancelToken::new();
         let options = expiring().protocol(protocol);
         let pool = Semaphore::new(&locker, &key.key, permits, options)?.cancelled_by(&token);
-        scenario.proxy.next(command(protocol), Fault::SwallowAnswer);
+        scenario.proxy.next(command(protocol), Fault::LoseReply);
         let call = thread::spawn(move || pool.acquire().map(drop));
         until("it was asked for", || scenario.proxy.names().iter().any(|name| name == command(protocol)));
         if shuts_down {
@@ -77,11 +77,11 @@ fn a_lost_reply_is_settled_although_others_wait() -> Outcome {
         (expiring(), Protocol::Watched, true),
         (unexpiring, Protocol::Classic, false),
     ] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let key = scenario.target.key("settled");
         let locker = patient(&scenario.proxy.url())?.command_timeout(millis(300)).pool_size(4).build()?;
         let lock = Lock::new(&locker, &key.key, options.protocol(protocol).poll_interval(LONG))?;
-        scenario.proxy.next("SETNX", Fault::SwallowAnswer);
+        scenario.proxy.next("SETNX", Fault::LoseReply);
         let first = Waiter::of(&lock);
         until("it was asked for", || scenario.proxy.names().iter().any(|name| name == "SETNX"));
         let second = asleep_waiter(&lock);
@@ -114,13 +114,13 @@ fn threads_that_come_at_once_for_an_idle_key_all_get_the_lock() -> Outcome {
     for (options, pause) in
         options.chain([unexpiring]).flat_map(|options| pauses.map(|pause| (options, pause)))
     {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let key = scenario.target.key("at-once");
         let locker = patient(&scenario.proxy.url())?.pool_size(4).build()?;
         let lock = Lock::new(&locker, &key.key, options.poll_interval(LONG))?;
         let protocol = lock.with(LockGuard::protocol)?;
-        scenario.proxy.forget();
-        let held = scenario.proxy.hold(command(protocol), 1);
+        scenario.proxy.clear_log();
+        let held = scenario.proxy.pause(command(protocol), 1);
         let late = Waiter::of(&lock);
         held.reached();
         let other = lock.lock()?;
@@ -135,7 +135,7 @@ fn threads_that_come_at_once_for_an_idle_key_all_get_the_lock() -> Outcome {
 }
 
 fn a_call_that_has_ended_before_sends_nothing() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let key = scenario.target.key("ended");
     let locker = patient(&scenario.proxy.url())?.build()?;
     let token = CancelToken::new();
@@ -151,14 +151,14 @@ fn a_call_that_has_ended_before_sends_nothing() -> Outcome {
     for ended in cancelled.into_iter().chain([lock.lock().map(drop), pool.acquire().map(drop)]) {
         assert!(matches!(ended, Err(Error::Cancelled { .. })), "{ended:?}");
     }
-    assert_eq!(scenario.proxy.everything().len(), 0);
+    assert_eq!(scenario.proxy.whole_log().len(), 0);
     Ok(())
 }
 
 fn one_attempt_is_one_attempt() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
         for options in [expiring(), LockOptions::without_expiration().timeout(LONG)] {
-            let scenario = Scenario::set()?;
+            let scenario = Scenario::set();
             let key = scenario.target.key("one-attempt");
             key.set(FOREIGN);
             let options = options.protocol(protocol).max_attempts(1);
@@ -173,12 +173,12 @@ fn one_attempt_is_one_attempt() -> Outcome {
 }
 
 fn a_permit_that_is_held_elsewhere_costs_no_second_look() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let key = scenario.target.key("permits");
     let pool = Semaphore::new(&scenario.locker(), &key.key, 2, expiring().timeout(Duration::ZERO))?;
     let other = Semaphore::new(&scenario.locker(), &key.key, 2, expiring())?;
     let held = [other.acquire()?, other.acquire()?];
-    scenario.proxy.forget();
+    scenario.proxy.clear_log();
     assert!(pool.try_acquire()?.is_none());
     assert_eq!(scenario.proxy.names(), ["SETNX", "MGET"]);
     drop(held);
@@ -186,7 +186,7 @@ fn a_permit_that_is_held_elsewhere_costs_no_second_look() -> Outcome {
 }
 
 fn the_event_of_a_permit_names_the_semaphore() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let key = scenario.target.key("named");
     let names = Arc::<Mutex<Vec<String>>>::default();
     let noted = Arc::clone(&names);
@@ -205,8 +205,9 @@ fn the_event_of_a_permit_names_the_semaphore() -> Outcome {
 }
 
 fn auto_decides_before_its_first_lock() -> Outcome {
-    for (emulated, protocol) in [(Some(Emulated::V1_2), Protocol::Classic), (None, Protocol::Ttl)] {
-        let scenario = Scenario::of(&Arc::new(RedisServer::start()?), emulated, Load::Any)?;
+    for (emulated, protocol) in [(ServerVersion::V1_2, Protocol::Classic), (ServerVersion::V7, Protocol::Ttl)]
+    {
+        let scenario = Scenario::of(emulated, Load::Any);
         let key = scenario.target.key("first");
         let locker = patient(&scenario.proxy.url())?.build()?;
         let held = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Auto))?.lock()?;

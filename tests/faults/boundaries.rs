@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::Protocol;
+use setnx_lock_testing::{Fault, ServerVersion};
 
-use crate::servers::{Emulated, Fault};
 use crate::support::every_command::FAULTS;
 use crate::support::target::{PROTOCOLS, emulated_name};
 use crate::support::{Load, Outcome, trial};
@@ -67,7 +67,7 @@ struct Case {
     protocol: Protocol,
     path: Path,
     /// The old version that the proxy emulates, if any.
-    emulated: Option<Emulated>,
+    emulated: ServerVersion,
     load: Load,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             if protocol != Protocol::Classic && matches!(path, Path::ReleaseWithNotification) {
                 continue;
             }
-            let case = Case { protocol, path, emulated: None, load: Load::Any };
+            let case = Case { protocol, path, emulated: ServerVersion::V7, load: Load::Any };
             for (fault_name, fault, within_batch) in FAULTS {
                 if matches!(path, Path::ReleaseWithNotification) && !within_batch {
                     continue;
@@ -97,7 +97,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Under load, on each version by each protocol: some of the boundaries, with one fault each, in turn.
 fn under_load() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let versions = Emulated::ALL.map(Some).into_iter().chain([None]);
+    let versions = ServerVersion::OLD.into_iter().chain([ServerVersion::V7]);
     for (emulated, protocol) in versions.flat_map(|emulated| PROTOCOLS.map(|protocol| (emulated, protocol))) {
         if !is_new_enough(emulated, protocol) {
             continue;
@@ -109,7 +109,7 @@ fn under_load() -> Vec<Trial> {
             }
             let load = Load::Contended;
             let case = Case { protocol, path, emulated, load };
-            let version = emulated.map_or("current".to_owned(), emulated_name);
+            let version = emulated_name(emulated);
             let load = load.name().unwrap_or_default();
             let name = format!("{load}::{version}::{protocol:?}").to_lowercase();
             let turn = trials.len();
@@ -122,13 +122,13 @@ fn under_load() -> Vec<Trial> {
 }
 
 /// Whether a server is new enough for the protocol.
-fn is_new_enough(emulated: Option<Emulated>, protocol: Protocol) -> bool {
+fn is_new_enough(emulated: ServerVersion, protocol: Protocol) -> bool {
     let oldest = match protocol {
-        Protocol::Classic => Emulated::V1_2,
-        Protocol::Watched => Emulated::V2_2,
-        _ => Emulated::V2_6,
+        Protocol::Classic => ServerVersion::V1_2,
+        Protocol::Watched => ServerVersion::V2_2,
+        _ => ServerVersion::V2_6,
     };
-    emulated.is_none_or(|version| version >= oldest)
+    emulated >= oldest
 }
 
 /// Runs the path once without a fault, to count its commands, and then once for each of them with the fault.

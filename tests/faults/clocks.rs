@@ -12,14 +12,14 @@ use std::{env, fs, io, mem, thread};
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Quorum};
+use setnx_lock_testing::{ServerVersion, TestServer};
 
 use crate::faults::stress::harness::contender::BETWEEN_URLS;
 use crate::faults::stress::harness::moment::Moment;
-use crate::servers::{Emulated, Proxy};
 use crate::support::processes::{self, TASK, protocol_named};
 use crate::support::scenario::opened;
 use crate::support::tool::tool;
-use crate::support::{LONG, Outcome, RedisServer, millis, tests, trial};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, millis, server_of, tests, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = crate::support::trials(
@@ -229,7 +229,7 @@ fn contest(
     protocol: Protocol,
     turns: usize,
 ) -> Result<Overlap, Box<dyn std::error::Error>> {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let protocol = format!("{protocol:?}").to_lowercase();
     contest_by(clocks, &["take_over", &server.url(), "clocks", &protocol], turns)
 }
@@ -381,7 +381,7 @@ fn a_clock_set_back_does_not_lengthen_the_lease() -> Outcome {
 
 fn a_clock_that_differs_from_the_server_s_is_found_by_doctor() -> Outcome {
     let server = RedisServer::start()?;
-    let old = Proxy::emulating(Emulated::V2_4, server.address())?;
+    let old = server_of(ServerVersion::V2_4);
     for (clock, found) in [
         ("+0s", None),
         ("+5s", Some("behind ours")),

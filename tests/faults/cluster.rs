@@ -12,6 +12,7 @@ use setnx_lock::{
     Error, Key, Lock, LockGuard, LockOptions, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock,
     Semaphore,
 };
+use setnx_lock_testing::TestServer;
 use testkit::cluster::Cluster;
 
 use crate::support::notified::{NOTIFIED, Waiter, until};
@@ -376,7 +377,7 @@ fn kept(locker: &Locker, keys: Range<usize>, lease: Duration) -> Result<Vec<Lock
 }
 
 fn what_is_no_cluster_is_refused() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let lock = |locker: Locker| Lock::new(&locker, "report", expiring());
     let error = lock(Locker::cluster([server.url()])?)?.lock().expect_err("it is no node");
     let Error::Refused { refusal, .. } = &error else { panic!("{error:?}") };

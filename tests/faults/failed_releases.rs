@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Event, Lock, LockOptions, Locker, LockerBuilder, MultiLock, Protocol};
+use setnx_lock_testing::{Fault, TestServer};
 
 use testkit::failover::{Failover, MASTER, ask};
 
-use crate::servers::Fault;
 use crate::support::notified::{Waiter, elsewhere, until, until_waiting, within};
 use crate::support::scenario::{FOREIGN, Scenario};
-use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, assert_says, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, Target, TestKey, assert_says, millis, tests};
 use crate::wire::transactions::BOTH;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -68,7 +68,7 @@ fn holding_by(protocol: Protocol) -> LockOptions {
 
 /// A locker through a proxy whose commands fail soon.
 fn through_a_proxy(late: &Late) -> Result<(Scenario, Locker), Box<dyn std::error::Error>> {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let builder = Locker::builder(&scenario.proxy.url())?.connect_timeout(LONG).command_timeout(TIMEOUT);
     let locker = late.observes(builder.pool_size(2)).build()?;
     Ok((scenario, locker))
@@ -167,9 +167,9 @@ fn a_fault_at_each_command_keeps_no_key_held() -> Outcome {
         Fault::CutBefore,
         Fault::CutAfter,
         Fault::CutWithin,
-        Fault::SwallowRequest,
-        Fault::SwallowAnswer,
-        Fault::HalfOpen,
+        Fault::LoseRequest,
+        Fault::LoseReply,
+        Fault::Hang,
         Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"),
     ];
     let cases = BOTH.into_iter().flat_map(|protocol| faults.iter().map(move |fault| (protocol, fault)));
@@ -224,7 +224,7 @@ fn the_next_thread_gets_the_lock() -> Outcome {
             let next = Waiter::of(&lock);
             // For the thread to queue. If it comes later, it acquires the lock by itself.
             thread::sleep(millis(50));
-            scenario.proxy.forget();
+            scenario.proxy.clear_log();
             for name in names {
                 scenario.proxy.nth(name, if name == "GET" { 2 } else { 1 }, fault.clone());
             }
@@ -248,13 +248,13 @@ fn another_clients_value_is_left_alone() -> Outcome {
         let value = key.value().expect("it is held");
         let anothers = if protocol == Protocol::Ttl { FOREIGN } else { &value[..17] };
         scenario.proxy.next("EXEC", Fault::CutAfter);
-        let looking = scenario.proxy.hold("GET", 2);
+        let looking = scenario.proxy.pause("GET", 2);
         thread::scope(|scope| {
             let release = scope.spawn(|| held.release());
             looking.reached();
             assert_eq!(key.value(), None, "it was carried out");
             key.set(anothers);
-            scenario.proxy.forget();
+            scenario.proxy.clear_log();
             looking.go_on();
             assert!(release.join().unwrap().is_err());
         });
@@ -269,7 +269,7 @@ fn another_clients_value_is_left_alone() -> Outcome {
 
 fn classic_sends_no_second_deletion_after_a_lost_reply() -> Outcome {
     for options in [holding_by(Protocol::Classic), LockOptions::without_expiration()] {
-        for fault in [Fault::CutBefore, Fault::SwallowRequest] {
+        for fault in [Fault::CutBefore, Fault::LoseRequest] {
             let late = Late::default();
             let (scenario, locker) = through_a_proxy(&late)?;
             let key = scenario.target.key("classic");
@@ -313,7 +313,7 @@ fn classic_looks_before_it_deletes_later() -> Outcome {
         let key = scenario.target.key("lost");
         let held = Lock::new(&locker, &key.key, options)?.lock()?;
         scenario.proxy.next("DEL", Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
-        let looking = scenario.proxy.hold("GET", 1);
+        let looking = scenario.proxy.pause("GET", 1);
         held.release().expect_err("the server loads");
         looking.reached();
         key.set(FOREIGN);
@@ -328,7 +328,7 @@ fn classic_looks_before_it_deletes_later() -> Outcome {
 
 /// It refuses EXEC, and carries out the LPOP behind it.
 fn a_full_server_loses_no_waiting_process() -> Outcome {
-    let (server, late) = (Arc::new(RedisServer::start_with("maxmemory 100mb")?), Late::default());
+    let (server, late) = (Arc::new(TestServer::builder().config("maxmemory 100mb").start()), Late::default());
     let name = "full";
     let options = holding_by(Protocol::Watched).notify_waiters(true);
     let locker = late.observes(Locker::builder(&server.url())?).build()?;

@@ -9,13 +9,15 @@ use std::{fs, io, thread};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, LossReason, Protocol};
+use setnx_lock_testing::{Fault, TestServer};
 
-use crate::servers::Fault;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
 use crate::support::scenario::{ANOTHERS, Scenario, assert_nothing_sent_twice, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, tests};
+use crate::support::{
+    AnyServer, LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, tests,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -94,7 +96,7 @@ pub(crate) fn as_worker(url: &str, key: &str, expiration: &str, protocol: &str) 
     Ok(())
 }
 
-fn holder(server: &RedisServer, key: &str, protocol: Protocol) -> io::Result<Holder> {
+fn holder(server: &impl AnyServer, key: &str, protocol: Protocol) -> io::Result<Holder> {
     let protocol = format!("{protocol:?}").to_lowercase();
     let expiration = format!("{}ms", BRIEF.as_millis());
     let mut holder = Holder::performing(&["keep", &server.url(), key, &expiration, &protocol])?;
@@ -119,7 +121,7 @@ fn await_extensions(held: &[LockGuard]) -> Result<(), Error> {
 
 fn a_killed_process_is_taken_over_although_its_lease_was_extended() -> Outcome {
     for protocol in PROTOCOLS {
-        let server = RedisServer::start()?;
+        let server = TestServer::start();
         let lock = Lock::new(&opened(&server.url())?, "k", expiring().protocol(protocol))?;
         // The keeper gets no processor for a second on a machine that is busy enough; then it has lost the lock, and says so.
         let mut attempts = (0..20).map(|_| -> Result<bool, Box<dyn std::error::Error>> {
@@ -143,7 +145,7 @@ fn a_killed_process_is_taken_over_although_its_lease_was_extended() -> Outcome {
 
 fn a_process_that_was_stopped_too_long_has_lost_the_lock() -> Outcome {
     for protocol in PROTOCOLS {
-        let server = RedisServer::start()?;
+        let server = TestServer::start();
         let mut holder = holder(&server, "k", protocol)?;
         holder.signal(Signal::STOP)?;
         let lock = Lock::new(&opened(&server.url())?, "k", expiring().protocol(protocol))?;
@@ -164,7 +166,7 @@ fn a_process_that_was_stopped_too_long_has_lost_the_lock() -> Outcome {
 }
 
 fn a_stopped_process_whose_lock_was_not_taken_goes_on_in_watched() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let lock = Lock::new(&opened(&server.url())?, "k", expiring().timeout(Duration::ZERO))?;
     for protocol in [Protocol::Classic, Protocol::Watched] {
         let mut holder = holder(&server, "k", protocol)?;
@@ -190,7 +192,7 @@ fn a_stopped_process_whose_lock_was_not_taken_goes_on_in_watched() -> Outcome {
 }
 
 fn it_ends_at_the_limit() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for protocol in PROTOCOLS {
         let options = LockOptions::expiring_after(millis(450)).timeout(LONG).protocol(protocol);
         let limit = millis(900);
@@ -229,11 +231,11 @@ fn it_ends_with_the_release() -> Outcome {
 
 fn a_release_waits_for_an_extension_on_its_way() -> Outcome {
     for (protocol, command) in [(Protocol::Classic, "GETSET"), (Protocol::Watched, "EXEC")] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let key = scenario.target.key("waits");
         let locker = scenario.open(patient(&scenario.proxy.url())?);
         let held = Lock::new(&locker, &key.key, KEPT.protocol(protocol))?.lock()?;
-        let extension = scenario.proxy.hold(command, 1);
+        let extension = scenario.proxy.pause(command, 1);
         extension.reached();
         let releasing = thread::spawn(move || release(held));
         thread::sleep(millis(50));
@@ -252,7 +254,7 @@ fn an_extension_that_fails_is_tried_again() -> Outcome {
         (Protocol::Watched, "EXEC", Fault::CutAfter),
         (Protocol::Ttl, "WATCH", Fault::Say("-LOADING Redis is loading\r\n")),
     ] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let key = scenario.target.key("again");
         let (sender, events) = mpsc::channel();
         let locker = patient(&scenario.proxy.url())?.observer(move |event: &Event<'_>| {
@@ -276,7 +278,7 @@ fn an_extension_that_fails_is_tried_again() -> Outcome {
 
 /// Several locks are extended in one trip, of which one is lost, and one is refused.
 fn locks_of_one_trip_fail_and_succeed_by_themselves() -> Outcome {
-    let server = std::sync::Arc::new(RedisServer::start()?);
+    let server = std::sync::Arc::new(TestServer::start());
     for protocol in PROTOCOLS {
         let target = Target::of(&server).with(protocol);
         let locker = target.locker();
@@ -329,14 +331,14 @@ fn a_fault_in_a_trip_of_many_locks_loses_none() -> Outcome {
 
 /// Returns whether several locks are extended although a fault meets a command of that. Where not, a lease has passed.
 fn keeps_all(protocol: Protocol, place: usize, fault: Fault) -> Result<bool, Box<dyn std::error::Error>> {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let locker = scenario.open(patient(&scenario.proxy.url())?);
     let keys: Vec<_> = (0..6).map(|n| scenario.target.key(&format!("disturbed-{n}"))).collect();
     let held: Vec<_> = keys
         .iter()
         .map(|key| Lock::new(&locker, &key.key, KEPT.protocol(protocol))?.lock())
         .collect::<Result<_, _>>()?;
-    scenario.proxy.forget();
+    scenario.proxy.clear_log();
     scenario.proxy.at(place, fault);
     match await_extensions(&held) {
         Err(Error::Lost { reason: LossReason::Expired, .. }) => return Ok(false),
@@ -353,7 +355,7 @@ fn keeps_all(protocol: Protocol, place: usize, fault: Fault) -> Result<bool, Box
 
 /// As a server of a cluster, which takes keys of one slot only.
 fn a_server_that_takes_no_transaction_on_several_keys() -> Outcome {
-    let port = testkit::redis_server::free_port()?;
+    let port = setnx_lock_testing::free_port()?;
     let server = RedisServer::start_with(&format!("cluster-enabled yes\ncluster-port {port}"))?;
     let slots: Vec<String> = (0..16384).map(|slot| slot.to_string()).collect();
     server.say(
@@ -374,7 +376,7 @@ fn a_server_that_takes_no_transaction_on_several_keys() -> Outcome {
 }
 
 fn a_lease_that_a_call_has_made_longer_is_not_cut_short() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     // A busy machine may pause for two seconds, before which the call has to come.
     let lease = 5 * BRIEF;
     let options = LockOptions::expiring_after(lease).timeout(LONG).auto_extend(LONG);
@@ -420,7 +422,7 @@ pub(crate) fn count_keepers(url: &str) -> TaskOutcome {
 }
 
 fn the_keeper_is_one_thread_that_ends_with_its_locker() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut counting = Holder::performing(&["count_keepers", &server.url()])?;
     assert_eq!(counting.line()?, "0", "an extension by hand needs none");
     assert_eq!(counting.line()?, "2", "one for each locker");

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use libtest_mimic::Trial;
 use setnx_lock::redis::Commands as _;
 use setnx_lock::{Locker, Protocol};
+use setnx_lock_testing::{Received, TestServer};
 
-use crate::servers::{Asked, Proxy};
 use crate::support::rounds::until_soon;
 use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, millis, name_of_holder, tests};
+use crate::support::{LONG, Outcome, Target, TestKey, expiring, millis, name_of_holder, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -43,15 +43,15 @@ fn see_a_gem(target: &Target, locker: &Locker) -> Outcome {
 }
 
 fn a_lock_is_looked_at_once_where_a_gem_was_seen() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     for protocol in PROTOCOLS {
-        let proxy = Proxy::before(server.address())?;
+        server.clear_log();
         let target = Target::of(&server).with(protocol);
-        let locker = opened(&proxy.url())?;
+        let locker = opened(&server.url())?;
         let key = target.key("looked-at");
         let lock = target.lock_through(&locker, &key, expiring());
         let looks = || {
-            let asked = proxy.asked().into_iter();
+            let asked = server.log().into_iter();
             asked.filter(|asked| asked.name == "GET" && asked.arguments[0] == key.key.to_string()).count()
         };
         let held = lock.lock()?;
@@ -61,7 +61,7 @@ fn a_lock_is_looked_at_once_where_a_gem_was_seen() -> Outcome {
         see_a_gem(&target, &locker)?;
         until_soon(|| {
             let held = lock.lock()?;
-            proxy.forget();
+            server.clear_log();
             let end = Instant::now() + millis(1000);
             while looks() == 0 && Instant::now() < end {
                 thread::sleep(millis(5));
@@ -78,7 +78,7 @@ fn a_lock_is_looked_at_once_where_a_gem_was_seen() -> Outcome {
 
 fn many_values_are_written_again_at_once() -> Outcome {
     const MANY: usize = 200;
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     for (protocol, kept) in PROTOCOLS.into_iter().flat_map(|protocol| [(protocol, true), (protocol, false)]) {
         let target = Target::of(&server).with(protocol);
         let locker = target.locker();
@@ -114,23 +114,22 @@ fn many_values_are_written_again_at_once() -> Outcome {
 /// A thread acquires a lock each millisecond. What is due early, together with others, is not done once more later.
 fn locks_acquired_one_after_the_other_are_looked_at_once_each() -> Outcome {
     const MANY: usize = 100;
-    let server = Arc::new(RedisServer::start()?);
-    let proxy = Proxy::before(server.address())?;
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server).with(Protocol::Watched);
-    let locker = opened(&proxy.url())?;
+    let locker = opened(&server.url())?;
     see_a_gem(&target, &locker)?;
     let keys = target.keys("staggered", MANY);
     let locks: Vec<_> = keys.iter().map(|key| target.lock_through(&locker, key, expiring())).collect();
-    proxy.forget();
+    server.clear_log();
     let mut held = Vec::new();
     for lock in &locks {
         held.push(lock.lock()?);
         thread::sleep(millis(1));
     }
     thread::sleep(millis(1000));
-    let asked = proxy.asked();
+    let asked = server.log();
     for key in &keys {
-        let is_look = |asked: &&Asked| asked.name == "GET" && asked.arguments[0] == key.key.to_string();
+        let is_look = |asked: &&Received| asked.name == "GET" && asked.arguments[0] == key.key.to_string();
         let count = asked.iter().filter(is_look).count();
         assert!(count <= 1, "{}: {count} looks", key.key);
     }
@@ -138,7 +137,7 @@ fn locks_acquired_one_after_the_other_are_looked_at_once_each() -> Outcome {
 }
 
 fn a_holder_keeps_its_name() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server).with(Protocol::Watched);
     let locker = target.locker_named("web:7")?;
     see_a_gem(&target, &locker)?;
@@ -160,7 +159,7 @@ fn a_holder_keeps_its_name() -> Outcome {
 
 /// The holder has learned that its key was cleared. What a gem has written since is its own.
 fn a_lock_that_is_lost_is_not_written_again() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     for protocol in PROTOCOLS {
         let target = Target::of(&server).with(protocol);
         let key = target.key("lost");

@@ -3,19 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::mem;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, LockOptions, LockState, Locker, Permit, Protocol, RefusalKind, RwLock, Semaphore};
+use setnx_lock_testing::{Fault, TestServer};
 
-use crate::servers::Fault;
 use crate::support::asleep::Sleeper;
 use crate::support::every_command::{self, COMMAND_TIMEOUT, Failure, LEASE, Stage};
 use crate::support::scenario::{FOREIGN, Scenario, assert_nothing_sent_twice, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{
-    LONG, Load, Outcome, PAST, RedisServer, Release, TestKey, chain, expiring, millis, release, tests,
+    AnyServer, LONG, Outcome, PAST, Release, TestKey, chain, expiring, millis, release, tests,
 };
 
 const SHORT_LEASE: Duration = Duration::from_millis(1500);
@@ -74,13 +73,8 @@ struct PermitStage {
 impl Stage for PermitStage {
     type Path = Path;
 
-    fn set_once(
-        server: &Arc<RedisServer>,
-        protocol: Protocol,
-        path: Path,
-        lease: Duration,
-    ) -> Result<Self, Failure> {
-        let scenario = Scenario::of(server, None, Load::Any)?;
+    fn set_once(protocol: Protocol, path: Path, lease: Duration) -> Result<Self, Failure> {
+        let scenario = Scenario::set();
         let name = scenario.target.key("permits");
         let slots: Vec<TestKey> =
             (0..PERMITS).map(|slot| scenario.target.key(&format!("permits:{slot}"))).collect();
@@ -113,7 +107,7 @@ impl Stage for PermitStage {
             sleeper.rests();
             successor = Some(sleeper);
         }
-        scenario.proxy.forget();
+        scenario.proxy.clear_log();
         let values = slots.iter().map(TestKey::value).collect();
         Ok(Self { scenario, name, slots, semaphore, held, successor, values })
     }
@@ -165,7 +159,7 @@ impl PermitStage {
         let Some(value) = self.slots[slot].value() else { return false };
         let was_held =
             !matches!(value.as_str(), PAST | FOREIGN) && self.values[slot].as_ref() == Some(&value);
-        let asked = self.scenario.proxy.asked();
+        let asked = self.scenario.proxy.log();
         let was_sent = asked.iter().any(|asked| {
             ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) && asked.arguments.contains(&value)
         });
@@ -221,10 +215,10 @@ impl PermitStage {
 const NAME: &str = "pool";
 
 /// Opens a server as a user that may do less than all.
-fn restricted(server: &RedisServer, rules: &[&str]) -> Result<Locker, Failure> {
+fn restricted(server: &impl AnyServer, rules: &[&str]) -> Result<Locker, Failure> {
     let set = [&["ACL", "SETUSER", "weak", "on", ">weak", "~*", "+@all"], rules].concat();
     assert_eq!(server.say(&set)?, "+OK");
-    let url = format!("redis://weak:weak@127.0.0.1:{}/", server.port());
+    let url = format!("redis://weak:weak@127.0.0.1:{}/", server.address().port());
     Ok(opened(&url)?)
 }
 
@@ -237,7 +231,7 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Error>, kind: RefusalKi
 }
 
 fn a_user_that_may_not_look() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let semaphore = Semaphore::new(&restricted(&server, &["-mget"])?, NAME, 2, expiring())?;
     // What was granted is held.
     semaphore.acquire()?.ensure_held()?;
@@ -251,7 +245,7 @@ fn a_user_that_may_not_look() -> Outcome {
 }
 
 fn a_user_without_one_of_the_keys() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = restricted(&server, &["resetkeys", "~pool:0"])?;
     let semaphore = Semaphore::new(&locker, NAME, 2, expiring())?;
     let mut outcomes = BTreeSet::new();
@@ -273,14 +267,14 @@ const READERS: &str = "pool:setnx-lock:readers";
 
 fn a_number_of_readers_whose_reply_is_lost() -> Outcome {
     for (command, fault) in [
-        ("GET", Fault::SwallowRequest),
+        ("GET", Fault::LoseRequest),
         ("GET", Fault::CutAfter),
         ("SETNX", Fault::CutBefore),
-        ("SETNX", Fault::SwallowAnswer),
+        ("SETNX", Fault::LoseReply),
         ("SETNX", Fault::CutAfter),
     ] {
         for write in [false, true] {
-            let scenario = Scenario::set()?;
+            let scenario = Scenario::set();
             let [name, number] = [NAME, READERS].map(|name| scenario.target.key(name));
             let lock = RwLock::new(&scenario.locker(), &name.key, 2, expiring())?;
             scenario.proxy.next(command, fault.clone());
@@ -297,7 +291,7 @@ fn a_number_of_readers_whose_reply_is_lost() -> Outcome {
 }
 
 fn a_number_of_readers_that_cannot_be_read() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let name = scenario.target.key(NAME);
     let lock = RwLock::new(&scenario.locker(), &name.key, 2, expiring())?;
     for write in [false, true] {
@@ -306,10 +300,10 @@ fn a_number_of_readers_that_cannot_be_read() -> Outcome {
         let error = error.expect_err("no look has a reply");
         assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
         assert!(error.to_string().contains(":setnx-lock:readers: GET failed"), "{error}");
-        assert!(scenario.proxy.asked().iter().all(|asked| asked.name == "GET"), "nothing is acquired");
+        assert!(scenario.proxy.log().iter().all(|asked| asked.name == "GET"), "nothing is acquired");
     }
 
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = restricted(&server, &["resetkeys", "~pool:0", "~pool:1"])?;
     let lock = RwLock::new(&locker, NAME, 2, expiring())?;
     assert_refused(lock.read(), RefusalKind::NotPermitted, READERS);
@@ -324,7 +318,7 @@ fn a_number_of_readers_that_cannot_be_read() -> Outcome {
 }
 
 fn readers_that_wait_while_their_number_is_changed() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let [name, number] = [NAME, READERS].map(|name| scenario.target.key(name));
     let locker = scenario.open(patient(&scenario.proxy.url())?);
     let slots = [0, 1].map(|slot| scenario.target.key(&format!("{NAME}:{slot}")));
@@ -353,7 +347,7 @@ fn readers_that_wait_while_their_number_is_changed() -> Outcome {
 
     // While it is changed, it is compared.
     number.set("4");
-    let change = scenario.proxy.hold("GETSET", 1);
+    let change = scenario.proxy.pause("GETSET", 1);
     let changing = Sleeper::start({
         let lock = RwLock::new(&locker, &name.key, 2, expiring())?;
         move || lock.set_readers()
@@ -379,7 +373,7 @@ fn readers_that_wait_while_their_number_is_changed() -> Outcome {
 fn a_key_of_another_type() -> Outcome {
     const KEYS: [&str; 2] = ["pool:0", "pool:1"];
     for protocol in PROTOCOLS {
-        let server = RedisServer::start()?;
+        let server = TestServer::start();
         let locker = opened(&server.url())?;
         let options = expiring().protocol(protocol);
         let semaphore = Semaphore::new(&locker, NAME, 2, options)?;

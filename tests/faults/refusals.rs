@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind};
+use setnx_lock_testing::{Fault, TestServer};
 
-use crate::servers::Fault;
 use crate::support::scenario::{Scenario, impatient, opened, patient};
 use crate::support::{
-    LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
+    AnyServer, LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -36,7 +36,7 @@ fn refused(error: &Error) -> RefusalKind {
 }
 
 fn a_key_of_another_type() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let key = target.key("list");
     let _: i32 = target.connection().rpush(key.key.as_bytes(), &["a", "b"])?;
@@ -53,7 +53,7 @@ fn a_key_of_another_type() -> Outcome {
 }
 
 fn a_password_that_is_missing_or_wrong() -> Outcome {
-    let server = RedisServer::start_with("requirepass secret")?;
+    let server = TestServer::builder().config("requirepass secret").start();
     let address = server.address();
     let lock = |url: String| Lock::new(&impatient(&url, 1), "report", expiring());
     let error = lock(format!("redis://{address}/"))?.lock().unwrap_err();
@@ -70,14 +70,14 @@ fn a_password_that_is_missing_or_wrong() -> Outcome {
     }
     drop(lock(format!("redis://:secret@{address}/"))?.lock()?);
     // A password for a server that has none.
-    let open = RedisServer::start()?;
+    let open = TestServer::start();
     let error = lock(format!("redis://:secret@{}/", open.address()))?.lock().unwrap_err();
     assert_eq!(refused(&error), RefusalKind::WrongPassword, "{error}");
     Ok(())
 }
 
 fn a_server_over_its_memory() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let key = target.key("memory");
     let lock = target.lock(&key, expiring());
@@ -93,7 +93,7 @@ fn a_server_over_its_memory() -> Outcome {
 }
 
 fn a_server_with_too_many_clients() -> Outcome {
-    let server = RedisServer::start_with("maxclients 2")?;
+    let server = TestServer::builder().config("maxclients 2").start();
     let client = redis::Client::open(server.url())?;
     let connect = || -> redis::RedisResult<redis::Connection> {
         let mut connection = client.get_connection()?;
@@ -137,7 +137,7 @@ fn a_replica_that_takes_no_writes() -> Outcome {
 }
 
 fn the_words_of_the_server_are_in_the_error() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let key = scenario.target.key("words");
     let lock = scenario.lock(&key, expiring());
     for (words, kind) in [

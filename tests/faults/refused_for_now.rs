@@ -10,10 +10,10 @@ use setnx_lock::{
     CancelToken, Error, Event, Lock, LockOptions, Locker, MultiLock, Protocol, Quorum, RefusalKind, RwLock,
     Semaphore,
 };
+use setnx_lock_testing::{Fault, TestServer};
 
-use crate::servers::{Fault, Proxy};
 use crate::support::scenario::{Scenario, patient};
-use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -72,7 +72,7 @@ fn counting(url: &str) -> Result<(Locker, Arc<Counts>), Error> {
 
 /// The waiting list is refused too, and the key is absent all the time.
 fn with_notifications_the_pauses_grow_as_well() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let (locker, counts) = counting(&server.url())?;
     server.say(&NO_REPLICAS)?;
     let options = expiring().protocol(Protocol::Auto).timeout(Duration::from_secs(3));
@@ -84,7 +84,7 @@ fn with_notifications_the_pauses_grow_as_well() -> Outcome {
 }
 
 fn a_wait_goes_on_whatever_the_words() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let (locker, refused) = counting(&scenario.proxy.url())?;
     for words in [
         "-NOREPLICAS Not enough good replicas to write.\r\n",
@@ -122,7 +122,7 @@ fn a_wait_goes_on_whatever_the_words() -> Outcome {
 
 /// Runs `wait` on a server that takes no writes, and has it take them once that waits.
 fn until_it_takes_writes(wait: impl FnOnce(&Locker) -> Result<(), Error> + Send) -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     server.say(&NO_REPLICAS)?;
     let (sender, refused) = mpsc::channel();
     let observer = move |event: &Event<'_>| {
@@ -160,7 +160,7 @@ fn all_kinds_of_locks_are_waited_for() -> Outcome {
 }
 
 fn the_refusal_is_the_error_at_the_deadline() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let key = target.key("deadline");
     server.say(&NO_REPLICAS)?;
@@ -176,7 +176,7 @@ fn the_refusal_is_the_error_at_the_deadline() -> Outcome {
 }
 
 fn a_wait_is_ended_from_outside() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     server.say(&NO_REPLICAS)?;
     for shuts_down in [false, true] {
         let (locker, refused) = counting(&server.url())?;
@@ -243,8 +243,8 @@ fn a_server_that_runs_a_script_is_waited_for() -> Outcome {
 }
 
 fn a_quorum_waits_for_a_majority() -> Outcome {
-    let servers = (0..3).map(|_| RedisServer::start()).collect::<Result<Vec<_>, _>>()?;
-    let open = |server: &RedisServer| patient(&server.url())?.retry_for(Duration::ZERO).build();
+    let servers = [0; 3].map(|_| TestServer::start());
+    let open = |server: &TestServer| patient(&server.url())?.retry_for(Duration::ZERO).build();
     let lockers = servers.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
     let quorum = |timeout| Quorum::new(&lockers, "k", LockOptions::expiring_after(LONG).timeout(timeout));
     // A minority is not waited for.
@@ -265,15 +265,14 @@ fn a_quorum_waits_for_a_majority() -> Outcome {
 
 /// The keeper tries again, and a lock that cannot be extended is lost only when its lease ends.
 fn a_kept_lock_lasts_for_its_lease() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
-    let proxy = Proxy::before(server.address())?;
+    let server = Arc::new(TestServer::start());
     let (sender, failed) = mpsc::channel();
     let observer = move |event: &Event<'_>| {
         if let Event::ExtendFailed { .. } = event {
             let _ = sender.send(());
         }
     };
-    let locker = patient(&proxy.url())?.observer(observer).build()?;
+    let locker = patient(&server.url())?.observer(observer).build()?;
     let options =
         LockOptions::expiring_after(Duration::from_secs(9)).auto_extend(LONG).protocol(Protocol::Auto);
     let held = Lock::new(&locker, "k", options)?.lock()?;

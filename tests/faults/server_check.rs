@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Protocol, RefusalKind};
+use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
 
-use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{Scenario, impatient, opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, Release, expiring, millis, release, tests};
+use crate::support::{
+    AnyServer, LONG, Outcome, RedisServer, Release, expiring, millis, release, server_of, tests,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -29,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn a_proxy_that_disconnects_on_info_is_used_without_it() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let key = scenario.target.key("proxy");
     for _ in 0..4 {
         scenario.proxy.next("INFO", Fault::CutBefore);
@@ -38,7 +40,7 @@ fn a_proxy_that_disconnects_on_info_is_used_without_it() -> Outcome {
     assert!(lock.try_lock()?.is_some());
     assert_eq!(scenario.proxy.names(), ["GET", "SETNX", "DEL"]);
     // The next connection sends INFO again.
-    let info = || scenario.proxy.everything().iter().filter(|asked| asked.name == "INFO").count();
+    let info = || scenario.proxy.whole_log().iter().filter(|asked| asked.name == "INFO").count();
     assert_eq!(info(), 2);
     scenario.proxy.next("SETNX", Fault::CutBefore);
     assert!(lock.try_lock()?.is_some());
@@ -56,7 +58,7 @@ fn is_replica(error: &Error) -> bool {
 
 fn a_proxy_without_transactions_is_probed_before_a_lock_is_acquired() -> Outcome {
     for protocol in [Protocol::Watched, Protocol::Ttl] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         scenario.proxy.forward_little(true);
         let key = scenario.target.key("twemproxy");
         let locker = scenario.locker();
@@ -73,7 +75,7 @@ fn a_proxy_without_transactions_is_probed_before_a_lock_is_acquired() -> Outcome
             let names = scenario.proxy.names();
             assert_eq!(names.iter().filter(|name| *name == "WATCH").count(), looks, "it is remembered");
             assert!(names.iter().all(|name| ["GET", "WATCH"].contains(&name.as_str())), "{names:?}");
-            scenario.proxy.forget();
+            scenario.proxy.clear_log();
         }
         assert_eq!(key.value(), None);
         // These send the gem's commands alone.
@@ -84,26 +86,23 @@ fn a_proxy_without_transactions_is_probed_before_a_lock_is_acquired() -> Outcome
             // A new connection may be tried first.
             names.retain(|name| name != "GET");
             assert_eq!(names, ["SETNX", "DEL"], "{protocol:?}");
-            scenario.proxy.forget();
+            scenario.proxy.clear_log();
         }
     }
     Ok(())
 }
 
 fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
-    let master = RedisServer::start()?;
     // Up to 2.4 a replica takes writes, and only INFO reports its role.
-    let replica =
-        RedisServer::start_with(&format!("replicaof 127.0.0.1 {}\nreplica-read-only no", master.port()))?;
-    let proxy = Proxy::emulating(Emulated::V2_4, replica.address())?;
+    let proxy = server_of(ServerVersion::V2_4);
+    proxy.run(&["REPLICAOF", "127.0.0.1", "6380"]);
     let locker = opened(&proxy.url())?;
     let error =
         Lock::new(&locker, "report", expiring())?.try_lock().expect_err("a lock there protects nothing");
     assert!(is_replica(&error), "{error:?}");
     let text = crate::support::chain(&error);
     assert!(
-        text.contains(&format!(" is a replica of 127.0.0.1:{}", master.port()))
-            && text.contains("lock on its master"),
+        text.contains(" is a replica of 127.0.0.1:6380") && text.contains("lock on its master"),
         "{text}"
     );
     assert_eq!(proxy.names(), [""; 0], "only INFO was sent");
@@ -120,7 +119,7 @@ fn connections_to_a_master_that_becomes_a_replica_are_closed() -> Outcome {
     let (server, other) = (RedisServer::start()?, RedisServer::start()?);
     let proxy = Proxy::before(server.address())?;
     // A result of an earlier check would be available before the new one.
-    proxy.slow_down(|asked| if asked.name == "INFO" { millis(100) } else { Duration::ZERO });
+    proxy.delay_by(|asked| if asked.name == "INFO" { millis(100) } else { Duration::ZERO });
     let locker = patient(&proxy.url())?.pool_size(2).build()?;
     let lock = Lock::new(&locker, "failover", expiring().timeout(Duration::ZERO))?;
     // Opens both connections, so that one is left when the other is closed.
@@ -171,7 +170,7 @@ fn a_server_that_loads_its_data_is_waited_for() -> Outcome {
 const SENTINEL: Fault = Fault::Say("$43\r\nredis_version:7.0.15\r\nredis_mode:sentinel\r\n\r\n");
 
 fn a_sentinel_is_refused_with_advice() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let locker = patient(&scenario.proxy.url())?.build()?;
     scenario.proxy.next("INFO", SENTINEL);
     let error = Lock::new(&locker, "report", expiring())?.try_lock().expect_err("it has no keys");
@@ -186,11 +185,10 @@ fn a_sentinel_is_refused_with_advice() -> Outcome {
 }
 
 fn a_failed_connection_names_its_address() -> Outcome {
-    let server = RedisServer::start_with("requirepass secret")?;
-    let proxy = Proxy::before(server.address())?;
-    let address = proxy.url().replace("redis://", "").replace('/', "");
+    let server = TestServer::builder().config("requirepass secret").start();
+    let address = server.url().replace("redis://", "").replace('/', "");
     let failure = |user: &str, command_timeout| -> Result<String, Box<dyn std::error::Error>> {
-        let url = proxy.url().replace("redis://", &format!("redis://{user}@"));
+        let url = server.url().replace("redis://", &format!("redis://{user}@"));
         let locker = patient(&url)?.command_timeout(command_timeout).build()?;
         let lock = Lock::new(&locker, "address", expiring().timeout(millis(200)))?;
         Ok(crate::support::chain(&lock.lock().expect_err("no connection")))
@@ -198,7 +196,7 @@ fn a_failed_connection_names_its_address() -> Outcome {
     let wrong = failure(":wrong", LONG)?;
     assert!(wrong.contains(&format!("{address}: the server refused: WRONGPASS")), "{wrong}");
     assert!(!wrong.contains(":wrong"), "{wrong}");
-    proxy.next("AUTH", Fault::HalfOpen);
+    server.next("AUTH", Fault::Hang);
     let unanswered = failure(":secret", millis(200))?;
     assert!(unanswered.contains(&format!("{address} has not answered the attempt")), "{unanswered}");
     assert!(!unanswered.contains("secret"), "{unanswered}");
@@ -206,22 +204,20 @@ fn a_failed_connection_names_its_address() -> Outcome {
 }
 
 fn a_server_that_is_replaced_by_a_newer_one_is_used_as_such() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
-    let lock = Lock::new(&impatient(&proxy.url(), 2), "upgrade", expiring().protocol(Protocol::Watched))?;
+    let server = server_of(ServerVersion::V2_0);
+    let lock = Lock::new(&impatient(&server.url(), 2), "upgrade", expiring().protocol(Protocol::Watched))?;
     let error = lock.lock().expect_err("too old");
     assert!(is_too_old(&error) && error.to_string().contains("the server is Redis 2.0"), "{error:?}");
-    proxy.restart_as(Emulated::V2_2);
+    server.restart_as(ServerVersion::V2_2);
     assert_eq!(release(lock.lock()?)?, Release::Released { certified: true });
     Ok(())
 }
 
 fn a_server_that_is_replaced_by_an_older_one_gets_no_transaction() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::emulating(Emulated::V2_2, server.address())?;
-    let lock = Lock::new(&impatient(&proxy.url(), 2), "downgrade", expiring().protocol(Protocol::Watched))?;
+    let server = server_of(ServerVersion::V2_2);
+    let lock = Lock::new(&impatient(&server.url(), 2), "downgrade", expiring().protocol(Protocol::Watched))?;
     let held = lock.lock()?;
-    proxy.restart_as(Emulated::V2_0);
+    server.restart_as(ServerVersion::V2_0);
     // The first to find out may lose its reply.
     let _ = lock.state();
     let error = held.release().expect_err("too old");
@@ -232,11 +228,10 @@ fn a_server_that_is_replaced_by_an_older_one_gets_no_transaction() -> Outcome {
 fn versions_from_1_1_94_on_are_accepted() -> Outcome {
     const INFO_1_1_93: Fault = Fault::Say("$35\r\nredis_version:1.1.93\r\nrole:master\r\n\r\n");
     const INFO_1_1_94: Fault = Fault::Say("$35\r\nredis_version:1.1.94\r\nrole:master\r\n\r\n");
-    let server = RedisServer::start()?;
     for (info, accepted) in [(INFO_1_1_93, false), (INFO_1_1_94, true)] {
-        let proxy = Proxy::emulating(Emulated::V1_2, server.address())?;
-        proxy.next("INFO", info);
-        match Lock::new(&impatient(&proxy.url(), 1), "oldest", expiring())?.try_lock() {
+        let server = server_of(ServerVersion::V1_2);
+        server.next("INFO", info);
+        match Lock::new(&impatient(&server.url(), 1), "oldest", expiring())?.try_lock() {
             Ok(held) => assert!(accepted && held.is_some(), "{held:?}"),
             Err(Error::Refused { .. }) => assert!(!accepted),
             Err(error) => panic!("{error:?}"),

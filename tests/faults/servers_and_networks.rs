@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, LockerBuilder, Protocol};
+use setnx_lock_testing::Fault;
 
-use crate::servers::Fault;
 use crate::support::load::{self, Load};
 use crate::support::notified::until;
 use crate::support::scenario::{
@@ -162,7 +162,7 @@ fn a_server_that_freezes_and_thaws(_: Load) -> Outcome {
 }
 
 fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let key = scenario.target.key("reset");
     scenario.proxy.next("SETNX", Fault::CutBefore);
     let held = scenario.lock(&key, expiring()).lock()?;
@@ -180,16 +180,16 @@ fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
 }
 
 fn the_reply_to_setnx_is_lost(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let key = scenario.target.key("lost");
     scenario.proxy.next("SETNX", Fault::CutAfter);
     let held = scenario.lock(&key, expiring()).lock()?;
     assert_eq!(scenario.proxy.names(), ["SETNX", "GET"], "found by reading, and not sent again");
-    assert_eq!(key.value().as_ref(), scenario.proxy.asked()[0].arguments.get(1));
+    assert_eq!(key.value().as_ref(), scenario.proxy.log()[0].arguments.get(1));
     assert_eq!(release(held)?, Release::Released { certified: false });
     assert_eq!(key.value(), None);
     // Without an expiration the value names no holder.
-    scenario.proxy.forget();
+    scenario.proxy.clear_log();
     scenario.proxy.next("SETNX", Fault::CutAfter);
     let error = scenario.lock(&key, LockOptions::without_expiration()).lock().expect_err("it may be held");
     assert!(matches!(error, Error::InDoubt { command: "SETNX", .. }), "{error:?}");
@@ -200,7 +200,7 @@ fn the_reply_to_setnx_is_lost(load: Load) -> Outcome {
 }
 
 fn the_reply_to_getset_is_lost(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let key = scenario.target.key("lost");
     key.set("1532000016.5000000000000001");
     scenario.proxy.next("GETSET", Fault::CutAfter);
@@ -215,7 +215,7 @@ fn the_reply_to_getset_is_lost(load: Load) -> Outcome {
 }
 
 fn the_reply_to_del_is_lost(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let key = scenario.target.key("lost");
     let lock = scenario.lock(&key, expiring());
     let held = lock.lock()?;
@@ -238,7 +238,7 @@ fn the_reply_to_del_is_lost(load: Load) -> Outcome {
 }
 
 fn the_reply_to_state_or_clear_is_lost(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let key = scenario.target.key("lost");
     let lock = scenario.lock(&key, expiring());
     key.set("1");
@@ -256,7 +256,7 @@ fn the_reply_to_state_or_clear_is_lost(load: Load) -> Outcome {
 }
 
 fn a_late_reply_reaches_no_other_command(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     late_reply(&scenario, &scenario.open(quick(&scenario.proxy.url(), 1)))
 }
 
@@ -266,7 +266,7 @@ fn quick_on_a_pool(scenario: &Scenario) -> Result<Locker, Error> {
 }
 
 fn a_late_reply_on_a_plain_pool_reaches_no_other_command(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let locker = scenario.join(quick_on_a_pool(&scenario)?);
     late_reply(&scenario, &locker)
 }
@@ -278,7 +278,7 @@ fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
     let late_lock = Lock::new(locker, &late.key, LockOptions::without_expiration())?;
     let taken_lock = Lock::new(locker, &taken.key, expiring())?;
     for round in 1..=2 {
-        scenario.proxy.next("SETNX", Fault::AnswerLate(2 * QUICK));
+        scenario.proxy.next("SETNX", Fault::DelayReply(2 * QUICK));
         let late_outcome = late_lock.lock();
         assert!(matches!(late_outcome, Err(Error::InDoubt { .. })), "round {round}: {late_outcome:?}");
         thread::sleep(QUICK + millis(200)); // by now the reply is in the old connection's buffer
@@ -290,12 +290,12 @@ fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
 }
 
 fn garbage_on_the_wire(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     garbage(&scenario, &scenario.locker())
 }
 
 fn garbage_on_a_plain_pool(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let locker = scenario.join(quick_on_a_pool(&scenario)?);
     garbage(&scenario, &locker)
 }
@@ -328,15 +328,15 @@ fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
 }
 
 fn replies_that_are_too_slow_together(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let key = scenario.target.key("slow");
     key.set("1895000000.5000000000000001");
     let locker = scenario.open(Locker::builder(&scenario.proxy.url())?.command_timeout(millis(1000)));
     let lock = Lock::new(&locker, &key.key, expiring())?;
     until("connected", || lock.state().is_ok());
     // Each reply alone would be in time, both together are not: the second has only the time that the first has left.
-    scenario.proxy.next("SETNX", Fault::AnswerLate(millis(700)));
-    scenario.proxy.next("GET", Fault::AnswerLate(millis(700)));
+    scenario.proxy.next("SETNX", Fault::DelayReply(millis(700)));
+    scenario.proxy.next("GET", Fault::DelayReply(millis(700)));
     let error = lock.try_lock().expect_err("the call has no time left for the second reply");
     assert!(matches!(error, Error::Unavailable { .. } | Error::InDoubt { .. }), "{error:?}");
     Ok(())

@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Key, MultiLock, Protocol, RefusalKind};
+use setnx_lock_testing::{Fault, TestServer};
 
-use crate::servers::Fault;
 use crate::support::every_command::{self, COMMAND_TIMEOUT};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{
-    Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all, tests,
+    AnyServer, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all, tests,
 };
 use paths::{KeysStage, PATHS};
 
@@ -48,7 +48,7 @@ fn named(error: &Error) -> BTreeSet<Key> {
 }
 
 fn a_user_without_one_of_the_keys() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     server.say(&["ACL", "SETUSER", "some", "on", ">secret", "~ours:*", "+@all"])?;
     let locker = opened(&format!("redis://some:secret@{}/", server.address()))?;
     for protocol in PROTOCOLS {
@@ -110,7 +110,7 @@ fn a_server_without_transactions() -> Outcome {
 
 fn a_server_over_its_memory() -> Outcome {
     for protocol in PROTOCOLS {
-        let server = Arc::new(RedisServer::start()?);
+        let server = Arc::new(TestServer::start());
         let target = Target::of(&server).with(protocol);
         let keys = target.keys("memory", 3);
         let locks = target.locks(&keys, expiring());
@@ -148,7 +148,7 @@ fn a_server_over_its_memory() -> Outcome {
 }
 
 fn a_key_of_another_type() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     for protocol in PROTOCOLS {
         let target = Target::of(&server).with(protocol);
         let keys = target.keys("list", 3);
@@ -169,7 +169,7 @@ fn a_key_of_another_type() -> Outcome {
 }
 
 fn a_refusal_concerns_one_key() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let keys = scenario.target.keys("refused", 3);
     let named = || keys.iter().map(|key| key.key.clone());
     let locks = MultiLock::new(&scenario.locker(), named(), expiring())?;
@@ -194,7 +194,7 @@ fn a_refusal_concerns_one_key() -> Outcome {
 
 fn what_could_not_be_given_back_is_reported() -> Outcome {
     for protocol in PROTOCOLS {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let keys = scenario.target.keys("left", 3);
         let named = || keys.iter().map(|key| key.key.clone());
         let options = expiring().timeout(millis(100)).protocol(protocol);
@@ -220,7 +220,7 @@ fn what_could_not_be_given_back_is_reported() -> Outcome {
 
 fn an_unknown_outcome_is_reported_for_each_key() -> Outcome {
     for protocol in PROTOCOLS {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let keys = scenario.target.keys("unknown", 3);
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let each = keys.iter().map(|key| key.key.clone());
@@ -228,7 +228,7 @@ fn an_unknown_outcome_is_reported_for_each_key() -> Outcome {
         locks.with(|_| ())?;
         let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
         for _ in &keys {
-            scenario.proxy.next(command, Fault::SwallowAnswer);
+            scenario.proxy.next(command, Fault::LoseReply);
         }
         // No time is left to read what the keys hold.
         let error = locks.try_lock().expect_err("the reply is lost");

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Event, Lock, LockGuard, LockOptions, Locker, ProblemKind, Protocol};
+use setnx_lock_testing::TestServer;
 
 use crate::support::notified::until;
 use crate::support::scenario::patient;
-use crate::support::{LONG, Outcome, RedisServer, Target, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, Target, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -33,7 +34,7 @@ const SLOW: Duration = Duration::from_secs(5);
 
 fn a_slow_on_loss_delays_no_other_lease() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Auto] {
-        let server = Arc::new(RedisServer::start()?);
+        let server = Arc::new(TestServer::start());
         let target = Target::of(&server);
         let locker = patient(&server.url())?.build()?;
         let keys = target.keys("kept", 20);
@@ -67,7 +68,7 @@ struct Observed {
     locker: Locker,
 }
 
-fn observed(server: &RedisServer) -> Result<Observed, setnx_lock::Error> {
+fn observed(server: &impl AnyServer) -> Result<Observed, setnx_lock::Error> {
     let (waits, dropped) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
     let (waiting, counted) = (Arc::clone(&waits), Arc::clone(&dropped));
     let observer = move |event: &Event<'_>| match event {
@@ -87,7 +88,7 @@ fn observed(server: &RedisServer) -> Result<Observed, setnx_lock::Error> {
 }
 
 fn a_slow_observer_delays_no_lease() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let Observed { waits, locker, dropped } = observed(&server)?;
     let keys = Target::of(&server).keys("kept", 50);
     let lock =
@@ -104,7 +105,7 @@ fn a_slow_observer_delays_no_lease() -> Outcome {
 }
 
 fn a_guard_that_outlives_its_locker_is_kept_despite_a_slow_observer() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let Observed { waits, locker, .. } = observed(&server)?;
     let key = Target::of(&server).key("outlives");
     let held = Lock::new(&locker, &key.key, KEPT)?.lock()?;
@@ -119,7 +120,7 @@ fn a_guard_that_outlives_its_locker_is_kept_despite_a_slow_observer() -> Outcome
 }
 
 fn what_waits_too_long_is_dropped_and_counted_but_no_loss() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let Observed { waits, dropped, locker } = observed(&server)?;
     let target = Target::of(&server);
     let keys = target.keys("kept", 400);
@@ -147,7 +148,7 @@ fn what_waits_too_long_is_dropped_and_counted_but_no_loss() -> Outcome {
 }
 
 fn shut_down_and_the_last_drop_wait_for_what_is_to_be_reported() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let ends: [fn(Locker); 2] = [|locker| locker.shut_down(), drop];
     for end in ends {
@@ -173,7 +174,7 @@ fn shut_down_and_the_last_drop_wait_for_what_is_to_be_reported() -> Outcome {
 }
 
 fn what_a_call_notices_is_reported_on_its_thread() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let key = Target::of(&server).key("own");
     let (told, threads) = mpsc::channel();
     let observe = told.clone();

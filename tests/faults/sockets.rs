@@ -10,8 +10,8 @@ use libtest_mimic::Trial;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
+use setnx_lock_testing::Received;
 
-use crate::servers::Asked;
 use crate::support::notified::until;
 use crate::support::processes::{TaskOutcome, worker};
 use crate::support::scenario::{Scenario, opened, patient};
@@ -98,7 +98,7 @@ fn a_process_that_is_stopped_and_continued_gets_its_reply() -> Outcome {
 /// Threads that wait for a key with a value of many megabytes share connections with others, whose replies come behind it.
 fn a_long_value_harms_no_other_thread() -> Outcome {
     const FOR: Duration = Duration::from_secs(3);
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let key = scenario.target.key("long");
     key.set(&"x".repeat(5_000_000));
     let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(2));
@@ -122,8 +122,8 @@ fn a_long_value_harms_no_other_thread() -> Outcome {
         assert!(error.is_contention(), "{error:?}");
     });
     let name = key.key.to_string();
-    let is_read = |asked: &Asked| asked.name == "GET" && asked.arguments.contains(&name);
-    let reads = scenario.proxy.asked().iter().filter(|asked| is_read(asked)).count();
+    let is_read = |asked: &Received| asked.name == "GET" && asked.arguments.contains(&name);
+    let reads = scenario.proxy.log().iter().filter(|asked| is_read(asked)).count();
     assert!((2..=8).contains(&reads), "once a second, not every 20 ms: {reads}");
     Ok(())
 }

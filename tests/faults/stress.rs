@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::Protocol;
+use setnx_lock_testing::Proxy;
 
 pub(crate) use harness::as_worker;
 
-use crate::servers::Proxy;
 use crate::support::{Outcome, RedisServer, tests, trial};
 use harness::hold::{End, Hold, Outcome as Reported};
 use harness::moment::Moment;
@@ -78,11 +78,11 @@ fn run(contender: Contender, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<R
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
     let random = Random::new();
-    proxy.slow_down(move |asked| network::delay(&random, &asked.name));
+    proxy.delay_by(move |asked| network::delay(&random, &asked.name));
     // With few keys several threads of a process wait for the same.
     let keys = if contender == Contender::Notified { HARNESS.keys / 3 } else { HARNESS.keys };
     let run = Harness { keys, ..HARNESS }.run(contender, &proxy.url(), PREFIX, |holds| {
-        proxy.forget();
+        proxy.clear_log();
         Ok(go_on(holds))
     })?;
     assert!(run.problems.is_empty(), "{:?}", run.problems);

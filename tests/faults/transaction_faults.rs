@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, RefusalKind};
+use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
-use crate::servers::{Emulated, Fault};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::monitor::probed;
@@ -16,7 +16,7 @@ use crate::support::notified::until;
 use crate::support::releases;
 use crate::support::scenario::{BRIEF, FOREIGN, Scenario, client_pool, patient, until_connected};
 use crate::support::{
-    LONG, Outcome, PAST, RedisServer, Target, TestKey, assert_says, expiring, millis, release, tests,
+    AnyServer, LONG, Outcome, PAST, Target, TestKey, assert_says, expiring, millis, release, tests,
 };
 use crate::wire::transactions::{BOTH, CERTIFIED, UNCERTIFIED};
 
@@ -39,11 +39,11 @@ fn scenario_and_key(
     load: Load,
     protocol: Protocol,
 ) -> Result<(Scenario, TestKey, Lock), Box<dyn std::error::Error>> {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let key = scenario.target.key("transaction");
     let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
     probed(&locker, protocol)?;
-    scenario.proxy.forget();
+    scenario.proxy.clear_log();
     let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
     Ok((scenario, key, lock))
 }
@@ -63,7 +63,7 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
     ];
     for pooled in [plain as fn(&str) -> _, own] {
         for (command, reply, batch) in wrong {
-            let scenario = Scenario::under_load(load)?;
+            let scenario = Scenario::under_load(load);
             let key = scenario.target.key("order");
             let locker = scenario.join(pooled(&scenario.proxy.url())?);
             let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
@@ -71,12 +71,12 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
             if command == "DISCARD" {
                 key.set(FOREIGN);
             }
-            scenario.proxy.forget();
+            scenario.proxy.clear_log();
             scenario.proxy.next(command, Fault::Say(reply));
             // Other tests are about the lock; this one is about the connection of the next command.
             let _released = held.release();
             let _state = until_connected(|| lock.state())?;
-            let asked = scenario.proxy.asked();
+            let asked = scenario.proxy.log();
             let spoiled = asked.iter().position(|asked| asked.name == command).expect("it was sent");
             let next = spoiled + batch;
             assert_ne!(asked[spoiled].connection, asked[next].connection, "{command}: {asked:?}");
@@ -86,7 +86,7 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
 }
 
 fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
+    let scenario = Scenario::under_load(load);
     let key = scenario.target.key("push");
     // The connections of a user's pool may be in RESP3.
     let pool = client_pool(&format!("{}?protocol=resp3", scenario.proxy.url()));
@@ -119,14 +119,14 @@ fn the_round_trips_of_a_release_share_one_time_limit(load: Load) -> Outcome {
 /// Releases a lock while the answers to these commands come late. Returns the error, if there is one.
 fn release_answered_late(load: Load, late: [&'static str; 2]) -> Result<Option<Error>, Error> {
     // A new proxy: commands of the last round may still arrive at the old one and take the next faults.
-    let scenario = Scenario::under_load(load).expect("the server starts");
+    let scenario = Scenario::under_load(load);
     let key = scenario.target.key("share");
     let locker = scenario.open(patient(&scenario.proxy.url())?.command_timeout(BRIEF));
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     assert_eq!(release(lock.lock()?)?, CERTIFIED);
     let held = lock.lock()?;
     for command in late {
-        scenario.proxy.next(command, Fault::AnswerLate(BRIEF * 3 / 4));
+        scenario.proxy.next(command, Fault::DelayReply(BRIEF * 3 / 4));
     }
     Ok(held.release().err())
 }
@@ -155,20 +155,19 @@ fn assert_left(error: &Error, key: &TestKey) {
 /// On a server whose memory is full. Up to 2.4 the server refuses EXEC itself, 2.6 executes it, and a current one refuses to queue. A plain
 /// DEL, which all would execute, could delete the key of another client.
 fn a_release_whose_transaction_is_refused_is_carried_out_later(load: Load) -> Outcome {
-    for emulated in [Some(Emulated::V2_2), Some(Emulated::V2_4), Some(Emulated::V2_6), None] {
-        let server = Arc::new(RedisServer::start_with("maxmemory 100mb")?);
-        let scenario = Scenario::of(&server, emulated, load)?;
+    for emulated in [ServerVersion::V2_2, ServerVersion::V2_4, ServerVersion::V2_6, ServerVersion::V7] {
+        let scenario = Scenario::of(emulated, load);
         let (key, proxy) = (scenario.target.key("memory"), &scenario.proxy);
         let locker = scenario.open(patient(&proxy.url())?.pool_size(1));
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
         for _ in 0..2 {
             let held = lock.lock()?;
-            proxy.forget();
-            server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
+            proxy.clear_log();
+            proxy.fill_up();
             let value = key.value();
             let released = release(held);
             let commands = || proxy.names().join(" ");
-            if emulated == Some(Emulated::V2_6) {
+            if emulated == ServerVersion::V2_6 {
                 assert_eq!(released?, CERTIFIED);
                 assert_eq!(commands(), "WATCH GET MULTI DEL EXEC");
                 assert_eq!(key.value(), None);
@@ -176,7 +175,7 @@ fn a_release_whose_transaction_is_refused_is_carried_out_later(load: Load) -> Ou
                 assert_left(&released.expect_err("over its memory"), &key);
                 // Where EXEC itself is refused, the transaction is open still. Another thread's command in the same trip is queued by the server
                 // then, and the connection is closed: that ends the transaction as well.
-                let is_open = emulated.is_some();
+                let is_open = emulated < ServerVersion::V7;
                 let all =
                     if is_open { "WATCH GET MULTI DEL EXEC DISCARD" } else { "WATCH GET MULTI DEL EXEC" };
                 let end = Instant::now() + LONG;
@@ -191,10 +190,10 @@ fn a_release_whose_transaction_is_refused_is_carried_out_later(load: Load) -> Ou
                 matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::OverMemory),
                 "{emulated:?}: {error:?}"
             );
-            server.say(&["CONFIG", "SET", "maxmemory", "100mb"])?;
+            proxy.free_memory();
             until("it is released after all", || key.value().is_none());
         }
-        let connections: Vec<usize> = proxy.asked().iter().map(|asked| asked.connection).collect();
+        let connections: Vec<usize> = proxy.log().iter().map(|asked| asked.connection).collect();
         let same = connections.iter().all(|connection| *connection == 0);
         assert!(same || load == Load::Contended, "{connections:?}");
     }
@@ -202,7 +201,7 @@ fn a_release_whose_transaction_is_refused_is_carried_out_later(load: Load) -> Ou
 }
 
 fn a_user_without_multi_changes_no_key_without_a_transaction(load: Load) -> Outcome {
-    let server = RedisServer::start_with("user weak on >pw ~* &* +@all -multi")?;
+    let server = TestServer::builder().config("user weak on >pw ~* &* +@all -multi").start();
     let target = Target::of(&Arc::new(server));
     let key = target.key("weak");
     let url = target.url.replace("redis://", "redis://weak:pw@");
@@ -227,7 +226,7 @@ fn a_user_without_multi_changes_no_key_without_a_transaction(load: Load) -> Outc
 
 fn multi_that_is_taken_away_leaves_no_change_unguarded(load: Load) -> Outcome {
     for protocol in BOTH {
-        let server = Arc::new(RedisServer::start_with("user weak on >pw ~* &* +@all")?);
+        let server = Arc::new(TestServer::builder().config("user weak on >pw ~* &* +@all").start());
         let target = Target::of(&server);
         let key = target.key("taken-away");
         let url = target.url.replace("redis://", "redis://weak:pw@");

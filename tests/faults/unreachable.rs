@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, TransportError};
+use setnx_lock_testing::Fault;
 
-use crate::servers::Fault;
 use crate::support::scenario::{Scenario, closed_port};
 use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
 
@@ -107,10 +107,10 @@ fn a_server_that_loses_every_reply_is_given_up() -> Outcome {
     for (fault, options, command_timeout) in [
         (Fault::CutAfter, expiring().wait_forever(), LONG),
         // A reply that is not lost arrives within this time.
-        (Fault::SwallowAnswer, expiring(), millis(700)),
+        (Fault::LoseReply, expiring(), millis(700)),
     ] {
         for held in [false, true] {
-            let scenario = Scenario::set()?;
+            let scenario = Scenario::set();
             let key = scenario.target.key("lost");
             let builder = Locker::builder(&scenario.proxy.url())?.pool_size(1);
             let locker = builder.command_timeout(command_timeout).retry_for(SHORT).build()?;

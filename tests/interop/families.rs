@@ -54,7 +54,7 @@ pub(crate) fn trials(target: &Target) -> Vec<Trial> {
         // Two versions of the port that few programs use run in one variant, and not through the proxy.
         .filter(|(gem, target)| {
             only || [CLASSIC, TTL].contains(gem)
-                || !target.is_emulated()
+                || !target.is_old()
                     && target.variant == Variant::default()
                     && target.protocol != Protocol::Auto
         })

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use libtest_mimic::{Failed, Trial};
 use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, ProblemKind, Protocol};
+use setnx_lock_testing::Proxy;
 
-use crate::servers::Proxy;
 use crate::support::asleep::Sleeper;
 use crate::support::rounds::until_soon;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer};
@@ -79,7 +79,7 @@ impl Beside {
         timeout: Duration,
     ) -> Result<Overwritten, Failed> {
         let first = lock.lock()?;
-        let (reading, writing) = (self.proxy.hold("GET", 1), self.proxy.hold("GETSET", 1));
+        let (reading, writing) = (self.proxy.pause("GET", 1), self.proxy.pause("GETSET", 1));
         self.ruby.begin_to_acquire(&self.key.key.to_string(), Some(expiration), timeout)?;
         reading.reached();
         first.release()?;

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Protocol, Quorum, QuorumGuard};
+use setnx_lock_testing::ServerVersion;
 
 use super::{KEY, OPTIONS, Servers};
-use crate::servers::{Emulated, Proxy};
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, opened, patient};
-use crate::support::{LONG, Outcome, PAST, chain, millis, tests};
+use crate::support::{LONG, Outcome, PAST, chain, millis, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -173,10 +173,7 @@ fn expired_leftovers_are_taken_over_server_by_server() -> Outcome {
 
 fn each_server_has_its_own_protocol() -> Outcome {
     let servers = Servers::start(3)?;
-    let old =
-        [Emulated::V1_2, Emulated::V2_4].map(|version| Proxy::emulating(version, servers.0[0].address()));
-    let [oldest, old] = old;
-    let (oldest, old) = (oldest?, old?);
+    let (oldest, old) = (server_of(ServerVersion::V1_2), server_of(ServerVersion::V2_4));
     // Two versions of one server in turn: the others are new.
     for (proxy, release) in [(&oldest, "DEL"), (&old, "EXEC")] {
         let lockers = [opened(&proxy.url())?, opened(&servers.0[1].url())?, opened(&servers.0[2].url())?];
@@ -189,7 +186,7 @@ fn each_server_has_its_own_protocol() -> Outcome {
         until("the release", || proxy.names().iter().any(|name| name == release));
         let watches = proxy.names().iter().any(|name| name == "WATCH");
         assert_eq!(watches, release == "EXEC", "{:?}", proxy.names());
-        proxy.forget();
+        proxy.clear_log();
     }
     Ok(())
 }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
+use setnx_lock_testing::{Fault, Proxy};
 
 use super::{KEY, OPTIONS, Servers, lock_through};
-use crate::servers::{Fault, Proxy};
 use crate::support::notified::until;
 use crate::support::scenario::{BRIEF, FOREIGN, brief, opened};
 use crate::support::{LONG, Outcome, RedisServer, chain, millis, tests};
@@ -162,7 +162,7 @@ fn servers_that_are_slow_grant_it_all_the_same() -> Outcome {
     let servers = Servers::start(5)?;
     let proxies = servers.proxies()?;
     for (place, proxy) in (0..).zip(&proxies) {
-        proxy.slow_down(move |_| millis(20 * place));
+        proxy.delay_by(move |_| millis(20 * place));
     }
     let lock = lock_through(&proxies, OPTIONS)?;
     for _ in 0..3 {
@@ -182,7 +182,7 @@ fn grants_that_come_too_late_are_given_back() -> Outcome {
     let proxies = servers.0[..2].iter().map(|server| Proxy::before(server.address()));
     let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
     for proxy in &proxies {
-        proxy.next("SET", Fault::AnswerLate(LEASE * 3 / 5));
+        proxy.next("SET", Fault::DelayReply(LEASE * 3 / 5));
     }
     let lockers = [opened(&proxies[0].url())?, opened(&proxies[1].url())?, opened(&servers.0[2].url())?];
     let lock = Quorum::new(lockers, KEY, LockOptions::expiring_after(LEASE).protocol(Protocol::Auto))?;
@@ -221,7 +221,7 @@ fn without_replies(servers: &Servers, protocol: Protocol) -> Result<Proxied, Box
     let proxies = [one?, other?];
     let name = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
     for proxy in &proxies {
-        proxy.next(name, Fault::SwallowAnswer);
+        proxy.next(name, Fault::LoseReply);
     }
     let mut lockers = vec![opened(&servers.0[2].url())?];
     for proxy in &proxies {
@@ -284,7 +284,7 @@ fn a_command_that_arrives_after_all_is_undone() -> Outcome {
         proxies.iter().all(|proxy| proxy.faults_left() == 0)
     });
     for (server, proxy) in proxies.iter().enumerate() {
-        let asked = || proxy.asked().into_iter().find(|asked| asked.name == "SETNX");
+        let asked = || proxy.log().into_iter().find(|asked| asked.name == "SETNX");
         servers.set(server, &asked().unwrap().arguments[1]);
         until("it is undone", || servers.value(server).is_none());
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, LockOptions, LossReason, Quorum, QuorumGuard};
+use setnx_lock_testing::Proxy;
 
 use super::{KEY, OPTIONS, Servers};
-use crate::servers::Proxy;
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, opened};
 use crate::support::{LONG, Outcome, chain, millis, tests};
@@ -189,7 +189,7 @@ fn the_hold_ends_with_the_lease_of_the_majority() -> Outcome {
 fn a_lock_that_is_granted_late_is_taken_in() -> Outcome {
     let servers = Servers::start(3)?;
     let proxy = Proxy::before(servers.0[2].address())?;
-    let third = proxy.hold("SET", 1);
+    let third = proxy.pause("SET", 1);
     let lockers = [opened(&servers.0[0].url())?, opened(&servers.0[1].url())?, opened(&proxy.url())?];
     let lock = Quorum::new(&lockers, KEY, OPTIONS)?;
     let held = lock.lock()?;
@@ -205,7 +205,7 @@ fn a_lock_that_is_granted_late_is_taken_in() -> Outcome {
     servers.until_holding(0);
 
     // One that is granted after the end of the call is released.
-    let third = proxy.hold("SET", 1);
+    let third = proxy.pause("SET", 1);
     let held = lock.lock()?;
     third.reached();
     held.release()?;
@@ -225,7 +225,7 @@ fn a_lock_that_is_granted_late_does_not_revive_a_hold() -> Outcome {
     const LEASE: Duration = Duration::from_secs(2);
     let mut servers = Servers::start(3)?;
     let proxy = Proxy::before(servers.0[2].address())?;
-    let third = proxy.hold("SET", 1);
+    let third = proxy.pause("SET", 1);
     let lockers = [opened(&servers.0[0].url())?, opened(&servers.0[1].url())?, opened(&proxy.url())?];
     let another = Quorum::new(&lockers, "another", OPTIONS)?.lock()?;
     third.reached();

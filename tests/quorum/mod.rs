@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, LockOptions, Locker, LockerBuilder, Protocol, Quorum, QuorumGuard};
+use setnx_lock_testing::Proxy;
 
-use crate::servers::Proxy;
 use crate::support::notified::{until, within};
 use crate::support::scenario::{BRIEF, opened, patient};
 use crate::support::{LONG, RedisServer};

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Quorum, RefusalKind};
+use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
-use super::{KEY, OPTIONS, Servers};
-use crate::servers::{Emulated, Fault, Proxy};
+use super::{KEY, OPTIONS, RedisServer, Servers};
 use crate::support::scenario::{client_pool, patient};
-use crate::support::{LONG, Outcome, RedisServer, chain, tests};
+use crate::support::{AnyServer as _, LONG, Outcome, chain, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -99,9 +99,8 @@ fn a_server_that_has_settled_is_used() -> Outcome {
     // It waits, since they have just started.
     settling(&servers, Duration::from_secs(1))?.lock()?.release()?;
     // A lock on one server waits as well.
-    let server = RedisServer::start()?;
-    for emulated in [Emulated::V1_2, Emulated::V2_4] {
-        let proxy = Proxy::emulating(emulated, server.address())?;
+    for emulated in [ServerVersion::V1_2, ServerVersion::V2_4] {
+        let proxy = server_of(emulated);
         let locker = patient(&proxy.url())?.settle_after_restart(Duration::from_secs(1)).build()?;
         Lock::new(&locker, KEY, OPTIONS)?.lock()?.release()?;
     }
@@ -109,7 +108,7 @@ fn a_server_that_has_settled_is_used() -> Outcome {
 }
 
 fn a_server_that_does_not_say_how_long_it_runs_is_refused() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     server.say(&["ACL", "SETUSER", "limited", "on", "nopass", "~*", "+@all", "-info"])?;
     let url = format!("redis://limited:x@{}/", server.address());
     let settling = |url: &str| -> Result<Lock, Error> {
@@ -119,25 +118,24 @@ fn a_server_that_does_not_say_how_long_it_runs_is_refused() -> Outcome {
     let error = settling(&url)?.try_lock().expect_err("it does not say");
     assert!(chain(&error).contains("does not report how long it has run"), "{error}");
     assert!(!error.is_transient());
-    // A proxy that hangs up on INFO says nothing either.
-    let proxy = Proxy::before(server.address())?;
-    proxy.next("INFO", Fault::CutBefore);
-    let error = settling(&proxy.url())?.try_lock().expect_err("it does not say");
+    // A server that hangs up on INFO says nothing either.
+    server.next("INFO", Fault::CutBefore);
+    let error = settling(&server.url())?.try_lock().expect_err("it does not say");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    assert!(proxy.names().is_empty(), "{:?}", proxy.names());
+    assert_eq!(server.names(), ["AUTH"], "of the first user");
     Ok(())
 }
 
 /// Its refusal of INFO says nothing of the user's rights.
 fn a_server_that_is_busy_is_asked_again() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for (refusal, kind) in [
         ("-BUSY Redis is busy running a script.\r\n", RefusalKind::Busy),
         ("-NOAUTH Authentication required.\r\n", RefusalKind::NoPassword),
     ] {
-        let proxy = Proxy::before(server.address())?;
-        proxy.next("INFO", Fault::Say(refusal));
-        let locker = patient(&proxy.url())?.settle_after_restart(Duration::from_millis(1)).build()?;
+        server.clear_log();
+        server.next("INFO", Fault::Say(refusal));
+        let locker = patient(&server.url())?.settle_after_restart(Duration::from_millis(1)).build()?;
         let error = Lock::new(&locker, KEY, OPTIONS)?.try_lock().expect_err("INFO is refused");
         let Error::Refused { refusal, .. } = &error else { panic!("{error:?}") };
         assert_eq!(refusal.kind(), kind);

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use redis::Commands as _;
 use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Observer, ProblemKind};
+use setnx_lock_testing::{Fault, Proxy, Received};
 
 use super::{LONG, Target};
-use crate::servers::{Asked, Fault, Proxy};
 
 /// Runs so many threads. Each repeats its action until `it_has_happened`, and once more then. `action_of` makes the action of the nth
 /// thread. Returns the errors, each with the number of its thread.
@@ -70,7 +70,7 @@ where
 
 /// Makes [`contention_with_faults`] go on until a batch has at least so many commands.
 pub(crate) fn await_batch_of(proxy: &Proxy, least: usize) {
-    proxy.in_batch(least, least, Fault::AnswerLate(Duration::ZERO));
+    proxy.in_batch(least, least, Fault::DelayReply(Duration::ZERO));
 }
 
 /// An action: acquires and releases a lock of its own, and asserts that the key agrees with the outcome. With faults a command whose reply was
@@ -145,9 +145,9 @@ impl LostReplies {
 #[track_caller]
 pub(crate) fn assert_nothing_sent_by_two(proxy: &Proxy) {
     super::scenario::assert_nothing_sent_twice(proxy);
-    let asked = proxy.asked();
+    let asked = proxy.log();
     let mut deleted: Vec<&str> = Vec::new();
-    for Asked { name, arguments, .. } in &asked {
+    for Received { name, arguments, .. } in &asked {
         let Some(key) = arguments.first() else { continue };
         match name.as_str() {
             "DEL" => {

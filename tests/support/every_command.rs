@@ -1,15 +1,14 @@
 //! A fault at every command of a path: the path runs once for each of its commands and each fault.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::Protocol;
+use setnx_lock_testing::Fault;
 
 use super::scenario::Scenario;
 use super::target::PROTOCOLS;
-use super::{LONG, RedisServer, trial};
-use crate::servers::Fault;
+use super::{LONG, trial};
 
 /// Longer than a call takes that waits for a lost reply.
 pub(crate) const LEASE: Duration = Duration::from_secs(5);
@@ -21,13 +20,13 @@ pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// The faults, and whether each can happen to a command in the middle of a trip: a stream of bytes loses nothing there.
 pub(crate) const FAULTS: [(&str, Fault, bool); 7] = [
-    ("request_lost", Fault::SwallowRequest, false),
-    ("reply_lost", Fault::SwallowAnswer, false),
-    ("reply_later_than_the_lease", Fault::AnswerLate(LATE), true),
+    ("request_lost", Fault::LoseRequest, false),
+    ("reply_lost", Fault::LoseReply, false),
+    ("reply_later_than_the_lease", Fault::DelayReply(LATE), true),
     ("cut_before", Fault::CutBefore, true),
     ("cut_after", Fault::CutAfter, true),
     ("cut_within_the_reply", Fault::CutWithin, true),
-    ("half_open", Fault::HalfOpen, true),
+    ("half_open", Fault::Hang, true),
 ];
 
 /// How often a path is tried: the machine may stall, so that no fault happens, and what is left to chance decides which commands are sent.
@@ -45,12 +44,7 @@ pub(crate) trait Stage: Sized + 'static {
     type Path: Copy + Send + 'static;
 
     /// Sets the stage. On a busy machine it may fail, since an attempt takes longer than the time limits allow.
-    fn set_once(
-        server: &Arc<RedisServer>,
-        protocol: Protocol,
-        path: Self::Path,
-        lease: Duration,
-    ) -> Result<Self, Failure>;
+    fn set_once(protocol: Protocol, path: Self::Path, lease: Duration) -> Result<Self, Failure>;
 
     fn scenario(&self) -> &Scenario;
 
@@ -81,14 +75,13 @@ fn at_every_command<S: Stage>(
     fault: &Fault,
     in_the_middle: bool,
 ) -> Result<(), String> {
-    let server = Arc::new(RedisServer::start().map_err(|error| error.to_string())?);
-    let commands = undisturbed::<S>(&server, protocol, path).map_err(|error| error.to_string())?;
+    let commands = undisturbed::<S>(protocol, path).map_err(|error| error.to_string())?;
     for (place, (name, is_last)) in commands.iter().enumerate() {
         if !in_the_middle && !is_last {
             continue;
         }
         let here = || format!("{name} ({} of {commands:?}), {fault:?}", place + 1);
-        let mut outcomes = (0..ATTEMPTS).map(|_| disturb::<S>(&server, protocol, path, place, fault));
+        let mut outcomes = (0..ATTEMPTS).map(|_| disturb::<S>(protocol, path, place, fault));
         match outcomes.find(|outcome| !matches!(outcome, Ok(false))) {
             Some(Ok(_)) => {}
             Some(Err(problem)) => return Err(format!("{}: {problem}", here())),
@@ -99,16 +92,12 @@ fn at_every_command<S: Stage>(
 }
 
 /// Returns the names of the commands of a path without a fault, and which are the last of their trips.
-fn undisturbed<S: Stage>(
-    server: &Arc<RedisServer>,
-    protocol: Protocol,
-    path: S::Path,
-) -> Result<Vec<(String, bool)>, Failure> {
+fn undisturbed<S: Stage>(protocol: Protocol, path: S::Path) -> Result<Vec<(String, bool)>, Failure> {
     let mut longest = Vec::new();
     let mut runs = 0;
     for _ in 0..ATTEMPTS {
         let began = Instant::now();
-        let scenario = set::<S>(server, protocol, path, LEASE)?.run()?;
+        let scenario = set::<S>(protocol, path, LEASE)?.run()?;
         if began.elapsed() >= STALLED {
             continue;
         }
@@ -130,28 +119,22 @@ fn undisturbed<S: Stage>(
 
 /// Returns whether the fault happened.
 fn disturb<S: Stage>(
-    server: &Arc<RedisServer>,
     protocol: Protocol,
     path: S::Path,
     place: usize,
     fault: &Fault,
 ) -> Result<bool, Failure> {
-    let lease = if matches!(fault, Fault::AnswerLate(_)) { BRIEF_LEASE } else { LEASE };
-    let stage = set::<S>(server, protocol, path, lease)?;
+    let lease = if matches!(fault, Fault::DelayReply(_)) { BRIEF_LEASE } else { LEASE };
+    let stage = set::<S>(protocol, path, lease)?;
     stage.scenario().proxy.at(place + 1, fault.clone());
     let scenario = stage.run()?;
     Ok(scenario.proxy.faults_left() == 0)
 }
 
-fn set<S: Stage>(
-    server: &Arc<RedisServer>,
-    protocol: Protocol,
-    path: S::Path,
-    lease: Duration,
-) -> Result<S, Failure> {
+fn set<S: Stage>(protocol: Protocol, path: S::Path, lease: Duration) -> Result<S, Failure> {
     let end = Instant::now() + LONG;
     loop {
-        match S::set_once(server, protocol, path, lease) {
+        match S::set_once(protocol, path, lease) {
             Err(_) if Instant::now() < end => {}
             set => return set,
         }

@@ -22,20 +22,26 @@ use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use setnx_lock::{Error, LockOptions, Locker, LockerBuilder};
+use setnx_lock_testing::{ServerVersion, TestServer};
 
 pub(crate) use load::Load;
 pub(crate) use releases::{
     HANDED_OVER, Release, attempts, extend, leave_to_expire, release, release_all, waited,
 };
 pub(crate) use second_run::trial;
-pub(crate) use target::{PAST, Target, TestKey, name_of_holder, shown_later};
-pub(crate) use testkit::{LONG, RedisServer, asleep, monitor, raw, redis_server, ruby};
+pub(crate) use target::{AnyServer, PAST, Target, TestKey, name_of_holder, shown_later};
+pub(crate) use testkit::{LONG, RedisServer, asleep, monitor, raw, ruby};
 pub(crate) use variant::Variant;
 
 /// What a test returns: nothing, or why it failed. Failed assertions panic.
 pub(crate) type Outcome = Result<(), Failed>;
 
 pub(crate) type Test = fn() -> Outcome;
+
+/// Starts a server of this version in this process.
+pub(crate) fn server_of(version: ServerVersion) -> TestServer {
+    TestServer::builder().version(version.name()).start()
+}
 
 pub(crate) const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)

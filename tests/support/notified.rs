@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observer, ProblemKind};
 
 use super::scenario::patient;
-use super::{LONG, RedisServer};
+use super::{AnyServer, LONG};
 use crate::support::processes;
 
 /// A waiter's poll interval, timeout and lease: so long that a waiter that acquires the lock has received a notification.
@@ -29,7 +29,7 @@ pub(crate) const POLLED: LockOptions = LockOptions::expiring_after(LONG)
     .notify_waiters(true);
 
 /// A lock through a locker of its own, as another process has it.
-pub(crate) fn elsewhere(server: &RedisServer, key: &str, options: LockOptions) -> Result<Lock, Error> {
+pub(crate) fn elsewhere(server: &impl AnyServer, key: &str, options: LockOptions) -> Result<Lock, Error> {
     Lock::new(&patient(&server.url())?.build()?, key, options)
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    pub(crate) fn start(server: &RedisServer, count: usize) -> Result<Self, Error> {
+    pub(crate) fn start(server: &impl AnyServer, count: usize) -> Result<Self, Error> {
         const OTHER: &str = "waited for meanwhile";
         let held = elsewhere(server, OTHER, NOTIFIED)?.lock()?;
         let (mut lockers, mut waiters) = (Vec::new(), Vec::new());
@@ -99,8 +99,8 @@ pub(crate) fn within(time: Duration, mut it_is_so: impl FnMut() -> bool) -> bool
 }
 
 /// A connection to the server for the test's own commands.
-pub(crate) fn connection(server: &RedisServer) -> redis::Connection {
-    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
+pub(crate) fn connection(server: &impl AnyServer) -> redis::Connection {
+    redis::Client::open(server.direct()).unwrap().get_connection().unwrap()
 }
 
 /// Returns the numbers of the connections that listen for notifications.
@@ -112,7 +112,7 @@ pub(crate) fn listeners(connection: &mut redis::Connection) -> Vec<String> {
 
 /// Waits until so many connections listen.
 #[track_caller]
-pub(crate) fn until_listening(server: &RedisServer, count: usize) {
+pub(crate) fn until_listening(server: &impl AnyServer, count: usize) {
     let mut connection = connection(server);
     until(&format!("{count} listeners"), || listeners(&mut connection).len() == count);
 }
@@ -129,13 +129,13 @@ pub(crate) fn waiting(connection: &mut redis::Connection, key: &str) -> usize {
 
 /// Waits until so many processes are in the waiting list of a key.
 #[track_caller]
-pub(crate) fn until_waiting(server: &RedisServer, key: &str, count: usize) {
+pub(crate) fn until_waiting(server: &impl AnyServer, key: &str, count: usize) {
     let mut connection = connection(server);
     until(&format!("{count} processes wait for {key}"), || waiting(&mut connection, key) == count);
 }
 
 /// Returns the keys that match the pattern.
-pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
+pub(crate) fn keys(server: &impl AnyServer, pattern: &str) -> Vec<String> {
     redis::cmd("KEYS").arg(pattern).query(&mut connection(server)).unwrap()
 }
 

@@ -11,7 +11,6 @@ use setnx_lock::{Lock, LockOptions, Protocol};
 
 use crate::api::{cron, fencing};
 use crate::faults::{clocks, keeping, sockets};
-use crate::proxy::versions as proxy_versions;
 use crate::support::{LONG, Variant, millis};
 use crate::threads::{cancellation, notifications, permits, several};
 
@@ -45,7 +44,6 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["several", url, folder, rounds, protocol] => {
             several::as_worker(url, Path::new(folder), rounds, protocol)
         }
-        ["proxy"] => proxy_versions::process::as_worker(),
         ["acquire_for_each_line", url, key] => sockets::acquire_for_each_line(url, key),
         ["permits", task @ ..] => permits::as_worker(task),
         _ => Err(format!("no such task: {task}").into()),

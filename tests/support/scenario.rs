@@ -1,4 +1,4 @@
-//! A scenario for faults: a real server, a proxy before it, and lockers with short time limits.
+//! A scenario for faults: a server that injects them, and lockers with short time limits.
 
 use std::cell::RefCell;
 use std::io;
@@ -9,43 +9,35 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder};
+use setnx_lock_testing::{Proxy, ServerVersion, TestServer, free_port};
 
 use super::load_threads::{self, LoadThreads, Tolerance};
-use super::redis_server::free_port;
-use super::{LONG, Load, RedisServer, Target, TestKey, releases};
-use crate::servers::{Emulated, Proxy};
+use super::{AnyServer, LONG, Load, Target, TestKey, releases, server_of};
 
-/// A real server and a proxy before it.
+/// A server that injects faults.
 pub(crate) struct Scenario {
     load: Load,
     /// The threads on the locker that was opened last. They end before the server does.
     contention: RefCell<Option<LoadThreads>>,
     pub(crate) target: Target,
-    pub(crate) proxy: Proxy,
+    pub(crate) proxy: Arc<TestServer>,
 }
 
 impl Scenario {
-    pub(crate) fn set() -> Result<Self, io::Error> {
-        Self::of(&Arc::new(RedisServer::start()?), None, Load::Any)
+    pub(crate) fn set() -> Self {
+        Self::of(ServerVersion::V7, Load::Any)
     }
 
-    /// The same under this load. The proxy neither records nor disturbs the commands of the load threads.
-    pub(crate) fn under_load(load: Load) -> Result<Self, io::Error> {
-        Self::of(&Arc::new(RedisServer::start()?), None, load)
+    /// The same under this load. The server neither records nor disturbs the commands of the load threads.
+    pub(crate) fn under_load(load: Load) -> Self {
+        Self::of(ServerVersion::V7, load)
     }
 
-    /// The same on a server that is running; the proxy may emulate an old version.
-    pub(crate) fn of(
-        server: &Arc<RedisServer>,
-        emulated: Option<Emulated>,
-        load: Load,
-    ) -> Result<Self, io::Error> {
-        let proxy = match emulated {
-            Some(version) => Proxy::emulating(version, server.address())?,
-            None => Proxy::before(server.address())?,
-        };
+    /// The same on a server of this version.
+    pub(crate) fn of(version: ServerVersion, load: Load) -> Self {
+        let proxy = Arc::new(server_of(version));
         proxy.overlook(load_threads::KEYS);
-        Ok(Self { load, contention: RefCell::default(), target: Target::of(server), proxy })
+        Self { load, contention: RefCell::default(), target: Target::of(&proxy).past_faults(), proxy }
     }
 
     /// Opens a locker through the proxy, with a pool of one and short time limits.
@@ -115,7 +107,7 @@ pub(crate) fn until_answered<T>(call: impl Fn() -> Result<T, Error>) -> Result<T
 }
 
 /// A locker on a pool of one, and the pool.
-pub(crate) fn pool_of_one(server: &RedisServer, timeout: Duration) -> Result<(Locker, ClientPool), Error> {
+pub(crate) fn pool_of_one(server: &impl AnyServer, timeout: Duration) -> Result<(Locker, ClientPool), Error> {
     let pool = client_pool(&server.url());
     let builder = Locker::with_pool(pool.clone()).command_timeout(timeout).observer(releases::record);
     Ok((builder.build()?, pool))
@@ -153,7 +145,7 @@ pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {
 #[track_caller]
 pub(crate) fn assert_nothing_sent_twice(proxy: &Proxy) {
     let mut values: Vec<String> = proxy
-        .asked()
+        .log()
         .into_iter()
         .filter(|asked| ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()))
         .map(|asked| asked.arguments[1].clone())
@@ -161,7 +153,7 @@ pub(crate) fn assert_nothing_sent_twice(proxy: &Proxy) {
     values.sort();
     let sent = values.len();
     values.dedup();
-    assert_eq!(values.len(), sent, "a value was sent twice: {:?}", proxy.asked());
+    assert_eq!(values.len(), sent, "a value was sent twice: {:?}", proxy.log());
 }
 
 /// Returns a port on which nothing listens, nor will while the tests run: a socket has it that does not listen.

@@ -1,18 +1,22 @@
-//! The servers under test: a current server, the same server behind a proxy for each old version, and the servers of
-//! `SETNX_LOCK_TEST_URLS`.
+//! The servers under test: a real one, one of each version in this process, and those of `SETNX_LOCK_TEST_URLS`.
 
+use std::fmt::Debug;
+use std::net::{SocketAddr, TcpStream};
+use std::ops::Deref as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use std::{env, process};
+use std::{env, io, process};
 
 use redis::Commands as _;
 use setnx_lock::{
     Error, Key, Lock, LockOptions, LockState, Locker, MultiLock, Observer, Protocol, RefusalKind, Version,
 };
 
+use testkit::redis_server;
+
 use super::scenario::patient;
-use super::{Load, Outcome, RedisServer, Release, Variant, assert_says, expiring};
-use crate::servers::{Comparing, Emulated, Proxy};
+use super::{Load, Outcome, RedisServer, Release, Variant, assert_says, expiring, server_of};
+use setnx_lock_testing::{ServerVersion, TestServer};
 
 /// Names the URLs of more servers to test on, separated by commas.
 const URLS: &str = "SETNX_LOCK_TEST_URLS";
@@ -33,7 +37,7 @@ pub(crate) struct Target {
     pub(crate) name: String,
     /// The address that the locks under test use.
     pub(crate) url: String,
-    /// The address that a test looks at keys through: the same server, without a proxy.
+    /// The address that a test looks at keys through: the same server, by the commands of a current version and past all faults.
     direct: String,
     pub(crate) version: Version,
     /// Its position among the servers.
@@ -42,54 +46,98 @@ pub(crate) struct Target {
     pub(crate) variant: Variant,
     /// The locker that the load threads use, if there are any.
     loaded: Option<Locker>,
-    /// Kept running as long as a test may need them.
-    _server: Option<Arc<RedisServer>>,
-    _proxy: Option<Arc<Proxy>>,
+    /// Kept running as long as a test may need it.
+    _server: Option<Arc<dyn AnyServer>>,
 }
 
-/// Returns the current server, a proxy for each old version, and the servers of `SETNX_LOCK_TEST_URLS`. A server that is
-/// missing or does not reply is an error, never a skip. For listing the tests no server is started.
+/// A server that tests can look at: a real one, or one in this process.
+pub(crate) trait AnyServer: Debug + Send + Sync + 'static {
+    fn address(&self) -> SocketAddr;
+
+    fn url(&self) -> String {
+        format!("redis://{}/", self.address())
+    }
+
+    /// The address that leads past faults, and past what an old version lacks.
+    fn direct(&self) -> String;
+
+    /// Sends a command there, and returns the first line of the reply.
+    fn say(&self, words: &[&str]) -> io::Result<String>;
+}
+
+impl AnyServer for RedisServer {
+    fn address(&self) -> SocketAddr {
+        self.address()
+    }
+
+    fn direct(&self) -> String {
+        self.url()
+    }
+
+    fn say(&self, words: &[&str]) -> io::Result<String> {
+        self.say(words)
+    }
+}
+
+impl<T: AnyServer> AnyServer for Arc<T> {
+    fn address(&self) -> SocketAddr {
+        T::address(self)
+    }
+
+    fn direct(&self) -> String {
+        T::direct(self)
+    }
+
+    fn say(&self, words: &[&str]) -> io::Result<String> {
+        T::say(self, words)
+    }
+}
+
+impl AnyServer for TestServer {
+    fn address(&self) -> SocketAddr {
+        self.deref().address()
+    }
+
+    fn direct(&self) -> String {
+        self.url_to_look()
+    }
+
+    fn say(&self, words: &[&str]) -> io::Result<String> {
+        redis_server::say(TcpStream::connect(self.address_to_look())?, words)
+    }
+}
+
+/// Returns a real server, one of each version in this process, and those of `SETNX_LOCK_TEST_URLS`. A server that is missing or does not
+/// reply is an error, never a skip. For listing the tests no server is started.
 pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::Error>> {
     let urls = env::var(URLS).unwrap_or_default();
     let urls = urls.split([',', ' ']).filter(|url| !url.is_empty());
+    let versions = ServerVersion::ALL.into_iter().filter(|version| *version != ServerVersion::V8_4);
     if listing {
-        let proxies = Emulated::ALL.map(|emulated| (emulated_name(emulated), version(emulated.number())));
-        let current = ["current", COMPARING].map(str::to_owned).into_iter();
-        let current = current.chain((1..=urls.count()).map(url_name));
-        let all = proxies.into_iter().chain(current.map(|name| (name, version("99"))));
+        let inside = versions.map(|emulated| (emulated_name(emulated), version(emulated.number())));
+        let current = ["current".to_owned()].into_iter().chain((1..=urls.count()).map(url_name));
+        let all = inside.chain(current.map(|name| (name, version("99"))));
         let listed = |(position, (name, version))| Target { version, position, ..Target::listed(name) };
         return Ok(all.enumerate().map(listed).collect());
     }
-    let server = Arc::new(RedisServer::start()?);
-    let mut targets = vec![Target::of(&server)];
-    for emulated in Emulated::ALL {
-        targets.push(
-            Target::through(Proxy::emulating(emulated, server.address())?, &server)?
-                .named(emulated_name(emulated)),
-        );
-    }
-    let proxy = Proxy::comparing(Comparing::Valkey, server.address())?;
-    targets.push(Target::through(proxy, &server)?.named(COMPARING.into()));
+    // The oldest first, and those of the environment variable last.
+    let mut targets: Vec<Target> = versions.map(Target::inside).collect();
+    targets.push(Target::of(&Arc::new(RedisServer::start()?)));
     for (n, url) in urls.enumerate() {
         let version = version_of(url).map_err(|error| format!("{} of {URLS}: {error}", url_name(n + 1)))?;
         let listed = Target::listed(url_name(n + 1));
         targets.push(Target { url: url.to_owned(), direct: url.to_owned(), version, ..listed });
     }
-    // The oldest first, and those of the environment variable last.
-    targets[..=Emulated::ALL.len()].sort_by_key(|target| target.version);
     for (position, target) in targets.iter_mut().enumerate() {
         target.position = position;
     }
     Ok(targets)
 }
 
-/// The name, within a test's name, of the proxy that emulates this version.
-pub(crate) fn emulated_name(emulated: Emulated) -> String {
-    format!("emulated_{}", emulated.name())
+/// The name, within a test's name, of the server of this version.
+pub(crate) fn emulated_name(emulated: ServerVersion) -> String {
+    format!("emulated_{}", emulated.name().replace('-', "_"))
 }
-
-/// The name of the proxy that adds the commands of Valkey 9.
-const COMPARING: &str = "emulated_valkey_9";
 
 fn url_name(n: usize) -> String {
     format!("url{n}")
@@ -112,26 +160,27 @@ fn version(number: &str) -> Version {
 }
 
 impl Target {
-    /// Returns a current server as a target.
-    pub(crate) fn of(server: &Arc<RedisServer>) -> Self {
-        let version = version_of(&server.url()).unwrap();
+    /// Returns a server as a target.
+    pub(crate) fn of(server: &Arc<impl AnyServer>) -> Self {
+        let version = version_of(&server.direct()).unwrap();
         let listed = Self::listed("current".into());
-        Self { url: server.url(), direct: server.url(), version, _server: Some(Arc::clone(server)), ..listed }
+        let (url, direct) = (server.url(), server.direct());
+        Self { url, direct, version, _server: Some(Arc::clone(server) as _), ..listed }
     }
 
-    /// Whether a proxy emulates an old version.
-    pub(crate) fn is_emulated(&self) -> bool {
-        Emulated::ALL.iter().any(|emulated| self.name == emulated_name(*emulated))
+    /// Returns a server of this version as a target.
+    fn inside(version: ServerVersion) -> Self {
+        Self { name: emulated_name(version), ..Self::of(&Arc::new(server_of(version))) }
     }
 
-    /// The same behind a proxy.
-    pub(crate) fn through(proxy: Proxy, server: &Arc<RedisServer>) -> Result<Self, redis::RedisError> {
-        let (url, version) = (proxy.url(), version_of(&proxy.url())?);
-        Ok(Self { url, version, _proxy: Some(Arc::new(proxy)), ..Self::of(server) })
+    /// The same, with locks that are past its faults.
+    pub(crate) fn past_faults(self) -> Self {
+        Self { url: self.direct.clone(), ..self }
     }
 
-    fn named(self, name: String) -> Self {
-        Self { name, ..self }
+    /// Whether it is an old version.
+    pub(crate) fn is_old(&self) -> bool {
+        ServerVersion::OLD.iter().any(|emulated| self.name == emulated_name(*emulated))
     }
 
     fn listed(name: String) -> Self {
@@ -145,7 +194,6 @@ impl Target {
             variant: Variant::default(),
             loaded: None,
             _server: None,
-            _proxy: None,
         }
     }
 

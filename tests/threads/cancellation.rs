@@ -5,16 +5,16 @@ use std::thread;
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker};
+use setnx_lock_testing::{Fault, Proxy, TestServer};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
-use crate::servers::{Fault, Proxy};
 use crate::support::asleep::asleep;
 use crate::support::monitor::connected;
 use crate::support::notified::Worker;
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened};
-use crate::support::{LONG, Outcome, RedisServer, Release, Target, TestKey, Variant, millis, release, tests};
+use crate::support::{AnyServer, LONG, Outcome, Release, Target, TestKey, Variant, millis, release, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -33,8 +33,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const NEVER_POLLS: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).wait_forever();
 
-fn scenario(test: &str) -> Result<(Arc<RedisServer>, TestKey, Locker), Box<dyn std::error::Error>> {
-    let server = Arc::new(RedisServer::start()?);
+fn scenario(test: &str) -> Result<(Arc<TestServer>, TestKey, Locker), Box<dyn std::error::Error>> {
+    let server = Arc::new(TestServer::start());
     let key = Target::of(&server).key(test);
     let locker = opened(&server.url())?;
     Ok((server, key, locker))
@@ -126,7 +126,7 @@ fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
     let locker = opened(&proxy.url())?;
     let cancel_token = CancelToken::new();
     let lock = connected(Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token))?;
-    proxy.next("SETNX", Fault::AnswerLate(millis(300)));
+    proxy.next("SETNX", Fault::DelayReply(millis(300)));
     let waiter = waiter(&lock);
     cancel_token.cancel();
     let held = waiter.join().unwrap()?;
@@ -135,7 +135,7 @@ fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
 }
 
 fn a_wait_for_a_connection_ends_too() -> Outcome {
-    let url = RedisServer::start()?.url(); // the server ends at once
+    let url = TestServer::start().url(); // the server ends at once
     let locker = opened(&url)?;
     let cancel_token = CancelToken::new();
     let options = LockOptions::expiring_after(LONG).timeout(LONG * 60);

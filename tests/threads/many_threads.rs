@@ -7,6 +7,7 @@ use std::{env, fs, thread};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
+use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::{opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
@@ -50,7 +51,7 @@ fn unhurried() -> LockOptions {
 }
 
 fn two_thousand_threads_on_few_connections() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for builder in [patient(&server.url())?, patient(&server.url())?.pool_size(1)] {
         all_succeed(&builder.build()?, 2000, unhurried())?;
     }
@@ -58,12 +59,12 @@ fn two_thousand_threads_on_few_connections() -> Outcome {
 }
 
 fn many_threads_in_other_ways() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     // Releases by transactions.
     all_succeed(&opened(&server.url())?, 500, unhurried().protocol(Protocol::Watched))?;
     // More threads than the server takes clients. With a password it refuses AUTH, without one the first command.
     for (config, password) in [("", ""), ("requirepass secret", ":secret@")] {
-        let server = RedisServer::start_with(&format!("maxclients 3\n{config}"))?;
+        let server = TestServer::builder().config(&format!("maxclients 3\n{config}")).start();
         let url = server.url().replace("redis://", &format!("redis://{password}"));
         all_succeed(&opened(&url)?, 100, unhurried())?;
     }
@@ -156,7 +157,7 @@ fn lock_without_threads(url: &str) -> PartOutcome {
 
 /// Starts this program to do one part, with this size of a thread's stack, and asserts that it ends well.
 fn runs(part: &str, stack: &str) -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut command = Command::new(env::current_exe()?);
     command.env(PART, part).env("REDIS_URL", server.url()).env("RUST_MIN_STACK", stack);
     let output = command.output()?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{CancelToken, Error, Lock, Locker};
+use setnx_lock_testing::TestServer;
 
 use crate::support::monitor::{Monitor, names};
 use crate::support::notified::{
@@ -14,7 +15,7 @@ use crate::support::notified::{
     until_listening, until_waiting, waiting,
 };
 use crate::support::scenario::{opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -41,7 +42,7 @@ fn cut_listeners(connection: &mut redis::Connection) {
 }
 
 fn a_listener_whose_connection_is_cut_reconnects_and_reports_it_once() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut connection = connection(&server);
     let reasons = Reasons::default();
     let observed = patient(&server.url())?.observer(reasons.clone()).build()?;
@@ -103,7 +104,7 @@ fn a_server_that_freezes_and_thaws() -> Outcome {
 
 /// As with a releaser that is killed after it has taken the entry of a waiting process.
 fn a_lost_notification_costs_a_poll_interval_and_delays_no_later_waiter() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let waiter = Waiter::of(&elsewhere(&server, "k", POLLED)?);
     // An entry that is gone is found missing by a poll, after five seconds.
@@ -161,7 +162,7 @@ fn a_user_without_a_right_polls_and_reports_it_once() -> Outcome {
 }
 
 fn a_waiting_list_that_is_not_a_list() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let reasons = Reasons::default();
     let [first, second] = [reasons.of(&server.url(), "k", POLLED)?, reasons.of(&server.url(), "k", POLLED)?];
     for _ in 0..3 {
@@ -179,7 +180,7 @@ fn a_waiting_list_that_is_not_a_list() -> Outcome {
 }
 
 fn a_process_that_is_stopped_blocks_no_other() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let mut worker = Worker::performing(&["notifications", "wait", &server.url(), "k"])?;
     until_waiting(&server, "k", 1);
@@ -219,7 +220,7 @@ fn processes_that_are_killed_are_passed_over() -> Outcome {
 
 fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome {
     for gives_up in ["timeout", "cancel", "shut down"] {
-        let server = RedisServer::start()?;
+        let server = TestServer::start();
         let mut connection = connection(&server);
         let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
         let (locker, token) = (opened(&server.url())?, CancelToken::new());
@@ -248,7 +249,7 @@ fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome 
 
 /// Several threads of a process wait, all of them are cancelled as another process releases the lock, and a thread of a third waits on.
 fn a_notification_is_not_lost_with_waiters_that_are_cancelled_at_that_moment() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for n in 0..40_u64 {
         let key = format!("k{n}");
         let held = elsewhere(&server, &key, NOTIFIED)?.lock()?;

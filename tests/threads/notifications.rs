@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol};
+use setnx_lock_testing::{ServerVersion, TestServer};
 
-use crate::servers::{Emulated, Position, Proxy};
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
@@ -20,7 +20,7 @@ use crate::support::notified::{
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, client_pool, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{Outcome, RedisServer, chain, expiring, millis, tests};
+use crate::support::{Outcome, RedisServer, chain, expiring, millis, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -49,7 +49,7 @@ pub(crate) fn as_worker(part: &[&str]) -> TaskOutcome {
 }
 
 fn a_release_notifies_a_waiter_of_another_locker() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let unexpiring =
         LockOptions::without_expiration().timeout(NEVER).poll_interval(NEVER).notify_waiters(true);
     let all = PROTOCOLS.map(|protocol| NOTIFIED.protocol(protocol)).into_iter().chain([unexpiring]);
@@ -126,7 +126,7 @@ fn processes_are_notified_in_their_order_and_the_others_send_nothing() -> Outcom
 fn a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_notified() -> Outcome {
     /// The head start. On a busy machine the other may need longer, and lose its turn; but not earlier.
     const LEFT: Duration = Duration::from_millis(10);
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let listening = Listening::start(&server, 2)?;
     for n in 0..30 {
         let lock = |process: usize| Lock::new(&listening.lockers[process], format!("k{n}"), NOTIFIED);
@@ -149,7 +149,7 @@ fn a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_noti
 
 /// A thread of another process waits, and then another of the holder's. After the time slice the first of them is next.
 fn a_process_that_has_had_its_time_slice_passes_the_lock_on() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let listening = Listening::start(&server, 1)?;
     let own = Lock::new(&listening.lockers[0], "k", NOTIFIED)?;
     let held = own.lock()?;
@@ -169,7 +169,7 @@ fn a_process_that_has_had_its_time_slice_passes_the_lock_on() -> Outcome {
 fn threads_of_many_lockers_all_acquire_and_leave_no_key_behind() -> Outcome {
     const TIMES: u32 = 10;
     for protocol in PROTOCOLS {
-        let server = RedisServer::start()?;
+        let server = TestServer::start();
         // A pool of one connection is enough, and a time limit of any length.
         let small = patient(&server.url())?.pool_size(1).command_timeout(Duration::MAX).build()?;
         let mut lockers = vec![small];
@@ -202,7 +202,7 @@ fn threads_of_many_lockers_all_acquire_and_leave_no_key_behind() -> Outcome {
 }
 
 fn one_connection_listens_for_all_keys_while_a_thread_waits() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = opened(&server.url())?;
     let mut held = Vec::new();
     for n in 0..5 {
@@ -232,7 +232,7 @@ fn one_connection_listens_for_all_keys_while_a_thread_waits() -> Outcome {
 
 /// Those of the gem, and of a lock without the option.
 fn releases_without_a_notification_are_found_by_polling() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut gem = connection(&server);
     let notified = elsewhere(&server, "k", POLLED)?;
     let () = gem.set("k", FOREIGN)?;
@@ -254,20 +254,19 @@ fn releases_without_a_notification_are_found_by_polling() -> Outcome {
 }
 
 fn releases_on_old_servers_notify_from_2_0_on() -> Outcome {
-    for version in Emulated::ALL {
-        let server = RedisServer::start()?;
-        let proxy = Proxy::emulating(version, server.address())?;
-        let lock = |options| Lock::new(&opened(&proxy.url()).unwrap(), "k", options);
+    for version in ServerVersion::OLD {
+        let server = server_of(version);
+        let lock = |options| Lock::new(&opened(&server.url()).unwrap(), "k", options);
         let held = lock(NOTIFIED)?.lock()?;
-        if version < Emulated::V2_0 {
+        if version < ServerVersion::V2_0 {
             let reasons = Reasons::default();
-            let waiter = Waiter::of(&reasons.of(&proxy.url(), "k", POLLED)?);
+            let waiter = Waiter::of(&reasons.of(&server.url(), "k", POLLED)?);
             until("it is reported", || !reasons.reported().is_empty());
             assert!(reasons.reported()[0].contains("notifications need 2.0"), "{:?}", reasons.reported());
             drop(held);
             drop(waiter.came()?);
             assert!(
-                !proxy.names().iter().any(|name| ["SUBSCRIBE", "LPOP", "RPUSH"].contains(&name.as_str()))
+                !server.names().iter().any(|name| ["SUBSCRIBE", "LPOP", "RPUSH"].contains(&name.as_str()))
             );
             continue;
         }
@@ -278,34 +277,33 @@ fn releases_on_old_servers_notify_from_2_0_on() -> Outcome {
             until_waiting(&server, "k", n);
         }
         drop(held);
-        // In any order: through the proxy the look of the second may come after the release.
+        // In any order: through the server the look of the second may come after the release.
         waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())?;
         assert_eq!(keys(&server, "*"), [""; 0]);
         // Before 2.2 a push would remove a list that has a time to live.
-        let expires = proxy.names().iter().any(|name| name == "EXPIRE");
-        assert_eq!(expires, version >= Emulated::V2_2, "{version:?}");
+        let expires = server.names().iter().any(|name| name == "EXPIRE");
+        assert_eq!(expires, version >= ServerVersion::V2_2, "{version:?}");
     }
     Ok(())
 }
 
 fn a_waiting_list_has_a_time_to_live_from_its_first_entry_on() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
+    let server = TestServer::start();
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let waiter = Waiter::of(&Lock::new(&opened(&proxy.url())?, "k", NOTIFIED)?);
+    let waiter = Waiter::of(&Lock::new(&opened(&server.url())?, "k", NOTIFIED)?);
     until_waiting(&server, "k", 1);
     let left = || -> i64 { redis::cmd("TTL").arg(list_of("k")).query(&mut connection(&server)).unwrap() };
     until("it lives for ten minutes", || left() > 500);
-    let entered = proxy.asked().into_iter().filter(|asked| asked.name == "RPUSH");
-    let trips: Vec<_> = entered.map(|asked| asked.position).collect();
-    assert_eq!(trips, [Position { place: 1, of: 3 }], "with EXPIRE and GET");
+    let entered = server.log().into_iter().filter(|asked| asked.name == "RPUSH");
+    let trips: Vec<_> = entered.map(|asked| (asked.position.place, asked.position.of)).collect();
+    assert_eq!(trips, [(1, 3)], "with EXPIRE and GET");
     drop(held);
     drop(waiter.came()?);
     Ok(())
 }
 
 fn a_pool_that_cannot_listen_is_refused() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let pool = client_pool(&server.url());
     let error = Lock::new(&Locker::with_pool(pool).build()?, "k", NOTIFIED)
         .expect_err("it opens no connection of its own");

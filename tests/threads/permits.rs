@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{CancelToken, Error, LockOptions, Locker, Permit, Protocol, RwLock, Semaphore};
+use setnx_lock_testing::{Proxy, TestServer};
 
-use crate::servers::Proxy;
 use crate::support::asleep::Sleeper;
 use crate::support::monitor::probed;
 use crate::support::notified::{Worker, connection};
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, PAST, RedisServer, expiring, millis, tests, waited};
+use crate::support::{AnyServer, LONG, Outcome, PAST, RedisServer, expiring, millis, tests, waited};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -52,7 +52,7 @@ fn slot(held: &Permit) -> usize {
 }
 
 /// Which permits have a key on the server.
-fn held(server: &RedisServer, permits: usize) -> Vec<usize> {
+fn held(server: &impl AnyServer, permits: usize) -> Vec<usize> {
     let keys: Vec<String> = (0..permits).map(key).collect();
     let values: Vec<Option<String>> = connection(server).mget(keys).unwrap();
     (0..permits).filter(|slot| values[*slot].is_some()).collect()
@@ -84,7 +84,7 @@ impl Recorded {
         let proxy = Proxy::before(server.address())?;
         let locker = opened(&proxy.url())?;
         probed(&locker, Protocol::Ttl)?;
-        proxy.forget();
+        proxy.clear_log();
         Ok(Self { server, proxy, locker })
     }
 
@@ -96,7 +96,7 @@ impl Recorded {
     fn trips(&self) -> Vec<Vec<String>> {
         let trips = self.proxy.batches().into_iter();
         let trips = trips.map(|trip| trip.into_iter().map(|asked| asked.name).collect()).collect();
-        self.proxy.forget();
+        self.proxy.clear_log();
         trips
     }
 }
@@ -117,7 +117,7 @@ fn a_free_permit_takes_one_trip() -> Outcome {
         let recorded = Recorded::new()?;
         let semaphore = pool(&recorded.locker, 3, expiring().protocol(protocol));
         let held = semaphore.acquire()?;
-        let asked = recorded.proxy.asked();
+        let asked = recorded.proxy.log();
         assert_eq!(recorded.trips(), [[first(protocol), "MGET"]]);
         assert_eq!(asked[0].arguments[0], key(slot(&held)));
         assert_eq!(asked[1].arguments, [key(0), key(1), key(2)]);
@@ -146,10 +146,10 @@ fn one_that_was_seen_free_or_expired_is_asked_for_next() -> Outcome {
             }
             let held = semaphore.try_acquire()?.expect("one is free");
             assert_eq!(slot(&held), 1);
-            let asked = recorded.proxy.asked();
+            let asked = recorded.proxy.log();
             let trips = recorded.trips();
             drop(held);
-            recorded.proxy.forget();
+            recorded.proxy.clear_log();
             if trips.len() > 1 {
                 assert_eq!(trips, [vec![first(protocol), "MGET"], vec![first(protocol)]]);
                 assert_ne!(asked[0].arguments[0], key(1));
@@ -186,13 +186,13 @@ fn a_permit_is_handed_over_to_the_next_thread() -> Outcome {
             let semaphore = semaphore.clone();
             waiting(move || woken(&semaphore))
         });
-        recorded.proxy.forget();
+        recorded.proxy.clear_log();
         let freed = slot(&held);
         for (number, waiter) in waiters.into_iter().enumerate() {
             // The first has woken it to be the head.
             waiter.rests();
             held.release()?;
-            let asked = recorded.proxy.asked();
+            let asked = recorded.proxy.log();
             let trips = match protocol {
                 Protocol::Classic => vec![vec!["GETSET"]],
                 _ => vec![vec!["WATCH", "GET", "MULTI"], vec!["SET", "EXEC"]],
@@ -241,7 +241,7 @@ fn count_inside(connection: &mut redis::Connection, held: &Permit, permits: usiz
 
 fn no_permit_has_two_holders_and_all_threads_get_one() -> Outcome {
     for protocol in PROTOCOLS {
-        let server = RedisServer::start()?;
+        let server = TestServer::start();
         let url = server.url();
         // One connection is enough.
         for (builder, permits, threads) in [(patient(&url)?, 8, 64), (patient(&url)?.pool_size(1), 3, 9)] {
@@ -257,7 +257,7 @@ fn no_permit_has_two_holders_and_all_threads_get_one() -> Outcome {
 
 /// A thread waits for the first permit alone, and another for any. The wait of the first is cancelled as the permit is released.
 fn one_that_does_not_wait_any_more_passes_a_release_on() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = opened(&server.url())?;
     let semaphore = pool(&locker, 2, UNPOLLED);
     for _ in 0..20 {
@@ -280,7 +280,7 @@ fn one_that_does_not_wait_any_more_passes_a_release_on() -> Outcome {
 }
 
 fn a_shutdown_ends_all_waits() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = opened(&server.url())?;
     let lock = RwLock::new(&locker, NAME, 2, UNPOLLED)?;
     let permits = [lock.read()?, lock.read()?];
@@ -331,7 +331,7 @@ fn ready(task: &[&str]) -> std::io::Result<Worker> {
 /// One of several processes has threads that pass the permits on all the time.
 fn several_processes_get_their_turn_among_the_threads_of_another() -> Outcome {
     const PERMITS: usize = 3;
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let url = server.url();
     let task = ["contend", &url, &PERMITS.to_string(), "10"];
     let mut workers = [ready(&task)?, ready(&task)?, ready(&task)?];

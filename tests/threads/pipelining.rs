@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, Locker, LockerBuilder, RefusalKind};
+use setnx_lock_testing::{Proxy, Received, TestServer};
 
-use crate::servers::{Asked, Proxy};
 use crate::support::contention::{await_batch_of, contention, contention_with_faults, pairs};
 use crate::support::scenario::Scenario;
-use crate::support::{LONG, Outcome, RedisServer, Target, expiring, releases, tests};
+use crate::support::{LONG, Outcome, Target, expiring, releases, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -43,11 +43,11 @@ pub(crate) fn one_connection(url: &str) -> LockerBuilder {
 }
 
 fn assert_one_connection(proxy: &Proxy) {
-    assert!(proxy.asked().iter().all(|asked| asked.connection == 0), "the connection stays in use");
+    assert!(proxy.log().iter().all(|asked| asked.connection == 0), "the connection stays in use");
 }
 
 fn each_thread_gets_the_reply_to_its_own_command() -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let locker = with_one_connection(&scenario.proxy.url());
     let mut direct = scenario.target.connection();
     for n in 0..THREADS {
@@ -92,7 +92,7 @@ fn each_thread_gets_the_reply_to_its_own_command() -> Outcome {
 
 fn a_refusal_goes_to_the_thread_whose_command_was_refused() -> Outcome {
     let rules = "user weak on >pw ~list:* ~free:* &* +@all";
-    let server = Arc::new(RedisServer::start_with(rules)?);
+    let server = Arc::new(TestServer::builder().config(rules).start());
     let (target, proxy) = (Target::of(&server), Proxy::before(server.address())?);
     let locker = with_one_connection(&proxy.url().replace("redis://", "redis://weak:pw@"));
     for n in 0..THREADS {
@@ -100,7 +100,7 @@ fn a_refusal_goes_to_the_thread_whose_command_was_refused() -> Outcome {
     }
     // Whether a command is refused that precedes others in its batch.
     let precedes_others = |name: &str, key: &str| {
-        let is = |asked: &Asked, key: &str| asked.arguments[0].starts_with(key);
+        let is = |asked: &Received, key: &str| asked.arguments[0].starts_with(key);
         proxy.batches().iter().any(|batch| {
             let refused = batch.iter().position(|asked| asked.name == name && is(asked, key));
             refused.is_some_and(|refused| batch[refused..].iter().any(|asked| is(asked, "free:")))

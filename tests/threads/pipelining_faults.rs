@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, LockerBuilder};
+use setnx_lock_testing::{Fault, Proxy, Received};
 
-use crate::servers::{Asked, Fault, Proxy};
 use crate::support::contention::{
     LostReplies, assert_nothing_sent_by_two, await_batch_of, contention, contention_with_faults, pairs,
 };
@@ -59,7 +59,7 @@ fn assert_reported(
     fault: &Fault,
     reason: &str,
 ) -> Outcome {
-    let scenario = Scenario::set()?;
+    let scenario = Scenario::set();
     let lost_replies = LostReplies::default();
     let locker = open(&scenario.proxy.url()).observer(lost_replies.clone()).build()?;
     let what = format!("{fault:?} at {place}");
@@ -85,7 +85,7 @@ fn assert_reported(
     let (replied, unreplied) = batch.split_at(place - 1);
     let lost = lost_replies.keys();
     assert_eq!(lost.len(), size + 1 - place, "{what}: {batch:?}, {lost:?}");
-    let has_reply = |asked: &Asked| !lost.contains(&asked.arguments[0]);
+    let has_reply = |asked: &Received| !lost.contains(&asked.arguments[0]);
     assert!(replied.iter().all(has_reply) && !unreplied.iter().any(has_reply), "{what}: {batch:?}, {lost:?}");
     Ok(())
 }
@@ -100,7 +100,7 @@ fn a_fault_is_reported_to_each_thread_on_the_wire() -> Outcome {
 fn a_server_that_stops_replying() -> Outcome {
     // Long enough for every other command under load.
     let limited = |url: &str| patient(url).unwrap().pool_size(1).command_timeout(BRIEF);
-    assert_reported(limited, true, 2, &Fault::HalfOpen, "")
+    assert_reported(limited, true, 2, &Fault::Hang, "")
 }
 
 fn a_server_that_freezes() -> Outcome {

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockOptions, LockState, Locker, Protocol};
+use setnx_lock_testing::{Fault, Proxy};
 
-use crate::servers::{Fault, Proxy};
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::scenario::{FOREIGN, QUEUED, closed_port, opened};

@@ -15,8 +15,8 @@ use libtest_mimic::Trial;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use setnx_lock::{Error, Lock, LockOptions, MultiLock, MultiLockGuard, Protocol};
+use setnx_lock_testing::{Proxy, TestServer};
 
-use crate::servers::Proxy;
 use crate::support::monitor::probed;
 use crate::support::notified::until;
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
@@ -54,12 +54,12 @@ fn recorded(
     options: LockOptions,
     keys: usize,
 ) -> Result<(Scenario, Vec<TestKey>, MultiLock), Error> {
-    let scenario = Scenario::under_load(Load::Any).expect("the server starts");
+    let scenario = Scenario::under_load(Load::Any);
     let keys = scenario.target.keys("wire", keys);
     let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
     let locks = MultiLock::new(&locker, keys.iter().map(|key| key.key.clone()), options.protocol(protocol))?;
     probed(&locker, Protocol::Ttl)?;
-    scenario.proxy.forget();
+    scenario.proxy.clear_log();
     Ok((scenario, keys, locks))
 }
 
@@ -67,11 +67,11 @@ fn recorded(
 fn trips(proxy: &Proxy) -> Vec<String> {
     let trip = |batch: &Vec<_>| {
         let names: Vec<&str> =
-            batch.iter().map(|asked: &crate::servers::Asked| asked.name.as_str()).collect();
+            batch.iter().map(|asked: &setnx_lock_testing::Received| asked.name.as_str()).collect();
         names.join(" ")
     };
     let trips = proxy.batches().iter().map(trip).collect();
-    proxy.forget();
+    proxy.clear_log();
     trips
 }
 
@@ -82,7 +82,7 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
     let proxy = &scenario.proxy;
     let transactions = protocol != Protocol::Classic;
     let held = locks.lock()?;
-    let asked = proxy.asked();
+    let asked = proxy.log();
     assert_eq!(trips(proxy), [each(protocol, 3)]);
     let expected: Vec<[String; 2]> =
         keys.iter().map(|key| [key.key.to_string(), key.value().expect("it is held")]).collect();
@@ -168,7 +168,7 @@ fn a_caller_waits_only_while_it_holds_the_first_of_its_keys(protocol: Protocol) 
     let asks = each(protocol, 4);
     let waiting = thread::spawn(move || locks.lock());
     // It looks a second time.
-    until("it waits", || proxy.asked().iter().filter(|asked| asked.name == "GET").count() > 3);
+    until("it waits", || proxy.log().iter().filter(|asked| asked.name == "GET").count() > 3);
     let is_held: Vec<bool> = keys.iter().map(|key| key.value().is_some()).collect();
     assert_eq!(is_held, [true, true, false, false]);
     keys[1].delete();
@@ -202,7 +202,7 @@ fn names(count: usize) -> Vec<String> {
 
 fn a_caller_of_many_keys_gets_its_turn_among_callers_of_one(protocol: Protocol) -> Outcome {
     const TURNS: usize = 10;
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = opened(&server.url())?;
     let keys = names(6);
     let options = expiring().protocol(protocol);
@@ -288,7 +288,7 @@ fn enter(file: &File, lease: &Path, end: u128) -> TaskOutcome {
 
 fn processes_that_are_killed_leave_keys_that_are_taken_over(protocol: Protocol) -> Outcome {
     const ROUNDS: &str = "40";
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let folder = tempfile::tempdir()?;
     let name = format!("{protocol:?}").to_lowercase();
     let start = || worker(&["several", &server.url(), &folder.path().display().to_string(), ROUNDS, &name]);

@@ -5,8 +5,8 @@ use std::thread;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard, Protocol};
+use setnx_lock_testing::{Fault, Received};
 
-use crate::servers::{Asked, Fault};
 use crate::support::scenario::{FOREIGN, Scenario};
 use crate::support::{
     Connections, LONG, Outcome, Release, TestKey, expiring, millis, release, releases, tests,
@@ -49,7 +49,7 @@ fn together<T: Send>(
     work: impl Fn(LockGuard) -> T + Copy + Send,
 ) -> Result<Round<T>, Box<dyn std::error::Error>> {
     loop {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let locker = connections.to(&scenario.proxy.url(), 1).command_timeout(LONG).retry_for(LONG);
         let locker = scenario.open(locker.observer(releases::record));
         let lock =
@@ -58,9 +58,9 @@ fn together<T: Send>(
         let held: Vec<LockGuard> = keys.iter().map(|key| lock(key).lock()).collect::<Result<_, _>>()?;
         let other = scenario.target.key("other");
         let other = lock(&other);
-        scenario.proxy.forget();
-        let looking = scenario.proxy.hold("GET", 1);
-        let changing = meanwhile.map(|(command, act)| (scenario.proxy.hold(command, 1), act));
+        scenario.proxy.clear_log();
+        let looking = scenario.proxy.pause("GET", 1);
+        let changing = meanwhile.map(|(command, act)| (scenario.proxy.pause(command, 1), act));
         if let Some((command, fault)) = fault {
             scenario.proxy.next(command, fault.clone());
         }
@@ -85,11 +85,11 @@ fn together<T: Send>(
     }
 }
 
-fn count(batch: &[Asked], name: &str) -> usize {
+fn count(batch: &[Received], name: &str) -> usize {
     batch.iter().filter(|asked| asked.name == name).count()
 }
 
-fn names(batch: &[Asked]) -> Vec<&str> {
+fn names(batch: &[Received]) -> Vec<&str> {
     batch.iter().map(|asked| asked.name.as_str()).collect()
 }
 
@@ -119,7 +119,7 @@ fn threads_that_extend_share_two_trips(connections: Connections) -> Outcome {
     for held in extended {
         assert_eq!(release(held?)?, CERTIFIED);
     }
-    let changed = |batch: &Vec<Asked>| names(batch) == [["SET"].repeat(THREADS), vec!["EXEC"]].concat();
+    let changed = |batch: &Vec<Received>| names(batch) == [["SET"].repeat(THREADS), vec!["EXEC"]].concat();
     assert!(scenario.proxy.batches().iter().any(changed), "{:?}", scenario.proxy.batches());
     Ok(())
 }
@@ -184,7 +184,7 @@ fn a_watch_that_is_refused_is_another_threads_matter(connections: Connections) -
     for released in released {
         assert_eq!(released?, CERTIFIED);
     }
-    assert!(scenario.proxy.asked().iter().all(|asked| asked.connection == 0), "the connection stays in use");
+    assert!(scenario.proxy.log().iter().all(|asked| asked.connection == 0), "the connection stays in use");
     Ok(())
 }
 

@@ -5,8 +5,8 @@ use std::thread;
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, LockOptions, Protocol};
+use setnx_lock_testing::Paused;
 
-use crate::servers::Hold;
 use crate::support::scenario::{ANOTHERS, QUEUED};
 use crate::support::target::PROTOCOLS;
 use crate::support::{HANDED_OVER, LONG, Load, Outcome, Release, load, millis, release, tests};
@@ -31,8 +31,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Holds the command that hands the lock over.
-fn hold_hand_over(scenario: &Scenario) -> Hold {
-    scenario.proxy.hold(if scenario.protocol == Protocol::Classic { "GETSET" } else { "EXEC" }, 1)
+fn hold_hand_over(scenario: &Scenario) -> Paused {
+    scenario.proxy.pause(if scenario.protocol == Protocol::Classic { "GETSET" } else { "EXEC" }, 1)
 }
 
 /// The next thread has been cancelled, or the locker shut down, when the reply comes: the thread behind has the lock, or it is released.

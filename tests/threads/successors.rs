@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockOptions, Protocol};
+use setnx_lock_testing::ServerVersion;
 
-use crate::servers::Emulated;
 use crate::support::scenario::QUEUED;
 use crate::support::target::PROTOCOLS;
 use crate::support::{HANDED_OVER, LONG, Outcome, Release, assert_says, millis, release, tests, trial};
@@ -52,7 +52,7 @@ fn each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own(protocol: Proto
     let successors = [20, 3600, 90].map(|seconds| (successor(&lock(seconds)), Duration::from_secs(seconds)));
     for (next, expiration) in successors {
         next.rests();
-        scenario.proxy.forget();
+        scenario.proxy.clear_log();
         let before = SystemTime::now();
         assert_eq!(release(held)?, HANDED_OVER);
         held = next.join()?;
@@ -64,7 +64,7 @@ fn each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own(protocol: Proto
             "the lease of {expiration:?} begins at the release"
         );
         assert!(held.remaining().unwrap() <= expiration);
-        let asked = scenario.proxy.asked();
+        let asked = scenario.proxy.log();
         let names: Vec<&str> = asked.iter().map(|asked| asked.name.as_str()).collect();
         let (commands, change) = match protocol {
             Protocol::Classic => (&["GETSET"][..], 0),
@@ -118,7 +118,7 @@ fn the_hand_over_is_refused(protocol: Protocol) -> Outcome {
     let lock = scenario.lock(QUEUED.timeout(timeout)).cancelled_by(&cancel_token);
     let held = lock.lock()?;
     let next = successor(&lock);
-    scenario.server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
+    scenario.proxy.fill_up();
     if protocol == Protocol::Classic {
         assert_eq!(release(held)?, scenario.released());
         let error = next.join().expect_err("over memory");
@@ -141,7 +141,7 @@ fn the_user_may_not_hand_over(protocol: Protocol) -> Outcome {
     let held = lock.lock()?;
     let next = successor(&lock);
     let refused = if protocol == Protocol::Classic { "-getset" } else { "-set" };
-    scenario.server.say(&["ACL", "SETUSER", "default", refused])?;
+    scenario.proxy.run(&["ACL", "SETUSER", "default", refused]);
     assert_eq!(release(held)?, scenario.released());
     if protocol == Protocol::Ttl {
         assert!(matches!(next.join().expect_err("it needs SET"), Error::Refused { .. }));
@@ -169,7 +169,7 @@ fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
     let current = (Scenario::new(Protocol::Auto)?, Protocol::Ttl, &kinds[..]);
     // Its proxy emulates a version without WATCH.
     let on_old = [queued(Protocol::Classic), queued(Protocol::Auto)];
-    let old = (Scenario::emulating(Emulated::V2_0, Protocol::Auto)?, Protocol::Classic, &on_old[..]);
+    let old = (Scenario::emulating(ServerVersion::V2_0, Protocol::Auto)?, Protocol::Classic, &on_old[..]);
     for (scenario, auto, kinds) in [current, old] {
         let lock = |options| Lock::new(&scenario.locker, &scenario.key.key, options);
         let pairs = kinds.iter().flat_map(|holder| kinds.iter().map(move |waiter| (*holder, *waiter)));
@@ -177,7 +177,7 @@ fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
             let held = lock(holder)?.lock()?;
             let protocol = held.protocol();
             let next = successor(&lock(waiter)?);
-            scenario.proxy.forget();
+            scenario.proxy.clear_log();
             let outcome = release(held)?;
             let next = next.join()?;
             let handed_over = is_expiring.is_some() && is_expiring == given;
@@ -204,10 +204,10 @@ fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
 
 /// It waits behind a holder, so it has not asked the server yet.
 fn a_thread_whose_protocol_the_server_is_too_old_for_is_told_so() -> Outcome {
-    let scenario = Scenario::emulating(Emulated::V2_4, Protocol::Classic)?;
+    let scenario = Scenario::emulating(ServerVersion::V2_4, Protocol::Classic)?;
     let held = scenario.lock(QUEUED).lock()?;
     let next = successor(&Lock::new(&scenario.locker, &scenario.key.key, QUEUED.protocol(Protocol::Ttl))?);
-    scenario.proxy.forget();
+    scenario.proxy.clear_log();
     assert_eq!(release(held)?, scenario.released());
     let error = next.join().expect_err("SET has no options there");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Contention, Error, Lock, LockOptions, LockState, Locker, Semaphore};
+use setnx_lock_testing::TestServer;
 
 use crate::support::monitor::Monitor;
 use crate::support::notified::{IN_TIME, NOTIFIED};
 use crate::support::scenario::{QUEUED, opened};
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -77,7 +78,7 @@ const DELAY: Duration = Duration::from_millis(20);
 
 /// A process has held locks for `busy`, in which others waited for them in two threads each. Returns how many of the first of these got the
 /// lock later than [`DELAY`] after its release.
-fn delayed(server: &RedisServer, round: &str, busy: Duration) -> Result<usize, Error> {
+fn delayed(server: &impl AnyServer, round: &str, busy: Duration) -> Result<usize, Error> {
     const KEYS: u32 = 100;
     let lockers: [Locker; 2] = [opened(&server.url())?, opened(&server.url())?];
     let key = |n: u32| format!("{round} {n}");
@@ -110,7 +111,7 @@ fn delayed(server: &RedisServer, round: &str, busy: Duration) -> Result<usize, E
 }
 
 fn a_process_that_holds_for_long_asks_at_once_when_notified() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut counts = Vec::new();
     // A busy machine delays some; windows would delay more, each time.
     for n in 0..3 {
@@ -138,7 +139,7 @@ fn delayed_permits(semaphore: &Semaphore) -> Result<usize, Error> {
 }
 
 fn free_permits_are_acquired_in_a_window() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = opened(&server.url())?;
     let [kept, idle] = ["kept", "idle"].map(|name| Semaphore::new(&locker, name, 4, QUEUED));
     let (kept, idle) = (kept?, idle?);
@@ -154,7 +155,7 @@ fn free_permits_are_acquired_in_a_window() -> Outcome {
 }
 
 fn a_call_asks_at_its_deadline_in_a_window() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = opened(&server.url())?;
     let lock = |options: LockOptions| Lock::new(&locker, "busy", options);
     let busy = BusyThreads::start((0..4).map(|_| lock(QUEUED)).collect::<Result<Vec<_>, _>>()?);

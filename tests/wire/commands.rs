@@ -6,11 +6,11 @@ use std::{mem, thread};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
+use setnx_lock_testing::{Proxy, ServerVersion, TestServer};
 
-use crate::servers::{Emulated, Proxy};
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::scenario::{client_pool, opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, Target, expiring, millis, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -271,7 +271,7 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
 }
 
 /// Sends what [`Protocol::Auto`] sends through the proxy, and asserts that these are the commands of `decided`.
-fn assert_auto_is(decided: Protocol, locker: &Locker, server: &RedisServer, proxy: &Proxy) -> Outcome {
+fn assert_auto_is(decided: Protocol, locker: &Locker, server: &impl AnyServer, proxy: &Proxy) -> Outcome {
     let release: &[&str] = match decided {
         Protocol::Classic => &["DEL"],
         _ => &["WATCH", "GET", "MULTI", "DEL", "EXEC"],
@@ -286,19 +286,19 @@ fn assert_auto_is(decided: Protocol, locker: &Locker, server: &RedisServer, prox
     lock.with(|_| ())?;
     let set = |value: &str| server.say(&["SET", "auto", value]);
 
-    proxy.forget();
+    proxy.clear_log();
     let held = lock.lock()?;
     assert_eq!(held.protocol(), decided);
     held.release()?;
     assert_eq!(proxy.names(), [&[first], release].concat(), "a free lock");
 
     set("1895000000.5000000000000001")?;
-    proxy.forget();
+    proxy.clear_log();
     assert!(lock.lock().is_err());
     assert_eq!(proxy.names(), [first, "GET"], "a held lock");
 
     set("1532000016.5000000000000001")?;
-    proxy.forget();
+    proxy.clear_log();
     let held = lock.lock()?;
     assert_eq!(held.protocol(), decided);
     held.release()?;
@@ -307,26 +307,23 @@ fn assert_auto_is(decided: Protocol, locker: &Locker, server: &RedisServer, prox
 }
 
 fn auto_is_classic_on_2_0() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
-    assert_auto_is(Protocol::Classic, &opened(&proxy.url())?, &server, &proxy)
+    let server = server_of(ServerVersion::V2_0);
+    assert_auto_is(Protocol::Classic, &opened(&server.url())?, &server, &server)
 }
 
 fn auto_is_watched_on_2_4() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::emulating(Emulated::V2_4, server.address())?;
-    assert_auto_is(Protocol::Watched, &opened(&proxy.url())?, &server, &proxy)
+    let server = server_of(ServerVersion::V2_4);
+    assert_auto_is(Protocol::Watched, &opened(&server.url())?, &server, &server)
 }
 
 fn auto_is_classic_where_the_version_is_unknown() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
-    assert_auto_is(Protocol::Ttl, &opened(&proxy.url())?, &server, &proxy)?;
+    let server = TestServer::start();
+    assert_auto_is(Protocol::Ttl, &opened(&server.url())?, &server, &server)?;
 
-    let unchecked = patient(&proxy.url())?.skip_server_check().build()?;
-    let pooled = Locker::with_pool(client_pool(&proxy.url())).build()?;
+    let unchecked = patient(&server.url())?.skip_server_check().build()?;
+    let pooled = Locker::with_pool(client_pool(&server.url())).build()?;
     for locker in [unchecked, pooled] {
-        assert_auto_is(Protocol::Classic, &locker, &server, &proxy)?;
+        assert_auto_is(Protocol::Classic, &locker, &server, &server)?;
     }
     Ok(())
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Lock, LockOptions, Locker, MultiLock, Protocol};
+use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
-use crate::servers::{Comparing, Fault, Proxy};
 use crate::support::monitor::probed;
 use crate::support::scenario::{FOREIGN, opened};
-use crate::support::{Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, release, tests};
+use crate::support::{Outcome, PAST, Release, Target, TestKey, expiring, release, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -24,17 +24,18 @@ pub(crate) fn trials() -> Vec<Trial> {
     )
 }
 
-const BOTH: [(Comparing, &str); 2] = [(Comparing::Redis, "DELEX"), (Comparing::Valkey, "DELIFEQ")];
+const BOTH: [(ServerVersion, &str); 2] =
+    [(ServerVersion::V8_4, "DELEX"), (ServerVersion::Valkey9, "DELIFEQ")];
 const PROTOCOLS: [(Protocol, &str); 2] = [(Protocol::Watched, "SETNX"), (Protocol::Ttl, "SET")];
 
-/// A server behind a proxy, a locker that has found out what it has, and a key there.
-fn set(comparing: Comparing) -> Result<(Proxy, Locker, TestKey), Box<dyn std::error::Error>> {
-    let server = Arc::new(RedisServer::start()?);
-    let proxy = Proxy::comparing(comparing, server.address())?;
-    let locker = opened(&proxy.url())?;
+/// A server, a locker that has found out what it has, and a key there.
+fn set(comparing: ServerVersion) -> Result<(Arc<TestServer>, Locker, TestKey), setnx_lock::Error> {
+    let server = Arc::new(server_of(comparing));
+    let locker = opened(&server.url())?;
     probed(&locker, Protocol::Ttl)?;
-    proxy.forget();
-    Ok((proxy, locker, Target::of(&server).key("compared")))
+    server.clear_log();
+    let key = Target::of(&server).key("compared");
+    Ok((server, locker, key))
 }
 
 fn a_change_is_one_command() -> Outcome {
@@ -47,7 +48,7 @@ fn a_change_is_one_command() -> Outcome {
             assert_eq!(key.time_to_live() > 0, protocol == Protocol::Ttl);
             assert_eq!(release(held)?, Release::Released { certified: true });
             assert_eq!(proxy.names(), [asks, "SET", deletes], "{protocol:?}");
-            proxy.forget();
+            proxy.clear_log();
 
             // In Ttl the time to live decides as well.
             key.set(PAST);
@@ -57,7 +58,7 @@ fn a_change_is_one_command() -> Outcome {
                 _ => &["SET"],
             };
             assert_eq!(proxy.names(), [&[asks, "GET"], takeover, &[deletes]].concat(), "{protocol:?}");
-            proxy.forget();
+            proxy.clear_log();
         }
     }
     Ok(())
@@ -69,14 +70,14 @@ fn a_key_that_holds_something_else_is_read() -> Outcome {
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
         let held = lock.lock()?;
         key.set(FOREIGN);
-        proxy.forget();
+        proxy.clear_log();
         assert!(held.extend().is_err());
         assert_eq!(release(held)?, Release::Lost);
         assert_eq!(proxy.names(), ["SET", "GET"], "it is known to be lost");
         key.delete();
         let held = lock.lock()?;
         key.set(FOREIGN);
-        proxy.forget();
+        proxy.clear_log();
         assert_eq!(release(held)?, Release::Lost);
         assert_eq!(proxy.names(), [deletes, "GET"]);
         assert_eq!(key.value().as_deref(), Some(FOREIGN));
@@ -94,9 +95,9 @@ fn what_was_read_late_is_judged_by_that_time() -> Outcome {
             let options = LockOptions::expiring_after(LEASE).protocol(Protocol::Watched);
             let held = Lock::new(&locker, &key.key, options)?.lock()?;
             key.set(GEMS);
-            proxy.forget();
+            proxy.clear_log();
             if late {
-                proxy.next("GET", Fault::AnswerLate(2 * LEASE));
+                proxy.next("GET", Fault::DelayReply(2 * LEASE));
             }
             let released = release(held);
             let is_deleted = key.value().is_none();
@@ -134,7 +135,7 @@ fn a_user_without_the_right_to_compare_gets_transactions() -> Outcome {
             assert_eq!(release(lock.lock()?)?, Release::Released { certified: true });
             let transaction = &["WATCH", "GET", "MULTI", "DEL", "EXEC"];
             assert_eq!(proxy.names(), [&["SET"], refused, transaction].concat());
-            proxy.forget();
+            proxy.clear_log();
         }
     }
     Ok(())

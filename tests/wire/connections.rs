@@ -10,7 +10,9 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind};
 #[cfg(feature = "tls-rustls")]
 use crate::support::notified::{NOTIFIED, Waiter, elsewhere, until_waiting};
 use crate::support::scenario::{opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, Release, Test, expiring, millis, release, tests};
+use crate::support::{
+    AnyServer, LONG, Outcome, RedisServer, Release, Test, expiring, millis, release, tests,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     #[cfg(feature = "tls-rustls")]
@@ -32,7 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Acquires and releases a lock through `locker`, and looks for its key in `database`.
-pub(crate) fn works(locker: &Locker, server: &RedisServer, password: &str, database: i64) -> Outcome {
+pub(crate) fn works(locker: &Locker, server: &impl AnyServer, password: &str, database: i64) -> Outcome {
     let lock = Lock::new(locker, "works", expiring())?;
     let url = format!("redis://{password}{}/{database}", server.address());
     let mut connection = redis::Client::open(url)?.get_connection()?;
@@ -79,7 +81,7 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
         Ok(path.display().to_string())
     };
     let (certificate, key) = (file("cert.pem", cert.pem())?, file("key.pem", signing_key.serialize_pem())?);
-    let port = crate::support::redis_server::free_port()?;
+    let port = setnx_lock_testing::free_port()?;
     let server = RedisServer::start_with(&format!(
         "tls-port {port}\ntls-cert-file {certificate}\ntls-key-file {key}\ntls-ca-cert-file {certificate}\ntls-auth-clients no"
     ))?;
@@ -142,7 +144,7 @@ fn tls_with_client_certificates() -> Outcome {
         Ok(path.display().to_string())
     };
     let (ca, cert, key) = (file("ca.pem", &ca_cert.pem())?, file("cert.pem", &cert)?, file("key.pem", &key)?);
-    let port = crate::support::redis_server::free_port()?;
+    let port = setnx_lock_testing::free_port()?;
     let config = format!("tls-port {port}\ntls-cert-file {cert}\ntls-key-file {key}\ntls-ca-cert-file {ca}");
     let server = RedisServer::start_with(&config)?;
     let certificates = redis::TlsCertificates {
@@ -163,7 +165,7 @@ fn tls_with_client_certificates() -> Outcome {
 
     let watched = format!("{config}\ntls-replication yes\nsentinel monitor main 127.0.0.1 {port} 1");
     let watched = watched.replacen(&format!("tls-port {port}"), "port 0\ntls-port SENTINEL", 1);
-    let sentinel_port = crate::support::redis_server::free_port()?;
+    let sentinel_port = setnx_lock_testing::free_port()?;
     let watched = watched.replacen("SENTINEL", &sentinel_port.to_string(), 1);
     let _sentinel = RedisServer::start_sentinel(&watched)?;
     let url = format!("rediss+sentinel://127.0.0.1:{sentinel_port}/main");

@@ -7,10 +7,11 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Protocol};
+use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::{BRIEF, FOREIGN, Scenario, brief, client_pool, patient, pool_of_one};
 use crate::support::{
-    LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
+    AnyServer, LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
 };
 use crate::threads::successors::{assert_cancelled, successor};
 use crate::wire::connections::works;
@@ -33,7 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn a_plain_pool_of_the_redis_crate() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let (locker, pool) = pool_of_one(&server, LONG)?;
     works(&locker, &server, "", 0)?;
     // Shared with other work.
@@ -49,7 +50,7 @@ fn a_plain_pool_of_the_redis_crate() -> Outcome {
 }
 
 fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let key = Target::of(&server).key("release");
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
         let (locker, pool) = pool_of_one(&server, LONG)?;
@@ -76,12 +77,12 @@ fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
 /// Another thread's command has the only connection until its time is over, and a new connection takes as long.
 fn a_release_waits_for_another_command_beyond_the_command_timeout() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let (key, other) = (scenario.target.key("released"), scenario.target.key("read"));
         let locker = brief(&scenario.proxy.url(), 1).command_timeout(millis(1000)).build()?;
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
-        scenario.proxy.slow_down(|asked| if asked.name == "INFO" { millis(1000) } else { Duration::ZERO });
-        let stuck = scenario.proxy.hold("GET", 1);
+        scenario.proxy.delay_by(|asked| if asked.name == "INFO" { millis(1000) } else { Duration::ZERO });
+        let stuck = scenario.proxy.pause("GET", 1);
         let lock = Lock::new(&locker, &other.key, expiring())?;
         let reading = thread::spawn(move || lock.state());
         stuck.reached();
@@ -94,7 +95,7 @@ fn a_release_waits_for_another_command_beyond_the_command_timeout() -> Outcome {
 }
 
 fn more_waiters_than_connections() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let key = Target::of(&server).key("waiters");
     key.set(FOREIGN);
     let locker = patient(&server.url())?.pool_size(1).build()?;
@@ -161,7 +162,7 @@ fn a_waiter_gets_a_connection_in_place_of_one_that_broke() -> Outcome {
 }
 
 fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let key = Target::of(&server).key("pool");
     let (locker, pool) = pool_of_one(&server, millis(1000))?;
     let options = expiring().timeout(millis(100));
@@ -183,7 +184,7 @@ fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
 }
 
 fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let (locker, pool) = pool_of_one(&server, millis(1000))?;
     let lock = Lock::new(&locker, "busy", expiring().wait_forever())?;
     let taken = pool.get()?;

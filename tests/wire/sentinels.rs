@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Protocol, RefusalKind};
+use setnx_lock_testing::Proxy;
 use testkit::failover::{MASTER, ask};
 
 use super::connections::works;
-use crate::servers::Proxy;
 use crate::support::notified::{NOTIFIED, Waiter, elsewhere, until, until_waiting};
 use crate::support::scenario::closed_port;
 use crate::support::{LONG, Outcome, RedisServer, chain, expiring, tests};
@@ -139,7 +139,7 @@ fn a_master_that_becomes_a_replica_is_left_for_the_next() -> Outcome {
         let lock = Lock::new(&locker(&sentinel)?, "moves", expiring().protocol(protocol))?;
         lock.lock()?.release()?;
         server.say(&["REPLICAOF", "127.0.0.1", &next.port().to_string()])?;
-        proxy.forget();
+        proxy.clear_log();
         switch(&sentinel, &next.port().to_string())?;
         let held = lock.lock()?;
         assert!(next.say(&["EXISTS", "moves"])? == ":1", "{protocol:?}");

@@ -7,12 +7,13 @@ use std::{mem, thread};
 use libtest_mimic::Trial;
 use redis::ConnectionLike as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Protocol};
+use setnx_lock_testing::{Fault, TestServer};
 
-use crate::servers::Fault;
 use crate::support::monitor::probed;
 use crate::support::scenario::{FOREIGN, Scenario, patient, pool_of_one};
 use crate::support::{
-    LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release, release_all, tests,
+    AnyServer, LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release,
+    release_all, tests,
 };
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
@@ -36,7 +37,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn only_ttl_puts_a_time_to_live_on_the_key() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let lease = i64::try_from(LONG.as_millis())?;
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
         let target = Target::of(&server).with(protocol);
@@ -61,7 +62,7 @@ fn only_ttl_puts_a_time_to_live_on_the_key() -> Outcome {
 }
 
 fn a_ttl_contender_leaves_a_key_with_a_time_to_live_to_the_server() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server).with(Protocol::Ttl);
     let keys = target.keys("another-clock", 2);
     let key = &keys[0];
@@ -85,7 +86,7 @@ fn a_ttl_contender_leaves_a_key_with_a_time_to_live_to_the_server() -> Outcome {
 }
 
 fn the_server_frees_the_lock_of_a_crashed_holder() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server).with(Protocol::Ttl);
     let key = target.key("crashed");
     mem::forget(target.lock(&key, LockOptions::expiring_after(millis(100)).timeout(LONG)).lock()?);
@@ -107,7 +108,7 @@ fn the_server_frees_the_lock_of_a_crashed_holder() -> Outcome {
 }
 
 fn what_another_client_wrote_is_deleted_only_if_it_lost_a_takeover() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     for protocol in BOTH {
         let target = Target::of(&server).with(protocol);
         let key = target.key("another");
@@ -147,7 +148,7 @@ fn classic_value(held: &LockGuard, millis: i64) -> String {
 }
 
 fn a_lock_that_outlived_its_lease_without_contention_is_released_and_certified() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server).with(Protocol::Watched);
     let key = target.key("outlived");
     let held = target.lock(&key, LockOptions::expiring_after(millis(20)).timeout(LONG)).lock()?;
@@ -176,14 +177,14 @@ fn a_lost_takeover_overwrites_nothing() -> Outcome {
         (Protocol::Watched, 2, "GET WATCH GET MULTI SET EXEC GET"),
         (Protocol::Ttl, 2, "GET WATCH GET PTTL MULTI SET EXEC GET"),
     ] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let key = scenario.target.key("faster");
         key.set(PAST);
         let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
         probed(&locker, protocol)?;
-        scenario.proxy.forget();
+        scenario.proxy.clear_log();
         let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol).timeout(Duration::ZERO))?;
-        scenario.proxy.nth("GET", nth, Fault::AnswerLate(millis(800)));
+        scenario.proxy.nth("GET", nth, Fault::DelayReply(millis(800)));
         let contending = thread::spawn(move || lock.lock());
         write_after_get(&scenario, &key, FOREIGN, nth);
         let error = contending.join().unwrap().expect_err("another client was faster");
@@ -197,13 +198,13 @@ fn a_lost_takeover_overwrites_nothing() -> Outcome {
 
 fn a_key_that_is_written_after_it_was_read_is_not_deleted() -> Outcome {
     for protocol in BOTH {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let key = scenario.target.key("written");
         let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
         probed(&locker, protocol)?;
-        scenario.proxy.forget();
+        scenario.proxy.clear_log();
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
-        scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
+        scenario.proxy.next("GET", Fault::DelayReply(millis(800)));
         let releasing = thread::spawn(move || release(held));
         write_after_get(&scenario, &key, FOREIGN, 1);
         assert_eq!(releasing.join().unwrap()?, Release::Lost);

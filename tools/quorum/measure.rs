@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use setnx_lock::{Event, Lock, LockOptions, Locker, Protocol, Quorum};
+use setnx_lock_testing::Proxy;
 use testkit::RedisServer;
-use testkit::servers::Proxy;
 
 const ROUNDS: usize = 400;
 const OPTIONS: LockOptions = LockOptions::expiring_after(Duration::from_secs(60)).protocol(Protocol::Auto);
@@ -46,7 +46,7 @@ fn measure(count: usize, fault: Fault, delay: Duration) -> Result<(), Box<dyn Er
         servers.iter().map(|server| Proxy::before(server.address())).collect::<Result<Vec<_>, _>>()?;
     let url = |index: usize| if delay.is_zero() { servers[index].url() } else { proxies[index].url() };
     for proxy in &proxies {
-        proxy.slow_down(move |_| delay);
+        proxy.delay_by(move |_| delay);
     }
     let times = Times::default();
     let open = |index| {

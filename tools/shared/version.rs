@@ -1,8 +1,11 @@
-//! How a version of Redis that the proxy can emulate is typed.
+//! How a version of Redis that can be emulated is typed.
 
-use testkit::servers::Emulated;
+use setnx_lock_testing::ServerVersion;
 
-pub(crate) fn emulated(text: &str) -> Result<Emulated, String> {
-    let names = Emulated::ALL.map(Emulated::name).join(", ");
-    Emulated::ALL.into_iter().find(|version| version.name() == text).ok_or(format!("expected one of {names}"))
+pub(crate) fn emulated(text: &str) -> Result<ServerVersion, String> {
+    let names = ServerVersion::OLD.map(ServerVersion::name).join(", ");
+    ServerVersion::OLD
+        .into_iter()
+        .find(|version| version.name() == text)
+        .ok_or(format!("expected one of {names}"))
 }

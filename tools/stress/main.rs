@@ -25,8 +25,8 @@ use harness::{Contender, Failure, Harness, PREFIX, Remote, Run, Servers, check, 
 use options::{Arguments, Options, Part};
 use progress::Progress;
 use report::Summary;
+use setnx_lock_testing::{Proxy, TestServer};
 use testkit::RedisServer;
-use testkit::servers::Proxy;
 use testkit::shield::{self, Parent};
 
 /// The threads of a process, and the keys, on a quorum: each process has one thread for a server.
@@ -113,24 +113,22 @@ fn run_one(
     remote: Option<&Remote>,
     parent: &Parent,
 ) -> Result<Summary, Failure> {
-    let private = if remote.is_none() { Some(RedisServer::start()?) } else { None };
+    let emulated = options.emulating.map(|version| TestServer::builder().version(version.name()).start());
+    let private = if remote.is_none() && emulated.is_none() { Some(RedisServer::start()?) } else { None };
     // Removed after the proxy has ended, so that no late command makes one anew.
     let keys = remote.map(|remote| remote.keys(harness.keys));
-    let server =
-        private.as_ref().map(RedisServer::address).or(remote.map(Remote::address)).expect("one of the two");
-    let proxy = match options.emulating {
-        Some(version) => Proxy::emulating(version, server)?,
-        None => Proxy::before(server)?,
-    };
+    let real = private.as_ref().map(RedisServer::address).or(remote.map(Remote::address));
+    let before = real.map(Proxy::before).transpose()?;
+    let proxy = before.as_ref().or(emulated.as_deref()).expect("one of the two");
     let url = remote.map_or_else(|| proxy.url(), |remote| remote.url_through(&proxy.url()));
     let prefix = keys.as_ref().map_or(PREFIX, |keys| &keys.prefix);
     let random = Random::new();
-    proxy.slow_down(move |asked| network::delay(&random, &asked.name));
+    proxy.delay_by(move |asked| network::delay(&random, &asked.name));
     let mut progress = Progress::start(contender, wanted)?;
     let began = Instant::now();
     let run = harness.run(contender, &url, prefix, |holds| {
         // The record of all commands would be gigabytes.
-        proxy.forget();
+        proxy.clear_log();
         progress.advance(holds.len());
         if parent.is_gone() {
             return Err("interrupted; the workers and the server have ended".into());

@@ -13,7 +13,7 @@ use setnx_lock::{Protocol, Version};
 use crate::harness::own_keys::{Plan, Situation};
 use crate::harness::{Contender, Harness};
 use crate::version;
-use testkit::servers::Emulated;
+use setnx_lock_testing::ServerVersion;
 
 pub(crate) type Arguments = arguments::Arguments<Options, Part>;
 
@@ -51,7 +51,7 @@ pub(crate) struct Options {
     stop_every: Duration,
     /// Make the server look like an old one, such as 2.4
     #[arg(long, value_name = "VERSION", value_parser = version::emulated)]
-    pub(crate) emulating: Option<Emulated>,
+    pub(crate) emulating: Option<ServerVersion>,
     /// Run on this server, through the same proxy, with keys of its own, which are removed; a URL as `redis://:password@host:6379/3`, without TLS
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use setnx_lock::redis::{Cmd, FromRedisValue, InfoDict, RedisResult, cmd};
 
 use crate::failover::ask;
-use crate::redis_server::free_port;
 use crate::relay::Relay;
 use crate::{Failure, LONG, RedisServer};
+use setnx_lock_testing::free_port;
 
 /// How often it is looked whether something has happened.
 const LOOK: Duration = Duration::from_millis(20);

@@ -5,7 +5,6 @@
 //! | `redis_server` | a private `redis-server` |
 //! | `cluster` | six nodes of a Redis Cluster |
 //! | `failover` | a master, two replicas and three Sentinels |
-//! | `servers` | the proxy before it: records commands, injects faults, emulates old versions |
 //! | `relay` | a delay each way |
 //! | `ruby` | a Ruby process that locks as the gem does |
 //! | `monitor`, `raw` | the commands that a server executes; a raw connection |
@@ -30,7 +29,6 @@ pub mod raw;
 pub mod redis_server;
 pub mod relay;
 pub mod ruby;
-pub mod servers;
 pub mod shield;
 pub mod tail;
 pub mod worker_process;

@@ -2,13 +2,14 @@
 //! tools.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{self, Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
+
+use setnx_lock_testing::free_port;
 
 /// How long a server may take to reply to its first PING on a machine under load.
 const START_LIMIT: Duration = Duration::from_secs(120);
@@ -128,27 +129,6 @@ impl Drop for RedisServer {
     }
 }
 
-/// Listens on a port that nothing of this process has listened on for long: a client of a server that has ended connects to the same port
-/// again, and must find no other test's server there. The ports lie below those that the system gives out: on one of those a connection
-/// may be opened to itself, when it has the port as its own.
-pub fn listen() -> io::Result<TcpListener> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let ports = 10_000..32_000;
-    // Processes with numbers in a row begin far from each other.
-    let first = u16::try_from(process::id().wrapping_mul(7919) % 22_000).unwrap_or_default();
-    (0..ports.len())
-        .map(|_| {
-            ports.start + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (ports.end - ports.start)
-        })
-        .find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
-        .ok_or_else(|| io::Error::other("all ports are in use"))
-}
-
-/// Returns such a port, on which nothing listens.
-pub fn free_port() -> io::Result<u16> {
-    Ok(listen()?.local_addr()?.port())
-}
-
 fn launch(folder: &Path, port: u16, config: &str, is_sentinel: bool) -> io::Result<Child> {
     let dir = folder.display();
     let file = folder.join("redis.conf");
@@ -194,7 +174,8 @@ fn launch(folder: &Path, port: u16, config: &str, is_sentinel: bool) -> io::Resu
     }
 }
 
-fn say(mut stream: impl Read + Write, words: &[&str]) -> io::Result<String> {
+/// Sends one command and returns the first line of the reply.
+pub fn say(mut stream: impl Read + Write, words: &[&str]) -> io::Result<String> {
     let mut request = Vec::new();
     write!(request, "*{}\r\n", words.len())?;
     for word in words {

@@ -1,6 +1,6 @@
 //! A server in this process: the pure one with a clock, and the clients that it sends something to.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -52,6 +52,8 @@ struct State {
     /// How far its clock is ahead of the machine's.
     ahead: Duration,
     outlets: HashMap<ClientId, Arc<Outlet>>,
+    /// Clients that read no replies any more.
+    left: HashSet<ClientId>,
 }
 
 impl State {
@@ -83,7 +85,7 @@ impl State {
 
 impl Inside {
     pub(crate) fn new(server: Server) -> Self {
-        let state = State { server, ahead: Duration::ZERO, outlets: HashMap::new() };
+        let state = State { server, ahead: Duration::ZERO, outlets: HashMap::new(), left: HashSet::new() };
         Self { state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -126,26 +128,30 @@ impl Inside {
         });
     }
 
+    /// The client waits for no element of a list any more, and later commands that do so get no reply.
+    pub(super) fn leaves(&self, client: ClientId) {
+        let mut state = self.state();
+        state.server.stop_waiting(client);
+        state.left.insert(client);
+        drop(state);
+        self.changed.notify_all();
+    }
+
     pub(super) fn disconnect(&self, client: ClientId) {
         let mut state = self.state();
         state.server.disconnect(client);
         state.outlets.remove(&client);
-        drop(state);
-        self.changed.notify_all();
+        state.left.remove(&client);
     }
 
     /// Executes a command. Its reply is sent, or kept and returned.
     pub(super) fn execute(&self, client: ClientId, words: &[Vec<u8>], keep: bool) -> Vec<u8> {
         let mut state = self.state();
-        if !state.outlets.contains_key(&client) {
-            // It has left in the meantime; what it has sent is executed all the same.
-            let now = state.now();
-            state.server.handle(client, words, now);
-            state.server.disconnect(client);
-            return Vec::new();
-        }
         let now = state.now();
         let output = state.server.handle(client, words, now);
+        if state.left.contains(&client) {
+            state.server.stop_waiting(client);
+        }
         let (own, touched) = state.sort(output, keep.then_some(client));
         drop(state);
         self.flush(&touched);

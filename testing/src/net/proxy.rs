@@ -62,6 +62,12 @@ impl Proxy {
         self.address
     }
 
+    /// Returns the port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     /// Returns the URL, for example `redis://127.0.0.1:12345/`.
     #[must_use]
     pub fn url(&self) -> String {
@@ -180,7 +186,7 @@ impl Proxy {
         self.shared.forwards_little.store(little, Ordering::SeqCst);
     }
 
-    /// From now on neither records commands whose first key begins with this nor applies faults to them.
+    /// From now on neither records commands whose first key begins with this nor applies faults to them. An empty text means all commands.
     pub fn overlook(&self, prefix: &str) {
         *lock(&self.shared.overlooked) = Some(prefix.to_owned());
     }

@@ -17,6 +17,8 @@ use super::twemproxy;
 
 /// More bytes than any client sends in one piece.
 const LONGEST_BATCH: usize = 1 << 16;
+/// The number of the first connection that looks at the server for a test.
+const FIRST_LOOK: usize = 1 << 30;
 
 pub(super) type Delay = dyn Fn(&Received) -> Duration + Send + Sync;
 
@@ -38,7 +40,7 @@ pub(super) struct Shared {
     pub(super) overlooked: Mutex<Option<String>>,
     pub(super) delay: Mutex<Option<Arc<Delay>>>,
     pub(super) log: Mutex<Vec<Received>>,
-    connections: AtomicUsize,
+    connections: [AtomicUsize; 2],
     pub(super) open: Mutex<HashMap<usize, Open>>,
     /// Where it listens. What is taken from here ends.
     pub(super) listening: Mutex<Vec<SocketAddr>>,
@@ -76,7 +78,7 @@ impl Shared {
             overlooked: Mutex::default(),
             delay: Mutex::default(),
             log: Mutex::default(),
-            connections: AtomicUsize::new(0),
+            connections: Default::default(),
             open: Mutex::default(),
             listening: Mutex::default(),
             power: Mutex::new(Power::On),
@@ -95,7 +97,10 @@ impl Shared {
                     break;
                 }
                 let shared = Arc::clone(&accepting);
-                let connection = shared.connections.fetch_add(1, Ordering::SeqCst);
+                // Those that look do not count.
+                let first = if looks { FIRST_LOOK } else { 0 };
+                let connection =
+                    first + shared.connections[usize::from(looks)].fetch_add(1, Ordering::SeqCst);
                 lock(&shared.open).insert(connection, Open { streams: Vec::new(), looks });
                 shared.keep(connection, &stream);
                 thread::spawn(move || {
@@ -153,8 +158,8 @@ impl Shared {
                         break;
                     }
                 }
-                // One that waits for an element of a list has left.
-                self.behind.disconnect(connection as u64);
+                // What it has sent before it left is executed all the same, but for nothing in a list is waited any more.
+                self.behind.leaves(connection as u64);
                 drop(sender);
             });
             let ended = self.answer(connection, requests, session, looks);
@@ -255,7 +260,7 @@ impl Shared {
     fn record(&self, received: &Received) -> Option<Fault> {
         let overlooked = lock(&self.overlooked).clone();
         let key = received.arguments.first();
-        if overlooked.is_some_and(|keys| key.is_some_and(|key| key.starts_with(&keys))) {
+        if overlooked.is_some_and(|keys| key.map_or(keys.is_empty(), |key| key.starts_with(&keys))) {
             return None;
         }
         lock(&self.log).push(received.clone());

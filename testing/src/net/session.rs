@@ -46,7 +46,14 @@ impl Behind {
         }
     }
 
-    /// The client has left.
+    /// The client reads no replies any more.
+    pub(super) fn leaves(&self, client: ClientId) {
+        if let Self::Inside(inside) = self {
+            inside.leaves(client);
+        }
+    }
+
+    /// All that the client has sent is executed, and it has left.
     pub(super) fn disconnect(&self, client: ClientId) {
         if let Self::Inside(inside) = self {
             inside.disconnect(client);

@@ -1,6 +1,5 @@
 //! One run of a path: what it starts from, and the judgement of its outcome.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{mem, thread};
 
@@ -9,7 +8,7 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, LossReason, Pro
 use super::{Case, IN_TIME, LEASE, Path};
 use crate::support::every_command::COMMAND_TIMEOUT;
 use crate::support::scenario::{Scenario, assert_nothing_sent_twice, patient};
-use crate::support::{LONG, PAST, RedisServer, Release, TestKey, Variant, expiring, millis, release, waited};
+use crate::support::{LONG, PAST, Release, TestKey, Variant, expiring, millis, release, waited};
 use crate::threads::successors::{Successor, successor};
 
 /// Everything that a path starts from.
@@ -40,7 +39,7 @@ impl Stage {
 
     fn set_once(case: Case) -> Result<Self, Box<dyn std::error::Error>> {
         let Case { protocol, path, emulated, load } = case;
-        let scenario = Scenario::of(&Arc::new(RedisServer::start()?), emulated, load)?;
+        let scenario = Scenario::of(emulated, load);
         let key = scenario.target.key("boundary");
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let builder = match path {
@@ -76,7 +75,7 @@ impl Stage {
         let waits = || Lock::new(&locker, &key.key, options.poll_interval(LONG).timeout(LONG));
         let successor =
             matches!(path, Path::ReleaseWithSuccessor).then(waits).transpose()?.map(|lock| successor(&lock));
-        scenario.proxy.forget();
+        scenario.proxy.clear_log();
         let value = held.as_ref().and_then(|_| key.value());
         Ok(Self { scenario, path, protocol, key, lock, held, value, successor })
     }
@@ -147,7 +146,7 @@ impl Stage {
         }
         self.scenario
             .proxy
-            .asked()
+            .log()
             .iter()
             .any(|asked| asked.arguments.get(1) == value.as_ref() && value.is_some())
     }

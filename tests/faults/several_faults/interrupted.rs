@@ -5,8 +5,8 @@ use std::thread::{self, JoinHandle};
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, LockOptions, MultiLock, Protocol};
+use setnx_lock_testing::{Fault, Received};
 
-use crate::servers::{Asked, Fault};
 use crate::support::every_command::Failure;
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, Scenario, patient};
@@ -34,7 +34,7 @@ struct Stage {
 
 impl Stage {
     fn set(options: LockOptions) -> Result<Self, Failure> {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let keys = scenario.target.keys("interrupted", 3);
         let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
         let locks = MultiLock::new(&locker, keys.iter().map(|key| key.key.clone()), options)?;
@@ -52,9 +52,9 @@ impl Stage {
     /// Carries out the command for the second after all.
     fn carry_out_late(&self) -> Outcome {
         let second = self.keys[1].key.to_string();
-        let is_it = |asked: &Asked| asked.name == "SETNX" && asked.arguments[0] == second;
-        let Asked { arguments, .. } =
-            self.scenario.proxy.asked().into_iter().find(is_it).expect("each was asked for");
+        let is_it = |asked: &Received| asked.name == "SETNX" && asked.arguments[0] == second;
+        let Received { arguments, .. } =
+            self.scenario.proxy.log().into_iter().find(is_it).expect("each was asked for");
         let late: bool = redis::cmd("SETNX").arg(arguments).query(&mut self.scenario.target.connection())?;
         assert!(late, "it comes before another command");
         Ok(())
@@ -62,7 +62,7 @@ impl Stage {
 
     fn has_looked_at(&self, n: usize) -> bool {
         let name = self.keys[n].key.to_string();
-        self.scenario.proxy.asked().iter().any(|asked| asked.name == "GET" && asked.arguments[0] == name)
+        self.scenario.proxy.log().iter().any(|asked| asked.name == "GET" && asked.arguments[0] == name)
     }
 }
 
@@ -88,7 +88,7 @@ fn what_comes_late_for_a_wait_that_is_cancelled_is_given_back() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
         let stage = Stage::set(expiring().protocol(protocol).poll_interval(millis(5)))?;
         let (keys, token) = (&stage.keys, CancelToken::new());
-        let again = stage.scenario.proxy.hold("SETNX", 3);
+        let again = stage.scenario.proxy.pause("SETNX", 3);
         let waiting = stage.lose_the_second(&token);
         until("it was lost", || stage.has_looked_at(1));
         keys[0].delete();
@@ -146,14 +146,14 @@ fn a_server_that_stops_answering_is_not_asked_for_each_key() -> Outcome {
         (Protocol::Ttl, "WATCH"),
         (Protocol::Classic, "GET"),
     ] {
-        let scenario = Scenario::set()?;
+        let scenario = Scenario::set();
         let keys = scenario.target.keys("silent", KEYS);
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(millis(200));
         let locker = scenario.open(builder);
         let named = || keys.iter().map(|key| key.key.clone());
         let held = MultiLock::new(&locker, named(), expiring().protocol(protocol))?.lock()?;
         for _ in 0..KEYS {
-            scenario.proxy.next(command, Fault::HalfOpen);
+            scenario.proxy.next(command, Fault::Hang);
         }
         let failures: Vec<Error> = if command == "GET" {
             // The failure of the first.

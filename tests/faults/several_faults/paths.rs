@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::mem;
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use setnx_lock::chrono::{DateTime, Utc};
@@ -13,7 +12,7 @@ use setnx_lock::{
 use super::named;
 use crate::support::every_command::{COMMAND_TIMEOUT, Failure, LEASE, Stage};
 use crate::support::scenario::{FOREIGN, Scenario, patient};
-use crate::support::{LONG, Load, PAST, RedisServer, Release, TestKey, expiring, millis, release_all};
+use crate::support::{LONG, PAST, Release, TestKey, expiring, millis, release_all};
 
 /// A path through the commands on several keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +54,8 @@ pub(super) struct KeysStage {
 impl Stage for KeysStage {
     type Path = Path;
 
-    fn set_once(
-        server: &Arc<RedisServer>,
-        protocol: Protocol,
-        path: Path,
-        lease: Duration,
-    ) -> Result<Self, Failure> {
-        let scenario = Scenario::of(server, None, Load::Any)?;
+    fn set_once(protocol: Protocol, path: Path, lease: Duration) -> Result<Self, Failure> {
+        let scenario = Scenario::set();
         let keys = scenario.target.keys("several", 2);
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let locker = scenario.open(builder);
@@ -81,7 +75,7 @@ impl Stage for KeysStage {
             Path::GiveBack => MultiLock::new(&locker, named(), options.timeout(millis(100)))?,
             _ => locks,
         };
-        scenario.proxy.forget();
+        scenario.proxy.clear_log();
         let values = keys.iter().map(TestKey::value).collect();
         Ok(Self { scenario, path, keys, locks, held, values })
     }
@@ -124,7 +118,7 @@ impl KeysStage {
         let Some(value) = self.keys[n].value() else { return false };
         let was_held = !matches!(value.as_str(), PAST | FOREIGN) && self.values[n].as_ref() == Some(&value);
         was_held
-            || self.scenario.proxy.asked().iter().any(|asked| {
+            || self.scenario.proxy.log().iter().any(|asked| {
                 ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) && asked.arguments.contains(&value)
             })
     }
@@ -185,7 +179,7 @@ impl KeysStage {
         }
         // Once a deletion may have been carried out, none follows.
         for key in &self.keys {
-            let asked = self.scenario.proxy.asked();
+            let asked = self.scenario.proxy.log();
             let deletes = asked
                 .iter()
                 .filter(|asked| asked.name == "DEL" && asked.arguments.contains(&key.key.to_string()));
@@ -228,7 +222,7 @@ impl KeysStage {
     #[track_caller]
     fn assert_nothing_sent_twice(&self) {
         let mut sent = BTreeSet::new();
-        for asked in self.scenario.proxy.asked() {
+        for asked in self.scenario.proxy.log() {
             if ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) {
                 let pair = asked.arguments[..2].to_vec();
                 assert!(sent.insert(pair.clone()), "sent twice: {pair:?}");

@@ -1,23 +1,22 @@
-//! A real server behind a proxy, and a key that threads of one locker are queued for.
+//! A server that injects faults, and a key that threads of one locker are queued for.
 
 use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol};
+use setnx_lock_testing::{ServerVersion, TestServer};
 
 use crate::api::events::EventLog;
-use crate::servers::{Emulated, Proxy};
 use crate::support::asleep::Sleeper;
 use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::scenario::patient;
-use crate::support::{Load, RedisServer, Release, Target, TestKey, expiring, shown_later};
+use crate::support::{Load, Release, Target, TestKey, expiring, server_of, shown_later};
 
 pub(crate) struct Scenario {
-    /// They end before the proxy and the server do.
+    /// They end before the server does.
     _load_threads: Option<LoadThreads>,
-    pub(crate) server: Arc<RedisServer>,
-    pub(crate) proxy: Proxy,
+    pub(crate) proxy: Arc<TestServer>,
     pub(crate) key: TestKey,
     pub(crate) locker: Locker,
     pub(crate) events: EventLog,
@@ -27,32 +26,28 @@ pub(crate) struct Scenario {
 
 impl Scenario {
     pub(crate) fn new(protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
-        Self::of(protocol, None, Load::Any)
+        Self::of(protocol, ServerVersion::V7, Load::Any)
     }
 
     pub(crate) fn under_load(protocol: Protocol, load: Load) -> Result<Self, Box<dyn StdError>> {
-        Self::of(protocol, None, load)
+        Self::of(protocol, ServerVersion::V7, load)
     }
 
-    /// A scenario whose proxy emulates an old version.
-    pub(crate) fn emulating(version: Emulated, protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
-        Self::of(protocol, Some(version), Load::Any)
+    /// A scenario on a server of this version.
+    pub(crate) fn emulating(version: ServerVersion, protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
+        Self::of(protocol, version, Load::Any)
     }
 
-    fn of(protocol: Protocol, emulated: Option<Emulated>, load: Load) -> Result<Self, Box<dyn StdError>> {
-        let server = Arc::new(RedisServer::start()?);
-        let proxy = match emulated {
-            Some(version) => Proxy::emulating(version, server.address())?,
-            None => Proxy::before(server.address())?,
-        };
-        let key = Target::of(&server).key("successor");
+    fn of(protocol: Protocol, version: ServerVersion, load: Load) -> Result<Self, Box<dyn StdError>> {
+        let proxy = Arc::new(server_of(version));
+        let key = Target::of(&proxy).key("successor");
         let events = EventLog::default();
         // No command times out while the proxy holds it, and no wait for a connection on a busy machine.
         let builder = patient(&proxy.url())?.observer(events.clone());
         let builder = if load == Load::Contended { builder.pool_size(2) } else { builder };
         let (locker, load_threads) = load.join(builder.build()?, Tolerance::Patient);
         proxy.overlook(load_threads::KEYS);
-        Ok(Self { server, proxy, key, locker, events, protocol, _load_threads: load_threads })
+        Ok(Self { proxy, key, locker, events, protocol, _load_threads: load_threads })
     }
 
     /// A lock of the scenario's protocol.
@@ -62,7 +57,11 @@ impl Scenario {
 
     /// The same lock through another locker, as another process has it.
     pub(crate) fn lock_of_another_process(&self) -> Result<Lock, Error> {
-        Lock::new(&patient(&self.server.url())?.build()?, &self.key.key, expiring().protocol(self.protocol))
+        Lock::new(
+            &patient(&self.proxy.url_to_look())?.build()?,
+            &self.key.key,
+            expiring().protocol(self.protocol),
+        )
     }
 
     /// Asserts that the key holds the value of this lease.

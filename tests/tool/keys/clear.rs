@@ -7,13 +7,13 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use setnx_lock::Version;
+use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use super::program::{Running, ran};
 use super::values::{ending_in, get, send, set, set_named};
-use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::notified::{keys, until};
 use crate::support::tool::tool;
-use crate::support::{LONG, Outcome, PAST, RedisServer, Test, tests};
+use crate::support::{AnyServer, LONG, Outcome, PAST, RedisServer, Test, server_of, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     without_a_terminal_and_consent_nothing_is_removed,
@@ -28,7 +28,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
 ];
 
 fn without_a_terminal_and_consent_nothing_is_removed() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     set(&server, "k", PAST);
     let refused = ran(&server.url(), ["clear", "k"]).exits(64).says(&["confirmation needed", "--yes"]);
     assert!(refused.out.starts_with("k: expired "), "{refused}");
@@ -41,7 +41,7 @@ fn without_a_terminal_and_consent_nothing_is_removed() -> Outcome {
 }
 
 fn a_terminal_is_asked() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for (answer, code) in [("y", 0), ("Yes", 0), ("n", 1), ("", 1)] {
         set(&server, "k", "1");
         let mut terminal = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?);
@@ -65,16 +65,16 @@ fn a_terminal_is_asked() -> Outcome {
 }
 
 fn with_yes_the_key_is_removed() -> Outcome {
-    let server = RedisServer::start()?;
-    for (version, proxy) in proxies(&server)? {
+    for (version, server) in of_each_version() {
         for value in [&*ending_in(LONG), PAST, "1", ""] {
             set(&server, "k", value);
             set(&server, "k2", value);
-            let cleared = ran(&proxy.url(), ["clear", "-y", "k"]).exits(0).shows(&["k: "]);
+            let cleared = ran(&server.url(), ["clear", "-y", "k"]).exits(0).shows(&["k: "]);
             assert!(cleared.out.ends_with("\nremoved\n") && cleared.err.is_empty(), "{version}: {cleared}");
             assert_eq!((get(&server, "k"), get(&server, "k2").as_deref()), (None, Some(value)));
         }
     }
+    let server = TestServer::start();
     // A missing key needs no consent.
     ran(&server.url(), ["clear", "k"]).exits(0).prints("k: free\n");
     // What it holds is shown before.
@@ -97,7 +97,7 @@ fn with_yes_the_key_is_removed() -> Outcome {
 }
 
 fn a_key_that_holds_no_lock_is_left_alone() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     send(&server, "RPUSH list a");
     send(&server, "HSET hash a b");
     set(&server, "text", "some text");
@@ -123,30 +123,25 @@ fn a_key_that_holds_no_lock_is_left_alone() -> Outcome {
     Ok(())
 }
 
-/// The proxies of all versions, and one that emulates none.
-fn proxies(server: &RedisServer) -> std::io::Result<Vec<(Version, Proxy)>> {
-    let mut proxies = vec![(Version::new(7, 0, 0), Proxy::before(server.address())?)];
-    for version in Emulated::ALL {
-        let number = version.number().parse().expect("a version");
-        proxies.push((number, Proxy::emulating(version, server.address())?));
-    }
-    Ok(proxies)
+/// A server of each version.
+fn of_each_version() -> impl Iterator<Item = (Version, TestServer)> {
+    let versions = ServerVersion::OLD.into_iter().chain([ServerVersion::V7]);
+    versions.map(|version| (version.number().parse().expect("a version"), server_of(version)))
 }
 
 /// From 2.2 on until the transaction, before until the last look.
 fn a_value_that_is_written_meanwhile_is_left_alone() -> Outcome {
-    let server = RedisServer::start()?;
     let other = ending_in(LONG);
-    for (version, proxy) in proxies(&server)? {
+    for (version, server) in of_each_version() {
         set(&server, "other", PAST);
-        ran(&proxy.url(), ["clear", "--yes", "other"]).exits(0);
-        let looks = proxy.names().iter().filter(|name| *name == "GET").count();
+        ran(&server.url(), ["clear", "--yes", "other"]).exits(0);
+        let looks = server.names().iter().filter(|name| *name == "GET").count();
         let (command, nth) = if has_transactions(version) { ("EXEC", 1) } else { ("GET", looks) };
         let same = has_transactions(version).then_some(Some(PAST));
         for changed in [Some(other.as_str()), Some("1"), None].into_iter().chain(same) {
             set(&server, "k", PAST);
-            let hold = proxy.hold(command, nth);
-            let running = Running::start(&proxy.url(), &["clear", "--yes", "k"])?;
+            let hold = server.pause(command, nth);
+            let running = Running::start(&server.url(), &["clear", "--yes", "k"])?;
             hold.reached();
             match changed {
                 Some(value) => set(&server, "k", value),
@@ -172,18 +167,17 @@ fn has_transactions(version: Version) -> bool {
 }
 
 fn a_lost_reply_says_to_look_again() -> Outcome {
-    let server = RedisServer::start()?;
-    for (version, proxy) in proxies(&server)? {
+    for (version, server) in of_each_version() {
         let removes = if has_transactions(version) { "EXEC" } else { "DEL" };
         for (fault, left) in [(Fault::CutAfter, None), (Fault::CutBefore, Some("1"))] {
             set(&server, "k", "1");
-            proxy.next(removes, fault);
-            let lost = ran(&proxy.url(), ["clear", "--yes", "k"]).exits(74);
+            server.next(removes, fault);
+            let lost = ran(&server.url(), ["clear", "--yes", "k"]).exits(74);
             let lost = lost.says(&["it is not known whether it was removed", "look again"]);
             assert!(!lost.out.contains("removed"), "{lost}");
             assert_eq!(get(&server, "k").as_deref(), left, "{version}");
         }
-        assert_eq!(proxy.faults_left(), 0);
+        assert_eq!(server.faults_left(), 0);
     }
     Ok(())
 }
@@ -206,9 +200,8 @@ fn a_server_that_refuses_keeps_the_key() -> Outcome {
 }
 
 fn only_expired_locks_are_removed() -> Outcome {
-    let server = RedisServer::start()?;
     let held = ending_in(LONG);
-    for (version, proxy) in proxies(&server)? {
+    for (version, server) in of_each_version() {
         send(&server, "FLUSHALL");
         let kept = [
             ("p:held", &*held),
@@ -229,9 +222,9 @@ fn only_expired_locks_are_removed() -> Outcome {
         send(&server, "RPUSH p:list a");
         // A version before 2.8 has no SCAN.
         if version < Version::new(7, 0, 0) {
-            ran(&proxy.url(), ["clear", "--expired", "*", "--yes"]).exits(64).says_only(&["--keys"]);
+            ran(&server.url(), ["clear", "--expired", "*", "--yes"]).exits(64).says_only(&["--keys"]);
         }
-        let swept = ran(&proxy.url(), ["clear", "--expired", "p:*", "--yes", "--keys"]).exits(0);
+        let swept = ran(&server.url(), ["clear", "--expired", "p:*", "--yes", "--keys"]).exits(0);
         let lines: Vec<_> = swept.out.lines().collect();
         assert_eq!(lines.len(), 4, "{version}: {swept}");
         let begins = ["p:expired: expired ", "p:2: expired ", "  holder: host 7"];
@@ -243,20 +236,19 @@ fn only_expired_locks_are_removed() -> Outcome {
         assert_eq!(server.say(&["LLEN", "p:list"])?, ":1");
         assert_eq!((get(&server, "p:expired"), get(&server, "p:2")), (None, None), "{version}");
         assert_eq!(keys(&server, "*").len(), kept.len() + 1, "nothing is left behind on {version}");
-        let again = ran(&proxy.url(), ["clear", "--expired", "p:*", "--keys"]).exits(0);
+        let again = ran(&server.url(), ["clear", "--expired", "p:*", "--keys"]).exits(0);
         assert_eq!(again.out, "no expired locks\n", "needs no consent");
     }
     Ok(())
 }
 
 fn a_lock_that_is_taken_over_meanwhile_is_left_alone() -> Outcome {
-    let server = RedisServer::start()?;
     let other = ending_in(LONG);
-    for (version, proxy) in proxies(&server)? {
+    for (version, server) in of_each_version() {
         set(&server, "k", PAST);
         let asks = if version >= Version::new(2, 6, 12) { "SET" } else { "SETNX" };
-        let hold = proxy.hold(asks, 1);
-        let running = Running::start(&proxy.url(), &["clear", "--expired", "*", "--yes", "--keys"])?;
+        let hold = server.pause(asks, 1);
+        let running = Running::start(&server.url(), &["clear", "--expired", "*", "--yes", "--keys"])?;
         hold.reached();
         set(&server, "k", &other);
         hold.go_on();

@@ -1,13 +1,13 @@
 //! `doctor`: what a server can do for locks, and what may harm them there.
 
 use serde_json::Value;
+use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
 
 use super::program::ran;
 use super::schema::{DOCTOR_REPORT, read};
-use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::notified::until;
 use crate::support::scenario::closed_port;
-use crate::support::{Outcome, RedisServer, Test, tests};
+use crate::support::{AnyServer, Outcome, RedisServer, Test, server_of, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     a_server_with_notes_only_exits_with_0,
@@ -96,9 +96,11 @@ fn a_replica_exits_with_2() -> Outcome {
     let errors = findings(&found, "error");
     assert!(errors.len() == 1 && errors[0].starts_with("it is a replica of 127.0.0.1"), "{errors:?}");
     // Nothing is written to it, even where it would take it.
-    for proxy in [Proxy::before(replica.address())?, Proxy::emulating(Emulated::V2_4, replica.address())?] {
-        report(&proxy.url(), 2);
-        let sent = proxy.names();
+    for version in [ServerVersion::V7, ServerVersion::V2_4] {
+        let server = server_of(version);
+        server.become_replica();
+        report(&server.url(), 2);
+        let sent = server.names();
         assert!(sent.iter().all(|name| ["CONFIG", "TIME"].contains(&name.as_str())), "{sent:?}");
     }
     assert_eq!(works(&found), [("classic", false), ("watched", false), ("ttl", false)]);
@@ -110,7 +112,7 @@ fn a_replica_exits_with_2() -> Outcome {
 }
 
 fn a_full_server_exits_with_2_and_says_what_to_do() -> Outcome {
-    let server = RedisServer::start_with("maxmemory 1")?;
+    let server = TestServer::builder().config("maxmemory 1").start();
     let shown = ran(&server.url(), ["doctor"]).exits(2);
     let remedy = "the server is over its maxmemory; free memory or raise the limit";
     let shown = shown.shows(&[&format!("\nrecommended:     {remedy}"), "\nmemory:          1 bytes at most"]);
@@ -123,12 +125,15 @@ fn a_full_server_exits_with_2_and_says_what_to_do() -> Outcome {
 }
 
 fn each_version_says_what_it_can_do_and_is_left_as_it_was() -> Outcome {
-    let server = RedisServer::start()?;
-    for emulated in Emulated::ALL {
-        let proxy = Proxy::emulating(emulated, server.address())?;
-        let found = report(&proxy.url(), 0);
+    for emulated in ServerVersion::OLD {
+        let server = server_of(emulated);
+        let found = report(&server.url(), 0);
         assert_eq!(found["version"], emulated.number());
-        let since = [("classic", Emulated::V1_2), ("watched", Emulated::V2_2), ("ttl", Emulated::V2_6)];
+        let since = [
+            ("classic", ServerVersion::V1_2),
+            ("watched", ServerVersion::V2_2),
+            ("ttl", ServerVersion::V2_6),
+        ];
         assert_eq!(works(&found), since.map(|(name, since)| (name, emulated >= since)));
         for protocol in found["protocols"].as_array().unwrap() {
             assert_eq!(protocol["reason"].is_null(), protocol["works"] == true, "{protocol}");
@@ -141,22 +146,22 @@ fn each_version_says_what_it_can_do_and_is_left_as_it_was() -> Outcome {
                 && found["clock_ahead_seconds_max"].as_f64().is_some_and(|most| most >= 0.0),
             "{found}"
         );
-        let config = proxy.names().contains(&"CONFIG".to_owned());
-        assert_eq!(config, emulated >= Emulated::V2_0);
+        let config = server.names().contains(&"CONFIG".to_owned());
+        assert_eq!(config, emulated >= ServerVersion::V2_0);
         assert_eq!(
             (found["idle_timeout_seconds"].is_null(), found["persistence"].is_null()),
             (!config, !config)
         );
         assert_eq!(server.say(&["DBSIZE"])?, ":0", "{}", emulated.number());
         // That is what --protocol takes.
-        ran(&proxy.url(), ["run", "--protocol", best, "k", "--", "true"]).exits(0);
+        ran(&server.url(), ["run", "--protocol", best, "k", "--", "true"]).exits(0);
     }
     Ok(())
 }
 
 fn a_user_with_few_rights_gets_the_rest_of_the_report() -> Outcome {
     let rights = "+info +setnx +get +getset +del +watch +exec +discard +set";
-    let server = RedisServer::start_with(&format!("user few on >pw ~locks:* {rights}"))?;
+    let server = TestServer::builder().config(&format!("user few on >pw ~locks:* {rights}")).start();
     let url = server.url().replace("redis://", "redis://few:pw@");
     let found = report(&url, 0);
     assert_eq!(
@@ -178,7 +183,7 @@ fn a_user_with_few_rights_gets_the_rest_of_the_report() -> Outcome {
 }
 
 fn a_user_without_info_gets_advice() -> Outcome {
-    let server = RedisServer::start_with("user none on >pw ~locks:* +setnx +get +getset +del")?;
+    let server = TestServer::builder().config("user none on >pw ~locks:* +setnx +get +getset +del").start();
     let url = server.url().replace("redis://", "redis://none:pw@");
     ran(&url, ["doctor"])
         .exits(77)
@@ -189,8 +194,7 @@ fn a_user_without_info_gets_advice() -> Outcome {
 fn what_is_refused_or_cut_off_leaves_no_key() -> Outcome {
     const NO: &str = "-ERR unknown command\r\n";
     const NOPERM: &str = "-NOPERM this user has no permissions to run the 'del' command\r\n";
-    let server = RedisServer::start()?;
-    let proxy = Proxy::emulating(Emulated::V2_4, server.address())?;
+    let server = server_of(ServerVersion::V2_4);
     for (command, n, fault, code) in [
         ("EXPIREAT", 1, Fault::Say(NO), 0),
         ("TTL", 2, Fault::Say(NO), 0),
@@ -198,15 +202,15 @@ fn what_is_refused_or_cut_off_leaves_no_key() -> Outcome {
         ("DEL", 1, Fault::Say(NOPERM), 2),
         ("GETSET", 1, Fault::CutAfter, 69),
         // For longer than the tool waits for a reply.
-        ("SETNX", 1, Fault::HalfOpen, 69),
+        ("SETNX", 1, Fault::Hang, 69),
         ("TTL", 2, Fault::CutAfter, 69),
     ] {
-        proxy.forget();
-        proxy.nth(command, n, fault.clone());
-        ran(&proxy.url(), ["doctor"]).exits(code);
-        assert_eq!(proxy.faults_left(), 0, "{command}");
+        server.clear_log();
+        server.nth(command, n, fault.clone());
+        ran(&server.url(), ["doctor"]).exits(code);
+        assert_eq!(server.faults_left(), 0, "{command}");
         assert_eq!(server.say(&["DBSIZE"])?, ":0", "{command} {fault:?}");
-        assert_eq!(proxy.names().contains(&"SETNX".to_owned()), command != "DEL", "{command}");
+        assert_eq!(server.names().contains(&"SETNX".to_owned()), command != "DEL", "{command}");
     }
     Ok(())
 }

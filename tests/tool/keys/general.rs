@@ -1,5 +1,7 @@
 //! What all commands have in common: help, errors of usage, outputs that are closed or full, colours. And `key`.
 
+use setnx_lock_testing::TestServer;
+
 use std::fs::OpenOptions;
 use std::io;
 use std::process::Stdio;
@@ -115,7 +117,7 @@ const PRINTING: [&[&str]; 9] = [
 ];
 
 fn a_closed_output_is_no_error_and_a_full_one_exits_with_71() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     set(&server, "k", "1895000000.5");
     for arguments in PRINTING {
         let (reader, writer) = io::pipe()?;

@@ -1,5 +1,7 @@
 //! Where a password comes from, and that it is never printed.
 
+use setnx_lock_testing::TestServer;
+
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use super::general::COMMANDS;
 use super::program::{Ran, ran, to_the_end};
 use crate::support::tool::tool;
-use crate::support::{Outcome, RedisServer, Test, tests};
+use crate::support::{AnyServer, Outcome, RedisServer, Test, tests};
 use crate::tool::run::running::Running;
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
@@ -27,7 +29,7 @@ const RIGHT: &str = "correct-horse";
 const WRONG: &str = "battery-staple";
 
 /// The server with this password in its address.
-fn with_password(server: &RedisServer, password: &str) -> String {
+fn with_password(server: &impl AnyServer, password: &str) -> String {
     format!("redis://:{password}@{}/", server.address())
 }
 
@@ -75,7 +77,9 @@ fn a_password_comes_from_the_environment_a_file_or_the_address() -> Outcome {
         fs::write(&file, text)?;
         by_file(&server.url(), &file, &["status", "k"]).exits(0).prints("k: free\n");
     }
-    let other = RedisServer::start_with(&format!("user worker on >{RIGHT} ~* &* +@all\nuser default off"))?;
+    let other = TestServer::builder()
+        .config(&format!("user worker on >{RIGHT} ~* &* +@all\nuser default off"))
+        .start();
     let of_user = format!("redis://worker@{}/", other.address());
     with_variable(&of_user, RIGHT, &["status", "k"]).exits(0).prints("k: free\n");
     with_variable(&of_user, WRONG, &["status", "k"]).exits(77);

@@ -1,11 +1,12 @@
 //! Servers that refuse: each command says why and what to do, and exits with 69 if it helps to try again, else with 77.
 
+use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
+
 use super::list::set_all_kinds;
 use super::program::ran;
 use super::schema::reports;
 use super::values::{get, set};
-use crate::servers::{Emulated, Fault, Proxy};
-use crate::support::{Outcome, PAST, RedisServer, Test, tests};
+use crate::support::{Outcome, PAST, RedisServer, Test, server_of, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     a_missing_password_is_told_by_every_version,
@@ -27,37 +28,32 @@ const ASKING: [&[&str]; 6] = [
 ];
 
 fn a_missing_password_is_told_by_every_version() -> Outcome {
-    let server = RedisServer::start_with("requirepass secret")?;
-    for version in Emulated::ALL {
-        let proxy = Proxy::emulating(version, server.address())?;
+    for version in ServerVersion::OLD.into_iter().chain([ServerVersion::V7]) {
+        let server = TestServer::builder().version(version.name()).password("secret").start();
+        let refusal = if version == ServerVersion::V7 { "NOAUTH" } else { "operation not permitted" };
         for arguments in ASKING {
-            let words = ["refused: ", "operation not permitted", "password"];
-            ran(&proxy.url(), arguments).exits(77).says_only(&words);
+            let refused = ran(&server.url(), arguments).exits(77);
+            refused.says_only(&[&server.address().to_string(), "refused: ", refusal, "password"]);
         }
-    }
-    for arguments in ASKING {
-        let refused = ran(&server.url(), arguments).exits(77);
-        refused.says_only(&[&server.address().to_string(), "NOAUTH", "password"]);
     }
     Ok(())
 }
 
 fn a_version_that_is_not_reported_is_probed() -> Outcome {
-    let server = RedisServer::start()?;
-    for version in Emulated::ALL {
-        let proxy = Proxy::emulating(version, server.address())?;
+    for version in ServerVersion::OLD {
+        let server = server_of(version);
         set_all_kinds(&server);
         set(&server, "k", PAST);
-        (0..9).for_each(|_| proxy.next("INFO", Fault::Say("-ERR unknown command 'INFO'\r\n")));
-        ran(&proxy.url(), ["list"]).exits(64).says_only(&["--keys uses KEYS"]);
-        let listed = ran(&proxy.url(), ["list", "--keys"]).exits(0);
+        (0..9).for_each(|_| server.next("INFO", Fault::Say("-ERR unknown command 'INFO'\r\n")));
+        ran(&server.url(), ["list"]).exits(64).says_only(&["--keys uses KEYS"]);
+        let listed = ran(&server.url(), ["list", "--keys"]).exits(0);
         listed.shows(&["locks:1_lock"]).says(&["KEYS blocks the server"]);
-        ran(&proxy.url(), ["status", "k"]).exits(0).shows(&["k: expired "]);
-        ran(&proxy.url(), ["clear", "--yes", "k"]).exits(0).shows(&["removed"]);
-        ran(&proxy.url(), ["clear", "--yes", "--keys", "--expired", "*"]).exits(0);
+        ran(&server.url(), ["status", "k"]).exits(0).shows(&["k: expired "]);
+        ran(&server.url(), ["clear", "--yes", "k"]).exits(0).shows(&["removed"]);
+        ran(&server.url(), ["clear", "--yes", "--keys", "--expired", "*"]).exits(0);
     }
     // It has SCAN.
-    let newer = RedisServer::start_with("user worker on >word ~* &* +@all -info")?;
+    let newer = TestServer::builder().config("user worker on >word ~* &* +@all -info").start();
     set(&newer, "k_lock", "1");
     let url = format!("redis://worker:word@{}/", newer.address());
     let line = "k_lock: held without an expiration; if its holder has crashed, clear it\n";
@@ -93,14 +89,13 @@ fn a_server_that_is_not_ready_or_a_sentinel() -> Outcome {
 
 fn keys_on_another_node_do_not_hide_the_others() -> Outcome {
     const MOVED: Fault = Fault::Say("-MOVED 3999 127.0.0.1:6381\r\n");
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
+    let server = TestServer::start();
     set(&server, "b", "1");
     let status = |option: &[&str], moved: &[usize]| {
         for n in moved {
-            proxy.nth("TYPE", *n, MOVED);
+            server.nth("TYPE", *n, MOVED);
         }
-        ran(&proxy.url(), [&["status"], option, &["a", "b", "c"]].concat())
+        ran(&server.url(), [&["status"], option, &["a", "b", "c"]].concat())
     };
     let shown =
         status(&[], &[1, 3]).exits(77).says(&["lock a: the server refused: MOVED 3999 127.0.0.1:6381"]);
@@ -117,12 +112,12 @@ fn keys_on_another_node_do_not_hide_the_others() -> Outcome {
 
 fn a_list_of_one_node_says_that_it_is_partial() -> Outcome {
     const NODE: Fault = Fault::Say("$54\r\nredis_version:7.0.15\r\nrole:master\r\ncluster_enabled:1\r\n\r\n");
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     set(&server, "k", PAST);
     for arguments in [&["list", "--json"][..], &["clear", "--yes", "--expired", "*"]] {
-        let proxy = Proxy::before(server.address())?;
-        proxy.next("INFO", NODE);
-        let listed = ran(&proxy.url(), arguments).exits(0).shows(&["k"]);
+        server.clear_log();
+        server.next("INFO", NODE);
+        let listed = ran(&server.url(), arguments).exits(0).shows(&["k"]);
         assert!(
             listed.err.starts_with("setnx-lock: warning: the server is a cluster node: only"),
             "{listed}"
@@ -134,18 +129,17 @@ fn a_list_of_one_node_says_that_it_is_partial() -> Outcome {
 
 /// As twemproxy does, it closes connections on INFO, SCAN and WATCH.
 fn behind_a_proxy_that_forwards_little() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
-    proxy.forward_little(true);
+    let server = TestServer::start();
+    server.forward_little(true);
     set(&server, "k", PAST);
-    ran(&proxy.url(), ["status", "k"]).exits(0).shows(&["k: expired"]);
-    ran(&proxy.url(), ["clear", "k", "--yes"]).exits(0).shows(&["k: expired", "removed"]);
+    ran(&server.url(), ["status", "k"]).exits(0).shows(&["k: expired"]);
+    ran(&server.url(), ["clear", "k", "--yes"]).exits(0).shows(&["k: expired", "removed"]);
     assert_eq!(get(&server, "k"), None);
     let words = ["closed on INFO", "the address of the server itself"];
-    ran(&proxy.url(), ["doctor"]).exits(77).says_only(&words);
+    ran(&server.url(), ["doctor"]).exits(77).says_only(&words);
     let run = ["run", "--protocol", "watched", "k", "--", "echo", "started"];
-    ran(&proxy.url(), run).exits(77).says_only(&["closed on WATCH", "use --protocol auto"]);
+    ran(&server.url(), run).exits(77).says_only(&["closed on WATCH", "use --protocol auto"]);
     assert_eq!(get(&server, "k"), None);
-    ran(&proxy.url(), ["run", "k", "--", "echo", "started"]).exits(0).shows(&["started"]);
+    ran(&server.url(), ["run", "k", "--", "echo", "started"]).exits(0).shows(&["started"]);
     Ok(())
 }

@@ -6,14 +6,14 @@ use std::os::unix::ffi::OsStringExt as _;
 use serde_json::Value;
 use setnx_lock::chrono::{DateTime, SecondsFormat};
 use setnx_lock::{Lock, LockOptions, Protocol};
+use setnx_lock_testing::{ServerVersion, TestServer};
 
 use super::program::ran;
 use super::schema::{reports, reports_by_key};
 use super::values::{ending_in, get, send, set, set_named};
-use crate::servers::{Emulated, Proxy};
 use crate::support::notified::{NOTIFIED, Waiter, connection, elsewhere, keys, until, until_waiting};
 use crate::support::scenario::patient;
-use crate::support::{LONG, Outcome, PAST, RedisServer, Test, expiring, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, PAST, RedisServer, Test, expiring, millis, server_of, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     a_held_lock_shows_its_lease_and_the_name_of_its_holder,
@@ -32,14 +32,14 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
 
 /// The report on a key.
 #[track_caller]
-fn report(server: &RedisServer, key: &str) -> Value {
+fn report(server: &impl AnyServer, key: &str) -> Value {
     let mut reports = reports(&ran(&server.url(), ["status", key, "--json"]).exits(0).out);
     assert_eq!(reports.len(), 1, "{reports:?}");
     reports.remove(0)
 }
 
 fn a_held_lock_shows_its_lease_and_the_name_of_its_holder() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = patient(&server.url())?.holder_name("web:7").build()?;
     let held = Lock::new(&locker, "k", expiring().protocol(Protocol::Classic))?.lock()?;
     let shown = ran(&server.url(), ["status", "k"]).exits(0);
@@ -77,7 +77,7 @@ fn a_held_lock_shows_its_lease_and_the_name_of_its_holder() -> Outcome {
 
 /// By JSON there, and for people in the text. With control characters it is no name.
 fn a_name_with_special_characters_is_escaped_once() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     set_named(&server, "k", &ending_in(LONG), "web \"7\"\\");
     assert_eq!(report(&server, "k")["holder"], "web \"7\"\\");
     ran(&server.url(), ["status", "k"]).exits(0).shows(&[r#"  holder: web "7"\ for "#]);
@@ -91,7 +91,7 @@ fn a_name_with_special_characters_is_escaped_once() -> Outcome {
 }
 
 fn each_state_is_told() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     ran(&server.url(), ["status", "free"]).exits(0).prints("free: free\n");
     let words = r#"{"description":"free","fence":null,"held_since":null,"holder":null,"key":"free","seconds_left":null,"state":"free","ttl_seconds":null,"until":null,"waiters":0}"#;
     assert_eq!(report(&server, "free").to_string(), words);
@@ -137,7 +137,7 @@ fn each_state_is_told() -> Outcome {
 }
 
 fn a_time_to_live_is_told() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let _held = elsewhere(&server, "k", expiring().protocol(Protocol::Ttl))?.lock()?;
     let shown = ran(&server.url(), ["status", "k"]).exits(0).shows(&["k: held for ", "\n  time to live: "]);
     assert!(shown.out.ends_with(", then the server deletes it\n"), "{shown}");
@@ -197,7 +197,7 @@ fn a_long_value_is_neither_printed_nor_read_in_whole() -> Outcome {
 }
 
 fn several_keys_are_shown_in_the_order_of_the_arguments() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     set(&server, "b", "1");
     send(&server, "RPUSH c a");
     let words = "d: free\nb: held without an expiration; if its holder has crashed, clear it\na: free\nc: not a lock: it holds a list\nd: free\n";
@@ -213,7 +213,7 @@ fn several_keys_are_shown_in_the_order_of_the_arguments() -> Outcome {
 }
 
 fn quiet_prints_nothing_and_exits_with_75_if_a_key_is_held() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     set(&server, "expired", PAST);
     set(&server, "held", ending_in(LONG));
     set(&server, "endless", "1");
@@ -238,7 +238,7 @@ fn quiet_prints_nothing_and_exits_with_75_if_a_key_is_held() -> Outcome {
 }
 
 fn keys_of_any_bytes_are_shown_with_escapes() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for (key, shown, hex) in [
         (&b"with space"[..], "with space", None),
         ("schl\u{fc}ssel".as_bytes(), "schl\u{fc}ssel", None),
@@ -259,7 +259,7 @@ fn keys_of_any_bytes_are_shown_with_escapes() -> Outcome {
 }
 
 fn a_fencing_token_and_waiters_are_counted() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = patient(&server.url())?.holder_name("web").build()?;
     let held = Lock::new(&locker, "k", NOTIFIED.protocol(Protocol::Classic))?.lock()?;
     let token = held.fencing_token()?;
@@ -282,20 +282,19 @@ fn a_fencing_token_and_waiters_are_counted() -> Outcome {
 }
 
 fn each_old_version_shows_the_same() -> Outcome {
-    let server = RedisServer::start()?;
-    for (key, value) in [("held", &*ending_in(LONG)), ("expired", PAST), ("endless", "1"), ("gem", "")] {
-        set(&server, key, value);
-    }
-    set(&server, "text", "oops");
-    send(&server, "RPUSH list a");
-    send(&server, "EXPIRE gem 1000");
-    set(&server, "held:setnx-lock:fence", "7");
-    send(&server, "RPUSH held:setnx-lock:waiters a b");
     let keys = ["free", "held", "expired", "endless", "gem", "text", "list"];
     let states = ["free", "held", "expired", "no_expiration", "gem_ttl", "no_lock", "no_lock"];
-    for version in Emulated::ALL {
-        let proxy = Proxy::emulating(version, server.address())?;
-        let shown = ran(&proxy.url(), ["status", "--json"].iter().chain(&keys)).exits(0);
+    for version in ServerVersion::OLD {
+        let server = server_of(version);
+        for (key, value) in [("held", &*ending_in(LONG)), ("expired", PAST), ("endless", "1"), ("gem", "")] {
+            set(&server, key, value);
+        }
+        set(&server, "text", "oops");
+        send(&server, "RPUSH list a");
+        send(&server, "EXPIRE gem 1000");
+        set(&server, "held:setnx-lock:fence", "7");
+        send(&server, "RPUSH held:setnx-lock:waiters a b");
+        let shown = ran(&server.url(), ["status", "--json"].iter().chain(&keys)).exits(0);
         assert_eq!(shown.err, "");
         let reports = reports_by_key(&shown.out);
         for (key, state) in keys.into_iter().zip(states) {

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use redis::ToRedisArgs;
 
-use crate::support::RedisServer;
+use crate::support::AnyServer;
 use crate::support::notified::connection;
 
 /// The value of a lock whose lease ends in this time.
@@ -14,29 +14,29 @@ pub(super) fn ending_in(time: Duration) -> String {
 }
 
 /// Writes a key.
-pub(super) fn set(server: &RedisServer, key: impl ToRedisArgs, value: impl ToRedisArgs) {
+pub(super) fn set(server: &impl AnyServer, key: impl ToRedisArgs, value: impl ToRedisArgs) {
     let () = redis::cmd("SET").arg(key).arg(value).query(&mut connection(server)).unwrap();
 }
 
 /// Writes a key with the name of its holder, which has held the lock since November 2026.
-pub(super) fn set_named(server: &RedisServer, key: &str, value: &str, holder: &str) {
+pub(super) fn set_named(server: &impl AnyServer, key: &str, value: &str, holder: &str) {
     set(server, key, format!("{value}:1793000000:{holder}"));
 }
 
 /// Reads a key.
-pub(super) fn get(server: &RedisServer, key: &str) -> Option<String> {
+pub(super) fn get(server: &impl AnyServer, key: &str) -> Option<String> {
     redis::cmd("GET").arg(key).query(&mut connection(server)).unwrap()
 }
 
 /// Sends a command, of words with blanks between them.
-pub(super) fn send(server: &RedisServer, command: &str) {
+pub(super) fn send(server: &impl AnyServer, command: &str) {
     let (name, arguments) = command.split_once(' ').unwrap_or((command, ""));
     let arguments: Vec<_> = arguments.split(' ').filter(|word| !word.is_empty()).collect();
     redis::cmd(name).arg(arguments).exec(&mut connection(server)).unwrap();
 }
 
 /// How often the server has executed a command.
-pub(super) fn calls(server: &RedisServer, command: &str) -> u64 {
+pub(super) fn calls(server: &impl AnyServer, command: &str) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection(server)).unwrap();
     let prefix = format!("cmdstat_{command}:calls=");
     let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use setnx_lock::{Lock, LockOptions};
+use setnx_lock_testing::TestServer;
 
 use super::program::Running;
 use super::schema::{WATCH_LINE, read};
@@ -29,7 +30,7 @@ fn next(running: &Running, event: &str) -> serde_json::Value {
 
 /// `schema` has the events in JSON.
 fn events_are_shown_in_words() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let lock = Lock::new(&opened(&server.url())?, "k", expiring())?;
     let running = Running::start(&server.url(), &["watch", "k", "--interval", "5ms"])?;
     let note = running.note();
@@ -86,7 +87,7 @@ fn a_server_that_goes_away_and_comes_back() -> Outcome {
 }
 
 fn a_server_that_refuses_ends_it() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let running = Running::start(&server.url(), &WATCH)?;
     next(&running, "first");
     running.note();
@@ -97,7 +98,7 @@ fn a_server_that_refuses_ends_it() -> Outcome {
 }
 
 fn a_closed_output_ends_it() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let lock = Lock::new(&opened(&server.url())?, "k", LockOptions::without_expiration())?;
     let mut running = Running::start(&server.url(), &WATCH)?;
     running.line();

@@ -4,10 +4,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
 use libtest_mimic::Trial;
+use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run};
 use crate::support::notified::{connection, until};
-use crate::support::{Outcome, RedisServer, tests};
+use crate::support::{AnyServer, Outcome, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -24,7 +25,7 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 fn the_key_and_the_token_are_in_the_environment() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let print = ["--", "sh", "-c", "printf %s \"$SETNX_LOCK_KEY\""];
     for key in [&b"k"[..], b" a\nb\t\"'$HOME`ls`\\ ", b"\xff\xfe \xc3\xa9", b"="] {
         let mut command = run(&server.url());
@@ -47,7 +48,7 @@ fn the_key_and_the_token_are_in_the_environment() -> Outcome {
 }
 
 fn the_end_of_the_lease_is_in_the_environment() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let print = ["--", "sh", "-c", "echo started; echo \"$SETNX_LOCK_EXPIRES_AT\"; read go"];
     let mut running = Running::started(run(&server.url()).args(["-e", "1000s", "k"]).args(print))?;
     let value: String = redis::cmd("GET").arg("k").query(&mut connection(&server))?;
@@ -61,7 +62,7 @@ fn the_end_of_the_lease_is_in_the_environment() -> Outcome {
 }
 
 fn input_and_output_are_those_of_the_tool() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut running = Running::start(run(&server.url()).args(["k", "--", "cat"]))?;
     for line in ["first", "second"] {
         running.say(line)?;
@@ -75,7 +76,7 @@ fn input_and_output_are_those_of_the_tool() -> Outcome {
 }
 
 fn arguments_are_passed_as_they_are_or_to_the_shell() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let arguments: [&[u8]; 7] = [b"two words", b"", b"--no-wait", b"-n", b"--", b"\xff\n", b"$HOME; exit 9"];
     let arguments = arguments.map(OsStr::from_bytes);
     let ended = finished(run(&server.url()).args(["k", "--", "printf", "<%s>"]).args(arguments))?;
@@ -89,7 +90,7 @@ fn arguments_are_passed_as_they_are_or_to_the_shell() -> Outcome {
 
 /// The tool handles signals, and waits for some of them in a thread: the command gets none of that.
 fn it_has_a_process_group_and_no_blocked_signal() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let files = ["k", "--", "cat", "/proc/self/stat", "/proc/self/status"];
     let status = String::from_utf8(finished(run(&server.url()).args(files))?.with_code(0).output)?;
     // The number, the name, the state, the parent, the group.
@@ -105,7 +106,7 @@ fn it_has_a_process_group_and_no_blocked_signal() -> Outcome {
 }
 
 fn processes_that_it_leaves_live_on() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let script = "exec 3<&0; { read line <&3; echo \"late $line\"; } & echo started; exit 5";
     let mut running = Running::started(run(&server.url()).args(["k", "--", "sh", "-c", script]))?;
     until("the tool ends", || running.has_ended());

@@ -3,12 +3,12 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
+use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
 
 use super::running::{finished, run};
-use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{FOREIGN, closed_port};
 use crate::support::tool::program;
-use crate::support::{Outcome, RedisServer, tests};
+use crate::support::{AnyServer, Outcome, RedisServer, server_of, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -28,7 +28,7 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 fn the_exit_code_is_that_of_the_command() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     // The last signal has no name.
     for (script, code) in [
         ("exit 0", 0),
@@ -51,7 +51,7 @@ fn the_exit_code_is_that_of_the_command() -> Outcome {
 }
 
 fn a_lock_that_another_has() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     server.say(&["SET", "k", FOREIGN])?;
     for (options, code) in [
         (&["--no-wait"][..], 75),
@@ -84,7 +84,7 @@ fn a_lock_that_another_has() -> Outcome {
 
 /// Nothing frees it: a job that is skipped because of it would be skipped for ever.
 fn a_key_that_never_expires_is_no_contention() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     server.say(&["SET", "text", "hello"])?;
     server.say(&["SET", "unexpiring", "1"])?;
     server.say(&["SET", "empty", ""])?;
@@ -135,20 +135,19 @@ fn a_server_that_is_down() -> Outcome {
 
 /// Whether the lock was acquired is not known: it may be held.
 fn a_reply_that_is_lost() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
-    proxy.next("SET", Fault::SwallowAnswer);
-    let ended = finished(run(&proxy.url()).args(["-n", "-E", "0", "k", "--", "echo", "ran"]))?;
+    let server = TestServer::start();
+    server.next("SET", Fault::LoseReply);
+    let ended = finished(run(&server.url()).args(["-n", "-E", "0", "k", "--", "echo", "ran"]))?;
     let words = ["error: lock k: ", "gave no reply", "if the lock was acquired, it frees itself"];
     ended.with_code(74).prints("").says(&words);
-    assert_eq!(proxy.faults_left(), 0);
+    assert_eq!(server.faults_left(), 0);
     assert_eq!(server.say(&["EXISTS", "k"])?, ":1", "it was acquired, and has no holder");
     finished(run(&server.url()).args(["-n", "k", "--", "true"]))?.with_code(75);
     Ok(())
 }
 
 fn arguments_that_make_no_sense() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let cases: &[(&[&str], &str)] = &[
         (&["k"], "CMD"),
         (&["--", "true"], "KEY"),
@@ -188,7 +187,7 @@ fn arguments_that_make_no_sense() -> Outcome {
 }
 
 fn a_command_that_cannot_be_run() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let script = tempfile::NamedTempFile::new()?;
     std::fs::write(script.path(), "#!/bin/sh\necho ran\n")?;
     let not_executable = script.path().display().to_string();
@@ -220,16 +219,15 @@ fn a_command_that_cannot_be_run() -> Outcome {
 const COMMAND: [&str; 4] = ["k", "--", "echo", "ran"];
 
 fn a_server_that_is_too_old_and_a_user_who_may_not() -> Outcome {
-    let server = RedisServer::start()?;
-    for (protocol, emulated, needed) in
-        [("ttl", Emulated::V2_4, "needs Redis 2.6.12"), ("watched", Emulated::V2_0, "needs Redis 2.2.0")]
-    {
-        let proxy = Proxy::emulating(emulated, server.address())?;
-        let ended = finished(run(&proxy.url()).args(["--protocol", protocol]).args(COMMAND))?;
+    for (protocol, emulated, needed) in [
+        ("ttl", ServerVersion::V2_4, "needs Redis 2.6.12"),
+        ("watched", ServerVersion::V2_0, "needs Redis 2.2.0"),
+    ] {
+        let server = server_of(emulated);
+        let ended = finished(run(&server.url()).args(["--protocol", protocol]).args(COMMAND))?;
         ended.with_code(77).prints("").says_one_line(&["lock k: ", "too old", needed]);
     }
-    assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
-    server.say(&["ACL", "SETUSER", "default", "-setnx", "-set"])?;
+    let server = TestServer::builder().config("user default on nopass ~* &* +@all -setnx -set").start();
     for options in [&["-n"][..], &["--protocol", "ttl"]] {
         let ended = finished(run(&server.url()).args(options).args(COMMAND))?;
         ended.with_code(77).prints("").says_one_line(&["lock k: ", "NOPERM"]);

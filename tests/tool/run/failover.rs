@@ -5,12 +5,13 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use libtest_mimic::{Failed, Trial};
+use setnx_lock_testing::TestServer;
 use testkit::failover::Failover;
 
 use super::running::{Running, finished, run};
 use crate::support::notified::until;
 use crate::support::tool::{program, tool};
-use crate::support::{Outcome, RedisServer, tests};
+use crate::support::{AnyServer, Outcome, RedisServer, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -27,7 +28,7 @@ pub(super) fn trials() -> Vec<Trial> {
 const COMMAND: [&str; 4] = ["k", "--", "echo", "ran"];
 
 /// The other server becomes the master, and this one its replica, with the same keys.
-fn demote(server: &RedisServer, other: &RedisServer) -> Outcome {
+fn demote(server: &impl AnyServer, other: &impl AnyServer) -> Outcome {
     other.say(&["SET", "from", "other"])?;
     server.say(&["REPLICAOF", "127.0.0.1", &other.address().port().to_string()])?;
     until("it has the other's keys", || server.say(&["EXISTS", "from"]).is_ok_and(|reply| reply == ":1"));
@@ -35,7 +36,7 @@ fn demote(server: &RedisServer, other: &RedisServer) -> Outcome {
 }
 
 fn a_wait_goes_on_while_the_server_is_full() -> Outcome {
-    let server = RedisServer::start_with("maxmemory 1")?;
+    let server = TestServer::builder().config("maxmemory 1").start();
     finished(run(&server.url()).arg("-n").args(COMMAND))?.with_code(69).prints("").says_one_line(&["OOM"]);
     let waits = Running::start(run(&server.url()).arg("--wait-forever").args(COMMAND))?;
     waits.error_with("warning: lock k: waiting: the server refused: OOM");

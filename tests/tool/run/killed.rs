@@ -5,11 +5,12 @@ use std::{io, thread};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
+use setnx_lock_testing::TestServer;
 
 use super::running::{Running, run, shell};
 use crate::support::notified::until;
 use crate::support::tool::program;
-use crate::support::{Outcome, RedisServer, millis, tests};
+use crate::support::{AnyServer, Outcome, millis, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -27,7 +28,7 @@ pub(super) fn trials() -> Vec<Trial> {
 
 /// Starts a shell script under the lock, and returns when it has printed `started`. Before that the tool has passed a signal on: so it waits
 /// for the command, and the process that ends the command knows which one.
-fn script(server: &RedisServer, options: &[&str], key: &str, script: &str) -> io::Result<Running> {
+fn script(server: &impl AnyServer, options: &[&str], key: &str, script: &str) -> io::Result<Running> {
     let script = format!("trap 'echo waits' USR1; echo begins; read go; {script}");
     let mut running =
         Running::start(run(&server.url()).args(options).args([key, "--"]).args(shell(&script)))?;
@@ -40,7 +41,7 @@ fn script(server: &RedisServer, options: &[&str], key: &str, script: &str) -> io
 }
 
 fn the_command_gets_sigterm() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let running = script(&server, &[], "k", "trap 'echo cleans up; exit 7' TERM; echo started; read go")?;
     running.send(Signal::KILL)?;
     running.prints("cleans up");
@@ -54,7 +55,7 @@ fn the_command_gets_sigterm() -> Outcome {
 }
 
 fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let ignores = "trap 'echo got it' TERM; echo started; read go; while :; do sleep 1; done";
     let running = script(&server, &["--grace", "0.2s"], "k", ignores)?;
     running.send(Signal::KILL)?;
@@ -73,7 +74,7 @@ fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
 
 /// The end of the output is the end of all that have it.
 fn all_processes_of_the_command_end() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let children = "sleep 3000 & (trap '' TERM; sleep 3000) & echo started; wait";
     let traps = "trap 'echo trapped' TERM; (trap '' TERM; sleep 3000) & echo started; wait; sleep 3000";
     let stopped = "echo started; kill -STOP $$; read go; echo ran on";
@@ -90,7 +91,7 @@ fn all_processes_of_the_command_end() -> Outcome {
 }
 
 fn the_command_runs_on_if_wanted() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let traps = "trap 'echo trapped' TERM; echo started; read go; echo ran on";
     let mut running = script(&server, &["--on-loss", "warn"], "k", traps)?;
     running.send(Signal::KILL)?;
@@ -102,7 +103,7 @@ fn the_command_runs_on_if_wanted() -> Outcome {
 }
 
 fn the_lock_is_taken_over() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let take_over = |protocol: &str| -> io::Result<_> {
         let options = ["-e", "1s", "--wait-forever", "--protocol", protocol];
         let holds = script(&server, &options, protocol, "echo started; read go")?;
@@ -122,7 +123,7 @@ fn the_lock_is_taken_over() -> Outcome {
 
 /// It is known to the guardian before it begins, also under nohup.
 fn a_command_that_has_just_begun_ends() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for n in 0..10 {
         let tool = run(&server.url());
         let mut command = Command::new(if n % 2 == 0 { "nohup" } else { "env" });

@@ -2,12 +2,13 @@
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
+use setnx_lock_testing::TestServer;
 
 use super::running::{Ended, Running, finished, run, shell};
 use crate::support::notified::connection;
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::program;
-use crate::support::{Outcome, RedisServer, tests};
+use crate::support::{AnyServer, Outcome, RedisServer, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -28,11 +29,11 @@ pub(super) fn trials() -> Vec<Trial> {
 const LEASE: [&str; 2] = ["-e", "5s"];
 
 /// Starts a shell script under the lock.
-fn script(server: &RedisServer, options: &[&str], script: &str) -> std::io::Result<Running> {
+fn script(server: &impl AnyServer, options: &[&str], script: &str) -> std::io::Result<Running> {
     Running::started(run(&server.url()).args(LEASE).args(options).args(["k", "--"]).args(shell(script)))
 }
 
-fn delete(server: &RedisServer) {
+fn delete(server: &impl AnyServer) {
     let deleted: u64 = connection(server).del("k").unwrap();
     assert_eq!(deleted, 1);
 }
@@ -46,7 +47,7 @@ fn says_lost(ended: Ended, how: &str) -> Ended {
 }
 
 fn the_command_gets_sigterm() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let running = script(&server, &[], "trap 'echo cleans up; exit 7' TERM; echo started; read go")?;
     delete(&server);
     running.prints("cleans up");
@@ -62,7 +63,7 @@ fn the_command_gets_sigterm() -> Outcome {
 }
 
 fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let ignores = "trap '' TERM; echo started; read go; echo ran on";
     let running = script(&server, &["-v", "--grace", "0.2s"], ignores)?;
     delete(&server);
@@ -88,7 +89,7 @@ fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
 
 /// The end of the output is the end of all that have it.
 fn processes_that_the_command_has_started_end_too() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let children = "sleep 3000 & sh -c 'sleep 3000 & sleep 3000' & echo started; wait";
     let ignoring = "(trap '' TERM; echo started; sleep 3000) & read go; wait";
     let stopped = "echo started; kill -STOP $$; read go; echo ran on";
@@ -107,7 +108,7 @@ fn processes_that_the_command_has_started_end_too() -> Outcome {
 }
 
 fn the_command_runs_on_if_wanted() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let trapped = "trap 'echo trapped' TERM; echo started; read go; echo ran on; exit 3";
     let mut running = script(&server, &["--on-loss", "warn"], trapped)?;
     delete(&server);
@@ -119,7 +120,7 @@ fn the_command_runs_on_if_wanted() -> Outcome {
 }
 
 fn a_lock_that_another_holder_overwrote() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let running = script(&server, &[], "echo started; read go; echo ran on")?;
     let () = connection(&server).set("k", FOREIGN)?;
     let ended = running.ends()?.with_code(70).prints("");
@@ -131,7 +132,7 @@ fn a_lock_that_another_holder_overwrote() -> Outcome {
 
 /// The command ends before the loss is noticed: the key is looked at every five seconds.
 fn a_loss_that_is_found_at_the_release() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let lost = |options: &[&str]| -> std::io::Result<Ended> {
         let mut command = run(&server.url());
         command.args(["-e", "1h"]).args(options).args(["k", "--"]).arg(program());

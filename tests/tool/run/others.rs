@@ -1,12 +1,12 @@
 //! Servers of every old version, and Ruby programs that lock the same key.
 
 use libtest_mimic::Trial;
+use setnx_lock_testing::{Proxy, ServerVersion, TestServer};
 
 use super::running::{Running, finished, run};
-use crate::servers::{Emulated, Proxy};
 use crate::support::notified::until;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer, TTL};
-use crate::support::{LONG, Outcome, RedisServer, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, millis, server_of, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -18,20 +18,19 @@ pub(super) fn trials() -> Vec<Trial> {
 const HOLD: [&str; 5] = ["k", "--", "sh", "-c", "echo started; read go; exit 3"];
 
 fn old_servers() -> Outcome {
-    let server = RedisServer::start()?;
-    for version in Emulated::ALL {
-        let proxy = Proxy::emulating(version, server.address())?;
+    for version in ServerVersion::OLD {
+        let server = server_of(version);
         // The first has neither names nor notifications: the lock works all the same.
-        let options = if version == Emulated::V1_2 { &["--name=me", "--notify"][..] } else { &[] };
-        let mut holds = Running::started(run(&proxy.url()).args(options).args(HOLD))?;
-        finished(run(&proxy.url()).args(["-n", "k", "--", "echo", "ran"]))?.with_code(75).prints("");
-        proxy.forget();
-        let waits = Running::start(run(&proxy.url()).args(["--wait-forever", "k", "--", "echo", "ran"]))?;
+        let options = if version == ServerVersion::V1_2 { &["--name=me", "--notify"][..] } else { &[] };
+        let mut holds = Running::started(run(&server.url()).args(options).args(HOLD))?;
+        finished(run(&server.url()).args(["-n", "k", "--", "echo", "ran"]))?.with_code(75).prints("");
+        server.clear_log();
+        let waits = Running::start(run(&server.url()).args(["--wait-forever", "k", "--", "echo", "ran"]))?;
         let asks = |name: &String| ["SET", "SETNX"].contains(&name.as_str());
-        until("it asks for the lock", || proxy.names().iter().any(asks));
+        until("it asks for the lock", || server.names().iter().any(asks));
         holds.say("go")?;
         let ended = holds.ends()?.with_code(3);
-        assert!(ended.errors.is_empty() || version == Emulated::V1_2, "{}", ended.errors);
+        assert!(ended.errors.is_empty() || version == ServerVersion::V1_2, "{}", ended.errors);
         waits.ends()?.with_code(0).prints("ran\n").says_nothing();
         assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
     }
@@ -40,13 +39,12 @@ fn old_servers() -> Outcome {
 
 /// Nothing is probed where the version says all.
 fn a_free_lock_is_one_trip() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
+    let server = TestServer::start();
     for (protocol, asks) in [("auto", "SET"), ("classic", "SETNX")] {
-        proxy.forget();
-        let ended = finished(run(&proxy.url()).args(["--protocol", protocol, "k", "--", "true"]))?;
+        server.clear_log();
+        let ended = finished(run(&server.url()).args(["--protocol", protocol, "k", "--", "true"]))?;
         ended.with_code(0).says_nothing();
-        let names = proxy.names();
+        let names = server.names();
         assert!(names[0] == asks && !names.contains(&"DISCARD".to_owned()), "{protocol}: {names:?}");
     }
     Ok(())
@@ -74,7 +72,7 @@ fn beside_ruby(gem: Gem, protocol: &str) -> Outcome {
 
     assert_eq!(ruby.acquire("k", Some(LONG), LONG)?, Attempt::Held);
     finished(&mut tool(&["-n"], &echo))?.with_code(75).prints("").says(&["error: lock k: not acquired"]);
-    proxy.forget();
+    proxy.clear_log();
     let waits = Running::start(&mut tool(&["--wait-forever"], &echo))?;
     until("it asks for the lock", || proxy.names().iter().any(|name| name == "SET"));
     ruby.release("k")?;

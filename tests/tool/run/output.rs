@@ -5,11 +5,12 @@ use std::process::{Command, Stdio};
 use std::{fs, thread};
 
 use libtest_mimic::Trial;
+use setnx_lock_testing::TestServer;
 
 use super::running::{finished, run};
 use crate::support::notified::until;
 use crate::support::scenario::FOREIGN;
-use crate::support::{Outcome, RedisServer, tests};
+use crate::support::{AnyServer, Outcome, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -23,7 +24,7 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 fn a_run_that_succeeds_says_nothing_unless_it_is_verbose() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for options in [&[][..], &["--quiet"]] {
         let ended = finished(run(&server.url()).args(options).args(["k", "--", "echo", "out"]))?;
         ended.with_code(0).prints("out\n").says_nothing();
@@ -42,7 +43,7 @@ fn a_run_that_succeeds_says_nothing_unless_it_is_verbose() -> Outcome {
 }
 
 fn streams_that_are_closed_change_nothing() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
         for (options, code) in [("-v", 3), ("--help", 0), ("--bogus", 64)] {
             let tool = run(&server.url());
@@ -68,7 +69,7 @@ fn streams_that_are_closed_change_nothing() -> Outcome {
 const PIPE: usize = 1 << 16;
 
 fn a_pipe_that_is_full_delays_no_end() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     // It takes no more bytes, as a terminal after Ctrl-S.
     let (mut errors, mut full) = io::pipe()?;
     full.write_all(&vec![b'.'; PIPE])?;

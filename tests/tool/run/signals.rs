@@ -6,13 +6,13 @@ use std::thread;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
+use setnx_lock_testing::{Proxy, TestServer};
 
 use super::running::{Running, run, shell};
-use crate::servers::Proxy;
 use crate::support::notified::{until, until_waiting};
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::program;
-use crate::support::{Outcome, RedisServer, millis, tests};
+use crate::support::{AnyServer, Outcome, millis, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -35,16 +35,16 @@ const ENDING: [(Signal, &str); 4] =
     [(Signal::INT, "INT"), (Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::QUIT, "QUIT")];
 
 /// Starts a shell script under the lock.
-fn script(server: &RedisServer, script: &str) -> std::io::Result<Running> {
+fn script(server: &impl AnyServer, script: &str) -> std::io::Result<Running> {
     Running::started(run(&server.url()).args(["k", "--"]).args(shell(script)))
 }
 
-fn is_held(server: &RedisServer) -> std::io::Result<bool> {
+fn is_held(server: &impl AnyServer) -> std::io::Result<bool> {
     Ok(server.say(&["EXISTS", "k"])? == ":1")
 }
 
 fn a_command_that_handles_a_signal_ends_with_its_code() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for (signal, name) in ENDING {
         // The lock is held while the command cleans up.
         let cleans_up = format!("trap 'echo cleans up; read go; exit 7' {name}; echo started; read go");
@@ -60,7 +60,7 @@ fn a_command_that_handles_a_signal_ends_with_its_code() -> Outcome {
 }
 
 fn a_command_that_does_not_is_ended_by_it() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let stops = "kill -STOP $$;";
     for (signal, code, stop) in [
         (Signal::HUP, 129, ""),
@@ -81,7 +81,7 @@ fn a_command_that_does_not_is_ended_by_it() -> Outcome {
 
 /// Also if it is sent to the process group, as by a terminal.
 fn each_signal_is_passed_on_once() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let traps = "for s in INT TERM HUP QUIT USR1 USR2 WINCH; do trap \"echo got $s\" $s; done";
     let mut running = script(&server, &format!("{traps}; echo started; read go; exit 5"))?;
     let others = [(Signal::USR1, "USR1"), (Signal::USR2, "USR2"), (Signal::WINCH, "WINCH")];
@@ -103,7 +103,7 @@ fn each_signal_is_passed_on_once() -> Outcome {
 
 /// By the command, or by the tool since it was started.
 fn a_signal_that_is_ignored_ends_nothing() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let inner = "kill -HUP $$; kill -INT $$; echo started; read go; exit 4";
     let outer = "trap '' HUP INT; exec \"$0\" run k -- sh -c \"$1\"";
     let mut command = Command::new("env");
@@ -130,7 +130,7 @@ fn a_signal_that_is_ignored_ends_nothing() -> Outcome {
 }
 
 fn signals_reach_the_commands_children() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     // The shell is ready before its child says so. A background process of a shell has no input of its own.
     let both = "exec 3<&0; trap 'wait; echo outer; exit 8' TERM; \
                 bash -c 'trap \"echo inner; exit 1\" TERM; echo started; read go' <&3 & wait";
@@ -143,12 +143,11 @@ fn signals_reach_the_commands_children() -> Outcome {
     Ok(())
 }
 
-/// A server whose lock is held, and a proxy that knows when it is asked for.
-fn held() -> std::io::Result<(RedisServer, Proxy)> {
-    let server = RedisServer::start()?;
-    server.say(&["SET", "k", FOREIGN])?;
-    let proxy = Proxy::before(server.address())?;
-    Ok((server, proxy))
+/// A server whose lock is held.
+fn held() -> TestServer {
+    let server = TestServer::start();
+    server.run(&["SET", "k", FOREIGN]);
+    server
 }
 
 fn until_it_waits(proxy: &Proxy) {
@@ -156,10 +155,10 @@ fn until_it_waits(proxy: &Proxy) {
 }
 
 fn a_signal_ends_the_wait() -> Outcome {
-    let (server, proxy) = held()?;
+    let proxy = held();
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         for options in [&["-w", "10m"][..], &["--wait-forever", "--poll", "10m"]] {
-            proxy.forget();
+            proxy.clear_log();
             let running = Running::start(run(&proxy.url()).args(options).args(["k", "--", "echo", "ran"]))?;
             until_it_waits(&proxy);
             running.send_to_group(signal)?;
@@ -168,12 +167,12 @@ fn a_signal_ends_the_wait() -> Outcome {
             running.ends()?.with_code(code).prints("");
         }
     }
-    assert_eq!(server.say(&["STRLEN", "k"])?, format!(":{}", FOREIGN.len()), "untouched");
+    assert_eq!(proxy.run(&["STRLEN", "k"]), FOREIGN.len().to_string(), "untouched");
     Ok(())
 }
 
 fn an_ignored_signal_does_not_but_a_release_does() -> Outcome {
-    let (server, proxy) = held()?;
+    let proxy = held();
     let tool = run(&proxy.url());
     let mut command = Command::new("sh");
     command
@@ -186,18 +185,17 @@ fn an_ignored_signal_does_not_but_a_release_does() -> Outcome {
     running.send(Signal::WINCH)?;
     thread::sleep(millis(300));
     assert!(!running.has_ended());
-    server.say(&["DEL", "k"])?;
+    proxy.delete("k");
     running.ends()?.with_code(0).prints("ran\n").says_nothing();
     Ok(())
 }
 
 /// The lock is granted when the signal has come.
 fn a_signal_before_the_command_begins() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
+    let server = TestServer::start();
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
-        let hold = proxy.hold("SET", 1);
-        let mut running = Running::start(run(&proxy.url()).args(["k", "--", "cat"]))?;
+        let hold = server.pause("SET", 1);
+        let mut running = Running::start(run(&server.url()).args(["k", "--", "cat"]))?;
         hold.reached();
         running.send(signal)?;
         until("the signal is delivered, or the program ended", || {
@@ -212,7 +210,7 @@ fn a_signal_before_the_command_begins() -> Outcome {
 
 /// The waiter looks at the key every ten minutes only.
 fn a_notification_ends_the_wait() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let options = ["--notify", "--wait-forever", "--poll", "10m", "-e", "1h", "k", "--"];
     let script = ["sh", "-c", "echo started; read go"];
     let mut holds = Running::started(run(&server.url()).args(options).args(script))?;

@@ -6,11 +6,12 @@ use std::path::Path;
 use std::{fs, thread};
 
 use libtest_mimic::Trial;
+use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run};
 use crate::support::notified::until;
 use crate::support::scenario::FOREIGN;
-use crate::support::{Outcome, RedisServer, millis, tests};
+use crate::support::{AnyServer, Outcome, millis, tests};
 use screen::Screen;
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -52,12 +53,12 @@ fn handles(signal: &str) -> String {
     )
 }
 
-fn is_held(server: &RedisServer) -> std::io::Result<bool> {
+fn is_held(server: &impl AnyServer) -> std::io::Result<bool> {
     Ok(server.say(&["EXISTS", "k"])? == ":1")
 }
 
 fn ctrl_c_ends_the_command() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut screen = Screen::open(&server)?;
     // It reads from the terminal, or not.
     for (command, code) in [(SLEEPS, 130), (handles("INT").as_str(), 7), (READS, 130)] {
@@ -77,7 +78,7 @@ fn ctrl_c_ends_the_command() -> Outcome {
 }
 
 fn ctrl_c_and_ctrl_z_while_it_waits_for_the_lock() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     server.say(&["SET", "k", FOREIGN])?;
     let mut screen = Screen::open(&server)?;
     screen.line("setnx-lock run --wait-forever k -- echo ran")?;
@@ -98,7 +99,7 @@ fn ctrl_c_and_ctrl_z_while_it_waits_for_the_lock() -> Outcome {
 }
 
 fn ctrl_z_stops_the_job_until_it_is_resumed() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut screen = Screen::open(&server)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("go");
@@ -136,7 +137,7 @@ fn ctrl_z_stops_the_job_until_it_is_resumed() -> Outcome {
 }
 
 fn a_job_that_was_stopped_too_long_has_lost_the_lock() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut screen = Screen::open(&server)?;
     screen.line(&format!("setnx-lock run -e 3s k -- {}", handles("TERM")))?;
     screen.shows("started")?;
@@ -152,7 +153,7 @@ fn a_job_that_was_stopped_too_long_has_lost_the_lock() -> Outcome {
 }
 
 fn a_command_reads_from_the_terminal() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut screen = Screen::open(&server)?;
     let reads = "for n in 1 2; do read line; echo \"$n $line\"; done; exit 3";
     screen.line(&format!("setnx-lock run k -- bash -c '{reads}'"))?;
@@ -182,7 +183,7 @@ fn a_command_reads_from_the_terminal() -> Outcome {
 }
 
 fn a_job_in_the_background_stops_when_it_reads() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut screen = Screen::open(&server)?;
     screen.line(&format!("setnx-lock run k -- {READS} &"))?;
     screen.shows("started")?;
@@ -198,7 +199,7 @@ fn a_job_in_the_background_stops_when_it_reads() -> Outcome {
 }
 
 fn a_terminal_that_is_closed_ends_the_command() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for command in [SLEEPS, READS] {
         let mut screen = Screen::open(&server)?;
         screen.line(&format!("setnx-lock run k -- {command}"))?;
@@ -211,7 +212,7 @@ fn a_terminal_that_is_closed_ends_the_command() -> Outcome {
 }
 
 fn the_holder_is_shown_in_colors_while_it_waits() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let hold = ["--name=the other job", "-e", "1h", "k", "--", "sh", "-c", "echo started; read go"];
     let mut holds = Running::started(run(&server.url()).args(hold))?;
     let mut screen = Screen::open(&server)?;

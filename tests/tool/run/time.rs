@@ -4,11 +4,12 @@ use std::io;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
+use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run};
 use crate::support::notified::{connection, until};
 use crate::support::tool::tool;
-use crate::support::{Outcome, RedisServer, tests};
+use crate::support::{AnyServer, Outcome, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -26,7 +27,7 @@ pub(super) fn trials() -> Vec<Trial> {
 const HOLD: [&str; 5] = ["k", "--", "sh", "-c", "echo started; read go; exit 3"];
 
 fn the_lease_is_extended_while_the_command_runs() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut running = Running::started(run(&server.url()).args(["-e", "3s"]).args(HOLD))?;
     let mut connection = connection(&server);
     let mut value = || connection.get::<_, Option<String>>("k").expect("the server answers");
@@ -42,7 +43,7 @@ fn the_lease_is_extended_while_the_command_runs() -> Outcome {
 }
 
 fn a_command_that_outlives_what_it_may_take_is_ended() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let options = ["-e", "0.5s", "--auto-extend", "0.5s", "--wait-forever"];
     let running = Running::start(run(&server.url()).args(options).args(HOLD))?;
     let ended = running.ends()?.with_code(70);
@@ -51,7 +52,7 @@ fn a_command_that_outlives_what_it_may_take_is_ended() -> Outcome {
 }
 
 fn a_lock_that_is_kept_is_left_to_expire() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let tool = |protocol: &str, options: &[&str]| {
         let mut tool = run(&server.url());
         tool.args(["--protocol", protocol]).args(options).args([protocol, "--", "sh", "-c", "exit 3"]);
@@ -72,7 +73,7 @@ fn a_lock_that_is_kept_is_left_to_expire() -> Outcome {
 
 /// So a job that two machines start at about the same time, as cron does, runs once.
 fn a_lock_is_held_for_a_time_at_least() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for (key, protocol, options, code) in [
         ("a", "auto", &["-n"][..], 75),
         ("c", "classic", &["-n"], 75),
@@ -93,7 +94,7 @@ fn a_lock_is_held_for_a_time_at_least() -> Outcome {
 }
 
 fn others_see_the_name() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let holder = || -> io::Result<String> {
         let status = tool(&server.url()).args(["status", "k"]).output()?;
         let status = String::from_utf8_lossy(&status.stdout).into_owned();

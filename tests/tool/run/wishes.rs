@@ -7,12 +7,13 @@ use std::thread;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
+use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run, shell};
 use crate::support::notified::{connection, until};
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::program;
-use crate::support::{Outcome, RedisServer, millis, tests};
+use crate::support::{AnyServer, Outcome, millis, tests};
 use crate::tool::keys::schema::{RUN_EVENT, read};
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -36,7 +37,7 @@ fn events(errors: &str) -> Vec<String> {
 }
 
 fn each_event_is_a_line_of_json() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let json = |arguments: &[&str]| finished(run(&server.url()).arg("--json").args(arguments));
     let ended = json(&["k\"\n", "--", "sh", "-c", "exit 4"])?.with_code(4);
     assert_eq!(events(&ended.errors), ["acquired", "started", "ended", "released"], "{}", ended.errors);
@@ -65,7 +66,7 @@ fn each_event_is_a_line_of_json() -> Outcome {
 }
 
 fn a_process_group_that_outlives_its_command_keeps_the_lock() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let folder = tempfile::tempdir()?;
     let flag = folder.path().join("flag");
     let script = format!("(while ! test -e {}; do sleep 0.05; done) & echo started; exit 6", flag.display());
@@ -89,7 +90,7 @@ fn a_process_group_that_outlives_its_command_keeps_the_lock() -> Outcome {
 }
 
 fn a_group_that_outlives_its_command_ends_with_the_lock() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let words = shell("sleep 1000 & echo started; exit 0");
     let options = ["-e", "3s", "--grace", "200ms", "--wait-group", "k", "--"];
     let running = Running::started(run(&server.url()).args(options).args(words))?;
@@ -102,7 +103,7 @@ fn a_group_that_outlives_its_command_ends_with_the_lock() -> Outcome {
 }
 
 fn contention_is_no_error() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     server.say(&["SET", "k", FOREIGN])?;
     for wait in [&["-n"][..], &["-w", "0.2s"]] {
         let ended = finished(run(&server.url()).args(wait).args(["-q", "k", "--", "true"]))?;
@@ -114,7 +115,7 @@ fn contention_is_no_error() -> Outcome {
 }
 
 fn a_key_that_begins_with_a_hyphen() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let script = format!("redis-cli -p {} EXISTS --hyphen", server.port());
     let ended = finished(run(&server.url()).args(["--lock=--hyphen", "--"]).args(shell(&script)))?;
     ended.with_code(0).prints("1\n").says_nothing();
@@ -137,7 +138,7 @@ fn a_command_that_cannot_be_ended_is_named_again() -> Outcome {
     fs::set_permissions(&raised, fs::Permissions::from_mode(0o4755))?;
     let tool = folder.path().join("setnx-lock");
     fs::copy(program(), &tool)?;
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut command = std::process::Command::new(setpriv);
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&tool);
     command.env("REDIS_URL", server.url()).args(["run", "-e", "3s", "--grace", "300ms", "k", "--"]);

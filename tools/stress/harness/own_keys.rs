@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use setnx_lock::redis::{Client, cmd};
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol, r2d2};
+use setnx_lock_testing::free_port;
 use testkit::RedisServer;
 use testkit::cluster::Cluster;
-use testkit::redis_server::free_port;
 use testkit::relay::Relay;
 
 use super::Failure;

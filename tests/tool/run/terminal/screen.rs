@@ -12,7 +12,7 @@ use pty_process::blocking::{Command, Pty, open};
 use tempfile::TempDir;
 
 use crate::support::tool::{program, tool};
-use crate::support::{LONG, Outcome, RedisServer};
+use crate::support::{AnyServer, LONG, Outcome};
 
 /// What the shell shows when it reads a command.
 const PROMPT: &str = "<prompt>";
@@ -30,7 +30,7 @@ pub(super) struct Screen {
 
 impl Screen {
     /// Opens a terminal with a shell that knows the tool, for this server.
-    pub(super) fn open(server: &RedisServer) -> Result<Self, Box<dyn std::error::Error>> {
+    pub(super) fn open(server: &impl AnyServer) -> Result<Self, Box<dyn std::error::Error>> {
         let (terminal, end) = open()?;
         let mut shell = Command::new("env").args(["--default-signal", "bash", "--norc", "--noprofile"]);
         shell = shell.args(["--noediting", "-i"]);
