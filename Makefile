@@ -9,7 +9,7 @@ TEST = $(CARGO) test --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-failover demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers test-server doctor manual install golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
+.PHONY: help demo demo-failover demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers test-server proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,10 +70,10 @@ clippy: ## run clippy
 	$(CARGO) clippy --package setnx-lock --lib -- -D warnings
 
 docs: ## build the crate's documentation, without warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package setnx-lock --package setnx-lock-macros --no-deps --features tls-rustls,macros
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package setnx-lock --package setnx-lock-macros --package setnx-lock-testing --no-deps --features tls-rustls,macros
 
 words: ## count the words of the documents: README at most 900, the pages for users 15,000, those for maintainers 6,000
-	@wc -w README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md compat/testkit/README.md contrib/README.md | sed '$$d'
+	@wc -w README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md testing/README.md contrib/README.md | sed '$$d'
 	@echo '-- for users'; wc -w $(PAGES)
 	@echo '-- for maintainers'; wc -w docs/internals.md compat/README.md benches/README.md
 
@@ -81,6 +81,8 @@ PAGES = $(addprefix docs/,$(addsuffix .md,guide several limits from-ruby operati
 
 test-server: ## start a server that behaves like an old version, for your programs to try: make test-server VERSION=2.4 ARGS="--port 6380"
 	@$(CARGO) run --package setnx-lock-testing -- $(VERSION) $(ARGS)
+
+proxy: test-server
 
 doctor: ## report what a server can do for locks, and what may harm them there: make doctor URL=redis://127.0.0.1/
 	@$(CARGO) run --quiet --package setnx-lock-cli -- doctor $(if $(URL),"$(URL)")
@@ -134,9 +136,9 @@ deny: ## check licences, duplicates and advisories of the dependencies (needs ca
 
 OLDEST = $$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 
-msrv: ## build the library and the tool with the oldest Rust they support (needs rustup)
+msrv: ## build the library, the tool and the server for tests with the oldest Rust they support (needs rustup)
 	rustup toolchain install $(OLDEST) --profile minimal
-	cargo +$(OLDEST) check --target-dir $(TARGET)/oldest --package setnx-lock --package setnx-lock-cli --features macros
+	cargo +$(OLDEST) check --target-dir $(TARGET)/oldest --package setnx-lock --package setnx-lock-cli --package setnx-lock-testing --features setnx-lock/macros
 
 fresh: ## build a copy without the lock file, as a new project does (RUST=1.88: by that Rust, with the versions that README.md pins)
 	rm -rf $(TARGET)/fresh && mkdir -p $(TARGET)/fresh

@@ -2,11 +2,14 @@
 //! No Lua, `SET NX PX` or `TIME` needed.
 //! Keys and values are those of the Ruby gem redis-objects, so Rust and Ruby programs exclude each other.
 //!
-//! ```no_run
+//! ```
 //! use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 //! use std::time::Duration;
 //!
-//! let locker = Locker::open("redis://127.0.0.1/")?; // one for the program; clones share its connections
+//! let url = "redis://127.0.0.1/";
+//! # let server = setnx_lock_testing::TestServer::start();
+//! # let url = &server.url();
+//! let locker = Locker::open(url)?; // one for the program; clones share its connections
 //! let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
 //! let lock = Lock::new(&locker, "nightly_report", options)?;
 //!

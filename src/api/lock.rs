@@ -48,11 +48,14 @@ pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Opti
 /// | [`try_lock_for`](Self::try_lock_for) | up to the given time | `Ok(None)` |
 /// | [`try_lock`](Self::try_lock) | not for the holder | `Ok(None)` |
 ///
-/// ```no_run
+/// ```
 /// use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 /// use std::time::Duration;
 ///
-/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let url = "redis://127.0.0.1/";
+/// # let server = setnx_lock_testing::TestServer::start();
+/// # let url = &server.url();
+/// let locker = Locker::open(url)?;
 /// let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
 /// let lock = Lock::new(&locker, "report:7", options)?;
 /// lock.with(|held| println!("held for {:?} more", held.remaining()))?;

@@ -29,11 +29,14 @@ use url::Topology;
 ///
 /// After a fork, create a new locker in the child. The parent's returns [`Error::Forked`] there.
 ///
-/// ```no_run
+/// ```
 /// use setnx_lock::{Lock, LockOptions, Locker};
 /// use std::time::Duration;
 ///
-/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let url = "redis://127.0.0.1/";
+/// # let server = setnx_lock_testing::TestServer::start();
+/// # let url = &server.url();
+/// let locker = Locker::open(url)?;
 /// let lock = Lock::new(&locker, "nightly_report", LockOptions::expiring_after(Duration::from_secs(60)))?;
 /// if let Some(_held) = lock.try_lock()? {
 ///     println!("acquired");
@@ -145,6 +148,7 @@ impl Locker {
     /// through one, set [`retry_for`](LockerBuilder::retry_for) to more than it takes.
     ///
     /// ```no_run
+    /// # // Not run: it needs Sentinels.
     /// use setnx_lock::Locker;
     /// use std::time::Duration;
     ///
@@ -213,6 +217,7 @@ impl Locker {
     /// slot; with a hash tag they share one.
     ///
     /// ```no_run
+    /// # // Not run: it needs a cluster.
     /// use setnx_lock::Locker;
     ///
     /// let locker = Locker::cluster(["10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"])?;

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -101,8 +102,8 @@ impl TestServer {
         *self.looking.get_or_init(|| self.proxy.listen_for_looks().expect("a port to listen on"))
     }
 
-    /// Sets a lock's key as another process does that holds the lock for this long: the time at which the lease ends, one second later,
-    /// as the gem redis-objects and the protocol `Classic` write it.
+    /// Sets a lock's key as another process does that holds the lock for this long. The value is the time at which the lease ends, plus one
+    /// second, as setnx-lock writes it with the protocols `Classic` and `Watched`.
     ///
     /// # Panics
     ///
@@ -117,9 +118,12 @@ impl TestServer {
         self.run(&["SET", key, &self.end_of(lease)]);
     }
 
+    /// The time at which a value with this lease ends; the digits after the microseconds tell its holder from others.
     fn end_of(&self, lease: Duration) -> String {
+        static HOLDERS: AtomicU64 = AtomicU64::new(1);
         let end = self.now().duration_since(UNIX_EPOCH).unwrap_or_default() + lease + Duration::from_secs(1);
-        format!("{}.{:06}", end.as_secs(), end.subsec_micros())
+        let holder = HOLDERS.fetch_add(2, Ordering::Relaxed);
+        format!("{}.{:06}{holder:010}", end.as_secs(), end.subsec_micros())
     }
 
     /// Deletes a key, as an operator does who frees a lock. Its holder loses it.

@@ -25,11 +25,14 @@ const DEFAULT_RETRY_FOR: Duration = Duration::from_secs(5);
 ///
 /// Made by [`Locker::builder`], [`Locker::with_client`] or [`Locker::with_pool`].
 ///
-/// ```no_run
+/// ```
 /// use setnx_lock::Locker;
 /// use std::time::Duration;
 ///
-/// let locker = Locker::builder("redis://127.0.0.1/")?.pool_size(32).command_timeout(Duration::from_millis(500)).build()?;
+/// let url = "redis://127.0.0.1/";
+/// # let server = setnx_lock_testing::TestServer::start();
+/// # let url = &server.url();
+/// let locker = Locker::builder(url)?.pool_size(32).command_timeout(Duration::from_millis(500)).build()?;
 /// # Ok::<(), setnx_lock::Error>(())
 /// ```
 #[derive(Clone)]

@@ -23,11 +23,14 @@ use crate::wait::CancelToken;
 /// [`documentation::several`](crate::documentation::several#several-keys-at-once) says more, for example [how to
 /// avoid deadlock](crate::documentation::several#avoid-deadlock) between calls.
 ///
-/// ```no_run
+/// ```
 /// use setnx_lock::{Error, LockOptions, Locker, MultiLock, Protocol};
 /// use std::time::Duration;
 ///
-/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let url = "redis://127.0.0.1/";
+/// # let server = setnx_lock_testing::TestServer::start();
+/// # let url = &server.url();
+/// let locker = Locker::open(url)?;
 /// let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
 /// let accounts = MultiLock::new(&locker, ["account:7", "account:9"], options)?;
 /// accounts.with(|held| println!("both are held for {:?} more", held.remaining()))?;

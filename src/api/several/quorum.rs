@@ -32,13 +32,17 @@ const SHUT_DOWN_CHECKED_EVERY: Duration = Duration::from_millis(50);
 /// limits](crate::documentation::limits#a-quorum-of-servers) say what a quorum does not guarantee, and [the
 /// topologies](crate::documentation::servers#topologies) when it is worth its cost.
 ///
-/// ```no_run
+/// ```
 /// use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
 /// use std::time::Duration;
 ///
 /// const LEASE: Duration = Duration::from_secs(15);
-/// let open = |url| Locker::builder(url)?.settle_after_restart(LEASE).build();
-/// let lockers = [open("redis://10.0.0.1/")?, open("redis://10.0.0.2/")?, open("redis://10.0.0.3/")?];
+/// let open = |url: &str| Locker::builder(url)?.settle_after_restart(LEASE).build();
+/// let urls = ["redis://10.0.0.1/", "redis://10.0.0.2/", "redis://10.0.0.3/"];
+/// # let servers = [(); 3].map(|()| setnx_lock_testing::TestServer::start());
+/// # servers.iter().for_each(|server| server.advance(2 * LEASE));
+/// # let urls = servers.each_ref().map(|server| server.url());
+/// let lockers = [open(&urls[0])?, open(&urls[1])?, open(&urls[2])?];
 /// let options = LockOptions::expiring_after(LEASE).protocol(Protocol::Auto);
 /// let lock = Quorum::new(lockers, "nightly_report", options)?;
 /// lock.with(|held| println!("held for {:?} more", held.remaining()))?;

@@ -34,11 +34,14 @@ use crate::wait::CancelToken;
 ///
 /// [`documentation::several`](crate::documentation::several#readers-and-writers) says more.
 ///
-/// ```no_run
+/// ```
 /// use setnx_lock::{Error, LockOptions, Locker, RwLock};
 /// use std::time::Duration;
 ///
-/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let url = "redis://127.0.0.1/";
+/// # let server = setnx_lock_testing::TestServer::start();
+/// # let url = &server.url();
+/// let locker = Locker::open(url)?;
 /// let catalogue = RwLock::new(&locker, "catalogue", 16, LockOptions::expiring_after(Duration::from_secs(30)))?;
 /// catalogue.with_read(|_| println!("up to 16 at a time"))?;
 /// let writing = catalogue.write()?;

@@ -30,11 +30,14 @@ use crate::wait::CancelToken;
 ///
 /// [`documentation::several`](crate::documentation::several#permits) says more.
 ///
-/// ```no_run
+/// ```
 /// use setnx_lock::{Error, LockOptions, Locker, Semaphore};
 /// use std::time::Duration;
 ///
-/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let url = "redis://127.0.0.1/";
+/// # let server = setnx_lock_testing::TestServer::start();
+/// # let url = &server.url();
+/// let locker = Locker::open(url)?;
 /// let converters = Semaphore::new(&locker, "converters", 8, LockOptions::expiring_after(Duration::from_secs(60)))?;
 /// converters.with(|held| println!("permit {}", held.slot()))?;
 /// # Ok::<(), Error>(())

@@ -44,6 +44,7 @@ impl LockerBuilder {
     /// the system's certificates count.
     ///
     /// ```no_run
+    /// # // Not run: it needs a server with TLS.
     /// # #[cfg(any(feature = "tls-native-tls", feature = "tls-rustls"))] {
     /// use setnx_lock::Locker;
     /// use setnx_lock::redis::{ClientTlsConfig, TlsCertificates};
