@@ -34,7 +34,9 @@ use call::{Call, upper};
 use client::Client;
 use commands::Spec;
 use keyspace::Database;
-use reply::{QUEUED, Reply};
+use reply::QUEUED;
+
+pub(crate) use reply::Reply;
 use settings::Settings;
 use users::Users;
 use waiting::Waiting;
@@ -120,7 +122,7 @@ impl Server {
         self.turn_to(now);
         self.connected += 1;
         let most = self.settings.number("maxclients");
-        if self.clients.len() as u64 >= most {
+        if self.ordinary_clients().count() as u64 >= most {
             let mut bytes = Vec::new();
             Reply::Error("ERR max number of clients reached".into()).write(false, &mut bytes);
             return vec![Output::Send(client, bytes), Output::Close(client)];
@@ -162,12 +164,18 @@ impl Server {
 
     /// Executes a command by the rules of Redis 7, whatever the version, and with every right; returns the reply as people read it.
     pub fn look(&mut self, command: &[Vec<u8>], now: Duration) -> (String, Vec<Output>) {
+        let (reply, output) = self.looked(command, now);
+        (reply.map_or(String::new(), |reply| reply.for_people()), output)
+    }
+
+    /// The same with the reply as it is; none to a command that waits.
+    pub(crate) fn looked(&mut self, command: &[Vec<u8>], now: Duration) -> (Option<Reply>, Vec<Output>) {
         self.turn_to(now);
         self.clients.insert(LOOKING, Client::privileged());
         let reply = if command.is_empty() { None } else { self.answer(LOOKING, command) };
         self.disconnect(LOOKING);
         self.serve_waiting();
-        (reply.map_or(String::new(), |reply| reply.for_people()), mem::take(&mut self.output))
+        (reply, mem::take(&mut self.output))
     }
 
     /// Has this client execute commands by the rules of Redis 7, whatever the version, and with every right.
@@ -196,8 +204,9 @@ impl Server {
         self.started = now;
         self.run += 1;
         self.version = version;
-        self.clients.clear();
-        self.waiting.clear();
+        self.clients.retain(|_, client| client.is_privileged);
+        let clients = &self.clients;
+        self.waiting.retain(|waiting| clients.contains_key(&waiting.client));
     }
 
     /// Deletes all keys.
@@ -210,9 +219,32 @@ impl Server {
         self.settings.is_full = is_full;
     }
 
-    /// Makes it the replica of a master that does not reply, or a master again.
-    pub fn set_replica(&mut self, is_replica: bool) {
-        self.settings.master = is_replica.then(|| ("127.0.0.1".to_owned(), 6379));
+    /// Makes it the replica of a master that does not reply, or a master again. Returns what its clients are sent.
+    pub fn set_replica(&mut self, is_replica: bool) -> Vec<Output> {
+        self.follow(is_replica.then(|| ("127.0.0.1".to_owned(), 6379)));
+        mem::take(&mut self.output)
+    }
+
+    /// A replica lets no client wait for elements of lists.
+    fn follow(&mut self, master: Option<(String, u16)>) {
+        let waiting = if master.is_some() { mem::take(&mut self.waiting) } else { Vec::new() };
+        self.settings.master = master;
+        for client in waiting.iter().map(|waiting| waiting.client) {
+            let text = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
+            self.send(client, &Reply::Error(text.into()));
+            self.output.push(Output::Close(client));
+        }
+    }
+
+    /// Returns the version that it behaves as.
+    #[must_use]
+    pub fn version(&self) -> ServerVersion {
+        self.version
+    }
+
+    /// Those that do not look at the server for a test.
+    fn ordinary_clients(&self) -> impl Iterator<Item = (&ClientId, &Client)> {
+        self.clients.iter().filter(|(_, client)| !client.is_privileged)
     }
 
     /// Has INFO tell its process and its port, and count its uptime from now on.
@@ -267,10 +299,14 @@ impl Server {
                 return Some(Reply::Error(refusal.0));
             }
         };
-        if let Some(queue) = &mut self.client(id).queue
+        let client = self.client(id);
+        if let Some(queue) = &mut client.queue
             && !transactions::is_executed_at_once(version, spec.name)
         {
-            queue.commands.push(words.to_vec());
+            // What a current server will not execute anyway, it does not keep.
+            if version < ServerVersion::V7 || !(queue.is_spoiled || client.is_dirty) {
+                queue.commands.push(words.to_vec());
+            }
             return Some(QUEUED);
         }
         match self.execute(id, spec, words, false) {

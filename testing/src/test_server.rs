@@ -1,15 +1,15 @@
 //! A server in a test.
 
-use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{fmt, io};
 
 use crate::net::Proxy;
 use crate::net::inside::Inside;
-use crate::server::{Server, ServerVersion};
+use crate::server::{Reply, Server, ServerVersion};
 
 /// A Redis server in this process, on a port of this machine, for one test. It starts within a millisecond, needs nothing installed, and is
 /// gone when it is dropped.
@@ -30,12 +30,20 @@ use crate::server::{Server, ServerVersion};
 /// server.advance(Duration::from_secs(61));
 /// assert_eq!(server.get("greeting"), None);
 /// ```
-#[derive(Debug)]
 pub struct TestServer {
     proxy: Proxy,
     inside: Arc<Inside>,
-    version: ServerVersion,
     looking: OnceLock<SocketAddr>,
+}
+
+impl fmt::Debug for TestServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let version = self.version();
+        f.debug_struct("TestServer")
+            .field("address", &self.address())
+            .field("version", &version)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Deref for TestServer {
@@ -65,20 +73,34 @@ impl TestServer {
     /// Returns the version that it behaves as.
     #[must_use]
     pub fn version(&self) -> ServerVersion {
-        self.version
+        self.inside.with(|server, _| (server.version(), Vec::new()))
     }
 
     /// Executes a command by the rules of Redis 7, whatever the version, with every right, past all faults and without a record. Returns the
-    /// reply as people read it: `(nil)` for a missing value, the elements of a list in one line each.
+    /// reply as people read it: `(nil)` for a missing value, the elements of a list in one line each, the text of an error.
+    /// Each call is a connection of its own, so that MULTI, WATCH and SELECT have no effect on the next one. A command that would wait
+    /// returns at once.
     pub fn run(&self, command: &[&str]) -> String {
         let words: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.inside.with(|server, now| server.look(&words, now))
     }
 
-    /// Returns the text at a key.
+    /// Returns the text at a key, `None` if there is no key.
+    ///
+    /// # Panics
+    ///
+    /// If the key holds a list, a set or a hash.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<String> {
-        (self.run(&["EXISTS", key]) == "1").then(|| self.run(&["GET", key]))
+        let reply = self.inside.with(|server, now| server.looked(&[b"GET".to_vec(), key.into()], now));
+        match reply {
+            Some(Reply::Bulk(value)) => Some(String::from_utf8_lossy(&value).into_owned()),
+            Some(Reply::Nil) => None,
+            other => panic!(
+                "the key {key} holds no text: {}",
+                other.map_or(String::new(), |reply| reply.for_people())
+            ),
+        }
     }
 
     /// Returns the URL of a second port, on which clients see the same keys by the rules of Redis 7, whatever the version, with every right,
@@ -92,7 +114,7 @@ impl TestServer {
         format!("redis://{}/", self.address_to_look())
     }
 
-    /// Returns the address of that port.
+    /// Returns the address of the port of [`url_to_look`](Self::url_to_look).
     ///
     /// # Panics
     ///
@@ -113,7 +135,7 @@ impl TestServer {
         assert!(is_new, "the key {key} exists; take_over replaces its value");
     }
 
-    /// The same for a key that another client may hold: it loses the lock.
+    /// Sets a lock's key, whoever holds it, as another process does that holds the lock for this long. The holder loses the lock.
     pub fn take_over(&self, key: &str, lease: Duration) {
         self.run(&["SET", key, &self.end_of(lease)]);
     }
@@ -121,7 +143,8 @@ impl TestServer {
     /// The time at which a value with this lease ends; the digits after the microseconds tell its holder from others.
     fn end_of(&self, lease: Duration) -> String {
         static HOLDERS: AtomicU64 = AtomicU64::new(1);
-        let end = self.now().duration_since(UNIX_EPOCH).unwrap_or_default() + lease + Duration::from_secs(1);
+        let end = self.now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let end = end.saturating_add(lease).saturating_add(Duration::from_secs(1));
         let holder = HOLDERS.fetch_add(2, Ordering::Relaxed);
         format!("{}.{:06}{holder:010}", end.as_secs(), end.subsec_micros())
     }
@@ -134,7 +157,8 @@ impl TestServer {
     /// Returns the time of the server's clock.
     #[must_use]
     pub fn now(&self) -> SystemTime {
-        UNIX_EPOCH + self.inside.with(|_, now| (now, Vec::new()))
+        let now = self.inside.with(|_, now| (now, Vec::new()));
+        UNIX_EPOCH.checked_add(now).unwrap_or(UNIX_EPOCH)
     }
 
     /// Puts the server's clock forward: keys expire, and clients that wait for an element of a list stop waiting. The clocks of clients do
@@ -148,19 +172,19 @@ impl TestServer {
         self.inside.with(|server, _| (server.set_full(true), Vec::new()));
     }
 
-    /// Accepts them again.
+    /// Accepts commands that need memory again.
     pub fn free_memory(&self) {
         self.inside.with(|server, _| (server.set_full(false), Vec::new()));
     }
 
     /// Becomes a replica, as in a failover: from 2.6 on it refuses to change keys.
     pub fn become_replica(&self) {
-        self.inside.with(|server, _| (server.set_replica(true), Vec::new()));
+        self.inside.with(|server, _| ((), server.set_replica(true)));
     }
 
     /// Becomes a master again.
     pub fn become_master(&self) {
-        self.inside.with(|server, _| (server.set_replica(false), Vec::new()));
+        self.inside.with(|server, _| ((), server.set_replica(false)));
     }
 
     /// Restarts it, with its keys: connections are closed. It listens again when this returns.
@@ -169,10 +193,10 @@ impl TestServer {
     ///
     /// If something else listens on the port by now.
     pub fn restart(&self) {
-        self.restart_as(self.version);
+        self.restart_as(self.version());
     }
 
-    /// The same without its keys, as a server that does not save them.
+    /// Restarts it without its keys, as a server that does not save them.
     ///
     /// # Panics
     ///
@@ -183,7 +207,7 @@ impl TestServer {
         self.restart();
     }
 
-    /// Restarts it as another version, with its keys: an upgrade. [`version`](Self::version) stays what it was at first.
+    /// Restarts it as another version, with its keys: an upgrade.
     ///
     /// # Panics
     ///
@@ -217,7 +241,7 @@ impl TestServerBuilder {
         self
     }
 
-    /// Has it ask for this password.
+    /// Has it ask for this password, which a client puts into the URL: `redis://:secret@127.0.0.1:12345/`.
     pub fn password(self, password: &str) -> Self {
         self.config(&format!("requirepass {password}"))
     }
@@ -261,6 +285,6 @@ impl TestServerBuilder {
         let proxy = Proxy::before_inside(Arc::clone(&inside), self.port)?;
         let port = proxy.address().port();
         inside.with(|server, now| (server.listens(std::process::id(), port, now), Vec::new()));
-        Ok(TestServer { proxy, inside, version: self.version, looking: OnceLock::new() })
+        Ok(TestServer { proxy, inside, looking: OnceLock::new() })
     }
 }

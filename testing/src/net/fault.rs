@@ -17,7 +17,7 @@ pub enum Fault {
     LoseRequest,
     /// It is executed and never answered. The connection stays open, and later commands on it are served.
     LoseReply,
-    /// It is executed, and the reply comes this much later.
+    /// It is executed, and the reply comes this much later. Later commands on the connection wait for it.
     DelayReply(Duration),
     /// The connection is closed before the command is executed.
     CutBefore,
@@ -25,7 +25,7 @@ pub enum Fault {
     CutAfter,
     /// It is executed, half of the reply's bytes are sent, and then the connection is closed.
     CutWithin,
-    /// From this command on nothing on the connection is read or answered. It stays open.
+    /// Neither this command nor later ones on the connection are executed. It stays open.
     Hang,
     /// It is not executed. This error is the reply, for example `OOM command not allowed when used memory > 'maxmemory'.`
     Refuse(Cow<'static, str>),
@@ -80,7 +80,8 @@ impl Gate {
 pub struct Paused(Arc<Gate>);
 
 impl Paused {
-    pub(super) fn new() -> (Self, Fault) {
+    /// Returns the handle of a command, and the fault that pauses it, for [`Proxy::at`](crate::Proxy::at) and its like.
+    pub fn new() -> (Self, Fault) {
         let gate = Arc::new(Gate::default());
         (Self(Arc::clone(&gate)), Fault::Pause(PauseHandle(gate)))
     }
@@ -116,8 +117,6 @@ impl Drop for Paused {
 /// The command that a fault applies to.
 #[derive(Debug)]
 pub(super) enum Which {
-    /// The next of this name without another fault.
-    Next(String),
     /// The nth of this name from now; the next is the first.
     Nth(String, usize),
     /// All of this name.
@@ -152,7 +151,7 @@ impl Faults {
         let mut first = None;
         for (n, (which, _)) in self.0.iter_mut().enumerate() {
             let due = match which {
-                Which::Next(command) | Which::Every(command) => *command == name,
+                Which::Every(command) => *command == name,
                 Which::Nth(command, left) => *command == name && is_last(left),
                 Which::At(left) => name != "INFO" && is_last(left),
                 Which::InBatch { place, least } => position.place == *place && position.of >= *least,

@@ -1,17 +1,17 @@
 //! The way from clients to a server, as a test sees it.
 
 use std::borrow::Cow;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::{fmt, io};
+use std::time::{Duration, Instant};
+use std::{fmt, io, thread};
 
 use super::fault::{Fault, Paused, Which};
-use super::inside::Inside;
+use super::inside::{Inside, lock};
 use super::port::listen;
 use super::received::Received;
-use super::serving::{Power, Shared, lock};
+use super::serving::{Power, Shared};
 use super::session::{Behind, shut};
 
 /// The way from clients to a server: it records what they send, and has commands and replies delayed, refused and lost on request.
@@ -43,7 +43,7 @@ impl Proxy {
             None => listen()?,
         };
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared::new(behind));
+        let shared = Arc::new(Shared::new(behind, address));
         shared.accept(listener, false);
         Ok(Self { address, shared })
     }
@@ -76,7 +76,7 @@ impl Proxy {
 
     /// Applies a fault to the next command of this name. Several apply to one command each, in this order.
     pub fn next(&self, command: &str, fault: Fault) {
-        self.shared.add(Which::Next(command.to_uppercase()), fault);
+        self.nth(command, 1, fault);
     }
 
     /// Applies a fault to the nth command of this name from now; the next is the first.
@@ -99,9 +99,10 @@ impl Proxy {
         self.shared.add(Which::InBatch { place, least }, fault);
     }
 
-    /// Removes the faults that have not happened yet.
+    /// Removes the faults that have not happened yet, and the delay.
     pub fn clear_faults(&self) {
         lock(&self.shared.faults).clear();
+        *lock(&self.shared.delay) = None;
     }
 
     /// Returns how many faults have not happened yet. Assert that it is 0 at the end of a test.
@@ -137,12 +138,12 @@ impl Proxy {
         paused
     }
 
-    /// Delays each command by this time before it is executed, as a slow network does.
+    /// Delays each batch of commands by this time before it is executed, as a slow network does, until [`clear_faults`](Self::clear_faults).
     pub fn delay(&self, time: Duration) {
         self.delay_by(move |_| time);
     }
 
-    /// Delays each command by what `delay` returns before it is executed.
+    /// The same with a time that depends on the first command of the batch.
     pub fn delay_by(&self, delay: impl Fn(&Received) -> Duration + Send + Sync + 'static) {
         *lock(&self.shared.delay) = Some(Arc::new(delay));
     }
@@ -154,18 +155,17 @@ impl Proxy {
 
     /// Answers nothing from now on, as a machine that is suspended: connections stay open.
     pub fn hang(&self) {
-        self.shared.turn(Power::Hung);
+        self.shared.hang(true);
     }
 
     /// Executes what has come since [`hang`](Self::hang), and answers again.
     pub fn resume(&self) {
-        self.shared.turn(Power::On);
+        self.shared.hang(false);
     }
 
     /// Stops: connections are closed, and new ones refused.
     pub fn stop(&self) {
-        self.shared.turn(Power::Off);
-        self.shared.end_listening(self.address);
+        self.shared.stop();
     }
 
     /// Listens again after [`stop`](Self::stop), on the same port.
@@ -214,10 +214,26 @@ impl Proxy {
     pub fn batches(&self) -> Vec<Vec<Received>> {
         let together =
             |a: &Received, b: &Received| a.connection == b.connection && a.position.place < b.position.place;
-        let mut log = self.log();
+        let mut log = self.whole_log();
         // The commands of several connections are recorded in the order in which they arrive.
         log.sort_by_key(|received| received.connection);
-        log.chunk_by(together).map(<[Received]>::to_vec).collect()
+        let without_info =
+            |batch: &[Received]| batch.iter().filter(|one| one.name != "INFO").cloned().collect();
+        log.chunk_by(together).map(without_info).filter(|batch: &Vec<_>| !batch.is_empty()).collect()
+    }
+
+    /// Returns once so many commands of this name have arrived, counted from the start or from [`clear_log`](Self::clear_log).
+    ///
+    /// # Panics
+    ///
+    /// After a minute.
+    pub fn wait_for(&self, command: &str, count: usize) {
+        let command = command.to_uppercase();
+        let end = Instant::now() + Duration::from_secs(60);
+        while self.whole_log().iter().filter(|received| received.name == command).count() < count {
+            assert!(Instant::now() < end, "{count} times {command} never came: {:?}", self.names());
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Clears the log.
@@ -228,18 +244,17 @@ impl Proxy {
 
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Proxy")
-            .field("address", &self.address)
-            .field("behind", &self.shared.behind)
-            .finish_non_exhaustive()
+        f.debug_struct("Proxy").field("address", &self.address).finish_non_exhaustive()
     }
 }
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.shared.turn(Power::Off);
-        for address in lock(&self.shared.listening).split_off(0) {
-            let _wakes_the_listener = TcpStream::connect(address);
+        self.shared.stop();
+        let listening: Vec<SocketAddr> =
+            lock(&self.shared.listening).iter().map(|(address, _)| *address).collect();
+        for address in listening {
+            self.shared.end_listening(address);
         }
         lock(&self.shared.open).values().flat_map(|open| &open.streams).for_each(shut);
     }

@@ -8,7 +8,7 @@ pub struct Received {
     pub connection: usize,
     /// The name, in upper case.
     pub name: String,
-    /// What follows the name. Bytes that are no UTF-8 are replaced.
+    /// What follows the name. Invalid UTF-8 is replaced.
     pub arguments: Vec<String>,
     /// Its position in what the client sent in one piece.
     pub position: Position,

@@ -5,11 +5,12 @@ use std::io::{self, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::fault::{Fault, Faults, Which};
+use super::inside::lock;
 use super::received::{Position, Received};
 use super::resp::{Request, read_batch};
 use super::session::{Behind, Session, shut};
@@ -32,6 +33,8 @@ pub(super) struct Arrived {
 }
 
 pub(super) struct Shared {
+    /// The address for clients.
+    address: SocketAddr,
     pub(super) behind: Behind,
     /// Closes connections as twemproxy does.
     pub(super) forwards_little: AtomicBool,
@@ -43,8 +46,8 @@ pub(super) struct Shared {
     connections: [AtomicUsize; 2],
     pub(super) open: Mutex<HashMap<usize, Open>>,
     /// Where it listens. What is taken from here ends.
-    pub(super) listening: Mutex<Vec<SocketAddr>>,
-    power: Mutex<Power>,
+    pub(super) listening: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
+    life: Mutex<Life>,
     changed: Condvar,
 }
 
@@ -65,13 +68,17 @@ pub(super) enum Power {
     Off,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// What the server does, and how often it was turned off: connections of an earlier life are over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    pub(super) power: Power,
+    stops: u64,
 }
 
 impl Shared {
-    pub(super) fn new(behind: Behind) -> Self {
+    pub(super) fn new(behind: Behind, address: SocketAddr) -> Self {
         Self {
+            address,
             behind,
             forwards_little: AtomicBool::new(false),
             faults: Mutex::default(),
@@ -81,7 +88,7 @@ impl Shared {
             connections: Default::default(),
             open: Mutex::default(),
             listening: Mutex::default(),
-            power: Mutex::new(Power::On),
+            life: Mutex::new(Life { power: Power::On, stops: 0 }),
             changed: Condvar::new(),
         }
     }
@@ -89,36 +96,67 @@ impl Shared {
     pub(super) fn accept(self: &Arc<Self>, listener: TcpListener, looks: bool) {
         let accepting = Arc::clone(self);
         let Ok(address) = listener.local_addr() else { return };
-        lock(&self.listening).push(address);
-        thread::spawn(move || {
+        // Until it is entered the thread takes nothing.
+        let mut listening = lock(&self.listening);
+        let thread = thread::spawn(move || {
             for stream in listener.incoming() {
-                let Ok(stream) = stream else { break };
-                if !lock(&accepting.listening).contains(&address) {
+                if !lock(&accepting.listening).iter().any(|(listed, _)| *listed == address) {
                     break;
                 }
-                let shared = Arc::clone(&accepting);
-                // Those that look do not count.
-                let first = if looks { FIRST_LOOK } else { 0 };
-                let connection =
-                    first + shared.connections[usize::from(looks)].fetch_add(1, Ordering::SeqCst);
-                lock(&shared.open).insert(connection, Open { streams: Vec::new(), looks });
-                shared.keep(connection, &stream);
-                thread::spawn(move || {
-                    // A client that leaves ends its connection, and nothing else.
-                    let _ended = shared.serve(connection, &stream, looks);
-                    shared.behind.disconnect(connection as u64);
-                    shared.close(connection);
-                });
+                match stream {
+                    Ok(stream) => accepting.take(stream, looks),
+                    // For example too many open files.
+                    Err(_) => thread::sleep(Duration::from_millis(10)),
+                }
             }
+        });
+        listening.push((address, thread));
+    }
+
+    fn take(self: &Arc<Self>, stream: TcpStream, looks: bool) {
+        let shared = Arc::clone(self);
+        // Those that look do not count.
+        let first = if looks { FIRST_LOOK } else { 0 };
+        let connection = first + self.connections[usize::from(looks)].fetch_add(1, Ordering::SeqCst);
+        let (stops, stops_behind) = (lock(&self.life).stops, self.behind.stops());
+        lock(&self.open).insert(connection, Open { streams: Vec::new(), looks });
+        self.keep(connection, &stream);
+        thread::spawn(move || {
+            let ended = Ended { shared: &shared, connection };
+            // A client that leaves ends its connection, and nothing else.
+            let _ended = shared.serve(connection, &stream, [stops, stops_behind], looks);
+            drop(ended);
         });
     }
 
+    /// Turns it off or on, also if it is off.
     pub(super) fn turn(&self, power: Power) {
-        *lock(&self.power) = power;
+        let mut life = lock(&self.life);
+        life.power = power;
+        life.stops += u64::from(power == Power::Off);
+        drop(life);
         self.changed.notify_all();
         if power == Power::Off {
+            self.behind.stop();
             self.cut();
         }
+    }
+
+    /// Has it hang or go on. One that is off stays so.
+    pub(super) fn hang(&self, hangs: bool) {
+        let mut life = lock(&self.life);
+        if life.power == Power::Off {
+            return;
+        }
+        life.power = if hangs { Power::Hung } else { Power::On };
+        drop(life);
+        self.behind.hang(hangs);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn stop(&self) {
+        self.end_listening(self.address);
+        self.turn(Power::Off);
     }
 
     pub(super) fn cut(&self) {
@@ -128,17 +166,20 @@ impl Shared {
 
     /// Returns once nothing listens there.
     pub(super) fn end_listening(&self, address: SocketAddr) {
-        lock(&self.listening).retain(|listening| *listening != address);
-        while TcpListener::bind(address).is_err() {
-            let _wakes_the_listener = TcpStream::connect(address);
-            thread::sleep(Duration::from_millis(1));
+        let mut listening = lock(&self.listening);
+        let at = listening.iter().position(|(listed, _)| *listed == address);
+        let thread = at.map(|at| listening.swap_remove(at).1);
+        drop(listening);
+        if let Some(thread) = thread {
+            let _wakes_the_thread = TcpStream::connect(address);
+            let _ended = thread.join();
         }
     }
 
     /// Reads at all times, also while a command is executed, so that it notices a client that leaves.
-    fn serve(&self, connection: usize, client: &TcpStream, looks: bool) -> io::Result<()> {
+    fn serve(&self, connection: usize, client: &TcpStream, stops: [u64; 2], looks: bool) -> io::Result<()> {
         client.set_nodelay(true)?;
-        let session = self.behind.connect(connection as u64, client, looks)?;
+        let session = self.behind.connect(connection as u64, client, stops[1], looks)?;
         if let Some(stream) = session.stream() {
             self.keep(connection, stream);
         }
@@ -162,7 +203,7 @@ impl Shared {
                 self.behind.leaves(connection as u64);
                 drop(sender);
             });
-            let ended = self.answer(connection, requests, session, looks);
+            let ended = self.answer(connection, requests, session, (!looks).then_some(stops[0]));
             shut(client);
             ended
         })
@@ -173,30 +214,34 @@ impl Shared {
         connection: usize,
         requests: Receiver<Arrived>,
         mut session: Session,
-        looks: bool,
+        stops: Option<u64>,
     ) -> io::Result<()> {
         while let Ok(Arrived { request, position, closes }) = requests.recv() {
-            if looks {
+            // Those that look are past all faults.
+            let Some(stops) = stops else {
                 session.answer(&request)?;
                 continue;
+            };
+            if !self.goes_on(stops) {
+                return Ok(());
             }
             let text = |word: &Vec<u8>| String::from_utf8_lossy(word).into_owned();
             let arguments = request.words[1..].iter().map(text).collect();
             let received = Received { connection, name: request.name(), arguments, position };
             let fault = self.record(&received);
-            if self.closes_on(&received.name) || !self.wait_while_hung() {
+            if self.closes_on(&received.name) {
                 return Ok(());
             }
-            let delay = lock(&self.delay).clone();
-            if let Some(delay) = delay {
-                thread::sleep(delay(&received));
+            let delay = lock(&self.delay).clone().filter(|_| position.place == 1);
+            if delay.is_some_and(|delay| !self.sleep(delay(&received), stops)) {
+                return Ok(());
             }
             match fault {
                 None if session.must_forward(&request) => return session.forward(&request, requests),
-                None if closes => drop(session.execute(&request)?),
+                None if closes => drop(session.answer_aside(&request)?),
                 None => session.answer(&request)?,
                 Some(fault) => {
-                    if !self.apply(fault, &request, &mut session)? {
+                    if !self.apply(fault, &request, &mut session, stops)? {
                         return Ok(());
                     }
                 }
@@ -206,50 +251,68 @@ impl Shared {
     }
 
     /// Returns false if the connection is to be closed.
-    fn apply(&self, fault: Fault, request: &Request, session: &mut Session) -> io::Result<bool> {
+    fn apply(&self, fault: Fault, request: &Request, session: &mut Session, stops: u64) -> io::Result<bool> {
         match fault {
             Fault::LoseRequest => {}
-            Fault::LoseReply => drop(session.execute(request)?),
+            Fault::LoseReply => {
+                session.answer_aside(request)?;
+                session.send(b"");
+            }
             Fault::DelayReply(delay) => {
-                let reply = session.execute(request)?;
-                thread::sleep(delay);
+                let reply = session.answer_aside(request)?;
+                if !self.sleep(delay, stops) {
+                    return Ok(false);
+                }
                 session.send(&reply);
             }
             Fault::CutBefore => return Ok(false),
             Fault::CutAfter => {
-                session.execute(request)?;
+                session.answer_aside(request)?;
                 return Ok(false);
             }
             Fault::CutWithin => {
-                let reply = session.execute(request)?;
+                let reply = session.answer_aside(request)?;
                 session.send(&reply[..reply.len() / 2]);
                 return Ok(false);
             }
             Fault::Hang => {
-                let off = |power: &mut Power| *power != Power::Off;
-                drop(self.changed.wait_while(lock(&self.power), off).unwrap_or_else(PoisonError::into_inner));
+                let lives = |life: &mut Life| life.stops == stops;
+                drop(
+                    self.changed.wait_while(lock(&self.life), lives).unwrap_or_else(PoisonError::into_inner),
+                );
                 return Ok(false);
             }
             Fault::Refuse(error) => session.send(format!("-{error}\r\n").as_bytes()),
             Fault::Say(bytes) => session.send(bytes.as_bytes()),
             Fault::StopAfter => {
-                session.execute(request)?;
-                self.turn(Power::Off);
+                session.answer_aside(request)?;
+                self.stop();
                 return Ok(false);
             }
             Fault::Pause(handle) => {
                 handle.0.wait();
+                if !self.goes_on(stops) {
+                    return Ok(false);
+                }
                 session.answer(request)?;
             }
         }
         Ok(true)
     }
 
-    /// Returns false if the server has stopped.
-    fn wait_while_hung(&self) -> bool {
-        let hung = |power: &mut Power| *power == Power::Hung;
-        let power = self.changed.wait_while(lock(&self.power), hung).unwrap_or_else(PoisonError::into_inner);
-        *power == Power::On
+    /// Waits while the server hangs. Returns false if it has stopped since.
+    fn goes_on(&self, stops: u64) -> bool {
+        let hangs = |life: &mut Life| life.power == Power::Hung && life.stops == stops;
+        let life = self.changed.wait_while(lock(&self.life), hangs).unwrap_or_else(PoisonError::into_inner);
+        life.power == Power::On && life.stops == stops
+    }
+
+    /// Waits, and then while the server hangs. Returns false if it has stopped since.
+    fn sleep(&self, time: Duration, stops: u64) -> bool {
+        let lives = |life: &mut Life| life.stops == stops;
+        let slept = self.changed.wait_timeout_while(lock(&self.life), time, lives);
+        drop(slept.unwrap_or_else(PoisonError::into_inner));
+        self.goes_on(stops)
     }
 
     fn closes_on(&self, name: &str) -> bool {
@@ -276,12 +339,25 @@ impl Shared {
         let open = all.entry(connection).or_default();
         open.streams.extend(stream.try_clone());
         // It came too late to be closed with the others.
-        if *lock(&self.power) == Power::Off && !open.looks {
+        if lock(&self.life).power == Power::Off && !open.looks {
             shut(stream);
         }
     }
 
     fn close(&self, connection: usize) {
         lock(&self.open).remove(&connection).iter().flat_map(|open| &open.streams).for_each(shut);
+    }
+}
+
+/// A connection, at whose end its client is told, also if a function of the test has panicked.
+struct Ended<'s> {
+    shared: &'s Shared,
+    connection: usize,
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.shared.behind.disconnect(self.connection as u64);
+        self.shared.close(self.connection);
     }
 }

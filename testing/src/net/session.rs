@@ -29,12 +29,39 @@ pub(super) enum Session {
 }
 
 impl Behind {
-    /// `looks`: the client looks at the server for a test.
-    pub(super) fn connect(&self, client: ClientId, stream: &TcpStream, looks: bool) -> io::Result<Session> {
+    /// How often the server has stopped.
+    pub(super) fn stops(&self) -> u64 {
+        match self {
+            Self::Inside(inside) => inside.stops(),
+            Self::Real(_) => 0,
+        }
+    }
+
+    /// Clients are gone, with all that is not executed yet.
+    pub(super) fn stop(&self) {
+        if let Self::Inside(inside) = self {
+            inside.stop();
+        }
+    }
+
+    pub(super) fn hang(&self, hangs: bool) {
+        if let Self::Inside(inside) = self {
+            inside.hang(hangs);
+        }
+    }
+
+    /// Connects a client that was accepted after so many stops. `looks`: it looks at the server for a test.
+    pub(super) fn connect(
+        &self,
+        client: ClientId,
+        stream: &TcpStream,
+        stops: u64,
+        looks: bool,
+    ) -> io::Result<Session> {
         match self {
             Self::Inside(inside) => {
                 let address = stream.peer_addr()?.to_string();
-                inside.connect(client, Outlet::to(stream.try_clone()?), &address, looks);
+                inside.connect(client, Outlet::to(stream.try_clone()?, looks), &address, stops);
                 Ok(Session::Inside { inside: Arc::clone(inside), client })
             }
             Self::Real(address) => {
@@ -65,23 +92,19 @@ impl Session {
     /// Executes a command and sends the reply.
     pub(super) fn answer(&mut self, request: &Request) -> io::Result<()> {
         match self {
-            Self::Inside { inside, client } => {
-                inside.execute(*client, &request.words, false);
-                inside.until_served(*client);
-                Ok(())
-            }
+            Self::Inside { inside, client } => inside.answer(*client, &request.words),
             Self::Real { .. } => {
-                let reply = self.execute(request)?;
+                let reply = self.answer_aside(request)?;
                 self.send(&reply);
-                Ok(())
             }
         }
+        Ok(())
     }
 
-    /// Executes a command and returns the reply.
-    pub(super) fn execute(&mut self, request: &Request) -> io::Result<Vec<u8>> {
+    /// Executes a command and returns the reply. What else goes to the client is sent after [`send`](Self::send).
+    pub(super) fn answer_aside(&mut self, request: &Request) -> io::Result<Vec<u8>> {
         match self {
-            Self::Inside { inside, client } => Ok(inside.execute(*client, &request.words, true)),
+            Self::Inside { inside, client } => Ok(inside.answer_aside(*client, &request.words)),
             Self::Real { server, .. } => {
                 server.get_mut().write_all(&request.raw)?;
                 read_reply(server)

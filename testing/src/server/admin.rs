@@ -33,11 +33,12 @@ pub(super) fn lastsave(call: &mut Call<'_>) -> Answer {
 
 pub(super) fn replicaof(call: &mut Call<'_>) -> Answer {
     if call.upper(1) == "NO" && call.upper(2) == "ONE" {
-        call.server.settings.master = None;
+        call.server.follow(None);
         return Ok(OK);
     }
     let port = call.integer(2)?.try_into().map_err(|_| Refusal::new("ERR Invalid master port"))?;
-    call.server.settings.master = Some((String::from_utf8_lossy(call.word(1)).into_owned(), port));
+    let host = String::from_utf8_lossy(call.word(1)).into_owned();
+    call.server.follow(Some((host, port)));
     Ok(OK)
 }
 

@@ -52,7 +52,7 @@ pub(super) fn reset(call: &mut Call<'_>) -> Answer {
     let user = call.server.users.at_first();
     let client = call.client();
     let fresh = Client::new(client.address.clone(), client.version, user);
-    *client = fresh;
+    *client = Client { is_privileged: client.is_privileged, ..fresh };
     Ok(Reply::Status("RESET"))
 }
 
@@ -116,7 +116,7 @@ pub(super) fn client(call: &mut Call<'_>) -> Answer {
     let (sub, version) = (call.upper(1), call.version());
     match (sub.as_str(), call.words.len()) {
         ("LIST", _) => {
-            let lines = call.server.clients.iter().map(|(id, client)| listed(*id, client));
+            let lines = call.server.ordinary_clients().map(|(id, client)| listed(*id, client));
             Ok(Reply::Verbatim(lines.collect()))
         }
         ("KILL", 3..) => kill(call),
@@ -153,18 +153,19 @@ fn kill(call: &mut Call<'_>) -> Answer {
     let chosen: Vec<ClientId> = match call.words {
         [_, _, address] => {
             let is_it = |client: &Client| client.address.as_bytes() == address.as_slice();
-            call.server.clients.iter().filter(|(_, client)| is_it(client)).map(|(id, _)| *id).collect()
+            call.server.ordinary_clients().filter(|(_, client)| is_it(client)).map(|(id, _)| *id).collect()
         }
         [_, _, filter, value] => {
             let (filter, value) = (super::upper(filter), super::upper(value));
             let is_chosen = |id: ClientId, client: &Client| match filter.as_str() {
                 "ID" => value == id.to_string(),
                 "ADDR" => value == client.address.to_uppercase(),
-                "TYPE" => (value == "PUBSUB") == client.is_subscribed(),
+                "TYPE" if value == "PUBSUB" => client.is_subscribed(),
+                "TYPE" if value == "NORMAL" => !client.is_subscribed(),
                 _ => false,
             };
             let others =
-                call.server.clients.iter().filter(|(id, client)| **id != me && is_chosen(**id, client));
+                call.server.ordinary_clients().filter(|(id, client)| **id != me && is_chosen(**id, client));
             others.map(|(id, _)| *id).collect()
         }
         _ => return Err(syntax_error()),

@@ -124,7 +124,7 @@ fn checked(condition: Option<&str>) -> Result<(), Refusal> {
     }
 }
 
-/// Whether the key's time to live may be replaced. A key without one lives longer than any.
+/// Returns true if the key's time to live may be replaced. A key without one lives longer than any.
 fn is_met(condition: Option<&str>, before: Option<u64>, end: i64) -> bool {
     let end = u64::try_from(end).unwrap_or(0);
     match condition.map(str::to_uppercase).as_deref() {

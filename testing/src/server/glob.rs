@@ -16,7 +16,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// Whether the set that begins here has the byte, and what follows the set.
+/// Returns true if the set that begins here has the byte, and what follows the set.
 fn in_set(mut set: &[u8], byte: u8) -> (bool, &[u8]) {
     let negated = set.first() == Some(&b'^');
     if negated {

@@ -35,6 +35,7 @@ pub(super) fn hmset(call: &mut Call<'_>) -> Answer {
 }
 
 pub(super) fn hsetnx(call: &mut Call<'_>) -> Answer {
+    call.look_up_to_change(call.word(1));
     let is_free = read(call)?.iter().all(|(field, _)| field != call.word(2));
     if is_free {
         set_fields(call)?;
@@ -95,6 +96,7 @@ pub(super) fn hdel(call: &mut Call<'_>) -> Answer {
 pub(super) fn hincrby(call: &mut Call<'_>) -> Answer {
     let by = call.integer(3)?;
     let (key, name) = (call.word(1), call.word(2));
+    call.look_up_to_change(key);
     let fields = read(call)?;
     let old = match fields.iter().find(|(field, _)| field == name) {
         Some((_, text)) => as_integer(text).ok_or(Refusal::new("ERR hash value is not an integer"))?,

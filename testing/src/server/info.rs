@@ -198,7 +198,7 @@ impl Server {
             "server_time_usec" => self.now.as_micros().to_string(),
             "uptime_in_seconds" => uptime.to_string(),
             "uptime_in_days" => (uptime / 86400).to_string(),
-            "connected_clients" => self.clients.len().to_string(),
+            "connected_clients" => self.ordinary_clients().count().to_string(),
             "maxclients" => self.settings.number("maxclients").to_string(),
             "blocked_clients" => self.waiting.len().to_string(),
             "used_memory" | "used_memory_rss" | "used_memory_peak" => self.memory_in_use().to_string(),

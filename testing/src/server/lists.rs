@@ -246,7 +246,7 @@ fn wait_for(call: &mut Call<'_>, keys: &[Vec<u8>], what: What) -> Answer {
         client: call.id,
         database: call.client().database,
         keys: keys.to_vec(),
-        until: (limit > Duration::ZERO).then(|| call.server.now + limit),
+        until: (limit > Duration::ZERO).then(|| call.server.now.saturating_add(limit)),
         what,
     };
     if let Some(reply) = waiting.look(call)? {

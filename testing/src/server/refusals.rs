@@ -92,7 +92,8 @@ impl Server {
             return of_version("READONLY You can't write against a read only replica.");
         }
         let client = self.client(id);
-        if client.is_subscribed() && !client.resp3 && !OF_SUBSCRIBERS.contains(&spec.name) {
+        let is_accepted = OF_SUBSCRIBERS.contains(&spec.name) && (spec.name != "PING" || version > V2_6);
+        if client.is_subscribed() && !client.resp3 && !is_accepted {
             return Err(in_channels(version, &name));
         }
         Ok(spec)

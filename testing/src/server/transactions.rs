@@ -8,7 +8,7 @@ use super::version::ServerVersion;
 
 use ServerVersion::{V2_2, V2_6};
 
-/// Whether the command is executed, not queued, between MULTI and EXEC. Measured: 2.0.5 queues a nested MULTI.
+/// Returns true if the command is executed, not queued, between MULTI and EXEC. Measured: 2.0.5 queues a nested MULTI.
 pub(super) fn is_executed_at_once(version: ServerVersion, name: &str) -> bool {
     match name {
         "EXEC" | "DISCARD" | "QUIT" | "RESET" => true,

@@ -1,5 +1,6 @@
 //! Passwords, users, and what each may do.
 
+use super::Output;
 use super::call::{Call, syntax_error};
 use super::commands::{self, Effect, Spec};
 use super::glob;
@@ -83,7 +84,10 @@ impl Users {
         name: &str,
         words: &[Vec<u8>],
     ) -> Result<(), Refusal> {
-        let Some(user) = user.and_then(|name| self.find(name)) else { return Ok(()) };
+        let Some(name_of_user) = user else { return Ok(()) };
+        let Some(user) = self.find(name_of_user) else {
+            return Err(Refusal::new("NOAUTH Authentication required."));
+        };
         let refused =
             |problem: &str| Err(Refusal(format!("NOPERM this user has no permissions to {problem}")));
         if ["AUTH", "HELLO", "QUIT", "RESET"].contains(&spec.name) {
@@ -178,7 +182,7 @@ fn unknown_rule(rule: &[u8], problem: &str) -> Refusal {
     Refusal(format!("ERR Error in ACL SETUSER modifier '{rule}': {problem}"))
 }
 
-/// The groups of commands that rules can name.
+/// The groups of commands that rules can name. No script can be run here, so that scripting is permitted or not in vain.
 const GROUPS: &[&str] = &[
     "all",
     "read",
@@ -188,11 +192,8 @@ const GROUPS: &[&str] = &[
     "pubsub",
     "dangerous",
     "admin",
-    "scripting",
-    "slow",
-    "fast",
-    "keyspace",
     "blocking",
+    "scripting",
 ];
 
 /// Commands of Redis that are not here, and that rules may name all the same.
@@ -227,6 +228,7 @@ fn is_in(group: &str, spec: &Spec) -> bool {
         "dangerous" => {
             ["CONFIG", "INFO", "KEYS", "FLUSHALL", "FLUSHDB", "ACL", "REPLICAOF", "ROLE"].contains(&spec.name)
         }
+        "blocking" => ["BLPOP", "BRPOP", "BRPOPLPUSH"].contains(&spec.name),
         "admin" => ["CONFIG", "ACL", "REPLICAOF", "SAVE", "BGSAVE"].contains(&spec.name),
         _ => false,
     }
@@ -274,12 +276,16 @@ pub(super) fn acl(call: &mut Call<'_>) -> Answer {
             call.server.users.set(name, rules).map(|()| OK)
         }
         "DELUSER" => {
-            let users = &mut call.server.users.0;
-            let before = users.len();
-            users.retain(|user| {
-                user.name == "default" || !call.words[2..].iter().any(|name| name == user.name.as_bytes())
-            });
-            let gone = before - users.len();
+            let goes =
+                |name: &str| name != "default" && call.words[2..].iter().any(|word| word == name.as_bytes());
+            let before = call.server.users.0.len();
+            call.server.users.0.retain(|user| !goes(&user.name));
+            let gone = before - call.server.users.0.len();
+            // Its connections are closed.
+            let of_user = |client: &super::client::Client| client.user.as_deref().is_some_and(goes);
+            let closed = call.server.clients.iter().filter(|(_, client)| of_user(client));
+            let closed: Vec<Output> = closed.map(|(id, _)| Output::Close(*id)).collect();
+            call.server.output.extend(closed);
             Ok(Reply::count(gone))
         }
         _ => Err(syntax_error()),
