@@ -167,7 +167,6 @@ fn a_fault_at_each_command_keeps_no_key_held() -> Outcome {
         Fault::CutBefore,
         Fault::CutAfter,
         Fault::CutWithin,
-        Fault::LoseRequest,
         Fault::LoseReply,
         Fault::Hang,
         Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"),
@@ -269,7 +268,7 @@ fn another_clients_value_is_left_alone() -> Outcome {
 
 fn classic_sends_no_second_deletion_after_a_lost_reply() -> Outcome {
     for options in [holding_by(Protocol::Classic), LockOptions::without_expiration()] {
-        for fault in [Fault::CutBefore, Fault::LoseRequest] {
+        for fault in [Fault::CutBefore, Fault::Hang] {
             let late = Late::default();
             let (scenario, locker) = through_a_proxy(&late)?;
             let key = scenario.target.key("classic");

@@ -267,7 +267,7 @@ const READERS: &str = "pool:setnx-lock:readers";
 
 fn a_number_of_readers_whose_reply_is_lost() -> Outcome {
     for (command, fault) in [
-        ("GET", Fault::LoseRequest),
+        ("GET", Fault::Hang),
         ("GET", Fault::CutAfter),
         ("SETNX", Fault::CutBefore),
         ("SETNX", Fault::LoseReply),

@@ -19,14 +19,13 @@ const LATE: Duration = Duration::from_millis(600);
 pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// The faults, and whether each can happen to a command in the middle of a trip: a stream of bytes loses nothing there.
-pub(crate) const FAULTS: [(&str, Fault, bool); 7] = [
-    ("request_lost", Fault::LoseRequest, false),
+pub(crate) const FAULTS: [(&str, Fault, bool); 6] = [
     ("reply_lost", Fault::LoseReply, false),
     ("reply_later_than_the_lease", Fault::DelayReply(LATE), true),
     ("cut_before", Fault::CutBefore, true),
     ("cut_after", Fault::CutAfter, true),
     ("cut_within_the_reply", Fault::CutWithin, true),
-    ("half_open", Fault::Hang, true),
+    ("request_lost", Fault::Hang, true),
 ];
 
 /// How often a path is tried: the machine may stall, so that no fault happens, and what is left to chance decides which commands are sent.

@@ -116,14 +116,15 @@ impl Proxy {
         self.next(command, Fault::Refuse(error.into()));
     }
 
-    /// Executes the next command of this name, and never replies to it.
+    /// Executes the next command of this name, and loses its reply and all later ones on the connection. Name the command whose reply the
+    /// client waits for: of a transaction that is EXEC.
     pub fn lose_reply(&self, command: &str) {
         self.next(command, Fault::LoseReply);
     }
 
-    /// Neither executes the next command of this name nor replies to it.
+    /// Loses the next command of this name, and all later ones on the connection: the server never gets them.
     pub fn lose_request(&self, command: &str) {
-        self.next(command, Fault::LoseRequest);
+        self.next(command, Fault::Hang);
     }
 
     /// Delays the reply to the next command of this name.

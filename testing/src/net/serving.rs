@@ -51,6 +51,14 @@ pub(super) struct Shared {
     changed: Condvar,
 }
 
+/// What becomes of a connection after a fault.
+enum Then {
+    GoOn,
+    /// Its client gets no replies any more.
+    Mute,
+    Close,
+}
+
 /// A connection, and that to the server behind it.
 #[derive(Debug, Default)]
 pub(super) struct Open {
@@ -216,6 +224,7 @@ impl Shared {
         mut session: Session,
         stops: Option<u64>,
     ) -> io::Result<()> {
+        let mut is_mute = false;
         while let Ok(Arrived { request, position, closes }) = requests.recv() {
             // Those that look are past all faults.
             let Some(stops) = stops else {
@@ -237,67 +246,66 @@ impl Shared {
                 return Ok(());
             }
             match fault {
+                _ if is_mute => drop(session.answer_aside(&request)?),
                 None if session.must_forward(&request) => return session.forward(&request, requests),
                 None if closes => drop(session.answer_aside(&request)?),
                 None => session.answer(&request)?,
-                Some(fault) => {
-                    if !self.apply(fault, &request, &mut session, stops)? {
-                        return Ok(());
-                    }
-                }
+                Some(fault) => match self.apply(fault, &request, &mut session, stops)? {
+                    Then::GoOn => {}
+                    Then::Mute => is_mute = true,
+                    Then::Close => return Ok(()),
+                },
             }
         }
         Ok(())
     }
 
-    /// Returns false if the connection is to be closed.
-    fn apply(&self, fault: Fault, request: &Request, session: &mut Session, stops: u64) -> io::Result<bool> {
+    fn apply(&self, fault: Fault, request: &Request, session: &mut Session, stops: u64) -> io::Result<Then> {
         match fault {
-            Fault::LoseRequest => {}
             Fault::LoseReply => {
                 session.answer_aside(request)?;
-                session.send(b"");
+                return Ok(Then::Mute);
             }
             Fault::DelayReply(delay) => {
                 let reply = session.answer_aside(request)?;
                 if !self.sleep(delay, stops) {
-                    return Ok(false);
+                    return Ok(Then::Close);
                 }
                 session.send(&reply);
             }
-            Fault::CutBefore => return Ok(false),
+            Fault::CutBefore => return Ok(Then::Close),
             Fault::CutAfter => {
                 session.answer_aside(request)?;
-                return Ok(false);
+                return Ok(Then::Close);
             }
             Fault::CutWithin => {
                 let reply = session.answer_aside(request)?;
                 session.send(&reply[..reply.len() / 2]);
-                return Ok(false);
+                return Ok(Then::Close);
             }
             Fault::Hang => {
                 let lives = |life: &mut Life| life.stops == stops;
                 drop(
                     self.changed.wait_while(lock(&self.life), lives).unwrap_or_else(PoisonError::into_inner),
                 );
-                return Ok(false);
+                return Ok(Then::Close);
             }
             Fault::Refuse(error) => session.send(format!("-{error}\r\n").as_bytes()),
             Fault::Say(bytes) => session.send(bytes.as_bytes()),
             Fault::StopAfter => {
                 session.answer_aside(request)?;
                 self.stop();
-                return Ok(false);
+                return Ok(Then::Close);
             }
             Fault::Pause(handle) => {
                 handle.0.wait();
                 if !self.goes_on(stops) {
-                    return Ok(false);
+                    return Ok(Then::Close);
                 }
                 session.answer(request)?;
             }
         }
-        Ok(true)
+        Ok(Then::GoOn)
     }
 
     /// Waits while the server hangs. Returns false if it has stopped since.
