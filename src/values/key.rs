@@ -45,6 +45,12 @@ impl From<&str> for Key {
     }
 }
 
+impl From<&String> for Key {
+    fn from(text: &String) -> Self {
+        Self::from(text.as_str())
+    }
+}
+
 impl From<String> for Key {
     fn from(text: String) -> Self {
         Self(text.into_bytes().into())

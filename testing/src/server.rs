@@ -221,7 +221,7 @@ impl Server {
 
     /// Makes it the replica of a master that does not reply, or a master again. Returns what its clients are sent.
     pub fn set_replica(&mut self, is_replica: bool) -> Vec<Output> {
-        self.follow(is_replica.then(|| ("127.0.0.1".to_owned(), 6379)));
+        self.follow(is_replica.then(|| ("master.invalid".to_owned(), 6379)));
         mem::take(&mut self.output)
     }
 

@@ -124,29 +124,35 @@ impl TestServer {
         *self.looking.get_or_init(|| self.proxy.listen_for_looks().expect("a port to listen on"))
     }
 
-    /// Sets a lock's key as another process does that holds the lock for this long. The value is the time at which the lease ends, plus one
-    /// second, as setnx-lock writes it with the protocols `Classic` and `Watched`.
+    /// Sets a lock's key as another process does that holds the lock for this long, by the best protocol of the version: from 2.6 on as
+    /// `Ttl`, where the server's clock frees the lock half a second after the lease; before as `Classic`, where the clocks of clients do so a
+    /// second after it.
     ///
     /// # Panics
     ///
     /// If the key exists: see [`take_over`](Self::take_over).
     pub fn hold(&self, key: &str, lease: Duration) {
-        let is_new = self.run(&["SET", key, &self.end_of(lease), "NX"]) == "OK";
+        let is_new = self.set_held(key, lease, &["NX"]) == "OK";
         assert!(is_new, "the key {key} exists; take_over replaces its value");
     }
 
     /// Sets a lock's key, whoever holds it, as another process does that holds the lock for this long. The holder loses the lock.
     pub fn take_over(&self, key: &str, lease: Duration) {
-        self.run(&["SET", key, &self.end_of(lease)]);
+        self.set_held(key, lease, &[]);
     }
 
-    /// The time at which a value with this lease ends; the digits after the microseconds tell its holder from others.
-    fn end_of(&self, lease: Duration) -> String {
+    /// The value is the time at which the lease ends, plus some seconds; the digits after the microseconds tell its holder from others.
+    fn set_held(&self, key: &str, lease: Duration, condition: &[&str]) -> String {
         static HOLDERS: AtomicU64 = AtomicU64::new(1);
+        let expires = self.version() >= ServerVersion::V2_6;
+        let shown_later = Duration::from_secs(if expires { 10 } else { 1 });
         let end = self.now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let end = end.saturating_add(lease).saturating_add(Duration::from_secs(1));
+        let end = end.saturating_add(lease).saturating_add(shown_later);
         let holder = HOLDERS.fetch_add(2, Ordering::Relaxed);
-        format!("{}.{:06}{holder:010}", end.as_secs(), end.subsec_micros())
+        let value = format!("{}.{:06}{holder:010}", end.as_secs(), end.subsec_micros());
+        let left = lease.saturating_add(Duration::from_millis(500)).as_millis().min(1 << 50).to_string();
+        let expiry: &[&str] = if expires { &["PX", &left] } else { &[] };
+        self.run(&[&["SET", key, &value][..], condition, expiry].concat())
     }
 
     /// Deletes a key, as an operator does who frees a lock. Its holder loses it.
@@ -193,7 +199,7 @@ impl TestServer {
     ///
     /// If something else listens on the port by now.
     pub fn restart(&self) {
-        self.restart_as(self.version());
+        self.restart_as(self.version().name());
     }
 
     /// Restarts it without its keys, as a server that does not save them.
@@ -211,12 +217,18 @@ impl TestServer {
     ///
     /// # Panics
     ///
-    /// If something else listens on the port by now.
-    pub fn restart_as(&self, version: ServerVersion) {
+    /// If there is no such version, or something else listens on the port by now.
+    pub fn restart_as(&self, version: &str) {
+        let version = named(version);
         self.proxy.stop();
         self.inside.with(|server, now| (server.restart(version, now), Vec::new()));
-        self.proxy.start_again().expect("its port is free");
+        self.proxy.start_again();
     }
+}
+
+fn named(version: &str) -> ServerVersion {
+    let names = ServerVersion::ALL.map(ServerVersion::name).join(", ");
+    ServerVersion::named(version).unwrap_or_else(|| panic!("no version {version}; there are {names}"))
 }
 
 /// What a [`TestServer`] is started with.
@@ -235,9 +247,7 @@ impl TestServerBuilder {
     ///
     /// If there is no such version.
     pub fn version(mut self, name: &str) -> Self {
-        let names = ServerVersion::ALL.map(ServerVersion::name).join(", ");
-        self.version =
-            ServerVersion::named(name).unwrap_or_else(|| panic!("no version {name}; there are {names}"));
+        self.version = named(name);
         self
     }
 
@@ -282,7 +292,10 @@ impl TestServerBuilder {
                 .map_err(|problem| io::Error::other(format!("{problem}, in the line: {line}")))?;
         }
         let inside = Arc::new(Inside::new(server));
-        let proxy = Proxy::before_inside(Arc::clone(&inside), self.port)?;
+        let proxy = Proxy::before_inside(Arc::clone(&inside), self.port);
+        let at = self.port.map_or(String::new(), |port| format!(" at port {port}"));
+        let proxy =
+            proxy.map_err(|error| io::Error::new(error.kind(), format!("cannot listen{at}: {error}")))?;
         let port = proxy.address().port();
         inside.with(|server, now| (server.listens(std::process::id(), port, now), Vec::new()));
         Ok(TestServer { proxy, inside, looking: OnceLock::new() })

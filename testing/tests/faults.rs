@@ -46,7 +46,7 @@ fn pipelined_requests_are_answered_in_order() -> Outcome {
 fn requests_and_replies_that_are_lost_late_or_made_up() -> Outcome {
     both(|proxy, aside| {
         let mut wire = Wire::to(&proxy.url());
-        proxy.delay_reply("SET", millis(2000));
+        proxy.delay_reply("SET", millis(1000));
         wire.send("SET key 1");
         wire.is_silent();
         assert_eq!(wire.answer(), "+OK");
@@ -137,7 +137,7 @@ fn a_server_that_stops_and_starts_again() -> Outcome {
             }
             assert_eq!(wire.rest(), "");
             assert!(std::net::TcpStream::connect(address).is_err(), "nothing listens");
-            proxy.start_again()?;
+            proxy.start_again();
             assert_eq!(proxy.address(), address);
             assert_eq!(Wire::to(&proxy.url()).ask("PING"), "+PONG");
         }
@@ -264,7 +264,7 @@ fn a_slow_network_delays_commands() -> Outcome {
     both(|proxy, aside| {
         let mut wire = Wire::to(&proxy.url());
         proxy.delay_by(
-            |received: &Received| if received.name == "SET" { millis(2000) } else { Duration::ZERO },
+            |received: &Received| if received.name == "SET" { millis(1000) } else { Duration::ZERO },
         );
         wire.send("SET key 1");
         wire.is_silent();

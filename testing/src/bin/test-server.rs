@@ -5,46 +5,74 @@ use std::{env, thread};
 
 use setnx_lock_testing::{ServerVersion, TestServer};
 
-const USAGE: &str = "usage: test-server [VERSION] [--port PORT] [--password PASSWORD]
+const DEFAULT: &str = "2.4";
 
-Runs a Redis server that behaves like an old version, on 127.0.0.1, until it is stopped (Ctrl-C).
-It keeps its keys in memory. README.md says which commands it has.";
+fn usage() -> String {
+    let names = ServerVersion::ALL.map(ServerVersion::name).join(", ");
+    format!(
+        "usage: test-server [VERSION] [--port PORT] [--password PASSWORD]
+
+Runs a Redis server that behaves like this version, on 127.0.0.1, until it is stopped (Ctrl-C).
+It keeps its keys in memory. Versions: {names}; {DEFAULT} unless given.
+The port is a free one unless given."
+    )
+}
 
 fn main() -> ExitCode {
-    match run(env::args().skip(1)) {
-        Ok(()) => ExitCode::SUCCESS,
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if arguments.iter().any(|argument| ["--help", "-h"].contains(&argument.as_str())) {
+        println!("{}", usage());
+        return ExitCode::SUCCESS;
+    }
+    let server = match parsed(arguments.into_iter()) {
+        Ok(builder) => builder.try_start(),
         Err(problem) => {
-            eprintln!("test-server: {problem}\n\n{USAGE}");
-            ExitCode::from(64)
+            eprintln!("test-server: {problem}\n\n{}", usage());
+            return ExitCode::from(64);
+        }
+    };
+    match server {
+        Ok(server) => {
+            // Nobody reads the log.
+            server.overlook("");
+            println!("Redis {} at {}", server.version().number(), server.url());
+            loop {
+                thread::park();
+            }
+        }
+        Err(error) => {
+            eprintln!("test-server: {error}");
+            ExitCode::FAILURE
         }
     }
 }
 
-fn run(mut arguments: impl Iterator<Item = String>) -> Result<(), String> {
+fn parsed(
+    mut arguments: impl Iterator<Item = String>,
+) -> Result<setnx_lock_testing::TestServerBuilder, String> {
     let mut builder = TestServer::builder();
-    let mut version = "2.4".to_owned();
+    let mut version = None;
     while let Some(argument) = arguments.next() {
-        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
-        match argument.as_str() {
-            "--help" | "-h" => {
-                println!("{USAGE}");
-                return Ok(());
-            }
+        let (name, joined) =
+            argument.split_once('=').map_or((&*argument, None), |(name, value)| (name, Some(value)));
+        let mut value =
+            || joined.map(str::to_owned).or_else(|| arguments.next()).ok_or(format!("{name} needs a value"));
+        match name {
             "--port" => {
-                builder = builder.port(value()?.parse().map_err(|_| "the port is a number up to 65535")?);
+                let port = value()?;
+                let number = port.parse().map_err(|_| format!("{port} is no port: a number up to 65535"))?;
+                builder = builder.port(number);
             }
             "--password" => builder = builder.password(&value()?),
             option if option.starts_with('-') => return Err(format!("there is no option {option}")),
-            _ => version = argument,
+            _ => {
+                if let Some(before) = version.replace(argument) {
+                    return Err(format!("two versions: {before} and another"));
+                }
+            }
         }
     }
-    let names = ServerVersion::ALL.map(ServerVersion::name).join(", ");
-    let version = ServerVersion::named(&version).ok_or(format!("no version {version}; there are {names}"))?;
-    let server = builder.version(version.name()).try_start().map_err(|error| error.to_string())?;
-    // Nobody reads the log.
-    server.overlook("");
-    println!("Redis {} at {}", version.number(), server.url());
-    loop {
-        thread::park();
-    }
+    let version = version.unwrap_or(DEFAULT.to_owned());
+    let version = ServerVersion::named(&version).ok_or(format!("there is no version {version}"))?;
+    Ok(builder.version(version.name()))
 }

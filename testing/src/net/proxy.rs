@@ -171,15 +171,16 @@ impl Proxy {
 
     /// Listens again after [`stop`](Self::stop), on the same port.
     ///
-    /// # Errors
+    /// # Panics
     ///
     /// If something else listens there by now.
-    pub fn start_again(&self) -> io::Result<()> {
+    pub fn start_again(&self) {
         self.stop();
-        let listener = TcpListener::bind(self.address)?;
+        let listener = TcpListener::bind(self.address);
+        let listener =
+            listener.unwrap_or_else(|error| panic!("cannot listen on {} again: {error}", self.address));
         self.shared.turn(Power::On);
         self.shared.accept(listener, false);
-        Ok(())
     }
 
     /// From now on, or no longer, closes the connection on a command that twemproxy does not forward.
