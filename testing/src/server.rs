@@ -28,6 +28,7 @@ use std::mem;
 use std::time::Duration;
 
 pub use client::ClientId;
+pub(crate) use reply::Reply;
 pub use version::ServerVersion;
 
 use call::{Call, upper};
@@ -35,8 +36,6 @@ use client::Client;
 use commands::Spec;
 use keyspace::Database;
 use reply::QUEUED;
-
-pub(crate) use reply::Reply;
 use settings::Settings;
 use users::Users;
 use waiting::Waiting;
@@ -138,7 +137,7 @@ impl Server {
         self.stop_waiting(client);
     }
 
-    /// Has a client wait for no element of a list any more. It gets no reply.
+    /// Ends a client's wait for an element of a list. It gets no reply.
     pub fn stop_waiting(&mut self, client: ClientId) {
         self.waiting.retain(|waiting| waiting.client != client);
     }

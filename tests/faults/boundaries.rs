@@ -66,7 +66,7 @@ const STRIDE: usize = 3;
 struct Case {
     protocol: Protocol,
     path: Path,
-    /// The old version that the proxy emulates, if any.
+    /// The server's version.
     emulated: ServerVersion,
     load: Load,
 }

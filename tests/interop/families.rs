@@ -51,7 +51,7 @@ pub(crate) fn trials(target: &Target) -> Vec<Trial> {
     let only = gems.len() == 1;
     gems.into_iter()
         .flat_map(|gem| target.in_every_variant().map(move |target| (gem, target)))
-        // Two versions of the port that few programs use run in one variant, and not through the proxy.
+        // Two versions of the port that few programs use run in one variant, and not on old versions.
         .filter(|(gem, target)| {
             only || [CLASSIC, TTL].contains(gem)
                 || !target.is_old()

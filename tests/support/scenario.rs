@@ -40,7 +40,7 @@ impl Scenario {
         Self { load, contention: RefCell::default(), target: Target::of(&proxy).past_faults(), proxy }
     }
 
-    /// Opens a locker through the proxy, with a pool of one and short time limits.
+    /// Opens a locker that the faults concern, with a pool of one and short time limits.
     pub(crate) fn locker(&self) -> Locker {
         self.open(brief(&self.proxy.url(), 1))
     }

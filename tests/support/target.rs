@@ -11,12 +11,11 @@ use redis::Commands as _;
 use setnx_lock::{
     Error, Key, Lock, LockOptions, LockState, Locker, MultiLock, Observer, Protocol, RefusalKind, Version,
 };
-
+use setnx_lock_testing::{ServerVersion, TestServer};
 use testkit::redis_server;
 
 use super::scenario::patient;
 use super::{Load, Outcome, RedisServer, Release, Variant, assert_says, expiring, server_of};
-use setnx_lock_testing::{ServerVersion, TestServer};
 
 /// Names the URLs of more servers to test on, separated by commas.
 const URLS: &str = "SETNX_LOCK_TEST_URLS";
@@ -178,7 +177,7 @@ impl Target {
         Self { url: self.direct.clone(), ..self }
     }
 
-    /// Whether it is an old version.
+    /// Returns true if it is an old version.
     pub(crate) fn is_old(&self) -> bool {
         ServerVersion::OLD.iter().any(|emulated| self.name == emulated_name(*emulated))
     }

@@ -270,7 +270,7 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
     Ok(())
 }
 
-/// Sends what [`Protocol::Auto`] sends through the proxy, and asserts that these are the commands of `decided`.
+/// Sends what [`Protocol::Auto`] sends, and asserts that these are the commands of `decided`.
 fn assert_auto_is(decided: Protocol, locker: &Locker, server: &impl AnyServer, proxy: &Proxy) -> Outcome {
     let release: &[&str] = match decided {
         Protocol::Classic => &["DEL"],

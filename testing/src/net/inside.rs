@@ -151,10 +151,10 @@ impl Inside {
         self.with(|server, now| ((), server.pass(now)));
     }
 
-    /// Forgets all clients but those that look at it.
-    pub(super) fn stop(&self) {
+    /// Forgets all clients except those that look at it. It has stopped so many times.
+    pub(super) fn stop(&self, stops: u64) {
         let mut state = self.state();
-        (state.stops, state.hangs) = (state.stops + 1, false);
+        (state.stops, state.hangs) = (stops, false);
         let gone: Vec<ClientId> =
             state.outlets.iter().filter(|(_, outlet)| !outlet.looks).map(|(client, _)| *client).collect();
         for client in gone {
@@ -176,10 +176,6 @@ impl Inside {
         }
     }
 
-    pub(super) fn stops(&self) -> u64 {
-        self.state().stops
-    }
-
     /// Takes a connection that was accepted in the life after so many stops.
     pub(super) fn connect(&self, client: ClientId, outlet: Arc<Outlet>, address: &str, stops: u64) {
         let mut state = self.state();
@@ -196,7 +192,7 @@ impl Inside {
         self.finish(state, output);
     }
 
-    /// The client waits for no element of a list any more, and later commands that do so get no reply.
+    /// The client no longer waits for an element of a list, and later commands that would get no reply.
     pub(super) fn leaves(&self, client: ClientId) {
         let mut state = self.state();
         state.server.stop_waiting(client);

@@ -126,26 +126,27 @@ impl Shared {
         // Those that look do not count.
         let first = if looks { FIRST_LOOK } else { 0 };
         let connection = first + self.connections[usize::from(looks)].fetch_add(1, Ordering::SeqCst);
-        let (stops, stops_behind) = (lock(&self.life).stops, self.behind.stops());
+        let stops = lock(&self.life).stops;
         lock(&self.open).insert(connection, Open { streams: Vec::new(), looks });
         self.keep(connection, &stream);
         thread::spawn(move || {
             let ended = Ended { shared: &shared, connection };
             // A client that leaves ends its connection, and nothing else.
-            let _ended = shared.serve(connection, &stream, [stops, stops_behind], looks);
+            let _ended = shared.serve(connection, &stream, stops, looks);
             drop(ended);
         });
     }
 
-    /// Turns it off or on, also if it is off.
+    /// Turns it off or on, even if it is off. Nothing listens meanwhile.
     pub(super) fn turn(&self, power: Power) {
         let mut life = lock(&self.life);
         life.power = power;
         life.stops += u64::from(power == Power::Off);
+        let stops = life.stops;
         drop(life);
         self.changed.notify_all();
         if power == Power::Off {
-            self.behind.stop();
+            self.behind.stop(stops);
             self.cut();
         }
     }
@@ -179,15 +180,18 @@ impl Shared {
         let thread = at.map(|at| listening.swap_remove(at).1);
         drop(listening);
         if let Some(thread) = thread {
-            let _wakes_the_thread = TcpStream::connect(address);
-            let _ended = thread.join();
+            // Not at once if too many files are open.
+            while !thread.is_finished() {
+                let _wakes_the_thread = TcpStream::connect(address);
+                thread::sleep(Duration::from_millis(1));
+            }
         }
     }
 
     /// Reads at all times, also while a command is executed, so that it notices a client that leaves.
-    fn serve(&self, connection: usize, client: &TcpStream, stops: [u64; 2], looks: bool) -> io::Result<()> {
+    fn serve(&self, connection: usize, client: &TcpStream, stops: u64, looks: bool) -> io::Result<()> {
         client.set_nodelay(true)?;
-        let session = self.behind.connect(connection as u64, client, stops[1], looks)?;
+        let session = self.behind.connect(connection as u64, client, stops, looks)?;
         if let Some(stream) = session.stream() {
             self.keep(connection, stream);
         }
@@ -207,11 +211,11 @@ impl Shared {
                         break;
                     }
                 }
-                // What it has sent before it left is executed all the same, but for nothing in a list is waited any more.
+                // What it has sent before it left is executed all the same, but it no longer waits for an element of a list.
                 self.behind.leaves(connection as u64);
                 drop(sender);
             });
-            let ended = self.answer(connection, requests, session, (!looks).then_some(stops[0]));
+            let ended = self.answer(connection, requests, session, (!looks).then_some(stops));
             shut(client);
             ended
         })

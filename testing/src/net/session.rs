@@ -29,18 +29,10 @@ pub(super) enum Session {
 }
 
 impl Behind {
-    /// How often the server has stopped.
-    pub(super) fn stops(&self) -> u64 {
-        match self {
-            Self::Inside(inside) => inside.stops(),
-            Self::Real(_) => 0,
-        }
-    }
-
-    /// Clients are gone, with all that is not executed yet.
-    pub(super) fn stop(&self) {
+    /// Clients are gone, with all that is not executed yet. The server has stopped so many times.
+    pub(super) fn stop(&self, stops: u64) {
         if let Self::Inside(inside) = self {
-            inside.stop();
+            inside.stop(stops);
         }
     }
 
