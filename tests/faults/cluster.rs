@@ -343,8 +343,8 @@ fn nodes_do_not_wait_for_each_other() -> Outcome {
     let addresses = relays.iter().map(|relay| relay.address().to_string());
     let locker = Locker::cluster(addresses.clone())?;
     // The slots of one node follow one another, and have a transaction each.
-    let held = kept(&locker, 0..1000, Duration::from_secs(9))?;
-    thread::sleep(Duration::from_secs(7));
+    let held = kept(&locker, 0..1000, Duration::from_secs(6))?;
+    thread::sleep(Duration::from_secs(5));
     held.iter().try_for_each(LockGuard::ensure_held)?;
     drop(held);
 

@@ -11,6 +11,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder};
 use testkit::Failure;
 use testkit::failover::{Failover, MASTER};
 
+use crate::support::notified::until;
 use crate::support::{LONG, Outcome, millis, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -24,7 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// How long a master gives no sign of life until it is down.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// The lease of each lock, after which all have expired that the new master may not know. A failover takes half of it.
-const LEASE: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_secs(4);
 /// How long locks are granted that no replica gets to know, before the master is gone.
 const UNREPLICATED: Duration = millis(400);
 /// How many programs there are, of one thread each, and locks.
@@ -98,12 +99,15 @@ impl Run {
             };
             let workers: Vec<_> =
                 programs.iter().enumerate().map(|(number, locker)| work(number, locker)).collect();
+            let mut granted_from = Instant::now();
             let named = (0..failovers).map(|n| {
-                thread::sleep(LEASE / 2);
-                fail_over(&mut failover, n % 2 == 0)
+                until_held(&holds, granted_from);
+                let named = fail_over(&mut failover, n % 2 == 0)?;
+                granted_from = named.unwrap_or(granted_from) + settles;
+                Ok(named)
             });
             let named: Result<Option<_>, Failure> = named.collect();
-            thread::sleep(LEASE / 2);
+            until_held(&holds, granted_from);
             is_over.store(true, Ordering::Relaxed);
             workers.into_iter().try_for_each(|worker| worker.join().unwrap())?;
             named
@@ -117,6 +121,16 @@ impl Run {
         let overlaps = (0..KEYS).flat_map(|key| overlaps(&holds, key)).collect();
         Ok(Some(Self { holds: holds.len(), overlaps, late }))
     }
+}
+
+/// Waits until a program has held a lock since then, and others do.
+fn until_held(holds: &Mutex<Vec<Hold>>, since: Instant) {
+    let has_held = || {
+        let holds = holds.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.iter().any(|hold| hold.from >= since)
+    };
+    until("locks are held", has_held);
+    thread::sleep(LEASE / 2);
 }
 
 /// Has the master gone, shortly after it was cut off from its replicas. Returns when a Sentinel named the next; nothing if that was found down

@@ -115,6 +115,7 @@ fn a_long_value_harms_no_other_thread() -> Outcome {
             scope.spawn(move || {
                 while Instant::now() < end {
                     lock.lock().unwrap().release().unwrap();
+                    thread::sleep(millis(1));
                 }
             });
         }

@@ -28,6 +28,10 @@ mod quorum;
 mod several;
 
 use std::env;
+use std::ops::Range;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestError, TestRunner};
 
 use rules::acquire::Params;
 use rules::choose::{Attempts, acquire};
@@ -54,6 +58,36 @@ pub fn searches() -> Vec<(String, fn())> {
         searches.iter().map(name).collect::<Vec<_>>()
     };
     parts.into_iter().flat_map(named).collect()
+}
+
+/// Searches this many runs of steps for one that breaks a law, and returns the shortest that was found: the law, and how it came about.
+fn search<S: Strategy>(
+    step: S,
+    most: usize,
+    runs: u32,
+    run: impl Fn(&[S::Value]) -> Result<(), &'static str>,
+    describe: impl Fn(&[S::Value]) -> String,
+) -> Result<(), String> {
+    let config =
+        Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    let searched = TestRunner::new(config)
+        .run(&prop::collection::vec(step, 1..most), |steps| run(&steps).map_err(TestCaseError::fail));
+    searched.map_err(|error| match error {
+        TestError::Fail(law, steps) => format!("{law} after {steps:?}:\n{}", describe(&steps)),
+        TestError::Abort(reason) => reason.to_string(),
+    })
+}
+
+/// Draws the pause before a step, in milliseconds: of `shares` and four more shares, mostly none, three times one of up to `little`, and once as
+/// long as a lease. One number decides, since choosing among strategies takes longer than the step.
+fn pause(shares: u64, little: u64) -> impl Strategy<Value = u64> {
+    const SHARE: u64 = 3000;
+    let lease: Range<u64> = 1000..SHARE;
+    (0..(shares + 4) * SHARE).prop_map(move |drawn| match drawn / SHARE {
+        share if share < shares => 0,
+        share if share < shares + 3 => drawn % little,
+        _ => lease.start + drawn % (lease.end - lease.start),
+    })
 }
 
 /// A server whose key holds this.

@@ -9,7 +9,6 @@ mod run;
 use std::cell::Cell;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 
 use crate::Searches;
 use crate::values::options::Protocol;
@@ -46,41 +45,30 @@ struct Totals {
 /// Searches `runs` runs. Returns how much happened, or an error with the fewest steps to an overlap.
 fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
     let totals = Cell::new(Totals::default());
-    let config =
-        Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
-    // Mostly no time between two steps, sometimes a little, sometimes as long as a lease.
     let (at_once, most) = match conditions {
         Conditions { outages: true, .. } => (60, 400),
         Conditions { late: 1.., .. } => (6, 400),
         _ => (6, 200),
     };
-    let pause = prop_oneof![at_once => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
-    let steps = prop::collection::vec((0..3_usize, any::<u8>(), pause), 1..most);
-    TestRunner::new(config)
-        .run(&steps, |steps| {
-            let (run, broken) = Run::perform(conditions, &steps);
-            prop_assert!(
-                broken.is_none(),
-                "{}:\n{}",
-                broken.unwrap_or_default(),
-                Run::log(conditions, &steps)
-            );
-            let Totals { grants, extensions, certified, tokens, handed_over, again, overwritten, priced } =
-                totals.get();
-            totals.set(Totals {
-                grants: grants + run.grants,
-                extensions: extensions + run.extensions,
-                certified: certified + run.certified,
-                tokens: tokens + run.tokens.len(),
-                handed_over: handed_over + run.handed_over,
-                again: again + run.again,
-                overwritten: overwritten + run.overwritten,
-                priced: priced + run.priced,
-            });
-            Ok(())
-        })
-        .map(|()| totals.get())
-        .map_err(|error| error.to_string())
+    let step = (0..3_usize, any::<u8>(), crate::pause(at_once, 300));
+    let run = |steps: &[_]| {
+        let (run, broken) = Run::perform(conditions, steps);
+        let Totals { grants, extensions, certified, tokens, handed_over, again, overwritten, priced } =
+            totals.get();
+        totals.set(Totals {
+            grants: grants + run.grants,
+            extensions: extensions + run.extensions,
+            certified: certified + run.certified,
+            tokens: tokens + run.tokens.len(),
+            handed_over: handed_over + run.handed_over,
+            again: again + run.again,
+            overwritten: overwritten + run.overwritten,
+            priced: priced + run.priced,
+        });
+        broken.map_or(Ok(()), Err)
+    };
+    crate::search(step, most, runs, run, |steps| Run::log(conditions, steps))?;
+    Ok(totals.get())
 }
 
 /// Panics if there is an overlap, or if so little happened that the search proves nothing.

@@ -5,7 +5,6 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 
 use crate::Searches;
 use crate::rules::acquire::Params;
@@ -191,25 +190,29 @@ fn expiring_briefly(protocol: Protocol) -> LockOptions {
 /// Searches so many runs. Returns how often a permit was acquired, or an error with the fewest steps to an overlap.
 fn search(protocol: Protocol, skew: Duration, runs: u32) -> Result<u64, String> {
     let grants = Cell::new(0);
-    let config = Config { cases: runs, failure_persistence: None, ..Config::default() };
-    // Mostly no time between two steps, sometimes a little, sometimes as long as a lease.
-    let pause = prop_oneof![8 => Just(0_u64), 3 => 0..50_u64, 1 => 1000..3000_u64];
-    let steps = prop::collection::vec((0..4_usize, any::<u8>(), pause), 1..250);
-    TestRunner::new(config)
-        .run(&steps, |steps| {
-            let server = |value: Option<&[u8]>| crate::holding(value.map(<[u8]>::to_vec));
-            let servers = [server(Some(PAST)), server(None)];
-            let mut search = Search { time: 0, skew, servers, clients: Default::default(), nonces: 0 };
-            for (n, choice, millis) in steps {
-                search.time += millis * 1000;
-                search.step(protocol, n, choice);
-                prop_assert!(!search.overlaps(), "two clients hold a permit");
-            }
-            grants.set(grants.get() + search.clients.iter().map(|client| client.grants).sum::<u64>());
-            Ok(())
-        })
-        .map(|()| grants.get())
-        .map_err(|error| error.to_string())
+    let step = (0..4_usize, any::<u8>(), crate::pause(8, 50));
+    let run = |steps: &[_]| {
+        let search = perform(protocol, skew, steps)?;
+        grants.set(grants.get() + search.clients.iter().map(|client| client.grants).sum::<u64>());
+        Ok(())
+    };
+    crate::search(step, 250, runs, run, |_| String::new())?;
+    Ok(grants.get())
+}
+
+/// Performs the steps: whose, which of those that are possible, and after how many milliseconds.
+fn perform(protocol: Protocol, skew: Duration, steps: &[(usize, u8, u64)]) -> Result<Search, &'static str> {
+    let server = |value: Option<&[u8]>| crate::holding(value.map(<[u8]>::to_vec));
+    let servers = [server(Some(PAST)), server(None)];
+    let mut search = Search { time: 0, skew, servers, clients: Default::default(), nonces: 0 };
+    for (n, choice, millis) in steps {
+        search.time += millis * 1000;
+        search.step(protocol, *n, *choice);
+        if search.overlaps() {
+            return Err("two clients hold a permit");
+        }
+    }
+    Ok(search)
 }
 
 fn no_permit_has_two_holders() {

@@ -7,7 +7,6 @@ mod run;
 use std::cell::Cell;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 
 use crate::Searches;
 use run::Run;
@@ -52,20 +51,22 @@ enum Flaw {
 /// Searches this many runs. Returns how often the lock was held, and how often a call gave all back, or the fewest steps to a broken law.
 fn search(conditions: Conditions, runs: u32) -> Result<[u64; 2], String> {
     let totals = Cell::new([0; 2]);
-    let config =
-        Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
-    let what = prop_oneof![39 => 0..23_u8, 1 => Just(23_u8)];
-    let pause = prop_oneof![8 => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
-    let steps = prop::collection::vec((what, 0..64_usize, pause), 1..700);
-    let searched = TestRunner::new(config).run(&steps, |steps| {
+    let perform = |steps: &[_]| {
         let mut run = Run::new(conditions);
-        let broken = run.perform(&steps);
-        prop_assert!(broken.is_none(), "{}: {run:#?}", broken.unwrap_or_default());
+        let broken = run.perform(steps);
+        (run, broken)
+    };
+    // One step in forty is a restart.
+    let what = (0..920_u16).prop_map(|drawn| drawn / 39);
+    let run = |steps: &[_]| {
+        let (run, broken) = perform(steps);
         let [held, given_back] = totals.get();
         totals.set([held + run.held, given_back + run.given_back]);
-        Ok(())
-    });
-    searched.map(|()| totals.get()).map_err(|error| error.to_string())
+        broken.map_or(Ok(()), Err)
+    };
+    let describe = |steps: &[_]| format!("{:#?}", perform(steps).0);
+    crate::search((what, 0..64_usize, crate::pause(8, 300)), 700, runs, run, describe)?;
+    Ok(totals.get())
 }
 
 const THREE: Conditions = Conditions {

@@ -10,7 +10,6 @@ mod run;
 use std::cell::Cell;
 
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
 
 use crate::Searches;
 use crate::values::options::Protocol::{self, Classic, Ttl, Watched};
@@ -30,19 +29,15 @@ fn search(
     runs: u32,
 ) -> Result<[u64; 2], String> {
     let totals = Cell::new([0; 2]);
-    let config =
-        Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
-    // Mostly no time between two steps, sometimes a little, sometimes as long as a lease.
-    let pause = prop_oneof![6 => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
-    let steps = prop::collection::vec((0..4_usize, any::<u8>(), pause), 1..250);
-    let searched = TestRunner::new(config).run(&steps, |steps| {
-        let (run, broken) = Run::perform(protocols, times, flaw, &steps);
-        prop_assert!(broken.is_none(), "{}: {run:#?}", broken.unwrap_or_default());
+    let run = |steps: &[_]| {
+        let (run, broken) = Run::perform(protocols, times, flaw, steps);
         let [at_once, waited] = totals.get();
         totals.set([at_once + run.at_once, waited + run.waited]);
-        Ok(())
-    });
-    searched.map(|()| totals.get()).map_err(|error| error.to_string())
+        broken.map_or(Ok(()), Err)
+    };
+    let describe = |steps: &[_]| format!("{:#?}", Run::perform(protocols, times, flaw, steps).0);
+    crate::search((0..4_usize, any::<u8>(), crate::pause(6, 300)), 250, runs, run, describe)?;
+    Ok(totals.get())
 }
 
 fn holds(protocols: [Protocol; 2], times: [u64; 2]) {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use setnx_lock::redis::{Cmd, FromRedisValue, InfoDict, RedisResult, cmd};
 
-use crate::failover::ask;
+use crate::failover::{REPLICATES_AT_ONCE, ask};
 use crate::relay::Relay;
 use crate::{Failure, LONG, RedisServer};
 use setnx_lock_testing::free_port;
@@ -27,7 +27,8 @@ impl Cluster {
     pub fn start(down_after: Duration) -> Result<Self, Failure> {
         let start = || -> io::Result<RedisServer> {
             let config = format!(
-                "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-node-timeout {}\ncluster-port {}",
+                "cluster-enabled yes\ncluster-config-file nodes.conf\ncluster-node-timeout {}\ncluster-port {}\n\
+                 {REPLICATES_AT_ONCE}",
                 down_after.as_millis(),
                 free_port()?
             );

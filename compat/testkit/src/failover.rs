@@ -11,6 +11,9 @@ use crate::{LONG, RedisServer};
 /// The master's name.
 pub const MASTER: &str = "mymaster";
 
+/// A master waits five seconds for further replicas otherwise.
+pub(crate) const REPLICATES_AT_ONCE: &str = "repl-diskless-sync-delay 0";
+
 /// How often it is looked whether something has happened.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -29,6 +32,7 @@ impl Failover {
 
     /// The same with more lines of configuration.
     pub fn start_with(down_after: Duration, server: &str, sentinel: &str) -> io::Result<Self> {
+        let server = &format!("{server}\n{REPLICATES_AT_ONCE}");
         let master = RedisServer::start_with(server)?;
         let port = master.port();
         let replica = format!("{server}\nreplicaof 127.0.0.1 {port}");
@@ -43,6 +47,11 @@ impl Failover {
         let sentinels =
             (0..3).map(|_| RedisServer::start_sentinel(&config)).collect::<io::Result<Vec<_>>>()?;
         let failover = Self { sentinels, ..failover };
+        // Sentinels look every ten seconds otherwise, and tell each other every two. Those before 7.0 have no such command.
+        for sentinel in &failover.sentinels {
+            let periods = ["INFO-PERIOD", "500", "PUBLISH-PERIOD", "500"];
+            let _: RedisResult<()> = ask(sentinel, cmd("SENTINEL").arg("DEBUG").arg(&periods));
+        }
         failover.until(|all| all.sentinels.iter().all(|sentinel| knows_all(sentinel).unwrap_or(false)));
         Ok(failover)
     }
@@ -81,7 +90,7 @@ impl Failover {
     /// the Sentinels have made another server the master meanwhile.
     pub fn rejoin(&mut self, index: usize, master: usize) -> io::Result<bool> {
         let port = self.servers[master].port();
-        self.servers[index].restart_with(&format!("replicaof 127.0.0.1 {port}"))?;
+        self.servers[index].restart_with(&format!("{REPLICATES_AT_ONCE}\nreplicaof 127.0.0.1 {port}"))?;
         let mut is_known = false;
         self.until(|all| {
             let is_master = all.master() == master;

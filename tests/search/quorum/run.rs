@@ -84,7 +84,7 @@ pub(super) struct Run {
     pub(super) given_back: u64,
 }
 
-pub(super) type Step = (u8, usize, u64);
+pub(super) type Step = (u16, usize, u64);
 
 impl Run {
     pub(super) fn new(conditions: Conditions) -> Self {

@@ -73,7 +73,8 @@ fn deployment() -> String {
 
 /// A master that takes writes only with a replica fails over, and its replicas are away for some time: nobody has to come.
 fn the_leaders_of_all_recipes_lead_again_once_the_new_master_has_a_replica() -> Outcome {
-    const AWAY: Duration = Duration::from_secs(25);
+    // More than twice as long as the tool retries.
+    const AWAY: Duration = Duration::from_secs(12);
     let mut failover = Failover::start_with(DOWN_AFTER, "min-replicas-to-write 1", "")?;
     let recipes = [page().to_owned(), unit(), deployment()];
     let folder = tempfile::tempdir()?;
