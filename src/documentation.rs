@@ -23,3 +23,7 @@ pages! {
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub mod readme {}
+
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../macros/src/example.md")]
+pub mod attribute {}

@@ -1,4 +1,4 @@
-//! The tests that talk to real servers. `cargo test` runs them; `cargo test --test suite contract` runs those whose name contains
+//! The tests that talk to servers. `cargo test` runs them; `cargo test --test suite contract` runs those whose name contains
 //! `contract`. Of tests that differ in the variant only (the mode of waiting, the load), both run one, chosen pairwise
 //! (`support/sample.rs`). All of them: `cargo test --test suite -- --include-ignored`; the second of four parts of them: the same with
 //! `SETNX_LOCK_TEST_PART=2/4`.
@@ -13,6 +13,7 @@
 //! | `interop` | Ruby and Rust on the same keys |
 //! | `tool` | the command-line tool |
 //! | `api` | errors, events, the log, the attribute, the package |
+//! | `attribute` | a package of its own: what `#[locked]` accepts and refuses |
 //! | `models` | a package of its own: the model checkers |
 //! | `search` | a package of its own: random searches over the rules |
 //! | `scripts` | the scenarios of the rules, which the library's unit tests run |

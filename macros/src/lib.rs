@@ -16,52 +16,7 @@ use proc_macro::TokenStream;
 ///
 /// If the lock was lost meanwhile, the function returns `Error::Lost`, unless the body itself failed.
 ///
-/// ```no_run
-/// use setnx_lock::{LockOptions, Locker, locked};
-/// use std::sync::LazyLock;
-/// use std::time::Duration;
-///
-/// static LOCKER: LazyLock<Locker> =
-///     LazyLock::new(|| Locker::open("redis://127.0.0.1/").expect("a valid address"));
-///
-/// # struct Team { id: u64 }
-/// #[derive(Debug)]
-/// enum AppError {
-///     Busy(setnx_lock::Error),
-///     Lock(setnx_lock::Error),
-/// }
-///
-/// impl From<setnx_lock::Error> for AppError {
-///     fn from(error: setnx_lock::Error) -> Self {
-///         Self::Lock(error)
-///     }
-/// }
-///
-/// // Waits up to 5 s, then fails with `AppError::Busy`.
-/// #[locked(key = "team:{team.id}:trade", expiration = "15s", timeout = "5s", on_contention = AppError::Busy)]
-/// fn trade(team: &Team) -> Result<(), AppError> {
-///     Ok(())
-/// }
-///
-/// // One attempt; further settings in the options.
-/// const ONCE: LockOptions =
-///     LockOptions::expiring_after(Duration::from_secs(600)).timeout(Duration::ZERO).hold_at_least(Duration::from_secs(60));
-///
-/// #[locked(options = ONCE, on_contention = AppError::Busy)]
-/// fn close_day() -> Result<u32, AppError> {
-///     Ok(7)
-/// }
-///
-/// # struct Warehouse { locker: Locker, name: String }
-/// impl Warehouse {
-///     // `held` is the guard of the lock.
-///     #[locked(locker = self.locker, key = "warehouse:{self.name}", guard = held)]
-///     fn count(&mut self) -> Result<u64, AppError> {
-///         held.ensure_held()?; // before a step that must not happen twice
-///         Ok(held.fencing_token()?)
-///     }
-/// }
-/// ```
+#[doc = include_str!("example.md")]
 ///
 /// # Arguments
 ///

@@ -22,29 +22,33 @@ pub(crate) fn tool(url: &str) -> Command {
 
 /// The tool's program.
 pub(crate) fn program() -> &'static Path {
-    static BUILT: OnceLock<Programs> = OnceLock::new();
-    &BUILT.get_or_init(|| build(&["--package", "setnx-lock-cli"]))["setnx-lock"]
+    built("setnx-lock")
 }
 
 /// The program of an example.
 pub(crate) fn example(name: &str) -> &'static Path {
+    built(name)
+}
+
+fn built(name: &str) -> &'static Path {
     static BUILT: OnceLock<Programs> = OnceLock::new();
-    &BUILT.get_or_init(|| build(&["--package", "setnx-lock", "--examples"]))[name]
+    &BUILT.get_or_init(build)[name]
 }
 
 /// Programs by the names of their targets.
 type Programs = BTreeMap<String, PathBuf>;
 
-/// Builds them.
-fn build(what: &[&str]) -> Programs {
+/// Builds them, of the same packages and with the same features as the tests, so that the library is not compiled again.
+fn build() -> Programs {
+    let features = if cfg!(feature = "tls-rustls") { "tls-rustls,macros" } else { "macros" };
     let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--quiet", "--locked", "--message-format", "json-render-diagnostics"])
         .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")])
-        .args(what)
+        .args(["--bins", "--examples", "--features", features])
         .stdin(Stdio::null())
         .output()
         .expect("cargo can be run");
-    assert!(output.status.success(), "{what:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let messages = Message::parse_stream(output.stdout.as_slice());
     let programs = messages.filter_map(|message| match message {
         Ok(Message::CompilerArtifact(artifact)) => Some((artifact.target.name, artifact.executable?.into())),

@@ -1,4 +1,4 @@
-use setnx_lock_macros::locked;
+use setnx_lock::locked;
 
 type Outcome = Result<(), setnx_lock::Error>;
 

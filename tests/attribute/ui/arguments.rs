@@ -1,4 +1,4 @@
-use setnx_lock_macros::locked;
+use setnx_lock::locked;
 
 #[locked(timout = "5s")]
 fn a_name_that_is_nearly_known() -> Result<(), setnx_lock::Error> {

@@ -1,4 +1,4 @@
-use setnx_lock_macros::locked;
+use setnx_lock::locked;
 
 #[locked(key = "")]
 fn an_empty_key(id: u8) -> Result<u8, setnx_lock::Error> {

@@ -1,4 +1,4 @@
-use setnx_lock_macros::locked;
+use setnx_lock::locked;
 
 #[locked]
 async fn asynchronous() -> Result<(), setnx_lock::Error> {
