@@ -40,7 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn a_free_lock_is_acquired_on_each_server_and_released() -> Outcome {
     for count in [3, 5] {
-        let servers = Servers::start(count)?;
+        let servers = Servers::start(count);
         let lock = servers.lock(OPTIONS)?;
         let held = lock.lock()?;
         assert_eq!(held.key().to_string(), KEY);
@@ -60,7 +60,7 @@ fn a_free_lock_is_acquired_on_each_server_and_released() -> Outcome {
 }
 
 fn one_server_is_a_quorum() -> Outcome {
-    let servers = Servers::start(1)?;
+    let servers = Servers::start(1);
     let held = servers.lock(OPTIONS)?.lock()?;
     assert_eq!(servers.holding(), 1);
     assert!(servers.lock(OPTIONS)?.try_lock()?.is_none());
@@ -98,7 +98,7 @@ fn what_is_no_quorum_is_refused() -> Outcome {
 
 /// In every protocol, and with as much as is permitted.
 fn clocks_may_differ_by_seconds() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
         let options = LockOptions::expiring_after(2 * LONG).timeout(LONG).protocol(protocol);
         let held = servers.lock(options)?.max_clock_difference(LONG)?.try_lock()?.expect("it is free");
@@ -110,7 +110,7 @@ fn clocks_may_differ_by_seconds() -> Outcome {
 }
 
 fn a_held_lock_is_left_as_it_is() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let held = servers.held(&servers.lock(OPTIONS)?)?;
     let values = servers.values();
     let other = servers.lock(OPTIONS)?;
@@ -123,7 +123,7 @@ fn a_held_lock_is_left_as_it_is() -> Outcome {
 
 fn a_holder_on_a_minority_does_not_matter() -> Outcome {
     for (count, minority) in [(3, 1), (5, 2)] {
-        let servers = Servers::start(count)?;
+        let servers = Servers::start(count);
         (0..minority).for_each(|server| servers.set(server, FOREIGN));
         let held = servers.lock(OPTIONS)?.try_lock()?.expect("a majority is free");
         servers.until_holding(count);
@@ -136,7 +136,7 @@ fn a_holder_on_a_minority_does_not_matter() -> Outcome {
 
 fn what_a_minority_grants_is_given_back() -> Outcome {
     for (count, majority) in [(3, 2), (5, 3)] {
-        let servers = Servers::start(count)?;
+        let servers = Servers::start(count);
         (0..majority).for_each(|server| servers.set(server, FOREIGN));
         let lock = servers.lock(OPTIONS)?;
         assert!(lock.try_lock()?.is_none());
@@ -159,7 +159,7 @@ fn what_a_minority_grants_is_given_back() -> Outcome {
 
 fn expired_leftovers_are_taken_over_server_by_server() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
-        let servers = Servers::start(3)?;
+        let servers = Servers::start(3);
         servers.set(0, PAST);
         servers.set(2, PAST);
         let held = servers.lock(OPTIONS.protocol(protocol))?.try_lock()?.expect("they have expired");
@@ -172,7 +172,7 @@ fn expired_leftovers_are_taken_over_server_by_server() -> Outcome {
 }
 
 fn each_server_has_its_own_protocol() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let (oldest, old) = (server_of(ServerVersion::V1_2), server_of(ServerVersion::V2_4));
     // Two versions of one server in turn: the others are new.
     for (proxy, release) in [(&oldest, "DEL"), (&old, "EXEC")] {
@@ -192,7 +192,7 @@ fn each_server_has_its_own_protocol() -> Outcome {
 }
 
 fn a_waiter_gets_the_lock_once_it_is_released() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let held = servers.lock(OPTIONS)?.lock()?;
     let other = servers.lock(OPTIONS)?;
     let asked = AtomicUsize::new(0);
@@ -212,7 +212,7 @@ fn a_waiter_gets_the_lock_once_it_is_released() -> Outcome {
 }
 
 fn a_wait_ends_with_the_attempts_or_the_timeout() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let _held = servers.lock(OPTIONS)?.lock()?;
     let error = servers.lock(OPTIONS.max_attempts(3))?.lock().expect_err("it is held");
     assert!(error.is_contention() && chain(&error).contains(" and 3 attempts"), "{error}");
@@ -225,7 +225,7 @@ fn a_wait_ends_with_the_attempts_or_the_timeout() -> Outcome {
 fn threads_that_split_the_servers_all_get_their_turn() -> Outcome {
     const THREADS: usize = 4;
     const ROUNDS: usize = 10;
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let (inside, entered) = (AtomicUsize::new(0), AtomicUsize::new(0));
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
@@ -259,7 +259,7 @@ fn threads_that_split_the_servers_all_get_their_turn() -> Outcome {
 }
 
 fn a_body_runs_under_the_lock() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let lock = servers.lock(OPTIONS)?;
     let held = lock.with(|held| {
         servers.until_holding(3);
@@ -278,7 +278,7 @@ fn a_body_runs_under_the_lock() -> Outcome {
 }
 
 fn a_call_within_a_call_is_refused() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let lockers = servers.lockers()?;
     let lock = Quorum::new(&lockers, KEY, OPTIONS)?;
     lock.with(|_| {
@@ -297,7 +297,7 @@ fn a_call_within_a_call_is_refused() -> Outcome {
 }
 
 fn a_wait_ends_with_the_token_or_the_locker() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let _held = servers.lock(OPTIONS)?.lock()?;
     let token = CancelToken::new();
     let lock = servers.lock(OPTIONS)?.cancelled_by(&token);
@@ -324,7 +324,7 @@ fn a_wait_ends_with_the_token_or_the_locker() -> Outcome {
 }
 
 fn an_error_says_whether_this_thread_has_the_lock() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let lock = Quorum::new(servers.lockers()?, KEY, OPTIONS.max_attempts(1))?;
     let says = |error: Error| {
         let Error::NoMajority { answers, .. } = error else { panic!("{error:?}") };

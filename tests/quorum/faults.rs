@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
-use setnx_lock_testing::{Fault, Proxy};
+use setnx_lock_testing::{Fault, TestServer};
 
-use super::{KEY, OPTIONS, Servers, lock_through};
+use super::{KEY, OPTIONS, Servers};
 use crate::support::notified::until;
 use crate::support::scenario::{BRIEF, FOREIGN, brief, opened};
-use crate::support::{LONG, Outcome, RedisServer, chain, millis, tests};
+use crate::support::{LONG, Outcome, chain, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -38,10 +38,10 @@ const SIZES: [(usize, usize); 3] = [(3, 1), (5, 1), (5, 2)];
 
 fn a_minority_that_is_killed_does_not_matter() -> Outcome {
     for (count, killed) in SIZES {
-        let mut servers = Servers::start(count)?;
+        let servers = Servers::start(count);
         let lock = servers.lock(OPTIONS)?;
         let held = servers.held(&lock)?;
-        servers.0[..killed].iter_mut().for_each(RedisServer::stop);
+        servers.0[..killed].iter().for_each(|server| server.stop());
         held.ensure_held()?;
         held.extend()?;
         held.verify()?;
@@ -51,7 +51,7 @@ fn a_minority_that_is_killed_does_not_matter() -> Outcome {
         held.release()?;
         let others = servers.lock(OPTIONS)?;
         assert!(others.try_lock()?.is_some());
-        servers.0[..killed].iter_mut().try_for_each(RedisServer::restart)?;
+        servers.0[..killed].iter().for_each(TestServer::restart_empty);
         until("those that are back are used again", || {
             let held = lock.lock().unwrap();
             thread::sleep(millis(5));
@@ -66,19 +66,19 @@ fn a_minority_that_is_killed_does_not_matter() -> Outcome {
 /// Commands may take much longer than the calls do.
 fn a_minority_that_hangs_is_not_waited_for() -> Outcome {
     for (count, hanging) in SIZES {
-        let servers = Servers::start(count)?;
+        let servers = Servers::start(count);
         let lock = servers.lock(OPTIONS)?;
         drop(lock.lock()?);
         servers.until_holding(0);
         let began = Instant::now();
-        servers.0[..hanging].iter().for_each(RedisServer::freeze);
+        servers.0[..hanging].iter().for_each(|server| server.hang());
         let held = lock.lock()?;
         held.extend()?;
         held.verify()?;
         held.release()?;
         assert!(servers.lock(OPTIONS)?.try_lock()?.is_some());
         assert!(began.elapsed() < LONG / 2, "it waited for a server that hangs");
-        servers.0[..hanging].iter().for_each(RedisServer::thaw);
+        servers.0[..hanging].iter().for_each(|server| server.resume());
         // What came late is given back.
         servers.until_holding(0);
         let held = servers.held(&lock)?;
@@ -96,9 +96,9 @@ fn impatient(servers: &Servers) -> Result<Quorum, Error> {
 
 fn without_a_majority_there_is_no_lock() -> Outcome {
     for (count, killed) in [(3, 2), (3, 3), (5, 3)] {
-        let mut servers = Servers::start(count)?;
+        let servers = Servers::start(count);
         let lock = impatient(&servers)?;
-        servers.0[..killed].iter_mut().for_each(RedisServer::stop);
+        servers.0[..killed].iter().for_each(|server| server.stop());
         for outcome in [lock.try_lock().map(|_| ()), lock.lock().map(drop)] {
             let error = outcome.expect_err("there is no majority");
             assert!(error.is_transient() && !error.is_contention() && !error.is_lost(), "{error:?}");
@@ -109,16 +109,16 @@ fn without_a_majority_there_is_no_lock() -> Outcome {
                 assert!(text.contains(&format!("; {}: no ", server.address())), "{text}");
             }
         }
-        servers.0[..killed].iter_mut().try_for_each(RedisServer::restart)?;
+        servers.0[..killed].iter().for_each(TestServer::restart_empty);
         servers.until_holding(0);
     }
     Ok(())
 }
 
 fn a_majority_that_is_killed_under_a_holder() -> Outcome {
-    let mut servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let held = servers.held(&impatient(&servers)?)?;
-    servers.0[..2].iter_mut().for_each(RedisServer::stop);
+    servers.0[..2].iter().for_each(|server| server.stop());
     for outcome in [held.extend(), held.verify()] {
         let error = outcome.expect_err("there is no majority");
         assert!(!error.is_lost() && error.is_transient(), "nobody says that it is lost: {error:?}");
@@ -132,39 +132,38 @@ fn a_majority_that_is_killed_under_a_holder() -> Outcome {
 }
 
 fn a_majority_that_hangs_is_given_up() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let lock = impatient(&servers)?;
     drop(lock.lock()?);
     servers.until_holding(0);
-    servers.0[1..].iter().for_each(RedisServer::freeze);
+    servers.0[1..].iter().for_each(|server| server.hang());
     let began = Instant::now();
     let error = lock.try_lock().expect_err("there is no majority");
     assert!(began.elapsed() >= BRIEF / 2, "it waits for their answers");
     assert!(error.is_transient() && !error.is_contention(), "{error:?}");
-    servers.0[1..].iter().for_each(RedisServer::thaw);
+    servers.0[1..].iter().for_each(|server| server.resume());
     servers.until_holding(0);
     Ok(())
 }
 
 fn a_waiter_goes_on_once_a_majority_is_back() -> Outcome {
-    let mut servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let lock = servers.lock(OPTIONS)?;
-    servers.0[..2].iter_mut().for_each(RedisServer::stop);
+    servers.0[..2].iter().for_each(|server| server.stop());
     let waiter = thread::spawn(move || lock.lock());
     thread::sleep(millis(100));
     assert!(!waiter.is_finished());
-    servers.0[1].restart()?;
+    servers.0[1].restart_empty();
     waiter.join().unwrap()?.release()?;
     Ok(())
 }
 
 fn servers_that_are_slow_grant_it_all_the_same() -> Outcome {
-    let servers = Servers::start(5)?;
-    let proxies = servers.proxies()?;
-    for (place, proxy) in (0..).zip(&proxies) {
-        proxy.delay_by(move |_| millis(20 * place));
+    let servers = Servers::start(5);
+    for (place, server) in (0..).zip(&servers.0) {
+        server.delay(millis(20 * place));
     }
-    let lock = lock_through(&proxies, OPTIONS)?;
+    let lock = servers.lock(OPTIONS)?;
     for _ in 0..3 {
         let held = lock.lock()?;
         held.extend()?;
@@ -178,14 +177,11 @@ fn servers_that_are_slow_grant_it_all_the_same() -> Outcome {
 /// Less than half of their leases is left.
 fn grants_that_come_too_late_are_given_back() -> Outcome {
     const LEASE: Duration = Duration::from_secs(1);
-    let servers = Servers::start(3)?;
-    let proxies = servers.0[..2].iter().map(|server| Proxy::before(server.address()));
-    let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
-    for proxy in &proxies {
-        proxy.next("SET", Fault::DelayReply(LEASE * 3 / 5));
+    let servers = Servers::start(3);
+    for server in &servers.0[..2] {
+        server.delay_reply("SET", LEASE * 3 / 5);
     }
-    let lockers = [opened(&proxies[0].url())?, opened(&proxies[1].url())?, opened(&servers.0[2].url())?];
-    let lock = Quorum::new(lockers, KEY, LockOptions::expiring_after(LEASE).protocol(Protocol::Auto))?;
+    let lock = servers.lock(LockOptions::expiring_after(LEASE).protocol(Protocol::Auto))?;
     let error = lock.try_lock().expect_err("too little is left");
     let text = chain(&error);
     assert!(error.is_transient() && !error.is_contention() && !error.is_lost(), "{error:?}");
@@ -195,16 +191,15 @@ fn grants_that_come_too_late_are_given_back() -> Outcome {
 }
 
 fn a_reply_that_is_cut_off_is_resolved() -> Outcome {
-    let servers = Servers::start(3)?;
-    let proxies = servers.proxies()?;
-    let lock = lock_through(&proxies, OPTIONS)?;
+    let servers = Servers::start(3);
+    let lock = servers.lock(OPTIONS)?;
     for fault in [Fault::CutAfter, Fault::CutWithin] {
-        for proxy in &proxies {
-            proxy.next("SET", fault.clone());
+        for server in &servers.0 {
+            server.next("SET", fault.clone());
         }
         let held = lock.try_lock()?.expect("each key shows it");
         servers.until_holding(3);
-        assert!(proxies.iter().all(|proxy| proxy.faults_left() == 0));
+        assert!(servers.0.iter().all(|server| server.faults_left() == 0));
         held.verify()?;
         held.release()?;
         servers.until_holding(0);
@@ -212,37 +207,30 @@ fn a_reply_that_is_cut_off_is_resolved() -> Outcome {
     Ok(())
 }
 
-type Proxied = (Quorum, [Proxy; 2]);
-
-/// A lock on three servers, of which two execute SETNX and send no reply.
-fn without_replies(servers: &Servers, protocol: Protocol) -> Result<Proxied, Box<dyn std::error::Error>> {
-    let proxies = [0, 1].map(|server| Proxy::before(servers.0[server].address()));
-    let [one, other] = proxies;
-    let proxies = [one?, other?];
+/// A lock on three servers, of which the first two execute SETNX and send no reply.
+fn without_replies(servers: &Servers, protocol: Protocol) -> Result<Quorum, Error> {
     let name = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
-    for proxy in &proxies {
-        proxy.next(name, Fault::LoseReply);
-    }
     let mut lockers = vec![opened(&servers.0[2].url())?];
-    for proxy in &proxies {
-        lockers.push(brief(&proxy.url(), 1).build()?);
+    for server in &servers.0[..2] {
+        server.lose_reply(name);
+        lockers.push(brief(&server.url(), 1).build()?);
     }
     let options = LockOptions::expiring_after(2 * LONG).protocol(protocol);
-    Ok((Quorum::new(lockers, KEY, options)?, proxies))
+    Quorum::new(lockers, KEY, options)
 }
 
 /// The leases are longer than the test waits.
 fn a_lock_whose_reply_was_lost_is_given_back_later() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
-        let servers = Servers::start(3)?;
-        let (lock, proxies) = without_replies(&servers, protocol)?;
+        let servers = Servers::start(3);
+        let lock = without_replies(&servers, protocol)?;
         let error = lock.try_lock().expect_err("two replies are lost");
         assert!(!error.is_contention() && error.is_transient(), "{error:?}");
         servers.until_holding(0);
-        assert!(proxies.iter().all(|proxy| proxy.faults_left() == 0));
-        for proxy in &proxies {
+        for server in &servers.0[..2] {
+            assert_eq!(server.faults_left(), 0);
             until("it has looked and released", || {
-                let names = proxy.names();
+                let names = server.names();
                 names.iter().any(|name| name == "GET") && names.iter().any(|name| name == "DEL")
             });
         }
@@ -252,8 +240,8 @@ fn a_lock_whose_reply_was_lost_is_given_back_later() -> Outcome {
 }
 
 fn what_another_client_has_meanwhile_is_left() -> Outcome {
-    let servers = Servers::start(3)?;
-    let (lock, proxies) = without_replies(&servers, Protocol::Watched)?;
+    let servers = Servers::start(3);
+    let lock = without_replies(&servers, Protocol::Watched)?;
     let asking = lock.clone();
     let waiting = thread::spawn(move || asking.try_lock().map(|held| held.is_some()));
     servers.until_holding(3);
@@ -261,9 +249,9 @@ fn what_another_client_has_meanwhile_is_left() -> Outcome {
     servers.set(1, FOREIGN);
     assert!(waiting.join().unwrap().is_err());
     servers.until_holding(2);
-    for proxy in &proxies {
-        until("it has looked twice", || proxy.names().iter().filter(|name| *name == "GET").count() >= 2);
-        assert!(proxy.names().iter().all(|name| name != "DEL"), "{:?}", proxy.names());
+    for server in &servers.0[..2] {
+        server.wait_for("GET", 2);
+        assert!(server.names().iter().all(|name| name != "DEL"), "{:?}", server.names());
     }
     assert_eq!(servers.value(0).as_deref(), Some(FOREIGN));
     Ok(())
@@ -271,53 +259,52 @@ fn what_another_client_has_meanwhile_is_left() -> Outcome {
 
 /// The key shows another holder meanwhile, so that the call ends by contention.
 fn a_command_that_arrives_after_all_is_undone() -> Outcome {
-    let servers = Servers::start(3)?;
-    let proxies = servers.proxies()?;
-    let lock = lock_through(&proxies, OPTIONS.protocol(Protocol::Watched))?;
-    for (server, proxy) in proxies.iter().enumerate() {
-        servers.set(server, FOREIGN);
-        proxy.next("SETNX", Fault::CutBefore);
+    let servers = Servers::start(3);
+    let lock = servers.lock(OPTIONS.protocol(Protocol::Watched))?;
+    for (n, server) in servers.0.iter().enumerate() {
+        servers.set(n, FOREIGN);
+        server.next("SETNX", Fault::CutBefore);
     }
     // A server whose thread is late is not asked any more.
     until("each server has been asked", || {
         assert!(lock.try_lock().unwrap().is_none());
-        proxies.iter().all(|proxy| proxy.faults_left() == 0)
+        servers.0.iter().all(|server| server.faults_left() == 0)
     });
-    for (server, proxy) in proxies.iter().enumerate() {
-        let asked = || proxy.log().into_iter().find(|asked| asked.name == "SETNX");
-        servers.set(server, &asked().unwrap().arguments[1]);
-        until("it is undone", || servers.value(server).is_none());
+    for (n, server) in servers.0.iter().enumerate() {
+        let asked = || server.log().into_iter().find(|asked| asked.name == "SETNX");
+        servers.set(n, &asked().unwrap().arguments[1]);
+        until("it is undone", || servers.value(n).is_none());
     }
     Ok(())
 }
 
 fn shutting_down_ends_an_attempt() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let lockers = servers.0.iter().map(|server| brief(&server.url(), 1).build());
     let lockers = lockers.collect::<Result<Vec<_>, _>>()?;
     let lock = Quorum::new(&lockers, KEY, OPTIONS)?;
-    servers.0.iter().for_each(RedisServer::freeze);
+    servers.0.iter().for_each(|server| server.hang());
     let waiter = thread::spawn(move || lock.try_lock().map(drop));
     thread::sleep(millis(100));
     lockers[0].shut_down();
     let error = waiter.join().unwrap().expect_err("it was ended");
     assert!(matches!(error, Error::Cancelled { shut_down: true, .. }), "{error:?}");
-    servers.0.iter().for_each(RedisServer::thaw);
+    servers.0.iter().for_each(|server| server.resume());
     Ok(())
 }
 
 /// What is left to do for a server that hangs is done by its thread, later.
 fn shutting_down_waits_for_no_server() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let lockers = servers.lockers()?;
     let held = servers.held(&Quorum::new(&lockers, KEY, OPTIONS)?)?;
-    servers.0[2].freeze();
+    servers.0[2].hang();
     let another = Quorum::new(&lockers, "another", OPTIONS)?.lock()?;
     held.release()?;
     let ended = thread::spawn(move || lockers.iter().for_each(Locker::shut_down));
     until("the lockers are shut down", || ended.is_finished());
     assert!(servers.value(0).is_none() && servers.value(1).is_none());
-    servers.0[2].thaw();
+    servers.0[2].resume();
     servers.until_holding(0);
     another.release()?;
     Ok(())

@@ -5,11 +5,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, LockOptions, LossReason, Quorum, QuorumGuard};
-use setnx_lock_testing::Proxy;
 
 use super::{KEY, OPTIONS, Servers};
 use crate::support::notified::until;
-use crate::support::scenario::{FOREIGN, opened};
+use crate::support::scenario::FOREIGN;
 use crate::support::{LONG, Outcome, chain, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -48,7 +47,7 @@ fn assert_lost(outcome: Result<(), Error>, servers: usize) {
 
 fn a_lease_is_extended_by_a_majority() -> Outcome {
     for (count, minority) in [(3, 1), (5, 2)] {
-        let servers = Servers::start(count)?;
+        let servers = Servers::start(count);
         let held = held(&servers, OPTIONS)?;
         let values = servers.values();
         held.extend()?;
@@ -70,7 +69,7 @@ fn a_lease_is_extended_by_a_majority() -> Outcome {
 }
 
 fn verification_asks_a_majority() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let held = held(&servers, OPTIONS)?;
     held.verify()?;
     servers.delete(0);
@@ -89,7 +88,7 @@ fn verification_asks_a_majority() -> Outcome {
 
 fn a_thread_extends_the_leases() -> Outcome {
     const LEASE: Duration = Duration::from_secs(2);
-    let mut servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let options = LockOptions::expiring_after(LEASE).timeout(LONG).auto_extend(LONG);
     let held = held(&servers, options)?;
     servers.0[1].stop();
@@ -108,7 +107,7 @@ fn a_thread_extends_the_leases() -> Outcome {
 fn a_signal_tells_of_the_loss_of_a_majority() -> Outcome {
     // A third of this is how often the keys are looked at.
     const LEASE: Duration = Duration::from_secs(6);
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let held = held(&servers, LockOptions::expiring_after(LEASE).timeout(LONG).auto_extend(LONG))?;
     let signal = held.loss_signal();
     assert!(signal.is_held() && !signal.is_lost() && signal.reason().is_none());
@@ -136,7 +135,7 @@ fn a_signal_tells_of_the_loss_of_a_majority() -> Outcome {
 }
 
 fn a_release_says_that_a_majority_was_lost() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let first = held(&servers, OPTIONS)?;
     servers.delete(1);
     first.release()?;
@@ -152,7 +151,7 @@ fn a_release_says_that_a_majority_was_lost() -> Outcome {
 }
 
 fn a_call_with_a_body_says_that_the_lock_was_lost() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let lock = servers.lock(OPTIONS)?;
     let lose = || {
         servers.until_holding(3);
@@ -171,7 +170,7 @@ fn a_call_with_a_body_says_that_the_lock_was_lost() -> Outcome {
 
 fn the_hold_ends_with_the_lease_of_the_majority() -> Outcome {
     const LEASE: Duration = Duration::from_millis(600);
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let options = LockOptions::expiring_after(LEASE).timeout(LONG);
     let lock = Quorum::new(servers.lockers()?, KEY, options)?.max_clock_difference(millis(200))?;
     let held = lock.lock()?;
@@ -187,11 +186,9 @@ fn the_hold_ends_with_the_lease_of_the_majority() -> Outcome {
 
 /// The majority is not enough, once the lock is lost on one of these two servers.
 fn a_lock_that_is_granted_late_is_taken_in() -> Outcome {
-    let servers = Servers::start(3)?;
-    let proxy = Proxy::before(servers.0[2].address())?;
-    let third = proxy.pause("SET", 1);
-    let lockers = [opened(&servers.0[0].url())?, opened(&servers.0[1].url())?, opened(&proxy.url())?];
-    let lock = Quorum::new(&lockers, KEY, OPTIONS)?;
+    let servers = Servers::start(3);
+    let third = servers.0[2].pause("SET", 1);
+    let lock = servers.lock(OPTIONS)?;
     let held = lock.lock()?;
     third.reached();
     assert_eq!(servers.holding(), 2);
@@ -205,12 +202,12 @@ fn a_lock_that_is_granted_late_is_taken_in() -> Outcome {
     servers.until_holding(0);
 
     // One that is granted after the end of the call is released.
-    let third = proxy.pause("SET", 1);
+    let third = servers.0[2].pause("SET", 1);
     let held = lock.lock()?;
     third.reached();
     held.release()?;
     third.go_on();
-    until("SET", || proxy.names().iter().filter(|name| *name == "SET").count() == 2);
+    servers.0[2].wait_for("SET", 2);
     servers.until_holding(0);
     // And one that has not been asked for is not any more.
     let held = lock.lock()?;
@@ -223,10 +220,9 @@ fn a_lock_that_is_granted_late_is_taken_in() -> Outcome {
 /// One of two leases has ended when the third server is asked, behind another call.
 fn a_lock_that_is_granted_late_does_not_revive_a_hold() -> Outcome {
     const LEASE: Duration = Duration::from_secs(2);
-    let mut servers = Servers::start(3)?;
-    let proxy = Proxy::before(servers.0[2].address())?;
-    let third = proxy.pause("SET", 1);
-    let lockers = [opened(&servers.0[0].url())?, opened(&servers.0[1].url())?, opened(&proxy.url())?];
+    let servers = Servers::start(3);
+    let third = servers.0[2].pause("SET", 1);
+    let lockers = servers.lockers()?;
     let another = Quorum::new(&lockers, "another", OPTIONS)?.lock()?;
     third.reached();
     let held = Quorum::new(&lockers, KEY, LockOptions::expiring_after(LEASE))?.lock()?;
@@ -246,7 +242,7 @@ fn a_lock_that_is_granted_late_does_not_revive_a_hold() -> Outcome {
 /// Classic does not compare: within the allowance another client may have taken over.
 fn with_an_allowance_a_late_release_deletes_nothing() -> Outcome {
     const LEASE: Duration = Duration::from_secs(3);
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let options = LockOptions::expiring_after(LEASE).timeout(LONG);
     let lock = Quorum::new(servers.lockers()?, KEY, options)?.max_clock_difference(millis(1400))?;
     let held = servers.held(&lock)?;
@@ -264,7 +260,7 @@ fn with_an_allowance_a_late_release_deletes_nothing() -> Outcome {
 }
 
 fn a_lock_is_held_at_least_for_a_time_and_given_back_at_once() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let options = OPTIONS.hold_at_least(LONG / 2);
     // What a minority grants is not a hold.
     servers.set(0, FOREIGN);
@@ -286,7 +282,7 @@ fn a_lock_is_held_at_least_for_a_time_and_given_back_at_once() -> Outcome {
 }
 
 fn dropping_the_guard_releases() -> Outcome {
-    let servers = Servers::start(5)?;
+    let servers = Servers::start(5);
     drop(held(&servers, OPTIONS)?);
     servers.until_holding(0);
     Ok(())

@@ -14,17 +14,15 @@ pub(crate) mod faults;
 pub(crate) mod guard;
 pub(crate) mod restarts;
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use redis::Commands as _;
 use setnx_lock::{Error, LockOptions, Locker, LockerBuilder, Protocol, Quorum, QuorumGuard};
-use setnx_lock_testing::Proxy;
+use setnx_lock_testing::TestServer;
 
+use crate::support::LONG;
 use crate::support::notified::{until, within};
-use crate::support::scenario::{BRIEF, opened, patient};
-use crate::support::{LONG, RedisServer};
+use crate::support::scenario::{BRIEF, patient};
 
 /// The key of each lock: the servers are the test's own.
 pub(crate) const KEY: &str = "quorum";
@@ -40,11 +38,11 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Servers that know nothing of each other.
-pub(crate) struct Servers(pub(crate) Vec<RedisServer>);
+pub(crate) struct Servers(pub(crate) Vec<TestServer>);
 
 impl Servers {
-    pub(crate) fn start(count: usize) -> io::Result<Self> {
-        (0..count).map(|_| RedisServer::start()).collect::<io::Result<_>>().map(Self)
+    pub(crate) fn start(count: usize) -> Self {
+        Self((0..count).map(|_| TestServer::start()).collect())
     }
 
     /// Opens a locker for each server, as another program has them.
@@ -80,18 +78,13 @@ impl Servers {
         }
     }
 
-    /// Returns a proxy before each server.
-    pub(crate) fn proxies(&self) -> io::Result<Vec<Proxy>> {
-        self.0.iter().map(|server| Proxy::before(server.address())).collect()
-    }
-
     /// Returns what each server's key holds.
     pub(crate) fn values(&self) -> Vec<Option<String>> {
-        (0..self.0.len()).map(|server| self.value(server)).collect()
+        self.0.iter().map(|server| server.get(KEY)).collect()
     }
 
     pub(crate) fn value(&self, server: usize) -> Option<String> {
-        self.connection(server).get(KEY).unwrap()
+        self.0[server].get(KEY)
     }
 
     /// How many servers have the key.
@@ -100,25 +93,15 @@ impl Servers {
     }
 
     pub(crate) fn set(&self, server: usize, value: &str) {
-        self.connection(server).set::<_, _, ()>(KEY, value).unwrap();
+        self.0[server].run(&["SET", KEY, value]);
     }
 
     pub(crate) fn delete(&self, server: usize) {
-        self.connection(server).del::<_, ()>(KEY).unwrap();
-    }
-
-    fn connection(&self, server: usize) -> redis::Connection {
-        redis::Client::open(self.0[server].url()).unwrap().get_connection().unwrap()
+        self.0[server].delete(KEY);
     }
 
     /// Waits until so many servers have the key: those that are not needed for a majority grant and release a little later.
     pub(crate) fn until_holding(&self, count: usize) {
         until("so many servers have the key", || self.holding() == count);
     }
-}
-
-/// Returns the lock through these proxies, as another program has it.
-pub(crate) fn lock_through(proxies: &[Proxy], options: LockOptions) -> Result<Quorum, Error> {
-    let lockers = proxies.iter().map(|proxy| opened(&proxy.url())).collect::<Result<Vec<_>, _>>()?;
-    Quorum::new(lockers, KEY, options)
 }

@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Quorum, RefusalKind};
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
-use super::{KEY, OPTIONS, RedisServer, Servers};
+use super::{KEY, OPTIONS, Servers};
 use crate::support::scenario::{client_pool, patient};
 use crate::support::{AnyServer as _, LONG, Outcome, chain, server_of, tests};
 
@@ -28,9 +28,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn one_server_that_restarts_empty_lets_nobody_in() -> Outcome {
     for (count, restarted) in [(3, 1), (5, 2)] {
-        let mut servers = Servers::start(count)?;
+        let servers = Servers::start(count);
         let held = servers.held(&servers.lock(OPTIONS)?)?;
-        servers.0[..restarted].iter_mut().try_for_each(RedisServer::restart)?;
+        servers.0[..restarted].iter().for_each(TestServer::restart_empty);
         assert_eq!(servers.holding(), count - restarted);
         assert!(servers.lock(OPTIONS)?.try_lock()?.is_none());
         servers.until_holding(count - restarted);
@@ -41,9 +41,9 @@ fn one_server_that_restarts_empty_lets_nobody_in() -> Outcome {
 }
 
 fn a_majority_that_restarts_empty_lets_another_in() -> Outcome {
-    let mut servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     let held = servers.held(&servers.lock(OPTIONS)?)?;
-    servers.0[..2].iter_mut().try_for_each(RedisServer::restart)?;
+    servers.0[..2].iter().for_each(TestServer::restart_empty);
     let other = servers.lock(OPTIONS)?.try_lock()?.expect("two servers know nothing of the holder");
     let error = held.verify().expect_err("two of three are lost");
     assert!(error.is_lost(), "{error:?}");
@@ -53,12 +53,12 @@ fn a_majority_that_restarts_empty_lets_another_in() -> Outcome {
 
 /// One server less is enough: the third has not granted the lock. This is why servers are to settle.
 fn a_restart_within_the_majority_lets_another_in() -> Outcome {
-    let mut servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     servers.0[2].stop();
     let held = servers.lock(OPTIONS)?.lock()?;
     assert_eq!([0, 1].map(|server| servers.value(server).is_some()), [true, true]);
-    servers.0[2].restart()?;
-    servers.0[1].restart()?;
+    servers.0[2].restart_empty();
+    servers.0[1].restart_empty();
     let other = servers.lock(OPTIONS)?.try_lock()?.expect("two servers know nothing of the holder");
     held.ensure_held()?;
     assert!(held.verify().expect_err("one of three is left").is_lost());
@@ -74,11 +74,11 @@ fn settling(servers: &Servers, time: Duration) -> Result<Quorum, Error> {
 fn a_server_is_left_alone_after_its_restart() -> Outcome {
     // Far longer than the servers have run.
     const SETTLES: Duration = Duration::from_secs(100_000);
-    let mut servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     servers.0[2].stop();
     let held = servers.lock(OPTIONS)?.lock()?;
-    servers.0[2].restart()?;
-    servers.0[1].restart()?;
+    servers.0[2].restart_empty();
+    servers.0[1].restart_empty();
     let error = settling(&servers, SETTLES)?.try_lock().expect_err("no server has settled");
     assert!(error.is_transient() && !error.is_contention(), "{error:?}");
     let text = chain(&error);
@@ -95,7 +95,7 @@ fn a_server_is_left_alone_after_its_restart() -> Outcome {
 }
 
 fn a_server_that_has_settled_is_used() -> Outcome {
-    let servers = Servers::start(3)?;
+    let servers = Servers::start(3);
     // It waits, since they have just started.
     settling(&servers, Duration::from_secs(1))?.lock()?.release()?;
     // A lock on one server waits as well.
