@@ -11,12 +11,11 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protoco
 use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
 
 use crate::support::asleep::Sleeper;
-use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting};
 use crate::support::scenario::{client_pool, opened, patient};
+use crate::support::sent::{connected, names, recorded};
 use crate::support::{
-    AnyServer, LONG, Outcome, RedisServer, Release, Target, expiring, log_capture, millis, release,
-    server_of, tests,
+    AnyServer, LONG, Outcome, Release, Target, expiring, log_capture, millis, release, server_of, tests,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -114,7 +113,7 @@ fn what_is_refused_of_the_key_hides_no_missing_right() -> Outcome {
 
 /// A server that refuses for now is waited for, and tried then.
 fn what_is_refused_for_now_is_tried_again() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let proxy = Proxy::before(server.address())?;
     let locker = opened(&proxy.url())?;
     proxy.next("WATCH", Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
@@ -154,12 +153,12 @@ fn a_right_that_is_taken_away_later_is_missed() -> Outcome {
 
 /// A program that locks once has no other.
 fn the_first_command_of_a_locker_knows_the_version() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let key = Target::of(&server).key("auto");
     for builder in [patient(&server.url())?, patient(&server.url())?.skip_server_check()] {
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         let held = Lock::new(&builder.build()?, &key.key, expiring().protocol(Protocol::Auto))?.lock()?;
-        let sent = monitor.recorded(&server)?;
+        let sent = recorded(&server);
         let checked = names(&sent).contains(&"INFO");
         assert!(names(&sent).contains(if checked { &"SET" } else { &"SETNX" }), "{sent:?}");
         assert_eq!(held.protocol(), if checked { Protocol::Ttl } else { Protocol::Classic });
@@ -230,10 +229,10 @@ fn a_release_without_wake_ups_wakes_the_threads_of_its_process() -> Outcome {
 }
 
 fn readers_and_writers_are_not_woken_by_other_processes() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let lock = RwLock::new(&patient(&server.url())?.build()?, KEY, 3, expiring().protocol(Protocol::Auto))?;
     lock.write()?.release()?;
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     let held = lock.write()?;
     let waiting = lock.clone();
     let waiter = Sleeper::start(move || waiting.write()?.release());
@@ -241,25 +240,25 @@ fn readers_and_writers_are_not_woken_by_other_processes() -> Outcome {
     held.release()?;
     waiter.join()?;
     lock.read()?.release()?;
-    let sent = monitor.recorded(&server)?;
+    let sent = recorded(&server);
     assert!(!["LPOP", "RPUSH"].iter().any(|name| names(&sent).contains(name)), "{sent:?}");
     Ok(())
 }
 
 fn wake_ups_are_turned_off() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for (options, sent) in [(expiring(), true), (expiring().notify_waiters(false), false)] {
         let lock = connected(elsewhere(&server, KEY, options.protocol(Protocol::Auto))?)?;
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         lock.lock()?.release()?;
-        assert_eq!(names(&monitor.recorded(&server)?).contains(&"LPOP"), sent);
+        assert_eq!(names(&recorded(&server)).contains(&"LPOP"), sent);
     }
     Ok(())
 }
 
 /// On a server without channels, on one of unknown version, and by a locker that cannot listen.
 fn where_none_can_be_sent_or_received_nothing_is_tried() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let old = server_of(ServerVersion::V1_2);
     let reasons = Reasons::default();
     let lockers = [
@@ -269,14 +268,14 @@ fn where_none_can_be_sent_or_received_nothing_is_tried() -> Outcome {
     ];
     for locker in lockers {
         let lock = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?;
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         for waiting in [&lock, &elsewhere(&server, KEY, expiring())?] {
             let held = lock.lock()?;
             let waiter = Waiter::of(waiting);
             held.release()?;
             waiter.came()?.release()?;
         }
-        let sent = monitor.recorded(&server)?;
+        let sent = recorded(&server);
         let tried = ["LPOP", "RPUSH", "PUBLISH", "SUBSCRIBE"].map(|name| names(&sent).contains(&name));
         assert_eq!(tried, [false; 4], "{sent:?}");
     }

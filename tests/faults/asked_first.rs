@@ -8,9 +8,9 @@ use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Event, Lock, LockGuard, LockOptions, Protocol, Semaphore};
 use setnx_lock_testing::{Fault, ServerVersion};
 
-use crate::support::monitor::probed;
 use crate::support::notified::{Waiter, until};
 use crate::support::scenario::{FOREIGN, Scenario, patient};
+use crate::support::sent::probed;
 use crate::support::{LONG, Load, Outcome, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {

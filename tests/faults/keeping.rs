@@ -11,9 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, LossReason, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
 
-use crate::support::monitor::{Monitor, connected, names};
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
 use crate::support::scenario::{ANOTHERS, Scenario, assert_nothing_sent_twice, opened, patient};
+use crate::support::sent::{connected, names, recorded};
 use crate::support::target::PROTOCOLS;
 use crate::support::{
     AnyServer, LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, tests,
@@ -217,15 +217,15 @@ fn it_ends_at_the_limit() -> Outcome {
 }
 
 fn it_ends_with_the_release() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let options = LockOptions::expiring_after(BRIEF).timeout(LONG).auto_extend(LONG);
     let lock = connected(Lock::new(&opened(&server.url())?, "k", options)?)?;
     let held = lock.lock()?;
     held.on_loss(|reason| panic!("{reason}"));
     held.release()?;
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     thread::sleep(BRIEF / 2);
-    assert_eq!(names(&monitor.recorded(&server)?), [""; 0], "nothing is sent any more");
+    assert_eq!(names(&recorded(&server)), [""; 0], "nothing is sent any more");
     Ok(())
 }
 

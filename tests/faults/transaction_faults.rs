@@ -11,10 +11,10 @@ use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
-use crate::support::monitor::probed;
 use crate::support::notified::until;
 use crate::support::releases;
 use crate::support::scenario::{BRIEF, FOREIGN, Scenario, client_pool, patient, until_connected};
+use crate::support::sent::probed;
 use crate::support::{
     AnyServer, LONG, Outcome, PAST, Target, TestKey, assert_says, expiring, millis, release, tests,
 };

@@ -30,7 +30,7 @@ pub(crate) use releases::{
 };
 pub(crate) use second_run::trial;
 pub(crate) use target::{AnyServer, PAST, Target, TestKey, name_of_holder, shown_later};
-pub(crate) use testkit::{LONG, RedisServer, asleep, monitor, raw, ruby};
+pub(crate) use testkit::{LONG, RedisServer, asleep, ruby, sent};
 pub(crate) use variant::Variant;
 
 /// What a test returns: nothing, or why it failed. Failed assertions panic.

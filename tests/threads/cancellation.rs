@@ -10,10 +10,10 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
 use crate::support::asleep::asleep;
-use crate::support::monitor::connected;
 use crate::support::notified::Worker;
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened};
+use crate::support::sent::connected;
 use crate::support::{AnyServer, LONG, Outcome, Release, Target, TestKey, Variant, millis, release, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {

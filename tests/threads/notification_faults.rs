@@ -9,13 +9,13 @@ use redis::Commands as _;
 use setnx_lock::{CancelToken, Error, Lock, Locker};
 use setnx_lock_testing::TestServer;
 
-use crate::support::monitor::{Monitor, names};
 use crate::support::notified::{
     NOTIFIED, POLLED, Reasons, Waiter, Worker, connection, elsewhere, keys, list_of, listeners, until,
     until_listening, until_waiting, waiting,
 };
 use crate::support::scenario::{opened, patient};
-use crate::support::{AnyServer, LONG, Outcome, RedisServer, millis, tests};
+use crate::support::sent::{names, recorded};
+use crate::support::{AnyServer, LONG, Outcome, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -82,7 +82,7 @@ fn a_listener_whose_connection_is_cut_reconnects_and_reports_it_once() -> Outcom
 }
 
 fn a_server_that_freezes_and_thaws() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let reasons = Reasons::default();
     let builder = Locker::builder(&server.url())?
         .connect_timeout(millis(1000))
@@ -92,9 +92,9 @@ fn a_server_that_freezes_and_thaws() -> Outcome {
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let waiter = Waiter::of(&waiting);
     until_waiting(&server, "k", 1);
-    server.freeze();
+    server.hang();
     let reported = std::panic::catch_unwind(|| until("it is reported", || !reasons.reported().is_empty()));
-    server.thaw();
+    server.resume();
     assert!(reported.is_ok() && reasons.reported().len() == 1, "{:?}", reasons.reported());
     until_waiting(&server, "k", 1);
     drop(held);
@@ -132,7 +132,7 @@ fn a_user_without_a_right_polls_and_reports_it_once() -> Outcome {
         ("-lpop", false, "lpop"),
         ("-publish", false, "publish"),
     ] {
-        let server = RedisServer::start()?;
+        let server = TestServer::start();
         let mut connection = connection(&server);
         let user = ["ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "allchannels", rule];
         assert_eq!(server.say(&user)?, "+OK");
@@ -140,7 +140,7 @@ fn a_user_without_a_right_polls_and_reports_it_once() -> Outcome {
         let url = format!("redis://limited:secret@127.0.0.1:{}/", server.port());
         let (limited, other) = (reasons.of(&url, "k", POLLED)?, elsewhere(&server, "k", POLLED)?);
         let (holds, waits) = if user_waits { (&other, &limited) } else { (&limited, &other) };
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         for _ in 0..ROUNDS {
             let held = holds.lock()?;
             let waiter = Waiter::of(waits);
@@ -155,7 +155,7 @@ fn a_user_without_a_right_polls_and_reports_it_once() -> Outcome {
         assert_eq!(reported.len(), 1, "{reported:?}");
         assert!(reported[0].contains("NOPERM") && reported[0].contains(words), "{reported:?}");
         assert!(reported[0].contains("SUBSCRIBE on the channels setnx-lock:wake-up:*"), "{reported:?}");
-        let opened = names(&monitor.recorded(&server)?).iter().filter(|name| **name == "INFO").count();
+        let opened = names(&recorded(&server)).iter().filter(|name| **name == "INFO").count();
         assert!((1..=ROUNDS / 2).contains(&opened), "{rule}: {opened} connections");
     }
     Ok(())
@@ -197,7 +197,7 @@ fn a_process_that_is_stopped_blocks_no_other() -> Outcome {
 
 /// Three of four processes that wait are killed.
 fn processes_that_are_killed_are_passed_over() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let mut workers = Vec::new();
     for n in 1..=4 {
@@ -207,11 +207,11 @@ fn processes_that_are_killed_are_passed_over() -> Outcome {
     let mut last = workers.pop().expect("there are four");
     drop(workers);
     until_listening(&server, 1);
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     drop(held);
     assert_eq!(last.says()?, "acquired");
     assert!(last.ends_well()?);
-    let commands = monitor.recorded(&server)?;
+    let commands = recorded(&server);
     let published = names(&commands).iter().filter(|name| **name == "PUBLISH").count();
     assert_eq!(published, 4, "three that no client received, and one: {commands:?}");
     assert_eq!(keys(&server, "*"), [""; 0]);

@@ -12,15 +12,15 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol};
 use setnx_lock_testing::{ServerVersion, TestServer};
 
 use crate::support::asleep::asleep;
-use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
     IN_TIME, Listening, NEVER, NOTIFIED, POLLED, Reasons, Waiter, connection, elsewhere, keys, list_of,
     listeners, until, until_listening, until_waiting,
 };
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, client_pool, opened, patient};
+use crate::support::sent::{connected, names, recorded};
 use crate::support::target::PROTOCOLS;
-use crate::support::{Outcome, RedisServer, chain, expiring, millis, server_of, tests};
+use crate::support::{Outcome, chain, expiring, millis, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -76,7 +76,7 @@ fn a_release_notifies_a_waiter_of_another_locker() -> Outcome {
 }
 
 fn a_release_looks_for_waiting_processes_in_its_trip_and_only_with_the_option() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for (protocol, release) in [
         (Protocol::Classic, &["DEL k"][..]),
         (Protocol::Watched, &["WATCH k", "GET k", "MULTI", "DEL k", "EXEC"]),
@@ -86,24 +86,23 @@ fn a_release_looks_for_waiting_processes_in_its_trip_and_only_with_the_option() 
             let options = expiring().protocol(protocol);
             let options = if notifies { options.notify_waiters(true) } else { options };
             let held = connected(elsewhere(&server, "k", options)?)?.lock()?;
-            let monitor = Monitor::on(&server)?;
+            server.clear_log();
             drop(held);
-            let sent: Vec<String> =
-                monitor.recorded(&server)?.iter().map(|command| command.join(" ")).collect();
+            let sent: Vec<String> = recorded(&server).iter().map(|command| command.join(" ")).collect();
             let take: &[&str] = if notifies { &["LPOP k:setnx-lock:waiters"] } else { &[] };
             assert_eq!(sent, [release, take].concat(), "{protocol:?}");
         }
     }
     // A thread that does not wait does not listen.
     let _held = elsewhere(&server, "k", expiring())?.lock()?;
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     assert!(elsewhere(&server, "k", NOTIFIED)?.try_lock()?.is_none());
-    assert_eq!(names(&monitor.recorded(&server)?), ["INFO", "SETNX", "GET"]);
+    assert_eq!(names(&recorded(&server)), ["INFO", "SETNX", "GET"]);
     Ok(())
 }
 
 fn processes_are_notified_in_their_order_and_the_others_send_nothing() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let mut held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let listening = Listening::start(&server, 4)?;
     let mut waiters = Vec::new();
@@ -112,10 +111,10 @@ fn processes_are_notified_in_their_order_and_the_others_send_nothing() -> Outcom
         until_waiting(&server, "k", waiters.len());
     }
     for waiter in waiters {
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         drop(held);
         held = waiter.came()?;
-        let commands = monitor.recorded(&server)?;
+        let commands = recorded(&server);
         let mut sent = names(&commands);
         sent.sort_unstable();
         assert_eq!(sent, ["DEL", "LPOP", "PUBLISH", "SETNX"], "{commands:?}");

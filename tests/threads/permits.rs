@@ -10,10 +10,10 @@ use setnx_lock::{CancelToken, Error, LockOptions, Locker, Permit, Protocol, RwLo
 use setnx_lock_testing::{Proxy, TestServer};
 
 use crate::support::asleep::Sleeper;
-use crate::support::monitor::probed;
 use crate::support::notified::{Worker, connection};
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened, patient};
+use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
 use crate::support::{AnyServer, LONG, Outcome, PAST, RedisServer, expiring, millis, tests, waited};
 

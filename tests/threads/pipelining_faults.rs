@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, LockerBuilder};
-use setnx_lock_testing::{Fault, Proxy, Received};
+use setnx_lock_testing::{Fault, Proxy, Received, TestServer};
 
 use crate::support::contention::{
     LostReplies, assert_nothing_sent_by_two, await_batch_of, contention, contention_with_faults, pairs,
 };
-use crate::support::monitor::Monitor;
-use crate::support::raw::Wire;
 use crate::support::scenario::{BRIEF, Scenario, patient};
+use crate::support::sent::recorded;
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 use crate::threads::pipelining::{THREADS, one_connection, with_one_connection};
 
@@ -146,34 +145,33 @@ fn a_server_that_freezes() -> Outcome {
 
 /// A release waits behind a command that gets no reply, for longer than its lease. It leads then, and must not send DEL.
 fn a_release_that_waited_behind_a_lost_reply_is_too_late() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let builder = Locker::builder(&server.url())?.pool_size(1).command_timeout(millis(1000));
     let locker = builder.retry_for(LONG).build()?;
     let late = Lock::new(&locker, "own:late", LockOptions::expiring_after(millis(900)))?;
     let other = Lock::new(&locker, "own:other", expiring())?;
     let guard = late.lock()?;
-    server.freeze();
+    server.hang();
     thread::scope(|scope| {
         let lost = scope.spawn(|| other.try_lock().map(drop));
         thread::sleep(millis(500));
         let released = scope.spawn(|| guard.release());
         assert!(lost.join().unwrap().is_err());
-        server.thaw();
+        server.resume();
         assert!(released.join().unwrap().is_err());
     });
-    let exists = server.say(&["EXISTS", "own:late"])?;
-    assert_eq!(exists.trim(), ":1", "a contender may have it by now");
+    assert!(server.get("own:late").is_some(), "a contender may have it by now");
     Ok(())
 }
 
 fn a_server_with_too_many_clients() -> Outcome {
     const ROUNDS: usize = 10;
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     // The first command of a new connection is refused. It is not the INFO of the server check.
     let locker = patient(&server.url())?.skip_server_check().pool_size(3).build()?;
     assert!(!Lock::new(&locker, "own:0", expiring())?.state()?.is_held());
-    let (monitor, mut admin) = (Monitor::on(&server)?, Wire::to(&server.url()));
-    assert_eq!(admin.ask("CONFIG SET maxclients 3"), "+OK");
+    server.clear_log();
+    assert_eq!(server.run(&["CONFIG", "SET", "maxclients", "3"]), "OK");
     thread::scope(|scope| {
         for n in 0..THREADS {
             let lock = Lock::new(&locker, format!("own:{n}"), expiring()).unwrap();
@@ -184,8 +182,7 @@ fn a_server_with_too_many_clients() -> Outcome {
             });
         }
     });
-    assert_eq!(admin.ask("CONFIG SET maxclients 100"), "+OK");
-    let recorded = monitor.recorded(&server)?;
+    let recorded = recorded(&server);
     let mut values: Vec<_> =
         recorded.iter().filter(|words| words[0] == "SETNX").map(|words| &words[2]).collect();
     values.sort();

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockOptions, LockState, Locker, Protocol};
-use setnx_lock_testing::{Fault, Proxy};
+use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::asleep::asleep;
-use crate::support::monitor::{Monitor, connected, names};
 use crate::support::scenario::{FOREIGN, QUEUED, closed_port, opened};
-use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, tests};
+use crate::support::sent::{connected, names, recorded};
+use crate::support::{LONG, Outcome, Target, TestKey, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -35,14 +35,14 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// A server, and a key that threads of one locker are queued for.
 struct Scenario {
-    server: Arc<RedisServer>,
+    server: Arc<TestServer>,
     key: TestKey,
     locker: Locker,
 }
 
 impl Scenario {
     fn new(test: &str) -> Result<Self, Box<dyn std::error::Error>> {
-        let server = Arc::new(RedisServer::start()?);
+        let server = Arc::new(TestServer::start());
         let key = Target::of(&server).key(test);
         let locker = opened(&server.url())?;
         // A thread that sleeps waits in the queue then, and not for a connection.
@@ -81,10 +81,10 @@ fn only_the_head_of_the_queue_talks_to_the_server() -> Outcome {
     let scenario = Scenario::new("head")?;
     scenario.key.set(FOREIGN);
     let lock = connected(scenario.lock(expiring().poll_interval(INTERVAL))?)?;
-    let monitor = Monitor::on(&scenario.server)?;
+    scenario.server.clear_log();
     let began = Instant::now();
     let waiters = [(); 16].map(|()| waiter(lock.clone()));
-    let commands = monitor.recorded(&scenario.server)?;
+    let commands = recorded(&scenario.server);
     let intervals = usize::try_from(began.elapsed().as_millis() / INTERVAL.as_millis())?;
     assert_eq!(names(&commands)[..2], ["SETNX", "GET"]);
     assert!(names(&commands)[2..].iter().all(|name| *name == "GET"), "{commands:?}");
@@ -101,11 +101,11 @@ fn a_call_that_tries_once_is_not_queued() -> Outcome {
     let lock = connected(scenario.lock(QUEUED)?)?;
     let held = lock.lock()?;
     let waiting = waiter(lock.clone());
-    let monitor = Monitor::on(&scenario.server)?;
+    scenario.server.clear_log();
     assert!(lock.try_lock()?.is_none());
     let error = scenario.lock(QUEUED.timeout(Duration::ZERO))?.lock().expect_err("the lock is held");
     assert!(error.to_string().contains("not acquired without waiting after 1 attempt;"), "{error}");
-    assert_eq!(names(&monitor.recorded(&scenario.server)?), ["SETNX", "GET"].repeat(2));
+    assert_eq!(names(&recorded(&scenario.server)), ["SETNX", "GET"].repeat(2));
     drop(held);
     waiting.join().unwrap()?;
     Ok(())
@@ -208,20 +208,16 @@ fn a_head_that_gives_up_makes_the_next_thread_the_head() -> Outcome {
 
 fn a_thread_behind_others_that_saw_nothing_asks_at_its_deadline() -> Outcome {
     let scenario = Scenario::new("saw_nothing")?;
-    let proxy = Proxy::before(scenario.server.address())?;
-    let locker = opened(&proxy.url())?;
-    let lock = |options: LockOptions| Lock::new(&locker, &scenario.key.key, options);
-    lock(QUEUED)?.state()?;
     // Others are faster again and again, until the head sleeps.
     scenario.key.set(FOREIGN);
-    (0..4).for_each(|_| proxy.next("GET", Fault::Say("$-1\r\n")));
-    let head = waiter(lock(QUEUED)?);
-    assert_eq!(proxy.faults_left(), 0);
-    let error = lock(QUEUED.timeout(millis(50)))?.lock().expect_err("another client has it");
+    (0..4).for_each(|_| scenario.server.next("GET", Fault::Say("$-1\r\n")));
+    let head = waiter(scenario.lock(QUEUED)?);
+    assert_eq!(scenario.server.faults_left(), 0);
+    let error = scenario.lock(QUEUED.timeout(millis(50)))?.lock().expect_err("another client has it");
     let Error::Contended { details, .. } = &error else { panic!("{error:?}") };
     assert!(matches!(details.seen, Some(LockState::Until { .. })), "{details:?}");
     assert_eq!((details.attempts, details.ahead), (1, 0), "it has asked");
-    locker.shut_down();
+    scenario.locker.shut_down();
     assert!(matches!(head.join().unwrap(), Err(Error::Cancelled { .. })));
     Ok(())
 }

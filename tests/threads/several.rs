@@ -17,11 +17,11 @@ use rustix::io::Errno;
 use setnx_lock::{Error, Lock, LockOptions, MultiLock, MultiLockGuard, Protocol};
 use setnx_lock_testing::{Proxy, TestServer};
 
-use crate::support::monitor::probed;
 use crate::support::notified::until;
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
 use crate::support::ruby::{Attempt, Gem, RubyPeer};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
+use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
 use crate::support::{
     LONG, Load, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all, tests,

@@ -1,5 +1,7 @@
 //! Windows, in which a process that keeps a key busy leaves it to pollers, and what they must not delay.
 
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +11,6 @@ use libtest_mimic::Trial;
 use setnx_lock::{Contention, Error, Lock, LockOptions, LockState, Locker, Semaphore};
 use setnx_lock_testing::TestServer;
 
-use crate::support::monitor::Monitor;
 use crate::support::notified::{IN_TIME, NOTIFIED};
 use crate::support::scenario::{QUEUED, opened};
 use crate::support::{AnyServer, LONG, Outcome, RedisServer, expiring, millis, tests};
@@ -55,6 +56,26 @@ impl BusyThreads {
     }
 }
 
+/// Returns the pauses of at least this time between two commands of a name, by the server's clock, for as long as commands come.
+fn pauses(
+    server: &RedisServer,
+    name: &'static str,
+    least: Duration,
+) -> io::Result<impl Iterator<Item = Duration>> {
+    let mut stream = TcpStream::connect(server.address())?;
+    stream.set_read_timeout(Some(LONG))?;
+    stream.write_all(b"MONITOR\r\n")?;
+    let (end, mut sent) = (Instant::now() + LONG, None);
+    // +1795157376.492303 [0 127.0.0.1:40000] "SETNX" "key" "value"
+    let pause = move |line: io::Result<String>| {
+        let line = line.ok().filter(|line| line.contains(&format!("\"{name}\"")))?;
+        let time = line.trim_start_matches('+').split(' ').next()?.parse::<f64>().ok()?;
+        let pause = Duration::from_secs_f64(time - sent.replace(time)?);
+        (pause >= least).then_some(pause)
+    };
+    Ok(BufReader::new(stream).lines().take_while(move |_| Instant::now() < end).filter_map(pause))
+}
+
 /// In a window no command that acquires the key is sent, except by the process that has only waited, until it is hot, too.
 fn busy_processes_leave_a_key_in_the_same_windows() -> Outcome {
     const WINDOWS: usize = 2;
@@ -67,7 +88,7 @@ fn busy_processes_leave_a_key_in_the_same_windows() -> Outcome {
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
     let busy = BusyThreads::start(locks);
-    let windows = Monitor::on(&server)?.pauses("SETNX", millis(60)).take(WINDOWS).count();
+    let windows = pauses(&server, "SETNX", millis(60))?.take(WINDOWS).count();
     busy.end()?;
     assert_eq!(windows, WINDOWS);
     Ok(())

@@ -8,9 +8,9 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 use setnx_lock_testing::{Proxy, ServerVersion, TestServer};
 
-use crate::support::monitor::{Monitor, connected, names};
 use crate::support::scenario::{client_pool, opened, patient};
-use crate::support::{AnyServer, LONG, Outcome, RedisServer, Target, expiring, millis, server_of, tests};
+use crate::support::sent::{connected, names, recorded};
+use crate::support::{AnyServer, LONG, Outcome, Target, expiring, millis, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -32,8 +32,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outcome {
-    let server = RedisServer::start()?;
-    let monitor = Monitor::on(&server)?;
+    let server = TestServer::start();
+    server.clear_log();
     let locker = opened(&server.url())?;
     for options in [expiring(), LockOptions::without_expiration()] {
         let lock = Lock::new(&locker, "pair", options)?;
@@ -41,7 +41,7 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outco
             lock.with(|_| ())?;
         }
     }
-    let commands = monitor.recorded(&server)?;
+    let commands = recorded(&server);
     assert_eq!(commands[0], ["INFO"], "once, on the one connection that was opened");
     let commands = &commands[1..];
     assert_eq!(names(commands), ["SETNX", "DEL"].repeat(20));
@@ -54,23 +54,23 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outco
     assert!(commands[0][2].parse::<f64>()? > 1.7e9);
     assert_eq!(commands[20][2], "1");
 
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     let silent = patient(&server.url())?.skip_server_check().build()?;
     Lock::new(&silent, "pair", expiring())?.with(|_| ())?;
-    assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "DEL"]);
+    assert_eq!(names(&recorded(&server)), ["SETNX", "DEL"]);
     Ok(())
 }
 
 fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let key = target.key("contend");
     let name = key.key.to_string();
     let lock = connected(target.lock(&key, expiring().timeout(millis(50))))?;
     key.set("1895000000.5000000000000001");
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     assert!(matches!(lock.lock(), Err(Error::Contended { .. })));
-    let commands = monitor.recorded(&server)?;
+    let commands = recorded(&server);
     // One attempt and one look; after that a waiter sends GET only.
     assert_eq!(names(&commands)[..2], ["SETNX", "GET"]);
     assert!(
@@ -80,9 +80,9 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
     assert!(!commands.is_empty() && commands.iter().all(|words| words[1] == name));
 
     key.set("1532000016.5000000000000001");
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     lock.lock()?.release()?;
-    let commands = monitor.recorded(&server)?;
+    let commands = recorded(&server);
     assert_eq!(names(&commands), ["SETNX", "GET", "GETSET", "DEL"]);
     assert_eq!(commands[2].len(), 3);
     assert_ne!(commands[0][2], "1532000016.5000000000000001");
@@ -90,16 +90,16 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
     // Without an expiration a waiter sends SETNX only.
     key.set("1532000016.5000000000000001");
     let lock = connected(target.lock(&key, LockOptions::without_expiration().timeout(millis(50))))?;
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     assert!(lock.lock().is_err());
-    let commands = monitor.recorded(&server)?;
+    let commands = recorded(&server);
     assert!(!commands.is_empty() && names(&commands).iter().all(|name| *name == "SETNX"), "{commands:?}");
     Ok(())
 }
 
 fn classic_sends_four_commands_only() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
-    let monitor = Monitor::on(&server)?;
+    let server = Arc::new(TestServer::start());
+    server.clear_log();
     let locker = patient(&server.url())?.skip_server_check().build()?;
     let brief = LockOptions::expiring_after(millis(100)).timeout(LONG).poll_interval(millis(20));
     let lock = Lock::new(&locker, "all", brief)?;
@@ -115,7 +115,7 @@ fn classic_sends_four_commands_only() -> Outcome {
     let held = lock.lock()?;
     thread::sleep(Duration::from_millis(120));
     drop(held);
-    let mut sent = names(&monitor.recorded(&server)?).into_iter().map(str::to_owned).collect::<Vec<_>>();
+    let mut sent = names(&recorded(&server)).into_iter().map(str::to_owned).collect::<Vec<_>>();
     sent.sort();
     sent.dedup();
     assert_eq!(sent, ["DEL", "GET", "GETSET", "SETNX"]);
@@ -123,12 +123,12 @@ fn classic_sends_four_commands_only() -> Outcome {
 }
 
 fn a_holder_sends_what_it_does_with_its_lock() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let key = target.key("powers");
     let (name, fence) = (key.key.to_string(), format!("{}:setnx-lock:fence", key.key));
     let lock = connected(target.lock(&key, expiring()))?;
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     let held = lock.lock()?;
     held.extend()?;
     held.verify()?;
@@ -137,24 +137,24 @@ fn a_holder_sends_what_it_does_with_its_lock() -> Outcome {
     // The clocks alone.
     let _ = (held.loss_signal().is_lost(), held.ensure_held()?, held.remaining());
     held.leave_to_expire()?;
-    let commands = monitor.recorded(&server)?;
+    let commands = recorded(&server);
     assert_eq!(names(&commands), ["SETNX", "GET", "GETSET", "GET", "INCR"]);
     assert_eq!(commands[4], ["INCR", &fence]);
     assert!(commands[..4].iter().all(|words| words[1] == name));
 
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     assert_eq!(lock.holder()?, None);
-    let commands = monitor.recorded(&server)?;
+    let commands = recorded(&server);
     let reads = ["GET", "PTTL"].map(|command| vec![command.to_owned(), name.clone()]);
     assert_eq!(commands, reads);
 
     // With a name: it stands in each value.
     key.set("1532000016.5000000000000001");
     let lock = connected(Lock::new(&target.locker_named("a:1")?, &key.key, expiring())?)?;
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     let held = lock.lock()?;
     held.extend()?;
-    let commands = monitor.recorded(&server)?;
+    let commands = recorded(&server);
     assert_eq!(names(&commands), ["SETNX", "GET", "GETSET", "GET", "GETSET"]);
     let behind = |at: usize| commands[at][2].split_once(':').expect("a name").1.to_owned();
     let since = behind(0);
@@ -165,17 +165,17 @@ fn a_holder_sends_what_it_does_with_its_lock() -> Outcome {
 }
 
 fn watched_and_ttl_do_it_by_transactions() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let ttl = (LONG.as_millis() + 500).to_string();
     for protocol in [Protocol::Watched, Protocol::Ttl] {
         let target = Target::of(&server).with(protocol);
         let key = target.key("powers");
         let lock = connected(target.lock(&key, expiring()))?;
         let held = lock.lock()?;
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         held.extend()?;
         held.fencing_token()?;
-        let commands = monitor.recorded(&server)?;
+        let commands = recorded(&server);
         let transaction = |change| ["WATCH", "GET", "MULTI", change, "EXEC"];
         assert_eq!(names(&commands), [transaction("SET"), transaction("INCR")].concat());
         let arguments: Vec<&str> = commands[3][3..].iter().map(String::as_str).collect();
@@ -186,26 +186,26 @@ fn watched_and_ttl_do_it_by_transactions() -> Outcome {
 }
 
 fn a_release_before_its_time_is_an_extension() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let key = target.key("at-least");
     let locker = target.locker();
     let lock = connected(target.lock_through(&locker, &key, expiring().hold_at_least(LONG / 2)))?;
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     lock.lock()?.release()?;
-    assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "GET", "GETSET"]);
+    assert_eq!(names(&recorded(&server)), ["SETNX", "GET", "GETSET"]);
     key.delete();
     // Until the lease ends: it ends then by itself.
     let lock = target.lock_through(&locker, &key, expiring().hold_at_least(LONG));
-    let monitor = Monitor::on(&server)?;
+    server.clear_log();
     lock.lock()?.release()?;
-    assert_eq!(names(&monitor.recorded(&server)?), ["SETNX"]);
+    assert_eq!(names(&recorded(&server)), ["SETNX"]);
     Ok(())
 }
 
 fn many_leases_are_extended_together() -> Outcome {
     const LOCKS: usize = 20;
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     for protocol in [Protocol::Classic, Protocol::Watched] {
         let target = Target::of(&server).with(protocol);
         let locker = target.locker();
@@ -215,13 +215,13 @@ fn many_leases_are_extended_together() -> Outcome {
             .iter()
             .map(|key| target.lock_through(&locker, key, options).lock())
             .collect::<Result<_, _>>()?;
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         let first: Vec<_> = held.iter().map(setnx_lock::LockGuard::expires_at).collect();
         while held.iter().zip(&first).any(|(held, first)| held.expires_at() == *first) {
             assert!(held.iter().all(|held| held.ensure_held().is_ok()));
             thread::sleep(millis(10));
         }
-        let commands = monitor.recorded(&server)?;
+        let commands = recorded(&server);
         // They were acquired within a 60th of a lease of each other, unless the machine stood still.
         let count = |name: &str| names(&commands).iter().filter(|found| **found == name).count();
         if protocol == Protocol::Classic {
@@ -236,7 +236,7 @@ fn many_leases_are_extended_together() -> Outcome {
 }
 
 fn watched_and_ttl_send_their_transactions() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     // Half a second more than the expiration, in milliseconds.
     let ttl = (LONG.as_millis() + 500).to_string();
@@ -245,22 +245,22 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
         let key = target.key("transactions");
         let lock = target.lock(&key, expiring().timeout(Duration::ZERO));
         lock.with(|_| ())?;
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         lock.lock()?.release()?;
-        let commands = monitor.recorded(&server)?;
+        let commands = recorded(&server);
         assert_eq!(names(&commands), [first, "WATCH", "GET", "MULTI", "DEL", "EXEC"]);
         let arguments: Vec<&str> = commands[0][3..].iter().map(String::as_str).collect();
         assert_eq!(arguments, if protocol == Protocol::Ttl { vec!["PX", &ttl, "NX"] } else { Vec::new() });
 
         key.set("1895000000.5000000000000001");
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         assert!(lock.lock().is_err());
-        assert_eq!(names(&monitor.recorded(&server)?), [first, "GET"], "a waiter watches nothing");
+        assert_eq!(names(&recorded(&server)), [first, "GET"], "a waiter watches nothing");
 
         key.set("1532000016.5000000000000001");
-        let monitor = Monitor::on(&server)?;
+        server.clear_log();
         mem::forget(lock.lock()?);
-        let commands = monitor.recorded(&server)?;
+        let commands = recorded(&server);
         let ending: &[&str] =
             if protocol == Protocol::Ttl { &["WATCH", "GET", "PTTL"] } else { &["WATCH", "GET"] };
         assert_eq!(names(&commands), [&[first, "GET"], ending, &["MULTI", "SET", "EXEC"]].concat());

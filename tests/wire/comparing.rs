@@ -7,8 +7,8 @@ use libtest_mimic::Trial;
 use setnx_lock::{Lock, LockOptions, Locker, MultiLock, Protocol};
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
-use crate::support::monitor::probed;
 use crate::support::scenario::{FOREIGN, opened};
+use crate::support::sent::probed;
 use crate::support::{Outcome, PAST, Release, Target, TestKey, expiring, release, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -10,7 +10,7 @@
 //! | `sentinels` | a master that Sentinels know |
 //! | `transactions` | what the protocols with WATCH do that Classic cannot |
 //!
-//! Add a test when docs/internals.md gets a row. `Monitor` records what the server executes, the proxy what it receives.
+//! Add a test when docs/internals.md gets a row. A `TestServer` records what it receives.
 
 pub(crate) mod commands;
 pub(crate) mod comparing;

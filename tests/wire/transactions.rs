@@ -9,8 +9,8 @@ use redis::ConnectionLike as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
 
-use crate::support::monitor::probed;
 use crate::support::scenario::{FOREIGN, Scenario, patient, pool_of_one};
+use crate::support::sent::probed;
 use crate::support::{
     AnyServer, LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release,
     release_all, tests,

@@ -7,7 +7,7 @@
 //! | `failover` | a master, two replicas and three Sentinels |
 //! | `relay` | a delay each way |
 //! | `ruby` | a Ruby process that locks as the gem does |
-//! | `monitor`, `raw` | the commands that a server executes; a raw connection |
+//! | `sent`, `raw` | the commands that a server has received; a raw connection |
 //! | `asleep` | threads that a test runs until they sleep |
 //! | `worker_process`, `tail`, `shield` | worker processes of the tools, their logs, and their end |
 
@@ -24,11 +24,11 @@
 pub mod asleep;
 pub mod cluster;
 pub mod failover;
-pub mod monitor;
 pub mod raw;
 pub mod redis_server;
 pub mod relay;
 pub mod ruby;
+pub mod sent;
 pub mod shield;
 pub mod tail;
 pub mod worker_process;
