@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use log::Level;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
-use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
+use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use crate::support::asleep::Sleeper;
 use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting};
@@ -114,13 +114,12 @@ fn what_is_refused_of_the_key_hides_no_missing_right() -> Outcome {
 /// A server that refuses for now is waited for, and tried then.
 fn what_is_refused_for_now_is_tried_again() -> Outcome {
     let server = TestServer::start();
-    let proxy = Proxy::before(server.address())?;
-    let locker = opened(&proxy.url())?;
-    proxy.next("WATCH", Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
+    let locker = opened(&server.url())?;
+    server.next("WATCH", Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
     let held = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?.lock()?;
     assert_eq!(held.protocol(), Protocol::Ttl);
     held.release()?;
-    assert_eq!(proxy.names().iter().filter(|name| *name == "PTTL").count(), 2, "{:?}", proxy.names());
+    assert_eq!(server.names().iter().filter(|name| *name == "PTTL").count(), 2, "{:?}", server.names());
     Ok(())
 }
 

@@ -35,9 +35,9 @@ type Case = (&'static str, Error, &'static str);
 /// Makes a call fail in each of these ways, on real servers.
 fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let scenario = Scenario::set();
-    let (target, proxy) = (&scenario.target, &scenario.proxy);
+    let (target, server) = (&scenario.target, &scenario.server);
     let key = target.key("errors");
-    let locker = patient(&proxy.url())?.pool_size(1).build()?;
+    let locker = patient(&server.url())?.pool_size(1).build()?;
     let lock = |options: LockOptions| Lock::new(&locker, &key.key, options.timeout(millis(50))).unwrap();
     let failing = |url: &str, options: LockOptions| -> Result<Error, Box<dyn std::error::Error>> {
         let locker = Locker::builder(url)?.retry_for(Duration::ZERO).build()?;
@@ -70,7 +70,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
         ("over memory", "-OOM command not allowed when used memory\r\n", "transient"),
         ("not permitted", "-NOPERM this user has no permissions\r\n", ""),
     ] {
-        proxy.next("SETNX", Fault::Say(words));
+        server.next("SETNX", Fault::Say(words));
         cases.push((name, lock(expiring()).try_lock().unwrap_err(), classes));
     }
 
@@ -78,21 +78,21 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     cases.push(("wrong type", lock(expiring()).lock().unwrap_err(), ""));
     key.delete();
 
-    proxy.next("SETNX", Fault::CutAfter);
+    server.next("SETNX", Fault::CutAfter);
     let error = lock(LockOptions::without_expiration()).lock().unwrap_err();
     cases.push(("lost SETNX", error, "transient, may hold"));
     key.delete();
     let held = lock(expiring()).lock()?;
-    proxy.next("DEL", Fault::CutBefore);
+    server.next("DEL", Fault::CutBefore);
     cases.push(("lost DEL", held.release().unwrap_err(), "transient, may hold"));
-    proxy.next("GET", Fault::CutAfter);
+    server.next("GET", Fault::CutAfter);
     cases.push(("lost GET", lock(expiring()).state().unwrap_err(), "transient"));
     key.delete();
 
     let held = lock(expiring()).lock()?;
-    proxy.next("GETSET", Fault::CutBefore);
+    server.next("GETSET", Fault::CutBefore);
     cases.push(("lost GETSET", held.extend().unwrap_err(), "transient, may hold"));
-    proxy.next("INCR", Fault::Say("-NOPERM this user has no permissions\r\n"));
+    server.next("INCR", Fault::Say("-NOPERM this user has no permissions\r\n"));
     cases.push(("token not permitted", held.fencing_token().unwrap_err(), ""));
     key.set("job 7");
     cases.push(("lock lost", held.extend().unwrap_err(), ""));
@@ -183,21 +183,21 @@ fn a_long_key_is_cut() -> Outcome {
     // Text that is printed as it is, and text that is escaped.
     for text in ["k", "\u{200b}", "\"", "\n"] {
         let key = text.repeat(100_000 / text.len());
-        let locker = opened(&scenario.proxy.url())?;
+        let locker = opened(&scenario.server.url())?;
         let lock = Lock::new(&locker, key.as_str(), expiring().timeout(Duration::ZERO))?;
         let held = lock.lock()?;
         for text in [format!("{lock:?}"), format!("{held:?}")] {
             assert!(text.len() <= 2 * LONGEST, "{} bytes", text.len());
         }
         assert_short(&lock.lock().expect_err("held"));
-        scenario.proxy.next("DEL", Fault::CutBefore);
+        scenario.server.next("DEL", Fault::CutBefore);
         assert_short(&held.release().expect_err("no reply"));
         lock.clear()?;
         assert_short(&lock.with(|_| lock.lock().expect_err("nested"))?);
         // With a refusal that is long as well: what `Debug` escapes takes up to three times the bytes.
         let refused = format!("-ERR {}\r\n", text.trim().repeat(1000)).leak();
         for fault in [Fault::CutAfter, Fault::Say(refused)] {
-            scenario.proxy.next("SETNX", fault);
+            scenario.server.next("SETNX", fault);
             let unexpiring = Lock::new(&locker, key.as_str(), LockOptions::without_expiration())?;
             assert_short(&unexpiring.lock().expect_err("no reply, or refused"));
             lock.clear()?;
@@ -228,12 +228,12 @@ fn a_long_refusal_is_cut() -> Outcome {
         key.set("1532000016.5000000000000001");
         let text: &'static str = format!("-{begins} {}\r\n", "\u{200b}\"x".repeat(40_000)).leak();
         for _ in 0..40 {
-            scenario.proxy.next(command, Fault::Say(text));
+            scenario.server.next(command, Fault::Say(text));
         }
         let url = match command {
-            "AUTH" => scenario.proxy.url().replace("redis://", "redis://:secret@"),
-            "SELECT" => format!("{}1", scenario.proxy.url()),
-            _ => scenario.proxy.url(),
+            "AUTH" => scenario.server.url().replace("redis://", "redis://:secret@"),
+            "SELECT" => format!("{}1", scenario.server.url()),
+            _ => scenario.server.url(),
         };
         let own = patient(&url)?.pool_size(1).retry_for(Duration::ZERO).build()?;
         let lockers = if command == "SELECT" { vec![own, plain(&url)?] } else { vec![own] };
@@ -246,7 +246,7 @@ fn a_long_refusal_is_cut() -> Outcome {
     let scenario = Scenario::set();
     let host = "h".repeat(200_000);
     let info = format!("redis_version:2.4.18\r\nrole:slave\r\nmaster_host:{host}\r\nmaster_port:6379\r\n");
-    scenario.proxy.next("INFO", Fault::Say(format!("${}\r\n{info}\r\n", info.len()).leak()));
+    scenario.server.next("INFO", Fault::Say(format!("${}\r\n{info}\r\n", info.len()).leak()));
     let error = Lock::new(&scenario.locker(), "replica", expiring())?.try_lock().expect_err("a replica");
     assert!(matches!(error, Error::Refused { .. }), "{error}");
     assert_short(&error);

@@ -68,10 +68,10 @@ impl EventLog {
     }
 }
 
-/// Returns a lock through the proxy, and the record of its events.
+/// Returns a lock on the server, and the record of its events.
 fn observed(scenario: &Scenario, options: LockOptions) -> Result<(Lock, EventLog), setnx_lock::Error> {
     let events = EventLog::default();
-    let locker = patient(&scenario.proxy.url())?.observer(events.clone()).build()?;
+    let locker = patient(&scenario.server.url())?.observer(events.clone()).build()?;
     Ok((Lock::new(&locker, "observed", options)?, events))
 }
 
@@ -98,20 +98,20 @@ fn what_is_found_at_a_key() -> Outcome {
 fn lost_replies_and_failed_releases() -> Outcome {
     let scenario = Scenario::set();
     let (lock, events) = observed(&scenario, expiring())?;
-    scenario.proxy.next("SETNX", Fault::CutAfter);
+    scenario.server.next("SETNX", Fault::CutAfter);
     let held = lock.lock()?;
     assert_eq!(events.lines(), ["ReplyLost SETNX", "Acquired"]);
-    scenario.proxy.next("DEL", Fault::CutBefore);
+    scenario.server.next("DEL", Fault::CutBefore);
     drop(held);
     assert_eq!(events.lines(), ["ReplyLost DEL", "ReleaseFailed"]);
     lock.clear()?;
     let held = lock.lock()?;
-    scenario.proxy.next("DEL", Fault::CutBefore);
+    scenario.server.next("DEL", Fault::CutBefore);
     assert!(held.release().is_err());
     assert_eq!(events.lines(), ["Acquired", "ReplyLost DEL", "ReleaseFailed"]);
     // A release that could not be sent is no loss.
     lock.clear()?;
-    scenario.proxy.next("DEL", Fault::CutBefore);
+    scenario.server.next("DEL", Fault::CutBefore);
     assert_eq!(lock.with(|_| 7)?, 7);
     assert_eq!(events.lines(), ["Acquired", "ReplyLost DEL", "ReleaseFailed"]);
     Ok(())
@@ -124,7 +124,7 @@ fn a_release_that_fails_after_the_lease_is_a_loss_as_well() -> Outcome {
     let (lock, events) = observed(&scenario, brief)?;
     let outcome = lock.with(|_| {
         std::thread::sleep(millis(1010));
-        scenario.proxy.next("WATCH", Fault::Say("-NOPERM this user has no permissions\r\n"));
+        scenario.server.next("WATCH", Fault::Say("-NOPERM this user has no permissions\r\n"));
     });
     let error = outcome.expect_err("it is not proven");
     assert!(matches!(error, Error::Lost { reason: LossReason::Expired, .. }), "{error:?}");
@@ -135,7 +135,7 @@ fn a_release_that_fails_after_the_lease_is_a_loss_as_well() -> Outcome {
 fn a_grant_after_the_lease() -> Outcome {
     let scenario = Scenario::set();
     let (lock, events) = observed(&scenario, LockOptions::expiring_after(millis(200)).timeout(LONG))?;
-    scenario.proxy.next("SETNX", Fault::DelayReply(millis(300)));
+    scenario.server.next("SETNX", Fault::DelayReply(millis(300)));
     assert!(lock.try_lock()?.is_none());
     assert_eq!(events.lines(), ["LateGrant", "AcquireFailed"]);
     Ok(())
@@ -162,7 +162,7 @@ fn what_a_holder_does_with_its_lock() -> Outcome {
     let (lock, events) = observed(&scenario, expiring().reentrant())?;
     let held = lock.lock()?;
     held.extend()?;
-    scenario.proxy.next("GET", Fault::Say("-LOADING Redis is loading\r\n"));
+    scenario.server.next("GET", Fault::Say("-LOADING Redis is loading\r\n"));
     assert!(held.extend().is_err());
     held.verify()?;
     held.fencing_token()?;

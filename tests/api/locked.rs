@@ -7,9 +7,10 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Key, Lock, LockOptions, LockState, Locker, Protocol, locked};
+use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::opened;
-use crate::support::{LONG, Outcome, RedisServer, expiring, tests};
+use crate::support::{LONG, Outcome, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -46,14 +47,14 @@ impl From<Error> for AppError {
 
 /// A server of the test's own, a locker, and what a connection beside it sees.
 struct Shop {
-    server: RedisServer,
+    server: TestServer,
     locker: Locker,
     name: String,
 }
 
 impl Shop {
     fn open() -> Result<Self, Box<dyn std::error::Error>> {
-        let server = RedisServer::start()?;
+        let server = TestServer::start();
         let locker = opened(&server.url())?;
         Ok(Self { server, locker, name: "north".to_owned() })
     }

@@ -42,15 +42,15 @@ fn a_reply_that_is_lost_when_the_call_ends_leaves_the_lock_in_doubt() -> Outcome
     ] {
         let scenario = Scenario::set();
         let key = scenario.target.key("in-doubt");
-        let locker = patient(&scenario.proxy.url())?.command_timeout(millis(300)).build()?;
+        let locker = patient(&scenario.server.url())?.command_timeout(millis(300)).build()?;
         probed(&locker, protocol)?;
-        scenario.proxy.clear_log();
+        scenario.server.clear_log();
         let token = CancelToken::new();
         let options = expiring().protocol(protocol);
         let pool = Semaphore::new(&locker, &key.key, permits, options)?.cancelled_by(&token);
-        scenario.proxy.next(command(protocol), Fault::LoseReply);
+        scenario.server.next(command(protocol), Fault::LoseReply);
         let call = thread::spawn(move || pool.acquire().map(drop));
-        until("it was asked for", || scenario.proxy.names().iter().any(|name| name == command(protocol)));
+        until("it was asked for", || scenario.server.names().iter().any(|name| name == command(protocol)));
         if shuts_down {
             locker.shut_down();
         } else {
@@ -61,10 +61,10 @@ fn a_reply_that_is_lost_when_the_call_ends_leaves_the_lock_in_doubt() -> Outcome
             matches!(&error, Error::InDoubt { command: lost, .. } if *lost == command(protocol)),
             "{error:?}"
         );
-        let asks = scenario.proxy.names().into_iter().filter(|name| name != "MGET");
+        let asks = scenario.server.names().into_iter().filter(|name| name != "MGET");
         assert_eq!(asks.collect::<Vec<_>>(), [command(protocol)], "nothing is sent after it");
         // So that the keys expire.
-        assert_eq!(scenario.proxy.faults_left(), 0);
+        assert_eq!(scenario.server.faults_left(), 0);
     }
     Ok(())
 }
@@ -79,11 +79,11 @@ fn a_lost_reply_is_settled_although_others_wait() -> Outcome {
     ] {
         let scenario = Scenario::set();
         let key = scenario.target.key("settled");
-        let locker = patient(&scenario.proxy.url())?.command_timeout(millis(300)).pool_size(4).build()?;
+        let locker = patient(&scenario.server.url())?.command_timeout(millis(300)).pool_size(4).build()?;
         let lock = Lock::new(&locker, &key.key, options.protocol(protocol).poll_interval(LONG))?;
-        scenario.proxy.next("SETNX", Fault::LoseReply);
+        scenario.server.next("SETNX", Fault::LoseReply);
         let first = Waiter::of(&lock);
-        until("it was asked for", || scenario.proxy.names().iter().any(|name| name == "SETNX"));
+        until("it was asked for", || scenario.server.names().iter().any(|name| name == "SETNX"));
         let second = asleep_waiter(&lock);
         match first.came() {
             Ok(held) => held.release()?,
@@ -116,11 +116,11 @@ fn threads_that_come_at_once_for_an_idle_key_all_get_the_lock() -> Outcome {
     {
         let scenario = Scenario::set();
         let key = scenario.target.key("at-once");
-        let locker = patient(&scenario.proxy.url())?.pool_size(4).build()?;
+        let locker = patient(&scenario.server.url())?.pool_size(4).build()?;
         let lock = Lock::new(&locker, &key.key, options.poll_interval(LONG))?;
         let protocol = lock.with(LockGuard::protocol)?;
-        scenario.proxy.clear_log();
-        let held = scenario.proxy.pause(command(protocol), 1);
+        scenario.server.clear_log();
+        let held = scenario.server.pause(command(protocol), 1);
         let late = Waiter::of(&lock);
         held.reached();
         let other = lock.lock()?;
@@ -137,7 +137,7 @@ fn threads_that_come_at_once_for_an_idle_key_all_get_the_lock() -> Outcome {
 fn a_call_that_has_ended_before_sends_nothing() -> Outcome {
     let scenario = Scenario::set();
     let key = scenario.target.key("ended");
-    let locker = patient(&scenario.proxy.url())?.build()?;
+    let locker = patient(&scenario.server.url())?.build()?;
     let token = CancelToken::new();
     let lock = Lock::new(&locker, &key.key, expiring())?;
     let pool = Semaphore::new(&locker, &key.key, 3, expiring())?;
@@ -151,7 +151,7 @@ fn a_call_that_has_ended_before_sends_nothing() -> Outcome {
     for ended in cancelled.into_iter().chain([lock.lock().map(drop), pool.acquire().map(drop)]) {
         assert!(matches!(ended, Err(Error::Cancelled { .. })), "{ended:?}");
     }
-    assert_eq!(scenario.proxy.whole_log().len(), 0);
+    assert_eq!(scenario.server.whole_log().len(), 0);
     Ok(())
 }
 
@@ -165,7 +165,7 @@ fn one_attempt_is_one_attempt() -> Outcome {
             let error = scenario.lock(&key, options).lock().expect_err("it is held");
             let Error::Contended { details, timeout: None, .. } = &error else { panic!("{error:?}") };
             assert_eq!(details.attempts, 1);
-            let asks = scenario.proxy.names().into_iter().filter(|name| name.starts_with("SET")).count();
+            let asks = scenario.server.names().into_iter().filter(|name| name.starts_with("SET")).count();
             assert_eq!(asks, 1);
         }
     }
@@ -178,9 +178,9 @@ fn a_permit_that_is_held_elsewhere_costs_no_second_look() -> Outcome {
     let pool = Semaphore::new(&scenario.locker(), &key.key, 2, expiring().timeout(Duration::ZERO))?;
     let other = Semaphore::new(&scenario.locker(), &key.key, 2, expiring())?;
     let held = [other.acquire()?, other.acquire()?];
-    scenario.proxy.clear_log();
+    scenario.server.clear_log();
     assert!(pool.try_acquire()?.is_none());
-    assert_eq!(scenario.proxy.names(), ["SETNX", "MGET"]);
+    assert_eq!(scenario.server.names(), ["SETNX", "MGET"]);
     drop(held);
     Ok(())
 }
@@ -195,7 +195,7 @@ fn the_event_of_a_permit_names_the_semaphore() -> Outcome {
             noted.lock().unwrap().push(key.to_string());
         }
     };
-    let locker = patient(&scenario.proxy.url())?.observer(observer).build()?;
+    let locker = patient(&scenario.server.url())?.observer(observer).build()?;
     let pool = Semaphore::new(&locker, &key.key, 2, expiring())?;
     // The second waits for its turn, since a thread of this process has a permit.
     let held = [pool.acquire()?, pool.acquire()?];
@@ -209,7 +209,7 @@ fn auto_decides_before_its_first_lock() -> Outcome {
     {
         let scenario = Scenario::of(emulated, Load::Any);
         let key = scenario.target.key("first");
-        let locker = patient(&scenario.proxy.url())?.build()?;
+        let locker = patient(&scenario.server.url())?.build()?;
         let held = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Auto))?.lock()?;
         assert_eq!(held.protocol(), protocol);
         held.release()?;

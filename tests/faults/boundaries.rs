@@ -135,7 +135,7 @@ fn is_new_enough(emulated: ServerVersion, protocol: Protocol) -> bool {
 fn at_every_command(case: Case, fault: &Fault) -> Outcome {
     if matches!(case.path, Path::Connecting) {
         let disturbed = Stage::set(case)?;
-        disturbed.scenario.proxy.next("INFO", fault.clone());
+        disturbed.scenario.server.next("INFO", fault.clone());
         return disturbed.run().map(|happened| assert!(happened)).map_err(Into::into);
     }
     let commands = undisturbed(case)?;
@@ -184,6 +184,6 @@ fn at_these(case: Case, commands: &[String], faults: &[(usize, Fault)]) -> Outco
 /// Returns whether the fault happened.
 fn disturb(case: Case, place: usize, fault: &Fault) -> Result<bool, Box<dyn std::error::Error>> {
     let disturbed = Stage::set(case)?;
-    disturbed.scenario.proxy.at(place + 1, fault.clone());
+    disturbed.scenario.server.at(place + 1, fault.clone());
     disturbed.run()
 }

@@ -66,17 +66,17 @@ fn holding_by(protocol: Protocol) -> LockOptions {
     LockOptions::expiring_after(LEASE).protocol(protocol).timeout(LEASE)
 }
 
-/// A locker through a proxy whose commands fail soon.
+/// A locker through a server whose commands fail soon.
 fn through_a_proxy(late: &Late) -> Result<(Scenario, Locker), Box<dyn std::error::Error>> {
     let scenario = Scenario::set();
-    let builder = Locker::builder(&scenario.proxy.url())?.connect_timeout(LONG).command_timeout(TIMEOUT);
+    let builder = Locker::builder(&scenario.server.url())?.connect_timeout(LONG).command_timeout(TIMEOUT);
     let locker = late.observes(builder.pool_size(2)).build()?;
     Ok((scenario, locker))
 }
 
 fn a_server_that_stops_for_a_while_lets_the_next_process_in() -> Outcome {
     for (protocol, notifies) in [(Protocol::Watched, false), (Protocol::Ttl, true), (Protocol::Auto, true)] {
-        let (server, late) = (Arc::new(RedisServer::start()?), Late::default());
+        let (server, late) = (Arc::new(TestServer::start()), Late::default());
         let key = Target::of(&server).key("outage");
         let name = String::from_utf8_lossy(key.key.as_bytes()).into_owned();
         let options = holding_by(protocol).notify_waiters(notifies);
@@ -86,11 +86,11 @@ fn a_server_that_stops_for_a_while_lets_the_next_process_in() -> Outcome {
         if notifies {
             until_waiting(&server, &name, 1);
         }
-        server.freeze();
+        server.hang();
         let error = held.release().expect_err("the server does not answer");
         assert_says(&error, &key, &[AGAIN]);
         assert!(error.is_transient(), "{error:?}");
-        server.thaw();
+        server.resume();
         next.came()?.release()?;
         until("one event", || late.count() == 1);
     }
@@ -100,7 +100,7 @@ fn a_server_that_stops_for_a_while_lets_the_next_process_in() -> Outcome {
 fn many_releases_that_fail_are_all_finished() -> Outcome {
     const THREADS: usize = 32;
     const KEYS: usize = 16;
-    let (server, late) = (Arc::new(RedisServer::start()?), Late::default());
+    let (server, late) = (Arc::new(TestServer::start()), Late::default());
     let locker = late.observes(Locker::builder(&server.url())?.command_timeout(TIMEOUT)).build()?;
     let keys = Target::of(&server).keys("many", THREADS * KEYS);
     let options = holding_by(Protocol::Auto);
@@ -122,11 +122,11 @@ fn many_releases_that_fail_are_all_finished() -> Outcome {
             });
         }
         all_hold.wait();
-        server.freeze();
+        server.hang();
         all_hold.wait();
     });
     assert_eq!(failed.into_inner(), keys.len());
-    server.thaw();
+    server.resume();
     until("all are released", || keys.iter().all(|key| key.value().is_none()));
     until("an event for each", || late.count() == keys.len());
     Ok(())
@@ -197,7 +197,7 @@ fn release_despite(protocol: Protocol, fault: &Fault) -> Outcome {
         for name in names {
             // There is one behind WATCH.
             let nth = if *name == "GET" { 2 } else { 1 };
-            scenario.proxy.nth(name, nth, fault.clone());
+            scenario.server.nth(name, nth, fault.clone());
         }
         let released = held.release();
         let what = || format!("{protocol:?}, {names:?}, {fault:?}: {released:?}");
@@ -223,9 +223,9 @@ fn the_next_thread_gets_the_lock() -> Outcome {
             let next = Waiter::of(&lock);
             // For the thread to queue. If it comes later, it acquires the lock by itself.
             thread::sleep(millis(50));
-            scenario.proxy.clear_log();
+            scenario.server.clear_log();
             for name in names {
-                scenario.proxy.nth(name, if name == "GET" { 2 } else { 1 }, fault.clone());
+                scenario.server.nth(name, if name == "GET" { 2 } else { 1 }, fault.clone());
             }
             let released = held.release();
             next.came()?.release()?;
@@ -246,21 +246,21 @@ fn another_clients_value_is_left_alone() -> Outcome {
         // Close to our own time: a gem of the same expiration that acquires the lock at once.
         let value = key.value().expect("it is held");
         let anothers = if protocol == Protocol::Ttl { FOREIGN } else { &value[..17] };
-        scenario.proxy.next("EXEC", Fault::CutAfter);
-        let looking = scenario.proxy.pause("GET", 2);
+        scenario.server.next("EXEC", Fault::CutAfter);
+        let looking = scenario.server.pause("GET", 2);
         thread::scope(|scope| {
             let release = scope.spawn(|| held.release());
             looking.reached();
             assert_eq!(key.value(), None, "it was carried out");
             key.set(anothers);
-            scenario.proxy.clear_log();
+            scenario.server.clear_log();
             looking.go_on();
             assert!(release.join().unwrap().is_err());
         });
-        until("it has looked again", || scenario.proxy.names().iter().any(|name| name == "WATCH"));
+        until("it has looked again", || scenario.server.names().iter().any(|name| name == "WATCH"));
         thread::sleep(millis(500));
         assert_eq!(key.value().as_deref(), Some(anothers));
-        assert!(scenario.proxy.names().iter().all(|name| name != "DEL"), "{:?}", scenario.proxy.names());
+        assert!(scenario.server.names().iter().all(|name| name != "DEL"), "{:?}", scenario.server.names());
         assert_eq!(late.count(), 0);
     }
     Ok(())
@@ -273,12 +273,12 @@ fn classic_sends_no_second_deletion_after_a_lost_reply() -> Outcome {
             let (scenario, locker) = through_a_proxy(&late)?;
             let key = scenario.target.key("classic");
             let held = Lock::new(&locker, &key.key, options)?.lock()?;
-            scenario.proxy.next("DEL", fault);
+            scenario.server.next("DEL", fault);
             let error = held.release().expect_err("the reply was lost");
             assert!(matches!(error, Error::InDoubt { command: "DEL", .. }), "{error:?}");
             assert!(!error.to_string().contains("tried again"), "{error}");
             thread::sleep(millis(700));
-            assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "DEL").count(), 1);
+            assert_eq!(scenario.server.names().iter().filter(|name| *name == "DEL").count(), 1);
             assert!(key.value().is_some() && late.count() == 0);
         }
     }
@@ -293,13 +293,13 @@ fn a_refusal_that_passes_is_waited_out() -> Outcome {
         let key = scenario.target.key("loading");
         let held = Lock::new(&locker, &key.key, options)?.lock()?;
         for n in 1..=3 {
-            scenario.proxy.nth("DEL", n, Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
+            scenario.server.nth("DEL", n, Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
         }
         let error = held.release().expect_err("the server loads");
         assert_says(&error, &key, &again);
         until("it is released", || key.value().is_none());
         until("one event", || late.count() == 1);
-        assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "DEL").count(), 4);
+        assert_eq!(scenario.server.names().iter().filter(|name| *name == "DEL").count(), 4);
     }
     Ok(())
 }
@@ -311,15 +311,15 @@ fn classic_looks_before_it_deletes_later() -> Outcome {
         let (scenario, locker) = through_a_proxy(&late)?;
         let key = scenario.target.key("lost");
         let held = Lock::new(&locker, &key.key, options)?.lock()?;
-        scenario.proxy.next("DEL", Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
-        let looking = scenario.proxy.pause("GET", 1);
+        scenario.server.next("DEL", Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
+        let looking = scenario.server.pause("GET", 1);
         held.release().expect_err("the server loads");
         looking.reached();
         key.set(FOREIGN);
         looking.go_on();
         thread::sleep(millis(700));
         assert_eq!(key.value().as_deref(), Some(FOREIGN));
-        assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "DEL").count(), 1);
+        assert_eq!(scenario.server.names().iter().filter(|name| *name == "DEL").count(), 1);
         assert_eq!(late.count(), 0);
     }
     Ok(())
@@ -354,12 +354,12 @@ fn a_refusal_that_stays_is_final() -> Outcome {
     let key = scenario.target.key("refused");
     let held = Lock::new(&locker, &key.key, holding_by(Protocol::Classic))?.lock()?;
     scenario
-        .proxy
+        .server
         .next("DEL", Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"));
     let error = held.release().expect_err("it is refused");
     assert_says(&error, &key, &["it was not released, and frees itself when its lease has passed"]);
     thread::sleep(millis(500));
-    assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "DEL").count(), 1);
+    assert_eq!(scenario.server.names().iter().filter(|name| *name == "DEL").count(), 1);
     Ok(())
 }
 
@@ -376,16 +376,16 @@ fn it_is_tried_once_more_when_the_locker_ends() -> Outcome {
             // The fourth attempt is 0.7 s after the first.
             let attempts = if comes_back { 1 } else { 20 };
             for n in 1..=attempts {
-                scenario.proxy.nth("WATCH", n, refusal.clone());
+                scenario.server.nth("WATCH", n, refusal.clone());
             }
             held.release().expect_err("the server loads");
             end(locker);
             if comes_back {
                 assert_eq!((key.value(), late.count()), (None, 1));
             } else {
-                let sent = scenario.proxy.names().len();
+                let sent = scenario.server.names().len();
                 thread::sleep(millis(1500));
-                assert_eq!(scenario.proxy.names().len(), sent, "it has ended");
+                assert_eq!(scenario.server.names().len(), sent, "it has ended");
                 assert!(key.value().is_some());
             }
         }

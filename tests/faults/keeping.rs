@@ -233,9 +233,9 @@ fn a_release_waits_for_an_extension_on_its_way() -> Outcome {
     for (protocol, command) in [(Protocol::Classic, "GETSET"), (Protocol::Watched, "EXEC")] {
         let scenario = Scenario::set();
         let key = scenario.target.key("waits");
-        let locker = scenario.open(patient(&scenario.proxy.url())?);
+        let locker = scenario.open(patient(&scenario.server.url())?);
         let held = Lock::new(&locker, &key.key, KEPT.protocol(protocol))?.lock()?;
-        let extension = scenario.proxy.pause(command, 1);
+        let extension = scenario.server.pause(command, 1);
         extension.reached();
         let releasing = thread::spawn(move || release(held));
         thread::sleep(millis(50));
@@ -257,18 +257,18 @@ fn an_extension_that_fails_is_tried_again() -> Outcome {
         let scenario = Scenario::set();
         let key = scenario.target.key("again");
         let (sender, events) = mpsc::channel();
-        let locker = patient(&scenario.proxy.url())?.observer(move |event: &Event<'_>| {
+        let locker = patient(&scenario.server.url())?.observer(move |event: &Event<'_>| {
             if let Event::Extended { .. } | Event::Lost { .. } = event {
                 let _ = sender.send(format!("{event:?}"));
             }
         });
         let locker = locker.build()?;
-        scenario.proxy.next(command, fault.clone());
+        scenario.server.next(command, fault.clone());
         let held = Lock::new(&locker, &key.key, KEPT.protocol(protocol))?.lock()?;
         // On a machine that stands still for two seconds it is lost.
         if events.recv_timeout(LONG)?.starts_with("Extended") {
             held.ensure_held()?;
-            assert_eq!(scenario.proxy.faults_left(), 0);
+            assert_eq!(scenario.server.faults_left(), 0);
             held.release()?;
             assert_eq!(key.value(), None, "{protocol:?} {fault:?}");
         }
@@ -332,23 +332,23 @@ fn a_fault_in_a_trip_of_many_locks_loses_none() -> Outcome {
 /// Returns whether several locks are extended although a fault meets a command of that. Where not, a lease has passed.
 fn keeps_all(protocol: Protocol, place: usize, fault: Fault) -> Result<bool, Box<dyn std::error::Error>> {
     let scenario = Scenario::set();
-    let locker = scenario.open(patient(&scenario.proxy.url())?);
+    let locker = scenario.open(patient(&scenario.server.url())?);
     let keys: Vec<_> = (0..6).map(|n| scenario.target.key(&format!("disturbed-{n}"))).collect();
     let held: Vec<_> = keys
         .iter()
         .map(|key| Lock::new(&locker, &key.key, KEPT.protocol(protocol))?.lock())
         .collect::<Result<_, _>>()?;
-    scenario.proxy.clear_log();
-    scenario.proxy.at(place, fault);
+    scenario.server.clear_log();
+    scenario.server.at(place, fault);
     match await_extensions(&held) {
         Err(Error::Lost { reason: LossReason::Expired, .. }) => return Ok(false),
         kept => kept?,
     }
-    assert_nothing_sent_twice(&scenario.proxy);
+    assert_nothing_sent_twice(&scenario.server);
     // What was cut in the release is not what is tested here.
     for held in held {
         let released = held.release();
-        assert!(released.is_ok() || scenario.proxy.faults_left() == 0, "{released:?}");
+        assert!(released.is_ok() || scenario.server.faults_left() == 0, "{released:?}");
     }
     Ok(true)
 }

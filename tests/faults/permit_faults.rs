@@ -78,7 +78,7 @@ impl Stage for PermitStage {
         let name = scenario.target.key("permits");
         let slots: Vec<TestKey> =
             (0..PERMITS).map(|slot| scenario.target.key(&format!("permits:{slot}"))).collect();
-        let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
+        let builder = patient(&scenario.server.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let locker = scenario.open(builder);
         // After some faults the successor has to wait until the lease has passed.
         let lease = if path == Path::ReleaseWithSuccessor { lease.min(SHORT_LEASE) } else { lease };
@@ -107,7 +107,7 @@ impl Stage for PermitStage {
             sleeper.rests();
             successor = Some(sleeper);
         }
-        scenario.proxy.clear_log();
+        scenario.server.clear_log();
         let values = slots.iter().map(TestKey::value).collect();
         Ok(Self { scenario, name, slots, semaphore, held, successor, values })
     }
@@ -147,7 +147,7 @@ impl Stage for PermitStage {
         }
         self.judge(guard.as_ref(), unknown)?;
         mem::forget(guard);
-        assert_nothing_sent_twice(&self.scenario.proxy);
+        assert_nothing_sent_twice(&self.scenario.server);
         self.judge_keys()?;
         Ok(self.scenario)
     }
@@ -159,7 +159,7 @@ impl PermitStage {
         let Some(value) = self.slots[slot].value() else { return false };
         let was_held =
             !matches!(value.as_str(), PAST | FOREIGN) && self.values[slot].as_ref() == Some(&value);
-        let asked = self.scenario.proxy.log();
+        let asked = self.scenario.server.log();
         let was_sent = asked.iter().any(|asked| {
             ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) && asked.arguments.contains(&value)
         });
@@ -277,13 +277,13 @@ fn a_number_of_readers_whose_reply_is_lost() -> Outcome {
             let scenario = Scenario::set();
             let [name, number] = [NAME, READERS].map(|name| scenario.target.key(name));
             let lock = RwLock::new(&scenario.locker(), &name.key, 2, expiring())?;
-            scenario.proxy.next(command, fault.clone());
+            scenario.server.next(command, fault.clone());
             if write {
                 lock.write()?.ensure_held()?;
             } else {
                 lock.read()?.ensure_held()?;
             }
-            assert_eq!(scenario.proxy.faults_left(), 0, "{command}, {fault:?}");
+            assert_eq!(scenario.server.faults_left(), 0, "{command}, {fault:?}");
             assert_eq!(number.value().as_deref(), Some("2"), "{command}, {fault:?}");
         }
     }
@@ -295,12 +295,12 @@ fn a_number_of_readers_that_cannot_be_read() -> Outcome {
     let name = scenario.target.key(NAME);
     let lock = RwLock::new(&scenario.locker(), &name.key, 2, expiring())?;
     for write in [false, true] {
-        (0..3).for_each(|_| scenario.proxy.next("GET", Fault::CutBefore));
+        (0..3).for_each(|_| scenario.server.next("GET", Fault::CutBefore));
         let error = if write { lock.write().map(drop) } else { lock.read().map(drop) };
         let error = error.expect_err("no look has a reply");
         assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
         assert!(error.to_string().contains(":setnx-lock:readers: GET failed"), "{error}");
-        assert!(scenario.proxy.log().iter().all(|asked| asked.name == "GET"), "nothing is acquired");
+        assert!(scenario.server.log().iter().all(|asked| asked.name == "GET"), "nothing is acquired");
     }
 
     let server = TestServer::start();
@@ -320,7 +320,7 @@ fn a_number_of_readers_that_cannot_be_read() -> Outcome {
 fn readers_that_wait_while_their_number_is_changed() -> Outcome {
     let scenario = Scenario::set();
     let [name, number] = [NAME, READERS].map(|name| scenario.target.key(name));
-    let locker = scenario.open(patient(&scenario.proxy.url())?);
+    let locker = scenario.open(patient(&scenario.server.url())?);
     let slots = [0, 1].map(|slot| scenario.target.key(&format!("{NAME}:{slot}")));
     // It polls: so seldom that it is asleep when the keys are released.
     let lock = RwLock::new(&locker, &name.key, 2, expiring().poll_interval(millis(1000)))?;
@@ -347,7 +347,7 @@ fn readers_that_wait_while_their_number_is_changed() -> Outcome {
 
     // While it is changed, it is compared.
     number.set("4");
-    let change = scenario.proxy.pause("GETSET", 1);
+    let change = scenario.server.pause("GETSET", 1);
     let changing = Sleeper::start({
         let lock = RwLock::new(&locker, &name.key, 2, expiring())?;
         move || lock.set_readers()
@@ -361,8 +361,8 @@ fn readers_that_wait_while_their_number_is_changed() -> Outcome {
 
     // The reply to the change is lost: it may have been made.
     number.set("4");
-    let lock = RwLock::new(&opened(&scenario.proxy.url())?, &name.key, 2, expiring())?;
-    scenario.proxy.next("GETSET", Fault::CutAfter);
+    let lock = RwLock::new(&opened(&scenario.server.url())?, &name.key, 2, expiring())?;
+    scenario.server.next("GETSET", Fault::CutAfter);
     let error = lock.set_readers().expect_err("the reply is lost");
     assert!(matches!(error, Error::InDoubt { command: "GETSET", .. }), "{error:?}");
     assert_eq!(number.value().as_deref(), Some("2"));

@@ -144,14 +144,14 @@ fn the_words_of_the_server_are_in_the_error() -> Outcome {
         ("-ERR command not allowed when used memory > 'maxmemory'\r\n", RefusalKind::OverMemory),
         ("-MISCONF Redis is configured to save RDB snapshots\r\n", RefusalKind::CannotSave),
     ] {
-        scenario.proxy.next("SETNX", Fault::Say(words));
+        scenario.server.next("SETNX", Fault::Say(words));
         let error = lock.try_lock().unwrap_err();
         assert_eq!(refused(&error), kind, "{error}");
         assert_says(&error, &key, &[words.trim_start_matches('-').trim_end()]);
         assert_eq!(key.value(), None);
     }
     let held = lock.lock()?;
-    scenario.proxy.next("DEL", Fault::Say("-NOPERM this user may not run the 'del' command\r\n"));
+    scenario.server.next("DEL", Fault::Say("-NOPERM this user may not run the 'del' command\r\n"));
     assert_eq!(refused(&held.release().unwrap_err()), RefusalKind::NotPermitted);
     assert!(key.value().is_some());
     Ok(())

@@ -85,7 +85,7 @@ fn with_notifications_the_pauses_grow_as_well() -> Outcome {
 
 fn a_wait_goes_on_whatever_the_words() -> Outcome {
     let scenario = Scenario::set();
-    let (locker, refused) = counting(&scenario.proxy.url())?;
+    let (locker, refused) = counting(&scenario.server.url())?;
     for words in [
         "-NOREPLICAS Not enough good replicas to write.\r\n",
         "-MISCONF Redis is configured to save RDB snapshots\r\n",
@@ -105,7 +105,7 @@ fn a_wait_goes_on_whatever_the_words() -> Outcome {
             let options = expiring().protocol(protocol).timeout(LONG).poll_interval(millis(5));
             let lock = Lock::new(&locker, &key.key, options)?;
             for _ in 0..3 {
-                scenario.proxy.next(command, Fault::Say(words));
+                scenario.server.next(command, Fault::Say(words));
             }
             let before = refused.refused();
             let held = lock.lock()?;
@@ -113,7 +113,7 @@ fn a_wait_goes_on_whatever_the_words() -> Outcome {
             // Auto does not step down for it.
             assert_eq!(key.time_to_live() > 0, protocol == Protocol::Auto, "{words}");
             held.release()?;
-            scenario.proxy.next(command, Fault::Say(words));
+            scenario.server.next(command, Fault::Say(words));
             assert!(lock.try_lock().is_err_and(|error| error.is_transient()), "{words}");
         }
     }

@@ -34,15 +34,15 @@ fn a_proxy_that_disconnects_on_info_is_used_without_it() -> Outcome {
     let scenario = Scenario::set();
     let key = scenario.target.key("proxy");
     for _ in 0..4 {
-        scenario.proxy.next("INFO", Fault::CutBefore);
+        scenario.server.next("INFO", Fault::CutBefore);
     }
     let lock = scenario.lock(&key, expiring());
     assert!(lock.try_lock()?.is_some());
-    assert_eq!(scenario.proxy.names(), ["GET", "SETNX", "DEL"]);
+    assert_eq!(scenario.server.names(), ["GET", "SETNX", "DEL"]);
     // The next connection sends INFO again.
-    let info = || scenario.proxy.whole_log().iter().filter(|asked| asked.name == "INFO").count();
+    let info = || scenario.server.whole_log().iter().filter(|asked| asked.name == "INFO").count();
     assert_eq!(info(), 2);
-    scenario.proxy.next("SETNX", Fault::CutBefore);
+    scenario.server.next("SETNX", Fault::CutBefore);
     assert!(lock.try_lock()?.is_some());
     assert_eq!(info(), 4);
     Ok(())
@@ -59,7 +59,7 @@ fn is_replica(error: &Error) -> bool {
 fn a_proxy_without_transactions_is_probed_before_a_lock_is_acquired() -> Outcome {
     for protocol in [Protocol::Watched, Protocol::Ttl] {
         let scenario = Scenario::set();
-        scenario.proxy.forward_little(true);
+        scenario.server.forward_little(true);
         let key = scenario.target.key("twemproxy");
         let locker = scenario.locker();
         let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
@@ -72,21 +72,21 @@ fn a_proxy_without_transactions_is_probed_before_a_lock_is_acquired() -> Outcome
                     && text.contains("use the protocol Auto"),
                 "{text}"
             );
-            let names = scenario.proxy.names();
+            let names = scenario.server.names();
             assert_eq!(names.iter().filter(|name| *name == "WATCH").count(), looks, "it is remembered");
             assert!(names.iter().all(|name| ["GET", "WATCH"].contains(&name.as_str())), "{names:?}");
-            scenario.proxy.clear_log();
+            scenario.server.clear_log();
         }
         assert_eq!(key.value(), None);
         // These send the gem's commands alone.
         for protocol in [Protocol::Auto, Protocol::Classic] {
             let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
             assert_eq!(release(lock.lock()?)?, Release::Released { certified: false });
-            let mut names = scenario.proxy.names();
+            let mut names = scenario.server.names();
             // A new connection may be tried first.
             names.retain(|name| name != "GET");
             assert_eq!(names, ["SETNX", "DEL"], "{protocol:?}");
-            scenario.proxy.clear_log();
+            scenario.server.clear_log();
         }
     }
     Ok(())
@@ -171,8 +171,8 @@ const SENTINEL: Fault = Fault::Say("$43\r\nredis_version:7.0.15\r\nredis_mode:se
 
 fn a_sentinel_is_refused_with_advice() -> Outcome {
     let scenario = Scenario::set();
-    let locker = patient(&scenario.proxy.url())?.build()?;
-    scenario.proxy.next("INFO", SENTINEL);
+    let locker = patient(&scenario.server.url())?.build()?;
+    scenario.server.next("INFO", SENTINEL);
     let error = Lock::new(&locker, "report", expiring())?.try_lock().expect_err("it has no keys");
     let text = crate::support::chain(&error);
     assert!(
@@ -180,7 +180,7 @@ fn a_sentinel_is_refused_with_advice() -> Outcome {
         "{text}"
     );
     assert!(!error.is_transient(), "{text}");
-    assert_eq!(scenario.proxy.names(), [""; 0], "only INFO was sent");
+    assert_eq!(scenario.server.names(), [""; 0], "only INFO was sent");
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, LockerBuilder, Protocol};
-use setnx_lock_testing::Fault;
+use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::load::{self, Load};
 use crate::support::notified::until;
@@ -17,8 +17,7 @@ use crate::support::scenario::{
     Scenario, assert_nothing_sent_twice, brief, client_pool, impatient, until_answered, until_connected,
 };
 use crate::support::{
-    LONG, Outcome, RedisServer, Release, Target, TestKey, assert_says, attempts, chain, expiring, millis,
-    release, tests,
+    LONG, Outcome, Release, Target, TestKey, assert_says, attempts, chain, expiring, millis, release, tests,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -78,13 +77,13 @@ fn a_server_that_accepts_and_never_replies(_: Load) -> Outcome {
 /// Not the pool, nor another thread: at most a few connections are used, whatever its size.
 fn errors_blame_the_server_that_hangs(_: Load) -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
-        let server = Arc::new(RedisServer::start()?);
+        let server = Arc::new(TestServer::start());
         let target = Target::of(&server);
         let locker = quick(&server.url(), 10).build()?;
         let keys = target.keys("hangs", 64);
         let lock = |key: &TestKey| Lock::new(&locker, &key.key, expiring().protocol(protocol)).unwrap();
         let held = keys.iter().map(|key| lock(key).lock()).collect::<Result<Vec<_>, _>>()?;
-        server.freeze();
+        server.hang();
         let texts: Vec<String> = thread::scope(|scope| {
             let threads: Vec<_> = held
                 .into_iter()
@@ -92,7 +91,7 @@ fn errors_blame_the_server_that_hangs(_: Load) -> Outcome {
                 .collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        server.thaw();
+        server.resume();
         for text in texts {
             assert!(!text.contains("pool") && !text.contains("thread"), "{text}");
             assert!(
@@ -143,16 +142,16 @@ fn a_connection_that_is_given_up_sends_nothing_more(_: Load) -> Outcome {
 }
 
 fn a_server_that_freezes_and_thaws(_: Load) -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let key = target.key("frozen");
     let short = LockOptions::expiring_after(millis(100));
     let locker = impatient(&server.url(), 2);
     let lock = Lock::new(&locker, &key.key, short.timeout(LONG))?;
     drop(lock.lock()?);
-    server.freeze();
+    server.hang();
     let frozen = lock.try_lock();
-    server.thaw();
+    server.resume();
     assert!(matches!(frozen, Err(Error::InDoubt { .. })), "{frozen:?}");
     // The server executes the commands in its buffers: the key then holds this client's expiry, or is free. In both cases the lock
     // can be acquired once that has passed.
@@ -164,16 +163,16 @@ fn a_server_that_freezes_and_thaws(_: Load) -> Outcome {
 fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load);
     let key = scenario.target.key("reset");
-    scenario.proxy.next("SETNX", Fault::CutBefore);
+    scenario.server.next("SETNX", Fault::CutBefore);
     let held = scenario.lock(&key, expiring()).lock()?;
-    assert_eq!(scenario.proxy.names(), ["SETNX", "GET", "SETNX"]);
+    assert_eq!(scenario.server.names(), ["SETNX", "GET", "SETNX"]);
     assert_eq!(attempts(), 1);
-    assert_nothing_sent_twice(&scenario.proxy);
+    assert_nothing_sent_twice(&scenario.server);
     assert_eq!(release(held)?, Release::Released { certified: false });
 
     // A lost reply whose outcome was found by reading is not reported when a later command fails.
-    scenario.proxy.next("SETNX", Fault::CutBefore);
-    scenario.proxy.next("SETNX", Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n"));
+    scenario.server.next("SETNX", Fault::CutBefore);
+    scenario.server.next("SETNX", Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n"));
     let error = scenario.lock(&key, expiring()).try_lock().expect_err("over its memory");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     Ok(())
@@ -182,19 +181,19 @@ fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
 fn the_reply_to_setnx_is_lost(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load);
     let key = scenario.target.key("lost");
-    scenario.proxy.next("SETNX", Fault::CutAfter);
+    scenario.server.next("SETNX", Fault::CutAfter);
     let held = scenario.lock(&key, expiring()).lock()?;
-    assert_eq!(scenario.proxy.names(), ["SETNX", "GET"], "found by reading, and not sent again");
-    assert_eq!(key.value().as_ref(), scenario.proxy.log()[0].arguments.get(1));
+    assert_eq!(scenario.server.names(), ["SETNX", "GET"], "found by reading, and not sent again");
+    assert_eq!(key.value().as_ref(), scenario.server.log()[0].arguments.get(1));
     assert_eq!(release(held)?, Release::Released { certified: false });
     assert_eq!(key.value(), None);
     // Without an expiration the value names no holder.
-    scenario.proxy.clear_log();
-    scenario.proxy.next("SETNX", Fault::CutAfter);
+    scenario.server.clear_log();
+    scenario.server.next("SETNX", Fault::CutAfter);
     let error = scenario.lock(&key, LockOptions::without_expiration()).lock().expect_err("it may be held");
     assert!(matches!(error, Error::InDoubt { command: "SETNX", .. }), "{error:?}");
     assert_says(&error, &key, &["reply to SETNX was lost", "its value names no holder"]);
-    assert_eq!(scenario.proxy.names(), ["SETNX"]);
+    assert_eq!(scenario.server.names(), ["SETNX"]);
     assert_eq!(key.value().as_deref(), Some("1"));
     Ok(())
 }
@@ -203,14 +202,14 @@ fn the_reply_to_getset_is_lost(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load);
     let key = scenario.target.key("lost");
     key.set("1532000016.5000000000000001");
-    scenario.proxy.next("GETSET", Fault::CutAfter);
+    scenario.server.next("GETSET", Fault::CutAfter);
     let error = scenario
         .lock(&key, expiring().timeout(millis(50)))
         .lock()
         .expect_err("these bytes prove no takeover");
     assert!(matches!(error, Error::InDoubt { command: "GETSET", .. }), "{error:?}");
-    assert_nothing_sent_twice(&scenario.proxy);
-    assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "GETSET").count(), 1);
+    assert_nothing_sent_twice(&scenario.server);
+    assert_eq!(scenario.server.names().iter().filter(|name| *name == "GETSET").count(), 1);
     Ok(())
 }
 
@@ -219,12 +218,12 @@ fn the_reply_to_del_is_lost(load: Load) -> Outcome {
     let key = scenario.target.key("lost");
     let lock = scenario.lock(&key, expiring());
     let held = lock.lock()?;
-    scenario.proxy.next("DEL", Fault::CutAfter);
+    scenario.server.next("DEL", Fault::CutAfter);
     assert_eq!(release(held)?, Release::Released { certified: false }, "found by reading");
-    assert_eq!(scenario.proxy.names(), ["SETNX", "DEL", "GET"]);
+    assert_eq!(scenario.server.names(), ["SETNX", "DEL", "GET"]);
 
     let held = lock.lock()?;
-    scenario.proxy.next("DEL", Fault::CutBefore);
+    scenario.server.next("DEL", Fault::CutBefore);
     let error = held.release().expect_err("it may still be executed");
     assert!(matches!(error, Error::InDoubt { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["if it was not released, it frees itself when its lease has passed"]);
@@ -232,7 +231,7 @@ fn the_reply_to_del_is_lost(load: Load) -> Outcome {
 
     let lock = scenario.lock(&key, LockOptions::without_expiration());
     let held = lock.lock()?;
-    scenario.proxy.next("DEL", Fault::CutAfter);
+    scenario.server.next("DEL", Fault::CutAfter);
     assert_says(&held.release().unwrap_err(), &key, &["clear it if it is still there"]);
     Ok(())
 }
@@ -242,13 +241,13 @@ fn the_reply_to_state_or_clear_is_lost(load: Load) -> Outcome {
     let key = scenario.target.key("lost");
     let lock = scenario.lock(&key, expiring());
     key.set("1");
-    scenario.proxy.next("GET", Fault::CutAfter);
+    scenario.server.next("GET", Fault::CutAfter);
     let error = lock.state().expect_err("no reply");
     assert!(
         matches!(&error, Error::Unavailable { problem, .. } if problem.starts_with("GET failed")),
         "{error:?}"
     );
-    scenario.proxy.next("DEL", Fault::CutAfter);
+    scenario.server.next("DEL", Fault::CutAfter);
     let error = lock.clear().expect_err("no reply");
     assert!(matches!(error, Error::InDoubt { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["look at the key again"]);
@@ -257,12 +256,12 @@ fn the_reply_to_state_or_clear_is_lost(load: Load) -> Outcome {
 
 fn a_late_reply_reaches_no_other_command(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load);
-    late_reply(&scenario, &scenario.open(quick(&scenario.proxy.url(), 1)))
+    late_reply(&scenario, &scenario.open(quick(&scenario.server.url(), 1)))
 }
 
 /// A locker on a pool of one connection of the redis crate.
 fn quick_on_a_pool(scenario: &Scenario) -> Result<Locker, Error> {
-    Locker::with_pool(client_pool(&scenario.proxy.url())).command_timeout(QUICK).build()
+    Locker::with_pool(client_pool(&scenario.server.url())).command_timeout(QUICK).build()
 }
 
 fn a_late_reply_on_a_plain_pool_reaches_no_other_command(load: Load) -> Outcome {
@@ -278,7 +277,7 @@ fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
     let late_lock = Lock::new(locker, &late.key, LockOptions::without_expiration())?;
     let taken_lock = Lock::new(locker, &taken.key, expiring())?;
     for round in 1..=2 {
-        scenario.proxy.next("SETNX", Fault::DelayReply(2 * QUICK));
+        scenario.server.next("SETNX", Fault::DelayReply(2 * QUICK));
         let late_outcome = late_lock.lock();
         assert!(matches!(late_outcome, Err(Error::InDoubt { .. })), "round {round}: {late_outcome:?}");
         thread::sleep(QUICK + millis(200)); // by now the reply is in the old connection's buffer
@@ -305,17 +304,17 @@ fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
     key.set("1895000000.5000000000000001");
     let lock = Lock::new(locker, &key.key, LockOptions::without_expiration().timeout(Duration::ZERO))?;
     // The second line would be taken for a grant if the connection were read again.
-    scenario.proxy.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
+    scenario.server.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
     let error = until_connected(|| lock.lock()).expect_err("no reply to SETNX");
     assert!(matches!(error, Error::InDoubt { .. }), "{error:?}");
     assert!(until_connected(|| lock.try_lock())?.is_none(), "bytes left on the wire were taken for a grant");
     // Replies of another type.
     for reply in ["+OK\r\n", "$1\r\n1\r\n", "*0\r\n", "$-1\r\n"] {
-        scenario.proxy.next("SETNX", Fault::Say(reply));
+        scenario.server.next("SETNX", Fault::Say(reply));
         let outcome = until_connected(|| lock.lock());
         assert!(matches!(outcome, Err(Error::InDoubt { .. })), "{reply:?} was taken for a reply to SETNX");
     }
-    scenario.proxy.next("GET", Fault::Say("HTTP/1.1 400 Bad Request\r\n$-1\r\n"));
+    scenario.server.next("GET", Fault::Say("HTTP/1.1 400 Bad Request\r\n$-1\r\n"));
     let error = until_connected(|| lock.state()).expect_err("no reply to GET");
     assert!(
         matches!(&error, Error::Unavailable { problem, .. } if problem.starts_with("GET failed")),
@@ -331,12 +330,12 @@ fn replies_that_are_too_slow_together(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load);
     let key = scenario.target.key("slow");
     key.set("1895000000.5000000000000001");
-    let locker = scenario.open(Locker::builder(&scenario.proxy.url())?.command_timeout(millis(1000)));
+    let locker = scenario.open(Locker::builder(&scenario.server.url())?.command_timeout(millis(1000)));
     let lock = Lock::new(&locker, &key.key, expiring())?;
     until("connected", || lock.state().is_ok());
     // Each reply alone would be in time, both together are not: the second has only the time that the first has left.
-    scenario.proxy.next("SETNX", Fault::DelayReply(millis(700)));
-    scenario.proxy.next("GET", Fault::DelayReply(millis(700)));
+    scenario.server.next("SETNX", Fault::DelayReply(millis(700)));
+    scenario.server.next("GET", Fault::DelayReply(millis(700)));
     let error = lock.try_lock().expect_err("the call has no time left for the second reply");
     assert!(matches!(error, Error::Unavailable { .. } | Error::InDoubt { .. }), "{error:?}");
     Ok(())

@@ -176,14 +176,14 @@ fn a_refusal_concerns_one_key() -> Outcome {
     let refusal = || Fault::Say("-NOPERM this user has no permissions to access one of the keys\r\n");
     let held = locks.lock()?;
     let end = held.expires_at();
-    scenario.proxy.nth("GETSET", 2, refusal());
+    scenario.server.nth("GETSET", 2, refusal());
     let error = held.extend().expect_err("one is refused");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     assert_eq!(error.key(), Some(&keys[1].key));
     let extended: Vec<bool> = held.guards().iter().map(|guard| guard.expires_at() > end).collect();
     assert_eq!(extended, [true, false, true]);
     held.ensure_held()?;
-    scenario.proxy.nth("DEL", 2, refusal());
+    scenario.server.nth("DEL", 2, refusal());
     let released: Vec<_> = release_all(held).into_iter().map(|(_, outcome)| outcome).collect();
     assert!(matches!(released[1], Err(Error::Refused { .. })), "{released:?}");
     assert!(released[0].is_ok() && released[2].is_ok(), "{released:?}");
@@ -202,7 +202,7 @@ fn what_could_not_be_given_back_is_reported() -> Outcome {
         keys[2].set(FOREIGN);
         // Together; then a transaction for each; then, as of any lock, a deletion without one.
         for _ in 0..6 {
-            scenario.proxy.next("DEL", Fault::Say("-NOPERM this user has no permissions\r\n"));
+            scenario.server.next("DEL", Fault::Say("-NOPERM this user has no permissions\r\n"));
         }
         let error = locks.lock().expect_err("one is held");
         let Error::Several { cause, others, .. } = &error else { panic!("{error:?}") };
@@ -222,13 +222,13 @@ fn an_unknown_outcome_is_reported_for_each_key() -> Outcome {
     for protocol in PROTOCOLS {
         let scenario = Scenario::set();
         let keys = scenario.target.keys("unknown", 3);
-        let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
+        let builder = patient(&scenario.server.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let each = keys.iter().map(|key| key.key.clone());
         let locks = MultiLock::new(&scenario.open(builder), each, expiring().protocol(protocol))?;
         locks.with(|_| ())?;
         let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
         for _ in &keys {
-            scenario.proxy.next(command, Fault::LoseReply);
+            scenario.server.next(command, Fault::LoseReply);
         }
         // No time is left to read what the keys hold.
         let error = locks.try_lock().expect_err("the reply is lost");

@@ -101,7 +101,7 @@ fn a_long_value_harms_no_other_thread() -> Outcome {
     let scenario = Scenario::set();
     let key = scenario.target.key("long");
     key.set(&"x".repeat(5_000_000));
-    let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(2));
+    let locker = scenario.open(patient(&scenario.server.url())?.pool_size(2));
     let own: Vec<TestKey> = (0..32).map(|n| scenario.target.key(&format!("own:{n}"))).collect();
     let end = Instant::now() + FOR;
     thread::scope(|scope| {
@@ -124,7 +124,7 @@ fn a_long_value_harms_no_other_thread() -> Outcome {
     });
     let name = key.key.to_string();
     let is_read = |asked: &Received| asked.name == "GET" && asked.arguments.contains(&name);
-    let reads = scenario.proxy.log().iter().filter(|asked| is_read(asked)).count();
+    let reads = scenario.server.log().iter().filter(|asked| is_read(asked)).count();
     assert!((2..=8).contains(&reads), "once a second, not every 20 ms: {reads}");
     Ok(())
 }

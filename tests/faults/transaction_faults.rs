@@ -41,9 +41,9 @@ fn scenario_and_key(
 ) -> Result<(Scenario, TestKey, Lock), Box<dyn std::error::Error>> {
     let scenario = Scenario::under_load(load);
     let key = scenario.target.key("transaction");
-    let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
+    let locker = scenario.open(patient(&scenario.server.url())?.pool_size(1));
     probed(&locker, protocol)?;
-    scenario.proxy.clear_log();
+    scenario.server.clear_log();
     let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
     Ok((scenario, key, lock))
 }
@@ -65,18 +65,18 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
         for (command, reply, batch) in wrong {
             let scenario = Scenario::under_load(load);
             let key = scenario.target.key("order");
-            let locker = scenario.join(pooled(&scenario.proxy.url())?);
+            let locker = scenario.join(pooled(&scenario.server.url())?);
             let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
             let held = lock.lock()?;
             if command == "DISCARD" {
                 key.set(FOREIGN);
             }
-            scenario.proxy.clear_log();
-            scenario.proxy.next(command, Fault::Say(reply));
+            scenario.server.clear_log();
+            scenario.server.next(command, Fault::Say(reply));
             // Other tests are about the lock; this one is about the connection of the next command.
             let _released = held.release();
             let _state = until_connected(|| lock.state())?;
-            let asked = scenario.proxy.log();
+            let asked = scenario.server.log();
             let spoiled = asked.iter().position(|asked| asked.name == command).expect("it was sent");
             let next = spoiled + batch;
             assert_ne!(asked[spoiled].connection, asked[next].connection, "{command}: {asked:?}");
@@ -89,16 +89,16 @@ fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load);
     let key = scenario.target.key("push");
     // The connections of a user's pool may be in RESP3.
-    let pool = client_pool(&format!("{}?protocol=resp3", scenario.proxy.url()));
+    let pool = client_pool(&format!("{}?protocol=resp3", scenario.server.url()));
     let locker = scenario.join(Locker::with_pool(pool).observer(releases::record).build()?);
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     assert_eq!(release(lock.lock()?)?, CERTIFIED, "in RESP3 as well");
     let held = lock.lock()?;
     // The real server gets no WATCH, which does not matter here.
-    scenario.proxy.next("WATCH", Fault::Say(">2\r\n$4\r\nnews\r\n$4\r\nitem\r\n+OK\r\n"));
+    scenario.server.next("WATCH", Fault::Say(">2\r\n$4\r\nnews\r\n$4\r\nitem\r\n+OK\r\n"));
     assert_eq!(release(held)?, CERTIFIED);
     assert_eq!(
-        scenario.proxy.names().iter().filter(|name| *name == "WATCH").count(),
+        scenario.server.names().iter().filter(|name| *name == "WATCH").count(),
         3,
         "one before the first lock, and one for each release"
     );
@@ -118,15 +118,15 @@ fn the_round_trips_of_a_release_share_one_time_limit(load: Load) -> Outcome {
 
 /// Releases a lock while the answers to these commands come late. Returns the error, if there is one.
 fn release_answered_late(load: Load, late: [&'static str; 2]) -> Result<Option<Error>, Error> {
-    // A new proxy: commands of the last round may still arrive at the old one and take the next faults.
+    // A new server: commands of the last round may still arrive at the old one and take the next faults.
     let scenario = Scenario::under_load(load);
     let key = scenario.target.key("share");
-    let locker = scenario.open(patient(&scenario.proxy.url())?.command_timeout(BRIEF));
+    let locker = scenario.open(patient(&scenario.server.url())?.command_timeout(BRIEF));
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     assert_eq!(release(lock.lock()?)?, CERTIFIED);
     let held = lock.lock()?;
     for command in late {
-        scenario.proxy.next(command, Fault::DelayReply(BRIEF * 3 / 4));
+        scenario.server.next(command, Fault::DelayReply(BRIEF * 3 / 4));
     }
     Ok(held.release().err())
 }
@@ -136,7 +136,7 @@ fn a_takeover_whose_transaction_is_refused_changes_nothing(load: Load) -> Outcom
         let (scenario, key, lock) = scenario_and_key(load, protocol)?;
         key.set(PAST);
         let over_memory = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
-        scenario.proxy.next("EXEC", over_memory);
+        scenario.server.next("EXEC", over_memory);
         let error = lock.try_lock().expect_err("over its memory");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(key.value().as_deref(), Some(PAST));
@@ -157,16 +157,16 @@ fn assert_left(error: &Error, key: &TestKey) {
 fn a_release_whose_transaction_is_refused_is_carried_out_later(load: Load) -> Outcome {
     for emulated in [ServerVersion::V2_2, ServerVersion::V2_4, ServerVersion::V2_6, ServerVersion::V7] {
         let scenario = Scenario::of(emulated, load);
-        let (key, proxy) = (scenario.target.key("memory"), &scenario.proxy);
-        let locker = scenario.open(patient(&proxy.url())?.pool_size(1));
+        let (key, server) = (scenario.target.key("memory"), &scenario.server);
+        let locker = scenario.open(patient(&server.url())?.pool_size(1));
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
         for _ in 0..2 {
             let held = lock.lock()?;
-            proxy.clear_log();
-            proxy.fill_up();
+            server.clear_log();
+            server.fill_up();
             let value = key.value();
             let released = release(held);
-            let commands = || proxy.names().join(" ");
+            let commands = || server.names().join(" ");
             if emulated == ServerVersion::V2_6 {
                 assert_eq!(released?, CERTIFIED);
                 assert_eq!(commands(), "WATCH GET MULTI DEL EXEC");
@@ -190,10 +190,10 @@ fn a_release_whose_transaction_is_refused_is_carried_out_later(load: Load) -> Ou
                 matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::OverMemory),
                 "{emulated:?}: {error:?}"
             );
-            proxy.free_memory();
+            server.free_memory();
             until("it is released after all", || key.value().is_none());
         }
-        let connections: Vec<usize> = proxy.log().iter().map(|asked| asked.connection).collect();
+        let connections: Vec<usize> = server.log().iter().map(|asked| asked.connection).collect();
         let same = connections.iter().all(|connection| *connection == 0);
         assert!(same || load == Load::Contended, "{connections:?}");
     }
@@ -256,17 +256,17 @@ fn the_reply_to_exec_is_lost_in_a_release(load: Load) -> Outcome {
     for protocol in BOTH {
         let (scenario, key, lock) = scenario_and_key(load, protocol)?;
         let held = lock.lock()?;
-        scenario.proxy.next("EXEC", Fault::CutAfter);
+        scenario.server.next("EXEC", Fault::CutAfter);
         assert_eq!(release(held)?, UNCERTIFIED, "found by reading");
-        assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC GET");
+        assert_eq!(scenario.server.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC GET");
         assert_eq!(key.value(), None);
 
         let held = lock.lock()?;
-        scenario.proxy.next("EXEC", Fault::CutBefore);
+        scenario.server.next("EXEC", Fault::CutBefore);
         let error = held.release().expect_err("it may still be executed");
         assert!(matches!(error, Error::InDoubt { command: "EXEC", .. }), "{error:?}");
         assert_says(&error, &key, &["the release is tried again until the lease ends"]);
-        assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "EXEC").count(), 2);
+        assert_eq!(scenario.server.names().iter().filter(|name| *name == "EXEC").count(), 2);
     }
     Ok(())
 }
@@ -275,12 +275,12 @@ fn a_watch_without_a_reply_is_repeated_once(load: Load) -> Outcome {
     for protocol in BOTH {
         let (scenario, _key, lock) = scenario_and_key(load, protocol)?;
         let held = lock.lock()?;
-        scenario.proxy.next("WATCH", Fault::CutAfter);
+        scenario.server.next("WATCH", Fault::CutAfter);
         assert_eq!(release(held)?, CERTIFIED);
 
         let held = lock.lock()?;
-        scenario.proxy.next("WATCH", Fault::CutBefore);
-        scenario.proxy.next("GET", Fault::CutAfter);
+        scenario.server.next("WATCH", Fault::CutBefore);
+        scenario.server.next("GET", Fault::CutAfter);
         let error = held.release().expect_err("both replies are lost");
         assert!(matches!(error, Error::Unavailable { .. }), "the key was only read: {error:?}");
     }

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, TransportError};
-use setnx_lock_testing::Fault;
+use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::scenario::{Scenario, closed_port};
-use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+use crate::support::{LONG, Outcome, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -89,7 +89,7 @@ fn a_call_retries_for_its_timeout_or_for_retry_for_if_that_is_shorter() -> Outco
 }
 
 fn a_server_that_comes_back_in_time_is_used() -> Outcome {
-    let mut server = RedisServer::start()?;
+    let server = TestServer::start();
     let locker = Locker::builder(&server.url())?.retry_for(LONG).build()?;
     for options in [expiring().timeout(LONG), expiring().wait_forever()] {
         let lock = Lock::new(&locker, "unreachable", options)?;
@@ -97,7 +97,7 @@ fn a_server_that_comes_back_in_time_is_used() -> Outcome {
         let locking = thread::spawn(move || lock.lock());
         thread::sleep(SHORT);
         assert!(!locking.is_finished(), "{:?}", locking.join());
-        server.restart()?;
+        server.restart_empty();
         drop(locking.join().unwrap()?);
     }
     Ok(())
@@ -112,17 +112,17 @@ fn a_server_that_loses_every_reply_is_given_up() -> Outcome {
         for held in [false, true] {
             let scenario = Scenario::set();
             let key = scenario.target.key("lost");
-            let builder = Locker::builder(&scenario.proxy.url())?.pool_size(1);
+            let builder = Locker::builder(&scenario.server.url())?.pool_size(1);
             let locker = builder.command_timeout(command_timeout).retry_for(SHORT).build()?;
             let lock = Lock::new(&locker, &key.key, options)?;
             if held {
                 key.set("1895000000.5000000000000001");
             } else {
-                scenario.proxy.next("SETNX", fault.clone());
+                scenario.server.next("SETNX", fault.clone());
             }
             // More often than the call can ask.
             for _ in 0..1000 {
-                scenario.proxy.next("GET", fault.clone());
+                scenario.server.next("GET", fault.clone());
             }
             let began = Instant::now();
             let error = lock.lock().expect_err("no reply arrives");
@@ -136,7 +136,7 @@ fn a_server_that_loses_every_reply_is_given_up() -> Outcome {
                 Error::InDoubt { command: "SETNX", .. } => assert!(!held, "{error:?}"),
                 other => panic!("{fault:?}: {other:?}"),
             }
-            assert!(scenario.proxy.faults_left() > 0);
+            assert!(scenario.server.faults_left() > 0);
         }
     }
     Ok(())

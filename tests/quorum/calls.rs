@@ -175,18 +175,18 @@ fn each_server_has_its_own_protocol() -> Outcome {
     let servers = Servers::start(3);
     let (oldest, old) = (server_of(ServerVersion::V1_2), server_of(ServerVersion::V2_4));
     // Two versions of one server in turn: the others are new.
-    for (proxy, release) in [(&oldest, "DEL"), (&old, "EXEC")] {
-        let lockers = [opened(&proxy.url())?, opened(&servers.0[1].url())?, opened(&servers.0[2].url())?];
+    for (server, release) in [(&oldest, "DEL"), (&old, "EXEC")] {
+        let lockers = [opened(&server.url())?, opened(&servers.0[1].url())?, opened(&servers.0[2].url())?];
         let lock = Quorum::new(lockers, KEY, OPTIONS)?;
         let held = servers.held(&lock)?;
         held.extend()?;
         held.verify()?;
         held.release()?;
         servers.until_holding(0);
-        until("the release", || proxy.names().iter().any(|name| name == release));
-        let watches = proxy.names().iter().any(|name| name == "WATCH");
-        assert_eq!(watches, release == "EXEC", "{:?}", proxy.names());
-        proxy.clear_log();
+        until("the release", || server.names().iter().any(|name| name == release));
+        let watches = server.names().iter().any(|name| name == "WATCH");
+        assert_eq!(watches, release == "EXEC", "{:?}", server.names());
+        server.clear_log();
     }
     Ok(())
 }

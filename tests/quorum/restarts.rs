@@ -100,8 +100,8 @@ fn a_server_that_has_settled_is_used() -> Outcome {
     settling(&servers, Duration::from_secs(1))?.lock()?.release()?;
     // A lock on one server waits as well.
     for emulated in [ServerVersion::V1_2, ServerVersion::V2_4] {
-        let proxy = server_of(emulated);
-        let locker = patient(&proxy.url())?.settle_after_restart(Duration::from_secs(1)).build()?;
+        let server = server_of(emulated);
+        let locker = patient(&server.url())?.settle_after_restart(Duration::from_secs(1)).build()?;
         Lock::new(&locker, KEY, OPTIONS)?.lock()?.release()?;
     }
     Ok(())

@@ -56,21 +56,21 @@ where
     errors.into_inner().unwrap()
 }
 
-/// The same, until the faults of the proxy have happened.
+/// The same, until the faults of the server have happened.
 pub(crate) fn contention_with_faults<F>(
     threads: usize,
-    proxy: &Proxy,
+    server: &Proxy,
     action_of: impl Fn(usize) -> F + Sync,
 ) -> Vec<(usize, Error)>
 where
     F: FnMut() -> Result<(), Error>,
 {
-    contention(threads, "a batch with a fault", || proxy.faults_left() == 0, action_of)
+    contention(threads, "a batch with a fault", || server.faults_left() == 0, action_of)
 }
 
 /// Makes [`contention_with_faults`] go on until a batch has at least so many commands.
-pub(crate) fn await_batch_of(proxy: &Proxy, least: usize) {
-    proxy.in_batch(least, least, Fault::DelayReply(Duration::ZERO));
+pub(crate) fn await_batch_of(server: &Proxy, least: usize) {
+    server.in_batch(least, least, Fault::DelayReply(Duration::ZERO));
 }
 
 /// An action: acquires and releases a lock of its own, and asserts that the key agrees with the outcome. With faults a command whose reply was
@@ -143,9 +143,9 @@ impl LostReplies {
 
 /// Asserts that no command was sent by two threads: no value twice, and between two DELs of a key a new value.
 #[track_caller]
-pub(crate) fn assert_nothing_sent_by_two(proxy: &Proxy) {
-    super::scenario::assert_nothing_sent_twice(proxy);
-    let asked = proxy.log();
+pub(crate) fn assert_nothing_sent_by_two(server: &Proxy) {
+    super::scenario::assert_nothing_sent_twice(server);
+    let asked = server.log();
     let mut deleted: Vec<&str> = Vec::new();
     for Received { name, arguments, .. } in &asked {
         let Some(key) = arguments.first() else { continue };

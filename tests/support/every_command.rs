@@ -101,7 +101,7 @@ fn undisturbed<S: Stage>(protocol: Protocol, path: S::Path) -> Result<Vec<(Strin
             continue;
         }
         runs += 1;
-        let trips = scenario.proxy.batches();
+        let trips = scenario.server.batches();
         let commands = trips.iter().flat_map(|trip| {
             trip.iter().enumerate().map(|(n, asked)| (asked.name.clone(), n + 1 == trip.len()))
         });
@@ -125,9 +125,9 @@ fn disturb<S: Stage>(
 ) -> Result<bool, Failure> {
     let lease = if matches!(fault, Fault::DelayReply(_)) { BRIEF_LEASE } else { LEASE };
     let stage = set::<S>(protocol, path, lease)?;
-    stage.scenario().proxy.at(place + 1, fault.clone());
+    stage.scenario().server.at(place + 1, fault.clone());
     let scenario = stage.run()?;
-    Ok(scenario.proxy.faults_left() == 0)
+    Ok(scenario.server.faults_left() == 0)
 }
 
 fn set<S: Stage>(protocol: Protocol, path: S::Path, lease: Duration) -> Result<S, Failure> {

@@ -1,4 +1,4 @@
-//! Support for the tests: servers, keys of a test's own, scenarios with a proxy, load.
+//! Support for the tests: servers, keys of a test's own, scenarios with faults, load.
 
 pub(crate) mod contention;
 pub(crate) mod every_command;

@@ -20,7 +20,7 @@ pub(crate) struct Scenario {
     /// The threads on the locker that was opened last. They end before the server does.
     contention: RefCell<Option<LoadThreads>>,
     pub(crate) target: Target,
-    pub(crate) proxy: Arc<TestServer>,
+    pub(crate) server: Arc<TestServer>,
 }
 
 impl Scenario {
@@ -35,14 +35,14 @@ impl Scenario {
 
     /// The same on a server of this version.
     pub(crate) fn of(version: ServerVersion, load: Load) -> Self {
-        let proxy = Arc::new(server_of(version));
-        proxy.overlook(load_threads::KEYS);
-        Self { load, contention: RefCell::default(), target: Target::of(&proxy).past_faults(), proxy }
+        let server = Arc::new(server_of(version));
+        server.overlook(load_threads::KEYS);
+        Self { load, contention: RefCell::default(), target: Target::of(&server).past_faults(), server }
     }
 
     /// Opens a locker that the faults concern, with a pool of one and short time limits.
     pub(crate) fn locker(&self) -> Locker {
-        self.open(brief(&self.proxy.url(), 1))
+        self.open(brief(&self.server.url(), 1))
     }
 
     pub(crate) fn lock(&self, key: &TestKey, options: LockOptions) -> Lock {
@@ -143,8 +143,8 @@ pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {
 
 /// Asserts that no value was sent by two commands.
 #[track_caller]
-pub(crate) fn assert_nothing_sent_twice(proxy: &Proxy) {
-    let mut values: Vec<String> = proxy
+pub(crate) fn assert_nothing_sent_twice(server: &Proxy) {
+    let mut values: Vec<String> = server
         .log()
         .into_iter()
         .filter(|asked| ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()))
@@ -153,7 +153,7 @@ pub(crate) fn assert_nothing_sent_twice(proxy: &Proxy) {
     values.sort();
     let sent = values.len();
     values.dedup();
-    assert_eq!(values.len(), sent, "a value was sent twice: {:?}", proxy.log());
+    assert_eq!(values.len(), sent, "a value was sent twice: {:?}", server.log());
 }
 
 /// Returns a port on which nothing listens, nor will while the tests run: a socket has it that does not listen.

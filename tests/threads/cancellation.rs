@@ -5,7 +5,7 @@ use std::thread;
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker};
-use setnx_lock_testing::{Fault, Proxy, TestServer};
+use setnx_lock_testing::{Fault, TestServer};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
@@ -100,14 +100,13 @@ fn a_cancelled_token_lets_no_wait_begin() -> Outcome {
 
 fn an_unknown_outcome_is_reported_rather_than_the_cancellation() -> Outcome {
     let (server, key, _) = scenario("doubt")?;
-    let proxy = Proxy::before(server.address())?;
     let cancel_token = CancelToken::new();
-    let lock = Lock::new(&opened(&proxy.url())?, &key.key, NEVER_POLLS)?;
+    let lock = Lock::new(&opened(&server.url())?, &key.key, NEVER_POLLS)?;
     let lock = connected(lock.cancelled_by(&cancel_token))?;
-    proxy.next("SETNX", Fault::CutAfter);
-    proxy.next("GET", Fault::CutBefore);
+    server.next("SETNX", Fault::CutAfter);
+    server.next("GET", Fault::CutBefore);
     let waiter = waiter(&lock);
-    while proxy.faults_left() > 0 {
+    while server.faults_left() > 0 {
         thread::sleep(millis(5));
     }
     thread::sleep(millis(50));
@@ -122,11 +121,10 @@ fn an_unknown_outcome_is_reported_rather_than_the_cancellation() -> Outcome {
 
 fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
     let (server, key, _) = scenario("under_way")?;
-    let proxy = Proxy::before(server.address())?;
-    let locker = opened(&proxy.url())?;
+    let locker = opened(&server.url())?;
     let cancel_token = CancelToken::new();
     let lock = connected(Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token))?;
-    proxy.next("SETNX", Fault::DelayReply(millis(300)));
+    server.next("SETNX", Fault::DelayReply(millis(300)));
     let waiter = waiter(&lock);
     cancel_token.cancel();
     let held = waiter.join().unwrap()?;

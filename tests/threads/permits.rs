@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{CancelToken, Error, LockOptions, Locker, Permit, Protocol, RwLock, Semaphore};
-use setnx_lock_testing::{Proxy, TestServer};
+use setnx_lock_testing::TestServer;
 
 use crate::support::asleep::Sleeper;
 use crate::support::notified::{Worker, connection};
@@ -15,7 +15,7 @@ use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened, patient};
 use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
-use crate::support::{AnyServer, LONG, Outcome, PAST, RedisServer, expiring, millis, tests, waited};
+use crate::support::{AnyServer, LONG, Outcome, PAST, expiring, millis, tests, waited};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -71,21 +71,19 @@ fn waiting<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> Slee
     sleeper
 }
 
-/// A server and a proxy, and a locker that has a connection.
+/// A server, and a locker that has a connection.
 struct Recorded {
-    server: RedisServer,
-    proxy: Proxy,
+    server: TestServer,
     locker: Locker,
 }
 
 impl Recorded {
     fn new() -> Result<Self, Box<dyn std::error::Error>> {
-        let server = RedisServer::start()?;
-        let proxy = Proxy::before(server.address())?;
-        let locker = opened(&proxy.url())?;
+        let server = TestServer::start();
+        let locker = opened(&server.url())?;
         probed(&locker, Protocol::Ttl)?;
-        proxy.clear_log();
-        Ok(Self { server, proxy, locker })
+        server.clear_log();
+        Ok(Self { server, locker })
     }
 
     fn set(&self, slot: usize, value: &str) {
@@ -94,9 +92,9 @@ impl Recorded {
 
     /// The names of the recorded commands, trip by trip, and forgets them.
     fn trips(&self) -> Vec<Vec<String>> {
-        let trips = self.proxy.batches().into_iter();
+        let trips = self.server.batches().into_iter();
         let trips = trips.map(|trip| trip.into_iter().map(|asked| asked.name).collect()).collect();
-        self.proxy.clear_log();
+        self.server.clear_log();
         trips
     }
 }
@@ -117,7 +115,7 @@ fn a_free_permit_takes_one_trip() -> Outcome {
         let recorded = Recorded::new()?;
         let semaphore = pool(&recorded.locker, 3, expiring().protocol(protocol));
         let held = semaphore.acquire()?;
-        let asked = recorded.proxy.log();
+        let asked = recorded.server.log();
         assert_eq!(recorded.trips(), [[first(protocol), "MGET"]]);
         assert_eq!(asked[0].arguments[0], key(slot(&held)));
         assert_eq!(asked[1].arguments, [key(0), key(1), key(2)]);
@@ -146,10 +144,10 @@ fn one_that_was_seen_free_or_expired_is_asked_for_next() -> Outcome {
             }
             let held = semaphore.try_acquire()?.expect("one is free");
             assert_eq!(slot(&held), 1);
-            let asked = recorded.proxy.log();
+            let asked = recorded.server.log();
             let trips = recorded.trips();
             drop(held);
-            recorded.proxy.clear_log();
+            recorded.server.clear_log();
             if trips.len() > 1 {
                 assert_eq!(trips, [vec![first(protocol), "MGET"], vec![first(protocol)]]);
                 assert_ne!(asked[0].arguments[0], key(1));
@@ -186,13 +184,13 @@ fn a_permit_is_handed_over_to_the_next_thread() -> Outcome {
             let semaphore = semaphore.clone();
             waiting(move || woken(&semaphore))
         });
-        recorded.proxy.clear_log();
+        recorded.server.clear_log();
         let freed = slot(&held);
         for (number, waiter) in waiters.into_iter().enumerate() {
             // The first has woken it to be the head.
             waiter.rests();
             held.release()?;
-            let asked = recorded.proxy.log();
+            let asked = recorded.server.log();
             let trips = match protocol {
                 Protocol::Classic => vec![vec!["GETSET"]],
                 _ => vec![vec!["WATCH", "GET", "MULTI"], vec!["SET", "EXEC"]],

@@ -42,20 +42,20 @@ pub(crate) fn one_connection(url: &str) -> LockerBuilder {
         .observer(releases::record)
 }
 
-fn assert_one_connection(proxy: &Proxy) {
-    assert!(proxy.log().iter().all(|asked| asked.connection == 0), "the connection stays in use");
+fn assert_one_connection(server: &Proxy) {
+    assert!(server.log().iter().all(|asked| asked.connection == 0), "the connection stays in use");
 }
 
 fn each_thread_gets_the_reply_to_its_own_command() -> Outcome {
     let scenario = Scenario::set();
-    let locker = with_one_connection(&scenario.proxy.url());
+    let locker = with_one_connection(&scenario.server.url());
     let mut direct = scenario.target.connection();
     for n in 0..THREADS {
         let () = direct.set(format!("taken:{n}"), format!("18950000{n:02}.5"))?;
     }
     let states = Mutex::new(HashSet::new());
-    await_batch_of(&scenario.proxy, 4);
-    let errors = contention_with_faults(THREADS, &scenario.proxy, |n| -> Work<'_> {
+    await_batch_of(&scenario.server, 4);
+    let errors = contention_with_faults(THREADS, &scenario.server, |n| -> Work<'_> {
         let taken = Lock::new(&locker, format!("taken:{n}"), expiring()).unwrap();
         match n % 4 {
             0 => Box::new(pairs(&scenario.target, &locker, &format!("free:{n}"), expiring(), false)),
@@ -86,22 +86,22 @@ fn each_thread_gets_the_reply_to_its_own_command() -> Outcome {
         }
     });
     assert!(errors.is_empty(), "{errors:?}");
-    assert_one_connection(&scenario.proxy);
+    assert_one_connection(&scenario.server);
     Ok(())
 }
 
 fn a_refusal_goes_to_the_thread_whose_command_was_refused() -> Outcome {
     let rules = "user weak on >pw ~list:* ~free:* &* +@all";
     let server = Arc::new(TestServer::builder().config(rules).start());
-    let (target, proxy) = (Target::of(&server), Proxy::before(server.address())?);
-    let locker = with_one_connection(&proxy.url().replace("redis://", "redis://weak:pw@"));
+    let target = Target::of(&server);
+    let locker = with_one_connection(&server.url().replace("redis://", "redis://weak:pw@"));
     for n in 0..THREADS {
         let () = target.connection().rpush(format!("list:{n}"), "item")?;
     }
     // Whether a command is refused that precedes others in its batch.
     let precedes_others = |name: &str, key: &str| {
         let is = |asked: &Received, key: &str| asked.arguments[0].starts_with(key);
-        proxy.batches().iter().any(|batch| {
+        server.batches().iter().any(|batch| {
             let refused = batch.iter().position(|asked| asked.name == name && is(asked, key));
             refused.is_some_and(|refused| batch[refused..].iter().any(|asked| is(asked, "free:")))
         })
@@ -125,6 +125,6 @@ fn a_refusal_goes_to_the_thread_whose_command_was_refused() -> Outcome {
         },
     );
     assert!(errors.is_empty(), "{errors:?}");
-    assert_one_connection(&proxy);
+    assert_one_connection(&server);
     Ok(())
 }

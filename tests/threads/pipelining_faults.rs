@@ -60,10 +60,10 @@ fn assert_reported(
 ) -> Outcome {
     let scenario = Scenario::set();
     let lost_replies = LostReplies::default();
-    let locker = open(&scenario.proxy.url()).observer(lost_replies.clone()).build()?;
+    let locker = open(&scenario.server.url()).observer(lost_replies.clone()).build()?;
     let what = format!("{fault:?} at {place}");
-    scenario.proxy.in_batch(place, MIN_BATCH, fault.clone());
-    let errors = contention_with_faults(THREADS, &scenario.proxy, |n| {
+    scenario.server.in_batch(place, MIN_BATCH, fault.clone());
+    let errors = contention_with_faults(THREADS, &scenario.server, |n| {
         pairs(&scenario.target, &locker, &format!("own:{n}"), expiring(), true)
     });
     for (_, error) in &errors {
@@ -76,8 +76,8 @@ fn assert_reported(
         assert!(expected, "{what}: {error:?}");
     }
     lost_replies.assert_all_say(reason);
-    assert_nothing_sent_by_two(&scenario.proxy);
-    let batches = scenario.proxy.batches();
+    assert_nothing_sent_by_two(&scenario.server);
+    let batches = scenario.server.batches();
     let batch = batches.iter().rfind(|batch| batch[0].connection == 0).expect("it is the first connection");
     let size = batch[0].position.of;
     assert!(size >= MIN_BATCH, "{what}: the connection was used again: {batches:?}");

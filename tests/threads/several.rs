@@ -24,8 +24,7 @@ use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
 use crate::support::{
-    LONG, Load, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all, tests,
-    trial,
+    LONG, Load, Outcome, PAST, Release, Target, TestKey, expiring, millis, release_all, tests, trial,
 };
 
 type Test = fn(Protocol) -> Outcome;
@@ -48,7 +47,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.collect()
 }
 
-/// A server with a proxy before it, locks through that with an open connection, and their keys.
+/// A server, locks on it with an open connection, and their keys.
 fn recorded(
     protocol: Protocol,
     options: LockOptions,
@@ -56,22 +55,22 @@ fn recorded(
 ) -> Result<(Scenario, Vec<TestKey>, MultiLock), Error> {
     let scenario = Scenario::under_load(Load::Any);
     let keys = scenario.target.keys("wire", keys);
-    let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
+    let locker = scenario.open(patient(&scenario.server.url())?.pool_size(1));
     let locks = MultiLock::new(&locker, keys.iter().map(|key| key.key.clone()), options.protocol(protocol))?;
     probed(&locker, Protocol::Ttl)?;
-    scenario.proxy.clear_log();
+    scenario.server.clear_log();
     Ok((scenario, keys, locks))
 }
 
 /// Returns the names of the commands of each trip since the last time.
-fn trips(proxy: &Proxy) -> Vec<String> {
+fn trips(server: &Proxy) -> Vec<String> {
     let trip = |batch: &Vec<_>| {
         let names: Vec<&str> =
             batch.iter().map(|asked: &setnx_lock_testing::Received| asked.name.as_str()).collect();
         names.join(" ")
     };
-    let trips = proxy.batches().iter().map(trip).collect();
-    proxy.clear_log();
+    let trips = server.batches().iter().map(trip).collect();
+    server.clear_log();
     trips
 }
 
@@ -79,11 +78,11 @@ const WATCHES: &str = "WATCH GET WATCH GET WATCH GET MULTI";
 
 fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
     let (scenario, keys, locks) = recorded(protocol, expiring(), 3)?;
-    let proxy = &scenario.proxy;
+    let server = &scenario.server;
     let transactions = protocol != Protocol::Classic;
     let held = locks.lock()?;
-    let asked = proxy.log();
-    assert_eq!(trips(proxy), [each(protocol, 3)]);
+    let asked = server.log();
+    assert_eq!(trips(server), [each(protocol, 3)]);
     let expected: Vec<[String; 2]> =
         keys.iter().map(|key| [key.key.to_string(), key.value().expect("it is held")]).collect();
     assert!(
@@ -96,35 +95,35 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
     }
     held.extend()?;
     assert_eq!(
-        trips(proxy),
+        trips(server),
         if transactions { [WATCHES, "SET SET SET EXEC"] } else { ["GET GET GET", "GETSET GETSET GETSET"] }
     );
     held.verify()?;
-    assert_eq!(trips(proxy), ["GET GET GET"]);
+    assert_eq!(trips(server), ["GET GET GET"]);
     for _ in 0..2 {
         held.fencing_tokens()?;
     }
     assert_eq!(
-        trips(proxy),
+        trips(server),
         if transactions { vec![WATCHES, "INCR INCR INCR EXEC"] } else { vec!["INCR INCR INCR"] }
     );
     // The clocks alone.
     let _ = (held.ensure_held()?, held.remaining(), held.expires_at(), held.loss_signal().is_lost());
-    assert!(trips(proxy).is_empty());
+    assert!(trips(server).is_empty());
     held.release()?;
     assert_eq!(
-        trips(proxy),
+        trips(server),
         if transactions { vec![WATCHES, "DEL DEL DEL EXEC"] } else { vec!["DEL DEL DEL"] }
     );
     // Keys that are left to expire.
     let (scenario, keys, locks) = recorded(protocol, expiring().hold_at_least(LONG / 2), 3)?;
-    let proxy = &scenario.proxy;
+    let server = &scenario.server;
     let held = locks.lock()?;
-    trips(proxy);
+    trips(server);
     assert!(release_all(held).into_iter().all(|(_, outcome)| matches!(outcome, Ok(Release::LeftToExpire))));
     assert!(keys.iter().all(|key| key.value().is_some()));
     assert_eq!(
-        trips(proxy),
+        trips(server),
         if transactions { [WATCHES, "SET SET SET EXEC"] } else { ["GET GET GET", "GETSET GETSET GETSET"] }
     );
     Ok(())
@@ -132,7 +131,7 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
 
 fn what_a_caller_sends_that_tries_once(protocol: Protocol) -> Outcome {
     let (scenario, keys, locks) = recorded(protocol, expiring(), 3)?;
-    let proxy = &scenario.proxy;
+    let server = &scenario.server;
     let asks = each(protocol, 3);
     let gives_back = |count: usize| match (protocol, count) {
         (_, 0) => vec![],
@@ -143,7 +142,7 @@ fn what_a_caller_sends_that_tries_once(protocol: Protocol) -> Outcome {
     for (n, held) in keys.iter().enumerate() {
         held.set(FOREIGN);
         assert!(locks.try_lock()?.is_none());
-        assert_eq!(trips(proxy), [vec![asks.clone(), "GET".to_owned()], gives_back(2)].concat(), "{n}");
+        assert_eq!(trips(server), [vec![asks.clone(), "GET".to_owned()], gives_back(2)].concat(), "{n}");
         held.delete();
     }
     keys[1].set(PAST);
@@ -156,24 +155,24 @@ fn what_a_caller_sends_that_tries_once(protocol: Protocol) -> Outcome {
     };
     let takeover = takeover.into_iter().map(str::to_owned).collect();
     let expected = [vec![asks, "GET".to_owned()], takeover, gives_back(3)].concat();
-    assert_eq!(trips(proxy), expected);
+    assert_eq!(trips(server), expected);
     Ok(())
 }
 
 fn a_caller_waits_only_while_it_holds_the_first_of_its_keys(protocol: Protocol) -> Outcome {
     let options = expiring().timeout(LONG).poll_interval(millis(5));
     let (scenario, keys, locks) = recorded(protocol, options, 4)?;
-    let proxy = &scenario.proxy;
+    let server = &scenario.server;
     keys[1].set(FOREIGN);
     let asks = each(protocol, 4);
     let waiting = thread::spawn(move || locks.lock());
     // It looks a second time.
-    until("it waits", || proxy.log().iter().filter(|asked| asked.name == "GET").count() > 3);
+    until("it waits", || server.log().iter().filter(|asked| asked.name == "GET").count() > 3);
     let is_held: Vec<bool> = keys.iter().map(|key| key.value().is_some()).collect();
     assert_eq!(is_held, [true, true, false, false]);
     keys[1].delete();
     let held = waiting.join().unwrap()?;
-    let asked = trips(proxy);
+    let asked = trips(server);
     assert_eq!(asked[0], asks);
     assert_eq!(asked.last(), Some(&each(protocol, 2)), "the rest goes together again: {asked:?}");
     held.release()?;
@@ -320,7 +319,7 @@ fn processes_that_are_killed_leave_keys_that_are_taken_over(protocol: Protocol) 
 
 fn ruby_and_rust_hold_each_other_off(protocol: Protocol) -> Outcome {
     const EXPIRATION: Option<Duration> = Some(LONG);
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server).with(protocol);
     for gem in Gem::available()? {
         let mut ruby = RubyPeer::start(gem, &target.url)?;

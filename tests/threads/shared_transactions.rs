@@ -50,7 +50,7 @@ fn together<T: Send>(
 ) -> Result<Round<T>, Box<dyn std::error::Error>> {
     loop {
         let scenario = Scenario::set();
-        let locker = connections.to(&scenario.proxy.url(), 1).command_timeout(LONG).retry_for(LONG);
+        let locker = connections.to(&scenario.server.url(), 1).command_timeout(LONG).retry_for(LONG);
         let locker = scenario.open(locker.observer(releases::record));
         let lock =
             |key: &TestKey| Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched)).unwrap();
@@ -58,11 +58,11 @@ fn together<T: Send>(
         let held: Vec<LockGuard> = keys.iter().map(|key| lock(key).lock()).collect::<Result<_, _>>()?;
         let other = scenario.target.key("other");
         let other = lock(&other);
-        scenario.proxy.clear_log();
-        let looking = scenario.proxy.pause("GET", 1);
-        let changing = meanwhile.map(|(command, act)| (scenario.proxy.pause(command, 1), act));
+        scenario.server.clear_log();
+        let looking = scenario.server.pause("GET", 1);
+        let changing = meanwhile.map(|(command, act)| (scenario.server.pause(command, 1), act));
         if let Some((command, fault)) = fault {
-            scenario.proxy.next(command, fault.clone());
+            scenario.server.next(command, fault.clone());
         }
         let outcomes = thread::scope(|scope| {
             let first = scope.spawn(|| other.state());
@@ -79,7 +79,7 @@ fn together<T: Send>(
             assert!(first.join().unwrap().is_ok());
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        if scenario.proxy.batches().iter().any(|batch| count(batch, "WATCH") == THREADS) {
+        if scenario.server.batches().iter().any(|batch| count(batch, "WATCH") == THREADS) {
             return Ok((scenario, keys, outcomes));
         }
     }
@@ -106,7 +106,7 @@ fn others_released(outcomes: Vec<Released>) -> Released {
 fn threads_that_release_share_two_trips(connections: Connections) -> Outcome {
     let (scenario, _keys, released) = together(connections, None, None, release)?;
     assert_eq!(others_released(released)?, CERTIFIED);
-    let batches = scenario.proxy.batches();
+    let batches = scenario.server.batches();
     let watching = batches.iter().position(|batch| count(batch, "WATCH") == THREADS).unwrap();
     assert_eq!(names(&batches[watching]), [["WATCH", "GET"].repeat(THREADS), vec!["MULTI"]].concat());
     assert_eq!(names(&batches[watching + 1]), [["DEL"].repeat(THREADS), vec!["EXEC"]].concat());
@@ -120,7 +120,7 @@ fn threads_that_extend_share_two_trips(connections: Connections) -> Outcome {
         assert_eq!(release(held?)?, CERTIFIED);
     }
     let changed = |batch: &Vec<Received>| names(batch) == [["SET"].repeat(THREADS), vec!["EXEC"]].concat();
-    assert!(scenario.proxy.batches().iter().any(changed), "{:?}", scenario.proxy.batches());
+    assert!(scenario.server.batches().iter().any(changed), "{:?}", scenario.server.batches());
     Ok(())
 }
 
@@ -152,8 +152,8 @@ fn a_key_that_is_touched_is_another_threads_matter(connections: Connections) -> 
         assert_eq!(released?, CERTIFIED, "each was changed alone");
     }
     assert!(keys.iter().all(|key| key.value().is_none()));
-    let last = scenario.proxy.batches().into_iter().rev().filter(|batch| count(batch, "WATCH") > 0);
-    assert!(last.take(THREADS).all(|batch| count(&batch, "WATCH") == 1), "{:?}", scenario.proxy.batches());
+    let last = scenario.server.batches().into_iter().rev().filter(|batch| count(batch, "WATCH") > 0);
+    assert!(last.take(THREADS).all(|batch| count(&batch, "WATCH") == 1), "{:?}", scenario.server.batches());
     Ok(())
 }
 
@@ -172,7 +172,7 @@ fn a_server_that_refuses_multi(connections: Connections) -> Outcome {
         let refused = matches!(&released, Err(Error::Refused { .. }));
         assert!(refused, "{released:?}");
     }
-    assert!(!scenario.proxy.names().contains(&"DEL".to_string()));
+    assert!(!scenario.server.names().contains(&"DEL".to_string()));
     Ok(())
 }
 
@@ -184,7 +184,7 @@ fn a_watch_that_is_refused_is_another_threads_matter(connections: Connections) -
     for released in released {
         assert_eq!(released?, CERTIFIED);
     }
-    assert!(scenario.proxy.log().iter().all(|asked| asked.connection == 0), "the connection stays in use");
+    assert!(scenario.server.log().iter().all(|asked| asked.connection == 0), "the connection stays in use");
     Ok(())
 }
 
@@ -194,6 +194,6 @@ fn a_connection_that_is_cut_behind_exec(connections: Connections) -> Outcome {
     for released in released {
         assert_eq!(released?, Release::Released { certified: false });
     }
-    assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "EXEC").count(), 1);
+    assert_eq!(scenario.server.names().iter().filter(|name| *name == "EXEC").count(), 1);
     Ok(())
 }

@@ -32,7 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Holds the command that hands the lock over.
 fn hold_hand_over(scenario: &Scenario) -> Paused {
-    scenario.proxy.pause(if scenario.protocol == Protocol::Classic { "GETSET" } else { "EXEC" }, 1)
+    scenario.server.pause(if scenario.protocol == Protocol::Classic { "GETSET" } else { "EXEC" }, 1)
 }
 
 /// The next thread has been cancelled, or the locker shut down, when the reply comes: the thread behind has the lock, or it is released.

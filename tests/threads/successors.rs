@@ -52,7 +52,7 @@ fn each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own(protocol: Proto
     let successors = [20, 3600, 90].map(|seconds| (successor(&lock(seconds)), Duration::from_secs(seconds)));
     for (next, expiration) in successors {
         next.rests();
-        scenario.proxy.clear_log();
+        scenario.server.clear_log();
         let before = SystemTime::now();
         assert_eq!(release(held)?, HANDED_OVER);
         held = next.join()?;
@@ -64,7 +64,7 @@ fn each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own(protocol: Proto
             "the lease of {expiration:?} begins at the release"
         );
         assert!(held.remaining().unwrap() <= expiration);
-        let asked = scenario.proxy.log();
+        let asked = scenario.server.log();
         let names: Vec<&str> = asked.iter().map(|asked| asked.name.as_str()).collect();
         let (commands, change) = match protocol {
             Protocol::Classic => (&["GETSET"][..], 0),
@@ -118,7 +118,7 @@ fn the_hand_over_is_refused(protocol: Protocol) -> Outcome {
     let lock = scenario.lock(QUEUED.timeout(timeout)).cancelled_by(&cancel_token);
     let held = lock.lock()?;
     let next = successor(&lock);
-    scenario.proxy.fill_up();
+    scenario.server.fill_up();
     if protocol == Protocol::Classic {
         assert_eq!(release(held)?, scenario.released());
         let error = next.join().expect_err("over memory");
@@ -141,7 +141,7 @@ fn the_user_may_not_hand_over(protocol: Protocol) -> Outcome {
     let held = lock.lock()?;
     let next = successor(&lock);
     let refused = if protocol == Protocol::Classic { "-getset" } else { "-set" };
-    scenario.proxy.run(&["ACL", "SETUSER", "default", refused]);
+    scenario.server.run(&["ACL", "SETUSER", "default", refused]);
     assert_eq!(release(held)?, scenario.released());
     if protocol == Protocol::Ttl {
         assert!(matches!(next.join().expect_err("it needs SET"), Error::Refused { .. }));
@@ -167,7 +167,7 @@ fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
         (None, unexpiring.protocol(Protocol::Watched)),
     ];
     let current = (Scenario::new(Protocol::Auto)?, Protocol::Ttl, &kinds[..]);
-    // Its proxy emulates a version without WATCH.
+    // Its server has no WATCH.
     let on_old = [queued(Protocol::Classic), queued(Protocol::Auto)];
     let old = (Scenario::emulating(ServerVersion::V2_0, Protocol::Auto)?, Protocol::Classic, &on_old[..]);
     for (scenario, auto, kinds) in [current, old] {
@@ -177,7 +177,7 @@ fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
             let held = lock(holder)?.lock()?;
             let protocol = held.protocol();
             let next = successor(&lock(waiter)?);
-            scenario.proxy.clear_log();
+            scenario.server.clear_log();
             let outcome = release(held)?;
             let next = next.join()?;
             let handed_over = is_expiring.is_some() && is_expiring == given;
@@ -187,7 +187,7 @@ fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
                 assert_eq!(next.protocol(), if given == Protocol::Auto { auto } else { given });
                 scenario.assert_holds(&next);
             }
-            let names = scenario.proxy.names();
+            let names = scenario.server.names();
             let is_written = |name: &&String| ["SETNX", "SET", "GETSET"].contains(&name.as_str());
             assert_eq!(names.iter().filter(is_written).count(), 1, "{holder:?} to {waiter:?}: {names:?}");
             assert_eq!(
@@ -207,11 +207,11 @@ fn a_thread_whose_protocol_the_server_is_too_old_for_is_told_so() -> Outcome {
     let scenario = Scenario::emulating(ServerVersion::V2_4, Protocol::Classic)?;
     let held = scenario.lock(QUEUED).lock()?;
     let next = successor(&Lock::new(&scenario.locker, &scenario.key.key, QUEUED.protocol(Protocol::Ttl))?);
-    scenario.proxy.clear_log();
+    scenario.server.clear_log();
     assert_eq!(release(held)?, scenario.released());
     let error = next.join().expect_err("SET has no options there");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-    assert!(!scenario.proxy.names().contains(&"SET".to_owned()));
+    assert!(!scenario.server.names().contains(&"SET".to_owned()));
     assert_eq!(scenario.key.value(), None);
     Ok(())
 }

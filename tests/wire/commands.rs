@@ -1,4 +1,4 @@
-//! The commands that a server executes, as its MONITOR or a proxy reports them.
+//! The commands that a server receives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,11 +6,11 @@ use std::{mem, thread};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
-use setnx_lock_testing::{Proxy, ServerVersion, TestServer};
+use setnx_lock_testing::{ServerVersion, TestServer};
 
 use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::sent::{connected, names, recorded};
-use crate::support::{AnyServer, LONG, Outcome, Target, expiring, millis, server_of, tests};
+use crate::support::{LONG, Outcome, Target, expiring, millis, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -271,7 +271,7 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
 }
 
 /// Sends what [`Protocol::Auto`] sends, and asserts that these are the commands of `decided`.
-fn assert_auto_is(decided: Protocol, locker: &Locker, server: &impl AnyServer, proxy: &Proxy) -> Outcome {
+fn assert_auto_is(decided: Protocol, locker: &Locker, server: &TestServer) -> Outcome {
     let release: &[&str] = match decided {
         Protocol::Classic => &["DEL"],
         _ => &["WATCH", "GET", "MULTI", "DEL", "EXEC"],
@@ -284,46 +284,46 @@ fn assert_auto_is(decided: Protocol, locker: &Locker, server: &impl AnyServer, p
     let options = expiring().timeout(Duration::ZERO).protocol(Protocol::Auto).notify_waiters(false);
     let lock = Lock::new(locker, "auto", options)?;
     lock.with(|_| ())?;
-    let set = |value: &str| server.say(&["SET", "auto", value]);
+    let set = |value: &str| assert_eq!(server.run(&["SET", "auto", value]), "OK");
 
-    proxy.clear_log();
+    server.clear_log();
     let held = lock.lock()?;
     assert_eq!(held.protocol(), decided);
     held.release()?;
-    assert_eq!(proxy.names(), [&[first], release].concat(), "a free lock");
+    assert_eq!(server.names(), [&[first], release].concat(), "a free lock");
 
-    set("1895000000.5000000000000001")?;
-    proxy.clear_log();
+    set("1895000000.5000000000000001");
+    server.clear_log();
     assert!(lock.lock().is_err());
-    assert_eq!(proxy.names(), [first, "GET"], "a held lock");
+    assert_eq!(server.names(), [first, "GET"], "a held lock");
 
-    set("1532000016.5000000000000001")?;
-    proxy.clear_log();
+    set("1532000016.5000000000000001");
+    server.clear_log();
     let held = lock.lock()?;
     assert_eq!(held.protocol(), decided);
     held.release()?;
-    assert_eq!(proxy.names(), [&[first, "GET"], takeover, release].concat(), "an expired lock");
+    assert_eq!(server.names(), [&[first, "GET"], takeover, release].concat(), "an expired lock");
     Ok(())
 }
 
 fn auto_is_classic_on_2_0() -> Outcome {
     let server = server_of(ServerVersion::V2_0);
-    assert_auto_is(Protocol::Classic, &opened(&server.url())?, &server, &server)
+    assert_auto_is(Protocol::Classic, &opened(&server.url())?, &server)
 }
 
 fn auto_is_watched_on_2_4() -> Outcome {
     let server = server_of(ServerVersion::V2_4);
-    assert_auto_is(Protocol::Watched, &opened(&server.url())?, &server, &server)
+    assert_auto_is(Protocol::Watched, &opened(&server.url())?, &server)
 }
 
 fn auto_is_classic_where_the_version_is_unknown() -> Outcome {
     let server = TestServer::start();
-    assert_auto_is(Protocol::Ttl, &opened(&server.url())?, &server, &server)?;
+    assert_auto_is(Protocol::Ttl, &opened(&server.url())?, &server)?;
 
     let unchecked = patient(&server.url())?.skip_server_check().build()?;
     let pooled = Locker::with_pool(client_pool(&server.url())).build()?;
     for locker in [unchecked, pooled] {
-        assert_auto_is(Protocol::Classic, &locker, &server, &server)?;
+        assert_auto_is(Protocol::Classic, &locker, &server)?;
     }
     Ok(())
 }

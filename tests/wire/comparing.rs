@@ -40,15 +40,15 @@ fn set(comparing: ServerVersion) -> Result<(Arc<TestServer>, Locker, TestKey), s
 
 fn a_change_is_one_command() -> Outcome {
     for (comparing, deletes) in BOTH {
-        let (proxy, locker, key) = set(comparing)?;
+        let (server, locker, key) = set(comparing)?;
         for (protocol, asks) in PROTOCOLS {
             let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
             let held = lock.lock()?;
             held.extend()?;
             assert_eq!(key.time_to_live() > 0, protocol == Protocol::Ttl);
             assert_eq!(release(held)?, Release::Released { certified: true });
-            assert_eq!(proxy.names(), [asks, "SET", deletes], "{protocol:?}");
-            proxy.clear_log();
+            assert_eq!(server.names(), [asks, "SET", deletes], "{protocol:?}");
+            server.clear_log();
 
             // In Ttl the time to live decides as well.
             key.set(PAST);
@@ -57,8 +57,8 @@ fn a_change_is_one_command() -> Outcome {
                 Protocol::Ttl => &["WATCH", "GET", "PTTL", "MULTI", "SET", "EXEC"],
                 _ => &["SET"],
             };
-            assert_eq!(proxy.names(), [&[asks, "GET"], takeover, &[deletes]].concat(), "{protocol:?}");
-            proxy.clear_log();
+            assert_eq!(server.names(), [&[asks, "GET"], takeover, &[deletes]].concat(), "{protocol:?}");
+            server.clear_log();
         }
     }
     Ok(())
@@ -66,20 +66,20 @@ fn a_change_is_one_command() -> Outcome {
 
 fn a_key_that_holds_something_else_is_read() -> Outcome {
     for (comparing, deletes) in BOTH {
-        let (proxy, locker, key) = set(comparing)?;
+        let (server, locker, key) = set(comparing)?;
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
         let held = lock.lock()?;
         key.set(FOREIGN);
-        proxy.clear_log();
+        server.clear_log();
         assert!(held.extend().is_err());
         assert_eq!(release(held)?, Release::Lost);
-        assert_eq!(proxy.names(), ["SET", "GET"], "it is known to be lost");
+        assert_eq!(server.names(), ["SET", "GET"], "it is known to be lost");
         key.delete();
         let held = lock.lock()?;
         key.set(FOREIGN);
-        proxy.clear_log();
+        server.clear_log();
         assert_eq!(release(held)?, Release::Lost);
-        assert_eq!(proxy.names(), [deletes, "GET"]);
+        assert_eq!(server.names(), [deletes, "GET"]);
         assert_eq!(key.value().as_deref(), Some(FOREIGN));
     }
     Ok(())
@@ -91,17 +91,17 @@ fn what_was_read_late_is_judged_by_that_time() -> Outcome {
     const GEMS: &str = "1895000000.5";
     for (comparing, deletes) in BOTH {
         for late in [false, true] {
-            let (proxy, locker, key) = set(comparing)?;
+            let (server, locker, key) = set(comparing)?;
             let options = LockOptions::expiring_after(LEASE).protocol(Protocol::Watched);
             let held = Lock::new(&locker, &key.key, options)?.lock()?;
             key.set(GEMS);
-            proxy.clear_log();
+            server.clear_log();
             if late {
-                proxy.next("GET", Fault::DelayReply(2 * LEASE));
+                server.next("GET", Fault::DelayReply(2 * LEASE));
             }
             let released = release(held);
             let is_deleted = key.value().is_none();
-            let names = proxy.names();
+            let names = server.names();
             assert!(!late || !is_deleted, "{released:?}, {names:?}");
             // On a busy machine the lease may pass without that.
             assert!(late || !is_deleted || names == [deletes, "GET", deletes], "{released:?}, {names:?}");
@@ -112,11 +112,11 @@ fn what_was_read_late_is_judged_by_that_time() -> Outcome {
 
 fn several_go_in_one_trip() -> Outcome {
     for (comparing, deletes) in BOTH {
-        let (proxy, locker, key) = set(comparing)?;
+        let (server, locker, key) = set(comparing)?;
         let keys = ["{k}:1", "{k}:2", "{k}:3"];
         let held = MultiLock::new(&locker, keys, expiring().protocol(Protocol::Ttl))?.lock()?;
         held.release()?;
-        let trips = proxy.batches();
+        let trips = server.batches();
         let sizes: Vec<usize> = trips.iter().map(Vec::len).collect();
         assert_eq!(sizes, [3, 3], "{trips:?}");
         assert!(trips[1].iter().all(|asked| asked.name == deletes));
@@ -128,14 +128,14 @@ fn several_go_in_one_trip() -> Outcome {
 /// It is refused once, and carried out all the same.
 fn a_user_without_the_right_to_compare_gets_transactions() -> Outcome {
     for (comparing, deletes) in BOTH {
-        let (proxy, locker, key) = set(comparing)?;
+        let (server, locker, key) = set(comparing)?;
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Ttl))?;
-        proxy.next(deletes, Fault::Say("-NOPERM this user has no permissions to run the command\r\n"));
+        server.next(deletes, Fault::Say("-NOPERM this user has no permissions to run the command\r\n"));
         for refused in [&[deletes][..], &[]] {
             assert_eq!(release(lock.lock()?)?, Release::Released { certified: true });
             let transaction = &["WATCH", "GET", "MULTI", "DEL", "EXEC"];
-            assert_eq!(proxy.names(), [&["SET"], refused, transaction].concat());
-            proxy.clear_log();
+            assert_eq!(server.names(), [&["SET"], refused, transaction].concat());
+            server.clear_log();
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::{BRIEF, FOREIGN, Scenario, brief, client_pool, patient, pool_of_one};
 use crate::support::{
-    AnyServer, LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
+    AnyServer, LONG, Outcome, Release, Target, assert_says, expiring, millis, release, tests,
 };
 use crate::threads::successors::{assert_cancelled, successor};
 use crate::wire::connections::works;
@@ -79,10 +79,10 @@ fn a_release_waits_for_another_command_beyond_the_command_timeout() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
         let scenario = Scenario::set();
         let (key, other) = (scenario.target.key("released"), scenario.target.key("read"));
-        let locker = brief(&scenario.proxy.url(), 1).command_timeout(millis(1000)).build()?;
+        let locker = brief(&scenario.server.url(), 1).command_timeout(millis(1000)).build()?;
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
-        scenario.proxy.delay_by(|asked| if asked.name == "INFO" { millis(1000) } else { Duration::ZERO });
-        let stuck = scenario.proxy.pause("GET", 1);
+        scenario.server.delay_by(|asked| if asked.name == "INFO" { millis(1000) } else { Duration::ZERO });
+        let stuck = scenario.server.pause("GET", 1);
         let lock = Lock::new(&locker, &other.key, expiring())?;
         let reading = thread::spawn(move || lock.state());
         stuck.reached();
@@ -131,15 +131,15 @@ fn a_pool_whose_settings_do_not_fit_is_refused() -> Outcome {
 
 /// The redis crate's connections have no time limits of their own.
 fn a_server_that_stops_answering_blocks_no_call_on_a_pool_of_ones_own() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let (locker, pool) = pool_of_one(&server, millis(300))?;
     let lock = Lock::new(&locker, "frozen", expiring().timeout(millis(300)))?;
     // With an open connection, which other work has used, and without one.
     let () = pool.get()?.set("other", "work")?;
     for _ in 0..2 {
-        server.freeze();
+        server.hang();
         let error = lock.lock().expect_err("the server is stopped");
-        server.thaw();
+        server.resume();
         assert!(error.may_hold_lock() || matches!(error, Error::Unavailable { .. }), "{error:?}");
         lock.clear()?;
     }
@@ -147,7 +147,7 @@ fn a_server_that_stops_answering_blocks_no_call_on_a_pool_of_ones_own() -> Outco
 }
 
 fn a_waiter_gets_a_connection_in_place_of_one_that_broke() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let (locker, pool) = pool_of_one(&server, BRIEF)?;
     let lock = Lock::new(&locker, "waits", expiring())?;
     let mut taken = pool.get()?;

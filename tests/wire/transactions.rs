@@ -12,8 +12,7 @@ use setnx_lock_testing::{Fault, TestServer};
 use crate::support::scenario::{FOREIGN, Scenario, patient, pool_of_one};
 use crate::support::sent::probed;
 use crate::support::{
-    AnyServer, LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release,
-    release_all, tests,
+    AnyServer, LONG, Outcome, PAST, Release, Target, TestKey, expiring, millis, release, release_all, tests,
 };
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
@@ -161,11 +160,11 @@ fn a_lock_that_outlived_its_lease_without_contention_is_released_and_certified()
 
 /// Writes the key after the server has executed this GET, whose reply is delayed.
 fn write_after_get(scenario: &Scenario, key: &TestKey, value: &str, nth_get: usize) {
-    let sent = || scenario.proxy.names().iter().filter(|name| *name == "GET").count() >= nth_get;
+    let sent = || scenario.server.names().iter().filter(|name| *name == "GET").count() >= nth_get;
     while !sent() {
         thread::sleep(millis(1));
     }
-    // The proxy has read the command, and the server executes it a moment later.
+    // The server has read the command, and executes it a moment later.
     thread::sleep(millis(50));
     key.set(value);
 }
@@ -180,18 +179,18 @@ fn a_lost_takeover_overwrites_nothing() -> Outcome {
         let scenario = Scenario::set();
         let key = scenario.target.key("faster");
         key.set(PAST);
-        let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
+        let locker = patient(&scenario.server.url())?.pool_size(1).build()?;
         probed(&locker, protocol)?;
-        scenario.proxy.clear_log();
+        scenario.server.clear_log();
         let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol).timeout(Duration::ZERO))?;
-        scenario.proxy.nth("GET", nth, Fault::DelayReply(millis(800)));
+        scenario.server.nth("GET", nth, Fault::DelayReply(millis(800)));
         let contending = thread::spawn(move || lock.lock());
         write_after_get(&scenario, &key, FOREIGN, nth);
         let error = contending.join().unwrap().expect_err("another client was faster");
         assert!(matches!(error, Error::Contended { .. }), "{error:?}");
         assert!(nth == 1 || error.to_string().contains("last seen: held until 2030"), "{error}");
         assert_eq!(key.value().as_deref(), Some(FOREIGN));
-        assert_eq!(scenario.proxy.names()[1..].join(" "), commands);
+        assert_eq!(scenario.server.names()[1..].join(" "), commands);
     }
     Ok(())
 }
@@ -200,23 +199,26 @@ fn a_key_that_is_written_after_it_was_read_is_not_deleted() -> Outcome {
     for protocol in BOTH {
         let scenario = Scenario::set();
         let key = scenario.target.key("written");
-        let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
+        let locker = patient(&scenario.server.url())?.pool_size(1).build()?;
         probed(&locker, protocol)?;
-        scenario.proxy.clear_log();
+        scenario.server.clear_log();
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
-        scenario.proxy.next("GET", Fault::DelayReply(millis(800)));
+        scenario.server.next("GET", Fault::DelayReply(millis(800)));
         let releasing = thread::spawn(move || release(held));
         write_after_get(&scenario, &key, FOREIGN, 1);
         assert_eq!(releasing.join().unwrap()?, Release::Lost);
         assert_eq!(key.value().as_deref(), Some(FOREIGN));
         // Read again after the failed transaction, and left alone.
-        assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC WATCH GET MULTI DISCARD");
+        assert_eq!(
+            scenario.server.names()[1..].join(" "),
+            "WATCH GET MULTI DEL EXEC WATCH GET MULTI DISCARD"
+        );
     }
     Ok(())
 }
 
 fn a_connection_returns_to_its_pool_with_nothing_watched() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
+    let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let key = target.key("watched");
     let (locker, pool) = pool_of_one(&server, LONG)?;

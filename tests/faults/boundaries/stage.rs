@@ -41,7 +41,7 @@ impl Stage {
         let Case { protocol, path, emulated, load } = case;
         let scenario = Scenario::of(emulated, load);
         let key = scenario.target.key("boundary");
-        let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
+        let builder = patient(&scenario.server.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let builder = match path {
             // Here a reply may be missing while it connects.
             Path::Connecting => builder.connect_timeout(COMMAND_TIMEOUT).retry_for(COMMAND_TIMEOUT),
@@ -75,7 +75,7 @@ impl Stage {
         let waits = || Lock::new(&locker, &key.key, options.poll_interval(LONG).timeout(LONG));
         let successor =
             matches!(path, Path::ReleaseWithSuccessor).then(waits).transpose()?.map(|lock| successor(&lock));
-        scenario.proxy.clear_log();
+        scenario.server.clear_log();
         let value = held.as_ref().and_then(|_| key.value());
         Ok(Self { scenario, path, protocol, key, lock, held, value, successor })
     }
@@ -99,7 +99,7 @@ impl Stage {
             },
             None => mem::forget(self.lock.lock()?),
         }
-        let names = self.scenario.proxy.names();
+        let names = self.scenario.server.names();
         self.successor.map(Successor::join).transpose()?;
         Ok(names)
     }
@@ -133,9 +133,9 @@ impl Stage {
                 }
             }
         }
-        assert_nothing_sent_twice(&self.scenario.proxy);
+        assert_nothing_sent_twice(&self.scenario.server);
         self.judge_key()?;
-        Ok(self.scenario.proxy.faults_left() == 0)
+        Ok(self.scenario.server.faults_left() == 0)
     }
 
     /// Whether the key holds a value that a lock under test has sent.
@@ -145,7 +145,7 @@ impl Stage {
             return true;
         }
         self.scenario
-            .proxy
+            .server
             .log()
             .iter()
             .any(|asked| asked.arguments.get(1) == value.as_ref() && value.is_some())
@@ -224,7 +224,7 @@ impl Stage {
             _ => return Err(format!("{released:?}, and the key holds {value:?}")),
         }
         // Once a deletion may have been carried out, none follows.
-        let names = self.scenario.proxy.names();
+        let names = self.scenario.server.names();
         let deletions = names.iter().filter(|name| *name == "DEL").count();
         if deletions > 1 { Err(format!("deleted more than once: {names:?}")) } else { Ok(()) }
     }

@@ -36,7 +36,7 @@ impl Stage {
     fn set(options: LockOptions) -> Result<Self, Failure> {
         let scenario = Scenario::set();
         let keys = scenario.target.keys("interrupted", 3);
-        let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
+        let locker = scenario.open(patient(&scenario.server.url())?.pool_size(1));
         let locks = MultiLock::new(&locker, keys.iter().map(|key| key.key.clone()), options)?;
         Ok(Self { scenario, keys, locks })
     }
@@ -44,7 +44,7 @@ impl Stage {
     /// Has the first lock held by another client, cuts the connection before the command for the second, and waits on another thread.
     fn lose_the_second(&self, token: &CancelToken) -> JoinHandle<Result<(), Error>> {
         self.keys[0].set(FOREIGN);
-        self.scenario.proxy.nth("SETNX", 2, Fault::CutBefore);
+        self.scenario.server.nth("SETNX", 2, Fault::CutBefore);
         let locks = self.locks.clone().cancelled_by(token);
         thread::spawn(move || locks.lock().map(drop))
     }
@@ -54,7 +54,7 @@ impl Stage {
         let second = self.keys[1].key.to_string();
         let is_it = |asked: &Received| asked.name == "SETNX" && asked.arguments[0] == second;
         let Received { arguments, .. } =
-            self.scenario.proxy.log().into_iter().find(is_it).expect("each was asked for");
+            self.scenario.server.log().into_iter().find(is_it).expect("each was asked for");
         let late: bool = redis::cmd("SETNX").arg(arguments).query(&mut self.scenario.target.connection())?;
         assert!(late, "it comes before another command");
         Ok(())
@@ -62,7 +62,7 @@ impl Stage {
 
     fn has_looked_at(&self, n: usize) -> bool {
         let name = self.keys[n].key.to_string();
-        self.scenario.proxy.log().iter().any(|asked| asked.name == "GET" && asked.arguments[0] == name)
+        self.scenario.server.log().iter().any(|asked| asked.name == "GET" && asked.arguments[0] == name)
     }
 }
 
@@ -88,7 +88,7 @@ fn what_comes_late_for_a_wait_that_is_cancelled_is_given_back() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
         let stage = Stage::set(expiring().protocol(protocol).poll_interval(millis(5)))?;
         let (keys, token) = (&stage.keys, CancelToken::new());
-        let again = stage.scenario.proxy.pause("SETNX", 3);
+        let again = stage.scenario.server.pause("SETNX", 3);
         let waiting = stage.lose_the_second(&token);
         until("it was lost", || stage.has_looked_at(1));
         keys[0].delete();
@@ -109,11 +109,11 @@ fn what_lost_replies_have_acquired_is_kept() -> Outcome {
         let Stage { scenario, keys, locks } = Stage::set(expiring().protocol(protocol))?;
         let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
         keys[2].set(FOREIGN);
-        scenario.proxy.next(command, Fault::CutAfter);
+        scenario.server.next(command, Fault::CutAfter);
         assert!(locks.try_lock()?.is_none());
         assert_eq!([keys[0].value(), keys[1].value()], [None, None], "given back");
         keys[2].delete();
-        scenario.proxy.next(command, Fault::CutAfter);
+        scenario.server.next(command, Fault::CutAfter);
         let held = locks.lock()?;
         assert!(keys.iter().all(|key| key.value().is_some()));
         held.verify()?;
@@ -127,12 +127,12 @@ fn what_is_acquired_beside_a_refusal_is_given_back() -> Outcome {
         let Stage { scenario, keys, locks } = Stage::set(expiring().protocol(protocol))?;
         let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
         let words = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
-        scenario.proxy.nth(command, 2, Fault::Say(words));
+        scenario.server.nth(command, 2, Fault::Say(words));
         let error = locks.try_lock().expect_err("the second key is refused");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(error.key(), Some(&keys[1].key));
         assert!(keys.iter().all(|key| key.value().is_none()), "{error:?}");
-        assert_eq!(scenario.proxy.faults_left(), 0);
+        assert_eq!(scenario.server.faults_left(), 0);
     }
     Ok(())
 }
@@ -148,12 +148,12 @@ fn a_server_that_stops_answering_is_not_asked_for_each_key() -> Outcome {
     ] {
         let scenario = Scenario::set();
         let keys = scenario.target.keys("silent", KEYS);
-        let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(millis(200));
+        let builder = patient(&scenario.server.url())?.pool_size(1).command_timeout(millis(200));
         let locker = scenario.open(builder);
         let named = || keys.iter().map(|key| key.key.clone());
         let held = MultiLock::new(&locker, named(), expiring().protocol(protocol))?.lock()?;
         for _ in 0..KEYS {
-            scenario.proxy.next(command, Fault::Hang);
+            scenario.server.next(command, Fault::Hang);
         }
         let failures: Vec<Error> = if command == "GET" {
             // The failure of the first.
@@ -164,8 +164,8 @@ fn a_server_that_stops_answering_is_not_asked_for_each_key() -> Outcome {
             let released = release_all(held).into_iter();
             released.map(|(_, released)| released.expect_err("the server does not answer")).collect()
         };
-        until("it is sent for one", || scenario.proxy.faults_left() < KEYS);
-        assert!(scenario.proxy.faults_left() > KEYS / 4, "sent for nearly each of them");
+        until("it is sent for one", || scenario.server.faults_left() < KEYS);
+        assert!(scenario.server.faults_left() > KEYS / 4, "sent for nearly each of them");
         let of_each = if command == "GET" { 1 } else { KEYS };
         assert!(
             failures.iter().map(Error::key).eq(named().take(of_each).collect::<Vec<_>>().iter().map(Some))

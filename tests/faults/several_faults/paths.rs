@@ -57,7 +57,7 @@ impl Stage for KeysStage {
     fn set_once(protocol: Protocol, path: Path, lease: Duration) -> Result<Self, Failure> {
         let scenario = Scenario::set();
         let keys = scenario.target.keys("several", 2);
-        let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
+        let builder = patient(&scenario.server.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let locker = scenario.open(builder);
         let options = LockOptions::expiring_after(lease).protocol(protocol).timeout(LONG);
         let named = || keys.iter().map(|key| key.key.clone());
@@ -75,7 +75,7 @@ impl Stage for KeysStage {
             Path::GiveBack => MultiLock::new(&locker, named(), options.timeout(millis(100)))?,
             _ => locks,
         };
-        scenario.proxy.clear_log();
+        scenario.server.clear_log();
         let values = keys.iter().map(TestKey::value).collect();
         Ok(Self { scenario, path, keys, locks, held, values })
     }
@@ -118,7 +118,7 @@ impl KeysStage {
         let Some(value) = self.keys[n].value() else { return false };
         let was_held = !matches!(value.as_str(), PAST | FOREIGN) && self.values[n].as_ref() == Some(&value);
         was_held
-            || self.scenario.proxy.log().iter().any(|asked| {
+            || self.scenario.server.log().iter().any(|asked| {
                 ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) && asked.arguments.contains(&value)
             })
     }
@@ -179,7 +179,7 @@ impl KeysStage {
         }
         // Once a deletion may have been carried out, none follows.
         for key in &self.keys {
-            let asked = self.scenario.proxy.log();
+            let asked = self.scenario.server.log();
             let deletes = asked
                 .iter()
                 .filter(|asked| asked.name == "DEL" && asked.arguments.contains(&key.key.to_string()));
@@ -222,7 +222,7 @@ impl KeysStage {
     #[track_caller]
     fn assert_nothing_sent_twice(&self) {
         let mut sent = BTreeSet::new();
-        for asked in self.scenario.proxy.log() {
+        for asked in self.scenario.server.log() {
             if ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) {
                 let pair = asked.arguments[..2].to_vec();
                 assert!(sent.insert(pair.clone()), "sent twice: {pair:?}");

@@ -16,7 +16,7 @@ use crate::support::{Load, Release, Target, TestKey, expiring, server_of, shown_
 pub(crate) struct Scenario {
     /// They end before the server does.
     _load_threads: Option<LoadThreads>,
-    pub(crate) proxy: Arc<TestServer>,
+    pub(crate) server: Arc<TestServer>,
     pub(crate) key: TestKey,
     pub(crate) locker: Locker,
     pub(crate) events: EventLog,
@@ -39,15 +39,15 @@ impl Scenario {
     }
 
     fn of(protocol: Protocol, version: ServerVersion, load: Load) -> Result<Self, Box<dyn StdError>> {
-        let proxy = Arc::new(server_of(version));
-        let key = Target::of(&proxy).key("successor");
+        let server = Arc::new(server_of(version));
+        let key = Target::of(&server).key("successor");
         let events = EventLog::default();
-        // No command times out while the proxy holds it, and no wait for a connection on a busy machine.
-        let builder = patient(&proxy.url())?.observer(events.clone());
+        // No command times out while the server holds it, and no wait for a connection on a busy machine.
+        let builder = patient(&server.url())?.observer(events.clone());
         let builder = if load == Load::Contended { builder.pool_size(2) } else { builder };
         let (locker, load_threads) = load.join(builder.build()?, Tolerance::Patient);
-        proxy.overlook(load_threads::KEYS);
-        Ok(Self { proxy, key, locker, events, protocol, _load_threads: load_threads })
+        server.overlook(load_threads::KEYS);
+        Ok(Self { server, key, locker, events, protocol, _load_threads: load_threads })
     }
 
     /// A lock of the scenario's protocol.
@@ -58,7 +58,7 @@ impl Scenario {
     /// The same lock through another locker, as another process has it.
     pub(crate) fn lock_of_another_process(&self) -> Result<Lock, Error> {
         Lock::new(
-            &patient(&self.proxy.url_to_look())?.build()?,
+            &patient(&self.server.url_to_look())?.build()?,
             &self.key.key,
             expiring().protocol(self.protocol),
         )

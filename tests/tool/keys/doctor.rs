@@ -1,7 +1,7 @@
 //! `doctor`: what a server can do for locks, and what may harm them there.
 
 use serde_json::Value;
-use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
+use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use super::program::ran;
 use super::schema::{DOCTOR_REPORT, read};
@@ -216,17 +216,16 @@ fn what_is_refused_or_cut_off_leaves_no_key() -> Outcome {
 }
 
 fn a_server_that_does_not_reply_exits_with_69() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
-    proxy.next("CONFIG", Fault::CutAfter);
-    ran(&proxy.url(), ["doctor"]).exits(69).says_only(&["no reply from the server"]);
+    let server = TestServer::start();
+    server.next("CONFIG", Fault::CutAfter);
+    ran(&server.url(), ["doctor"]).exits(69).says_only(&["no reply from the server"]);
     ran(&format!("redis://127.0.0.1:{}/", closed_port()?), ["doctor"])
         .exits(69)
         .says_only(&["no connection"]);
-    proxy.next("INFO", Fault::Say("$46\r\nredis_version:7.0.15\r\nrole:master\r\nloading:1\r\n\r\n"));
-    ran(&proxy.url(), ["doctor"]).exits(69).says_only(&["loading its data"]);
-    proxy.next("INFO", Fault::Say("$43\r\nredis_version:7.0.15\r\nredis_mode:sentinel\r\n\r\n"));
-    ran(&proxy.url(), ["doctor"]).exits(77).says_only(&["is a Sentinel, which has no keys"]);
+    server.next("INFO", Fault::Say("$46\r\nredis_version:7.0.15\r\nrole:master\r\nloading:1\r\n\r\n"));
+    ran(&server.url(), ["doctor"]).exits(69).says_only(&["loading its data"]);
+    server.next("INFO", Fault::Say("$43\r\nredis_version:7.0.15\r\nredis_mode:sentinel\r\n\r\n"));
+    ran(&server.url(), ["doctor"]).exits(77).says_only(&["is a Sentinel, which has no keys"]);
     Ok(())
 }
 

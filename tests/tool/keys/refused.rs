@@ -1,12 +1,12 @@
 //! Servers that refuse: each command says why and what to do, and exits with 69 if it helps to try again, else with 77.
 
-use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
+use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use super::list::set_all_kinds;
 use super::program::ran;
 use super::schema::reports;
 use super::values::{get, set};
-use crate::support::{Outcome, PAST, RedisServer, Test, server_of, tests};
+use crate::support::{Outcome, PAST, Test, server_of, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     a_missing_password_is_told_by_every_version,
@@ -68,7 +68,7 @@ fn a_server_that_is_not_ready_or_a_sentinel() -> Outcome {
     const LOADING: Fault = Fault::Say("$46\r\nredis_version:7.0.15\r\nrole:master\r\nloading:1\r\n\r\n");
     const FULL: Fault = Fault::Say("-ERR max number of clients reached\r\n");
     const SENTINEL: Fault = Fault::Say("$43\r\nredis_version:7.0.15\r\nredis_mode:sentinel\r\n\r\n");
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     for arguments in ASKING.into_iter().chain([&["run", "k", "--", "true"][..]]) {
         for (fault, code, words) in [
             (LOADING, 69, "still loading its data"),
@@ -79,9 +79,8 @@ fn a_server_that_is_not_ready_or_a_sentinel() -> Outcome {
             if code == 69 && ["watch", "run"].contains(&arguments[0]) {
                 continue;
             }
-            let proxy = Proxy::before(server.address())?;
-            proxy.next("INFO", fault);
-            ran(&proxy.url(), arguments).exits(code).says_only(&[words]);
+            server.next("INFO", fault);
+            ran(&server.url(), arguments).exits(code).says_only(&[words]);
         }
     }
     Ok(())

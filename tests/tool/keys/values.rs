@@ -34,11 +34,3 @@ pub(super) fn send(server: &impl AnyServer, command: &str) {
     let arguments: Vec<_> = arguments.split(' ').filter(|word| !word.is_empty()).collect();
     redis::cmd(name).arg(arguments).exec(&mut connection(server)).unwrap();
 }
-
-/// How often the server has executed a command.
-pub(super) fn calls(server: &impl AnyServer, command: &str) -> u64 {
-    let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection(server)).unwrap();
-    let prefix = format!("cmdstat_{command}:calls=");
-    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
-    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
-}

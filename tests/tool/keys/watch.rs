@@ -9,7 +9,7 @@ use super::program::Running;
 use super::schema::{WATCH_LINE, read};
 use super::values::{ending_in, send, set, set_named};
 use crate::support::scenario::opened;
-use crate::support::{LONG, Outcome, PAST, RedisServer, Test, expiring, tests};
+use crate::support::{LONG, Outcome, PAST, Test, expiring, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     events_are_shown_in_words,
@@ -66,7 +66,7 @@ fn events_are_shown_in_words() -> Outcome {
 }
 
 fn a_server_that_goes_away_and_comes_back() -> Outcome {
-    let mut server = RedisServer::start()?;
+    let server = TestServer::start();
     set(&server, "k", "1");
     let running = Running::start(&server.url(), &WATCH)?;
     assert_eq!(
@@ -77,7 +77,7 @@ fn a_server_that_goes_away_and_comes_back() -> Outcome {
     server.stop();
     let warning = running.note();
     assert!(warning.starts_with("setnx-lock: warning: retrying: "), "{warning}");
-    server.restart()?;
+    server.restart_empty();
     assert_eq!(running.note(), "setnx-lock: the server replies again", "it is said once");
     // It has forgotten the key.
     next(&running, "released");

@@ -3,12 +3,12 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
+use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use super::running::{finished, run};
 use crate::support::scenario::{FOREIGN, closed_port};
 use crate::support::tool::program;
-use crate::support::{AnyServer, Outcome, RedisServer, server_of, tests};
+use crate::support::{AnyServer, Outcome, server_of, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -237,16 +237,15 @@ fn a_server_that_is_too_old_and_a_user_who_may_not() -> Outcome {
 }
 
 fn a_server_that_is_not_ready_is_as_one_that_is_not_reached() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
+    let server = TestServer::start();
     for (reply, words) in [
         ("-LOADING Redis is loading the dataset in memory\r\n", "loading its data"),
         ("-BUSY Redis is busy running a script.\r\n", "a script that takes long"),
     ] {
-        proxy.next("SET", Fault::Say(reply));
-        let ended = finished(run(&proxy.url()).arg("-n").args(COMMAND))?.with_code(69).prints("");
+        server.next("SET", Fault::Say(reply));
+        let ended = finished(run(&server.url()).arg("-n").args(COMMAND))?.with_code(69).prints("");
         ended.says_one_line(&["lock k: ", words]);
-        assert_eq!(proxy.faults_left(), 0);
+        assert_eq!(server.faults_left(), 0);
     }
     Ok(())
 }

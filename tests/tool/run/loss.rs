@@ -8,7 +8,7 @@ use super::running::{Ended, Running, finished, run, shell};
 use crate::support::notified::connection;
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::program;
-use crate::support::{AnyServer, Outcome, RedisServer, tests};
+use crate::support::{AnyServer, Outcome, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -146,14 +146,14 @@ fn a_loss_that_is_found_at_the_release() -> Outcome {
 }
 
 fn a_release_that_the_server_hangs_on_is_finished_before_it_exits() -> Outcome {
-    let server = RedisServer::start()?;
+    let server = TestServer::start();
     let command = shell("echo started; read go; exit 3");
     let options = ["-e", "600s", "--protocol", "watched", "k", "--"];
     let mut running = Running::started(run(&server.url()).args(options).args(command))?;
-    server.freeze();
+    server.hang();
     running.say("go")?;
     running.error_with("the release is tried again");
-    server.thaw();
+    server.resume();
     let ended = running.ends()?.with_code(3);
     assert!(!ended.errors.contains("others wait"), "{}", ended.errors);
     assert_eq!(server.say(&["EXISTS", "k"])?, ":0");

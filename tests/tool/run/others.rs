@@ -1,12 +1,12 @@
 //! Servers of every old version, and Ruby programs that lock the same key.
 
 use libtest_mimic::Trial;
-use setnx_lock_testing::{Proxy, ServerVersion, TestServer};
+use setnx_lock_testing::{ServerVersion, TestServer};
 
 use super::running::{Running, finished, run};
 use crate::support::notified::until;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer, TTL};
-use crate::support::{AnyServer, LONG, Outcome, RedisServer, millis, server_of, tests};
+use crate::support::{AnyServer, LONG, Outcome, millis, server_of, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -60,11 +60,10 @@ fn beside_ruby(gem: Gem, protocol: &str) -> Outcome {
         // A real gem has its own version only.
         return Ok(());
     }
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
+    let server = TestServer::start();
     let mut ruby = RubyPeer::start(gem, &server.url())?;
     let tool = |options: &[&str], command: &[&str]| {
-        let mut tool = run(&proxy.url());
+        let mut tool = run(&server.url());
         tool.args(["--protocol", protocol]).args(options).args(command);
         tool
     };
@@ -72,9 +71,9 @@ fn beside_ruby(gem: Gem, protocol: &str) -> Outcome {
 
     assert_eq!(ruby.acquire("k", Some(LONG), LONG)?, Attempt::Held);
     finished(&mut tool(&["-n"], &echo))?.with_code(75).prints("").says(&["error: lock k: not acquired"]);
-    proxy.clear_log();
+    server.clear_log();
     let waits = Running::start(&mut tool(&["--wait-forever"], &echo))?;
-    until("it asks for the lock", || proxy.names().iter().any(|name| name == "SET"));
+    until("it asks for the lock", || server.names().iter().any(|name| name == "SET"));
     ruby.release("k")?;
     waits.ends()?.with_code(0).prints("ran\n");
 

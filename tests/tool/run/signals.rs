@@ -150,42 +150,42 @@ fn held() -> TestServer {
     server
 }
 
-fn until_it_waits(proxy: &Proxy) {
-    until("it asks for the lock", || proxy.names().contains(&"SET".to_owned()));
+fn until_it_waits(server: &Proxy) {
+    until("it asks for the lock", || server.names().contains(&"SET".to_owned()));
 }
 
 fn a_signal_ends_the_wait() -> Outcome {
-    let proxy = held();
+    let server = held();
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
         for options in [&["-w", "10m"][..], &["--wait-forever", "--poll", "10m"]] {
-            proxy.clear_log();
-            let running = Running::start(run(&proxy.url()).args(options).args(["k", "--", "echo", "ran"]))?;
-            until_it_waits(&proxy);
+            server.clear_log();
+            let running = Running::start(run(&server.url()).args(options).args(["k", "--", "echo", "ran"]))?;
+            until_it_waits(&server);
             running.send_to_group(signal)?;
             // One that comes again changes nothing; the program may have ended.
             let _ = running.send(signal);
             running.ends()?.with_code(code).prints("");
         }
     }
-    assert_eq!(proxy.run(&["STRLEN", "k"]), FOREIGN.len().to_string(), "untouched");
+    assert_eq!(server.run(&["STRLEN", "k"]), FOREIGN.len().to_string(), "untouched");
     Ok(())
 }
 
 fn an_ignored_signal_does_not_but_a_release_does() -> Outcome {
-    let proxy = held();
-    let tool = run(&proxy.url());
+    let server = held();
+    let tool = run(&server.url());
     let mut command = Command::new("sh");
     command
         .args(["-c", "trap '' HUP; exec \"$0\" run --wait-forever k -- echo ran"])
         .arg(program())
         .envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
     let mut running = Running::start(&mut command)?;
-    until_it_waits(&proxy);
+    until_it_waits(&server);
     running.send(Signal::HUP)?;
     running.send(Signal::WINCH)?;
     thread::sleep(millis(300));
     assert!(!running.has_ended());
-    proxy.delete("k");
+    server.delete("k");
     running.ends()?.with_code(0).prints("ran\n").says_nothing();
     Ok(())
 }
