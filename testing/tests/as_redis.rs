@@ -35,7 +35,8 @@ const TEMPLATES: &[&str] = &[
     "PUBSUB NUMSUB C C", "PUBSUB NUMPAT", "PUBSUB WHAT",
     // Connection and server.
     "PING", "PING V", "ECHO V", "ECHO", "Get K", "NONSENSE", "NONSENSE K V", "GET", "GET K K", "CLIENT GETNAME", "CLIENT SETNAME V", "CLIENT WHAT",
-    "CLIENT KILL 1.2.3.4:5", "CONFIG GET maxmemory", "CONFIG GET maxmemory-pol*", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "CONFIG SET what 1",
+    "CLIENT KILL 1.2.3.4:5", "CLIENT LIST WHAT", "CLIENT LIST TYPE WHAT", "CLIENT LIST TYPE replica", "CLIENT LIST ID x", "CLIENT LIST ID", "CLIENT KILL TYPE WHAT",
+    "CLIENT KILL WHAT x", "CONFIG GET maxmemory", "CONFIG GET maxmemory-pol*", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "CONFIG SET what 1",
     "CONFIG SET maxmemory x", "CONFIG WHAT", "CONFIG GET", "AUTH V", "AUTH weak pw", "AUTH weak wrong", "ACL WHOAMI", "ACL WHAT", "ACL SETUSER weak on >pw ~a* &x* +@all -del",
     "ACL SETUSER weak +nonsense", "ACL SETUSER weak what", "CLUSTER INFO", "ROLE", "WAIT 0 0", "WAIT 0 x", "HELLO 4", "HELLO x", "COMMAND WHAT",
     "CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "RESET",

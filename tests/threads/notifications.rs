@@ -117,7 +117,9 @@ fn processes_are_notified_in_their_order_and_the_others_send_nothing() -> Outcom
         let commands = recorded(&server);
         let mut sent = names(&commands);
         sent.sort_unstable();
-        assert_eq!(sent, ["DEL", "LPOP", "PUBLISH", "SETNX"], "{commands:?}");
+        let in_a_window = ["DEL", "EXPIRE", "GET", "LPOP", "PUBLISH", "RPUSH", "SETNX"];
+        // One that has been busy for long looks first, and enters the list again, if it is notified in a window.
+        assert!(sent == ["DEL", "LPOP", "PUBLISH", "SETNX"] || sent == in_a_window, "{commands:?}");
     }
     Ok(())
 }

@@ -80,7 +80,12 @@ impl Proxy {
     }
 
     /// Applies a fault to the nth command of this name from now; the next is the first.
+    ///
+    /// # Panics
+    ///
+    /// If `n` is 0.
     pub fn nth(&self, command: &str, n: usize, fault: Fault) {
+        assert!(n > 0, "the next {command} is the first, so there is none with the number 0");
         self.shared.add(Which::Nth(command.to_uppercase(), n), fault);
     }
 

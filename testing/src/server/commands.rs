@@ -249,7 +249,7 @@ type Subcommand = (&'static str, RangeInclusive<usize>);
 #[rustfmt::skip]
 const SUBCOMMANDS: &[(&str, &[Subcommand])] = &[
     ("ACL",     &[("DELUSER", from(1)), ("SETUSER", from(1)), ("USERS", 0..=0), ("WHOAMI", 0..=0)]),
-    ("CLIENT",  &[("GETNAME", 0..=0), ("ID", 0..=0), ("KILL", from(1)), ("LIST", from(0)), ("SETINFO", 2..=2), ("SETNAME", 1..=1)]),
+    ("CLIENT",  &[("GETNAME", 0..=0), ("ID", 0..=0), ("INFO", 0..=0), ("KILL", from(1)), ("LIST", from(0)), ("SETINFO", 2..=2), ("SETNAME", 1..=1)]),
     ("CLUSTER", &[("INFO", 0..=0), ("KEYSLOT", 1..=1), ("MYID", 0..=0), ("NODES", 0..=0), ("SHARDS", 0..=0), ("SLOTS", 0..=0)]),
     ("COMMAND", &[("COUNT", 0..=0), ("DOCS", from(0)), ("INFO", from(0)), ("LIST", from(0))]),
     ("CONFIG",  &[("GET", from(1)), ("RESETSTAT", 0..=0), ("REWRITE", 0..=0), ("SET", from(2))]),

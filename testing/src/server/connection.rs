@@ -115,9 +115,14 @@ fn set_name(call: &mut Call<'_>, name: &[u8]) -> Result<(), Refusal> {
 pub(super) fn client(call: &mut Call<'_>) -> Answer {
     let (sub, version) = (call.upper(1), call.version());
     match (sub.as_str(), call.words.len()) {
-        ("LIST", _) => {
-            let lines = call.server.ordinary_clients().map(|(id, client)| listed(*id, client));
-            Ok(Reply::Verbatim(lines.collect()))
+        ("LIST", given) if given == 2 || version > V2_6 => {
+            let is_chosen = chosen(&call.words[2..])?;
+            let some = call.server.ordinary_clients().filter(|(id, client)| is_chosen(**id, client));
+            Ok(Reply::Verbatim(some.map(|(id, client)| listed(*id, client)).collect()))
+        }
+        ("INFO", _) if version > V2_6 => {
+            let id = call.id;
+            Ok(Reply::Verbatim(listed(id, call.client())))
         }
         ("KILL", 3..) => kill(call),
         // GETNAME and SETNAME: "2.6.9".
@@ -138,13 +143,46 @@ pub(super) fn client(call: &mut Call<'_>) -> Answer {
 fn listed(id: ClientId, client: &Client) -> String {
     let queued = client.queue.as_ref().map_or(-1, |queue| i64::try_from(queue.commands.len()).unwrap_or(-1));
     format!(
-        "id={id} addr={} name={} age=0 idle=0 flags=N db={} sub={} psub={} multi={queued}\n",
+        "id={id} addr={} name={} age=0 idle=0 flags={} db={} sub={} psub={} multi={queued}\n",
         client.address,
         String::from_utf8_lossy(&client.name),
+        flags(client),
         client.database,
         client.channels.len(),
         client.patterns.len()
     )
+}
+
+fn flags(client: &Client) -> String {
+    let all = [(client.is_subscribed(), 'P'), (client.queue.is_some(), 'x'), (client.is_dirty, 'd')];
+    let flags: String = all.into_iter().filter_map(|(is_so, flag)| is_so.then_some(flag)).collect();
+    if flags.is_empty() { "N".into() } else { flags }
+}
+
+type IsChosen = Box<dyn Fn(ClientId, &Client) -> bool>;
+
+/// Reads which clients to list: all, those of a type, or those with these IDs.
+fn chosen(filter: &[Vec<u8>]) -> Result<IsChosen, Refusal> {
+    match filter.split_first().map(|(name, values)| (super::upper(name), values)) {
+        None => Ok(Box::new(|_, _| true)),
+        Some((name, [kind])) if name == "TYPE" => of_type(kind),
+        Some((name, ids)) if name == "ID" && !ids.is_empty() => {
+            let id = |word: &Vec<u8>| String::from_utf8_lossy(word).parse::<ClientId>().ok();
+            let ids = ids.iter().map(id).collect::<Option<Vec<_>>>();
+            let ids = ids.ok_or(Refusal::new("ERR Invalid client ID"))?;
+            Ok(Box::new(move |id, _| ids.contains(&id)))
+        }
+        Some(_) => Err(syntax_error()),
+    }
+}
+
+fn of_type(kind: &[u8]) -> Result<IsChosen, Refusal> {
+    match super::upper(kind).as_str() {
+        "PUBSUB" => Ok(Box::new(|_, client| client.is_subscribed())),
+        "NORMAL" => Ok(Box::new(|_, client| !client.is_subscribed())),
+        "MASTER" | "REPLICA" | "SLAVE" => Ok(Box::new(|_, _| false)),
+        _ => Err(Refusal(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(kind)))),
+    }
 }
 
 /// By address, by ID, or all of a type.
@@ -156,13 +194,14 @@ fn kill(call: &mut Call<'_>) -> Answer {
             call.server.ordinary_clients().filter(|(_, client)| is_it(client)).map(|(id, _)| *id).collect()
         }
         [_, _, filter, value] => {
-            let (filter, value) = (super::upper(filter), super::upper(value));
-            let is_chosen = |id: ClientId, client: &Client| match filter.as_str() {
-                "ID" => value == id.to_string(),
-                "ADDR" => value == client.address.to_uppercase(),
-                "TYPE" if value == "PUBSUB" => client.is_subscribed(),
-                "TYPE" if value == "NORMAL" => !client.is_subscribed(),
-                _ => false,
+            let is_chosen: IsChosen = match super::upper(filter).as_str() {
+                "TYPE" => of_type(value)?,
+                "ID" => chosen(&call.words[2..])?,
+                "ADDR" => {
+                    let address = super::upper(value);
+                    Box::new(move |_, client| client.address.to_uppercase() == address)
+                }
+                _ => return Err(syntax_error()),
             };
             let others =
                 call.server.ordinary_clients().filter(|(id, client)| **id != me && is_chosen(**id, client));
