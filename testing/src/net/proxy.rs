@@ -9,7 +9,7 @@ use std::{fmt, io, thread};
 
 use super::fault::{Fault, Paused, Which};
 use super::inside::{Inside, lock};
-use super::port::listen;
+use super::port::{listen, listen_again};
 use super::received::Received;
 use super::serving::{Power, Shared};
 use super::session::{Behind, shut};
@@ -181,7 +181,7 @@ impl Proxy {
     /// If something else listens there by now.
     pub fn start_again(&self) {
         self.stop();
-        let listener = TcpListener::bind(self.address);
+        let listener = listen_again(self.address);
         let listener =
             listener.unwrap_or_else(|error| panic!("cannot listen on {} again: {error}", self.address));
         self.shared.turn(Power::On);
