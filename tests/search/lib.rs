@@ -78,14 +78,14 @@ fn search<S: Strategy>(
     })
 }
 
-/// Draws the pause before a step, in milliseconds: of `shares` and four more shares, mostly none, three times one of up to `little`, and once as
-/// long as a lease. One number decides, since choosing among strategies takes longer than the step.
-fn pause(shares: u64, little: u64) -> impl Strategy<Value = u64> {
+/// Draws the pause before a step, in milliseconds. Of `none + 4` steps `none` have no pause, three have one shorter than `little`, and one has
+/// one as long as a lease. One number decides, since choosing among strategies takes longer than the step.
+fn pause(none: u64, little: u64) -> impl Strategy<Value = u64> {
     const SHARE: u64 = 3000;
     let lease: Range<u64> = 1000..SHARE;
-    (0..(shares + 4) * SHARE).prop_map(move |drawn| match drawn / SHARE {
-        share if share < shares => 0,
-        share if share < shares + 3 => drawn % little,
+    (0..(none + 4) * SHARE).prop_map(move |drawn| match drawn / SHARE {
+        share if share < none => 0,
+        share if share < none + 3 => drawn % little,
         _ => lease.start + drawn % (lease.end - lease.start),
     })
 }

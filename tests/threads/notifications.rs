@@ -120,6 +120,9 @@ fn processes_are_notified_in_their_order_and_the_others_send_nothing() -> Outcom
         let in_a_window = ["DEL", "EXPIRE", "GET", "LPOP", "PUBLISH", "RPUSH", "SETNX"];
         // One that has been busy for long looks first, and enters the list again, if it is notified in a window.
         assert!(sent == ["DEL", "LPOP", "PUBLISH", "SETNX"] || sent == in_a_window, "{commands:?}");
+        let word =
+            |name: &str, at: usize| commands.iter().find(|command| command[0] == name).map(|one| &one[at]);
+        assert!(word("RPUSH", 2).is_none_or(|channel| Some(channel) == word("PUBLISH", 1)), "{commands:?}");
     }
     Ok(())
 }
