@@ -9,3 +9,4 @@ mod renamed;
 #[cfg(feature = "macros")]
 pub(crate) mod scope;
 pub(crate) mod several;
+mod token;

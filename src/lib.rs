@@ -79,6 +79,7 @@ pub use rules::ownership::LossReason;
 pub use values::credentials::Credentials;
 pub use values::key::Key;
 pub use values::options::{LockOptions, Protocol};
+pub use values::token::LockToken;
 pub use values::value::{Expiry, Holder, LockState};
 pub use values::version::{InvalidVersion, Version};
 pub use wait::CancelToken;

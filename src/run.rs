@@ -14,6 +14,7 @@ mod once;
 mod readers;
 mod release;
 mod reports;
+mod resume;
 mod session;
 mod several;
 pub(crate) mod thread_holds;

@@ -7,5 +7,6 @@ pub(crate) mod identity;
 pub(crate) mod key;
 pub(crate) mod options;
 pub(crate) mod sync;
+pub(crate) mod token;
 pub(crate) mod value;
 pub(crate) mod version;

@@ -284,14 +284,14 @@ impl LockGuard {
         self.release().or_else(Error::unless_lost)
     }
 
-    fn end(&mut self, leaving: Leaving) -> Result<(), Error> {
+    pub(super) fn end(&mut self, leaving: Leaving) -> Result<(), Error> {
         let Some(holder) = self.holder.take() else { return Ok(()) };
         let Self { engine, hold, .. } = self;
         if !engine.identity.is_this_process() {
             return Err(forked(hold, holder));
         }
         let ended = engine.end(hold, holder, leaving);
-        report_end(engine, hold, &ended);
+        report_end(engine, hold, leaving, &ended);
         ended.map(drop)
     }
 
@@ -305,7 +305,7 @@ impl LockGuard {
         }
         let ended = engine.end_all(holds, leaving);
         for (hold, ended) in &ended {
-            report_end(&engine, hold, ended);
+            report_end(&engine, hold, leaving, ended);
         }
         Error::of_all(ended.into_iter().map(|(_, ended)| ended.map(drop)))
     }
@@ -319,9 +319,10 @@ fn forked(hold: &Hold, holder: HolderTicket<Delivery>) -> Error {
 }
 
 /// Reports how a hold has ended.
-fn report_end(engine: &Engine, hold: &Hold, ended: &Result<Ended, Error>) {
+fn report_end(engine: &Engine, hold: &Hold, leaving: Leaving, ended: &Result<Ended, Error>) {
     let key = &hold.key;
     engine.observer.notify(&match ended {
+        Ok(Ended { held, .. }) if leaving == Leaving::WithToken => Event::HandedOver { key, held: *held },
         Ok(Ended { held, certified, left_to_expire, outlived_lease }) => Event::Released {
             key,
             held: *held,

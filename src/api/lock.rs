@@ -237,7 +237,8 @@ impl Lock {
 
     /// Deletes the key, **even if a living holder has the lock**. Returns true if there was a key.
     ///
-    /// Call it only if the holder is known to have crashed.
+    /// Call it only if the holder is known to have crashed. To release a lock that another process has acquired, have that pass on a
+    /// [token](LockGuard::into_token), and use [`Locker::release_token`].
     ///
     /// # Errors
     ///
@@ -264,6 +265,14 @@ impl Lock {
 
     pub(crate) fn locker(&self) -> &Locker {
         &self.locker
+    }
+
+    pub(super) fn options(&self) -> &LockOptions {
+        &self.options
+    }
+
+    pub(super) fn cancel_token(&self) -> Option<&CancelToken> {
+        self.cancel_token.as_ref()
     }
 
     fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {

@@ -152,6 +152,15 @@ pub enum Event<'a> {
         /// for the work.
         outlived_lease: bool,
     },
+    /// A guard has become a [token](crate::LockGuard::into_token), by which another process goes on with the lock. There
+    /// [`AcquireFinished`](Self::AcquireFinished) is reported.
+    #[non_exhaustive]
+    HandedOver {
+        /// The lock's key.
+        key: &'a Key,
+        /// How long the lock was held here.
+        held: Duration,
+    },
     /// A lock could not be released, by a call or by dropping its guard.
     #[non_exhaustive]
     ReleaseFailed {
@@ -287,6 +296,7 @@ pub(super) fn log_event(event: &Event<'_>, more: &LeftOut) {
             log_at!(debug, key, "left to expire after {held:.1?}");
         }
         Event::Released { key, held, .. } => log_at!(debug, key, "released after {held:.1?}"),
+        Event::HandedOver { key, held } => log_at!(debug, key, "handed over by a token after {held:.1?}"),
         Event::ReleasedLate { key, after } => {
             log_at!(info, key, "released {after:.1?} after the release had failed");
         }

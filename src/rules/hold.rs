@@ -6,9 +6,11 @@
 //! had the lock. A lease without an end has a value that names no holder, so that its key is never compared.
 
 mod hand_over;
+mod resume;
 mod watched;
 
 pub(crate) use hand_over::{Ending, HandedOver};
+pub(crate) use resume::{resume, settle};
 use watched::{Changed, Replaced, Seen, change_watched};
 
 use super::acquire::GETSET_TIME_LIMIT;
@@ -192,7 +194,7 @@ pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
     let mut asked_again = false;
     while own.by_transaction() {
         match change_watched(io, own, Command::Count, None).await? {
-            Changed::Done { replaced, count } => return Ok(own.token(count, replaced, io.now())),
+            Changed::Done { replaced, count } => return Ok(own.counted(count, replaced, io.now())),
             Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
             Changed::Unanswered { .. } => asked_again = true,
@@ -203,7 +205,7 @@ pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
             return Ok(Counted::Lost(LossReason::Expired));
         }
         match io.send(own.within_lease(Command::Count)).await.plain() {
-            Reply::Integer(token) => return Ok(own.token(token, Replaced::Anything, io.now())),
+            Reply::Integer(token) => return Ok(own.counted(token, Replaced::Anything, io.now())),
             Reply::TooLate => return Ok(Counted::Lost(LossReason::Expired)),
             failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
             _ if asked_again => return Err(GiveUp::Io),
@@ -264,7 +266,7 @@ impl Lease {
         replaced == Replaced::OurValue && self.proven
     }
 
-    fn token(&self, token: i64, found: Replaced, now: Now) -> Counted {
+    fn counted(&self, token: i64, found: Replaced, now: Now) -> Counted {
         let counts = found == Replaced::OurValue || !self.has_passed(now);
         if counts { Counted::Token(token) } else { Counted::Lost(LossReason::Expired) }
     }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use super::NewValue;
 use crate::values::clock::{Now, Uptime, Wall};
+use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
+use crate::values::token::LockToken;
 use crate::values::value::{self, Nonce, Tag, ValueBytes};
 
 /// The gem's extra second: the value on the wire names a time this much later than what the holder is promised. It is
@@ -37,7 +39,7 @@ pub(crate) struct Lease {
     pub(crate) end: Option<End>,
     /// The protocol that it is written by, and by which it is released.
     pub(crate) protocol: Protocol,
-    /// What an earlier attempt to release it has come to, if there was one.
+    /// Why another client may have acquired the lock since: then only our own bytes are ours, not what may be a loser's.
     pub(super) tried: Option<Tried>,
     /// When others may last have seen that the lock can be acquired: when the first of its values was made. Extensions in time and hand-overs
     /// leave it.
@@ -60,13 +62,15 @@ struct Written {
     proves: bool,
 }
 
-/// What came of an attempt to release a lock. Another client may have acquired it since: the server may have lost the key. So only our own
-/// bytes are changed by a later attempt, not what may be a loser's.
+/// What has come before of a lock that is released, or resumed. Another client may have acquired it since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tried {
+    /// An attempt to release it was not carried out. The server may have lost the key since.
     NotCarriedOut,
-    /// It got no reply, and may have been carried out.
+    /// An attempt to release it got no reply, and may have been carried out.
     InDoubt,
+    /// A token was made of it, by which another process may have gone on.
+    HandedOver,
 }
 
 /// Whose bytes they are, for the holder of a lease.
@@ -129,6 +133,54 @@ impl Lease {
         let new = Self::beginning(now, Some(expiration), self.protocol, nonce).ending_earlier(self.early());
         let value = new.value.clone().named_as(&self.value);
         self.replaced_by(&Self { value, ..new }, now)
+    }
+
+    /// Returns the token of a lock with this lease whose hold began then. What a hold has beside its lease is left out.
+    pub(crate) fn token(&self, key: &Key, options: &LockOptions, acquired: Wall) -> LockToken {
+        LockToken {
+            key: key.clone(),
+            value: self.value.clone(),
+            protocol: self.protocol,
+            end: self.end.map_or(acquired, |end| end.wall),
+            acquired,
+            hold_at_least: options.hold_at_least,
+            auto_extend: options.auto_extend,
+            fencing_token: None,
+            proven: self.proven,
+            notifies: false,
+        }
+    }
+
+    /// Returns the lease that a token stands for, on a server where the lock is changed by this protocol.
+    pub(crate) fn given(token: &LockToken, protocol: Protocol, now: Now) -> Self {
+        let end = End { wall: token.end, uptime: now.uptime.after(token.end.since(now.wall)) };
+        let (value, proven) = (token.value.clone(), token.proven);
+        Self { value, proven, end: Some(end), protocol, tried: Some(Tried::HandedOver), ..Self::default() }
+    }
+
+    /// Makes the lease by which a process goes on now with this one, a token's. `acquired`: when the token's hold began. What others have seen of
+    /// the key until now is the token's value.
+    pub(crate) fn resumed(&self, options: &LockOptions, tag: &Tag, acquired: Wall, now: Now) -> Self {
+        let left = self.end.map_or(Duration::ZERO, |end| end.remaining(now));
+        let expiration = options
+            .expiration
+            .map(|time| time.min(options.auto_extend.map_or(time, |limit| limit.max(left))));
+        let new =
+            Self::beginning(now, expiration, self.protocol, tag.nonce).ending_earlier(options.allowance);
+        match &tag.name {
+            Some(name) => new.named(name, acquired),
+            None => Self { value: new.value.clone().named_as(&self.value), ..new },
+        }
+    }
+
+    /// Returns true if the key may hold another value of ours.
+    pub(crate) fn is_unresolved(&self) -> bool {
+        !self.unresolved.is_empty()
+    }
+
+    /// Returns the lease with the value that the key was found to hold, which is one of ours.
+    pub(super) fn settled(&self, found: &[u8], proven: bool) -> Self {
+        Self { value: found.into(), unresolved: Vec::new(), proven, ..self.clone() }
     }
 
     /// What is written into the key.

@@ -61,7 +61,8 @@ impl Ownership {
                 matches!(&state, LockState::Until { expiry: Expiry(until), .. } if *until >= now.wall)
             }
         };
-        let lasts = |end: Option<End>| end.is_some_and(|end| !end.has_passed(now));
+        // Otherwise another client may have acquired the lock since.
+        let lasts = |end: Option<End>| lease.tried.is_none() && end.is_some_and(|end| !end.has_passed(now));
         if wrote == Wrote::Unproven && lasts(lease.end) {
             Ownership::Unproven
         } else if may_be_a_losers && lasts(lease.overwritten_until()) {

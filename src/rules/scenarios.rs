@@ -16,6 +16,7 @@
 //! | `ann yields until +80ms` | goes on in a window, in which the lock is left to pollers until then |
 //! | `ann goes on in a window until +80ms` | goes on after its sleep or at a hint, in a window that ends then |
 //! | `ann extends`, `ann extends for 30s` | replaces its lease by one that begins now, of its own expiration or of the given one |
+//! | `ann makes a token`, `bob resumes ann's token` | ends its hold for another process; goes on with it, any number of times |
 //! | `ann verifies`, `ann counts` | asks whether it still holds the lock; asks for a fencing token |
 //! | `ann is served` | the server carries out its command and the reply arrives |
 //! | `ann is executed`, `ann is answered` | the same in two steps |
@@ -174,6 +175,8 @@ impl Interpreter {
             [name, "extends", "for", expiration] => self.extends(name, time(expiration)?).map(Some),
             [name, "verifies"] => self.verifies(name).map(Some),
             [name, "counts"] => self.counts(name).map(Some),
+            [name, "makes", "a", "token"] => self.makes_a_token(name).map(Some),
+            [name, "resumes", giver, "token"] => self.resumes(name, possessor(giver)?).map(Some),
             [name, "tries", "again"] => self.tries_again(name).map(Some),
             [name, "releases"] => self.releases(name).map(Some),
             [name, "is", "served"] => {
@@ -326,6 +329,10 @@ impl Interpreter {
         if let Some(verifying) = &mut client.verifying {
             let step = verifying.resume(replies, now);
             return Ok(client.shown_verification(step, now));
+        }
+        if let Some(settling) = &mut client.settling {
+            let step = settling.resume(replies, now);
+            return Ok(client.shown_settled(step, now));
         }
         if let Some(counting) = &mut client.counting {
             let step = counting.resume(replies, now);

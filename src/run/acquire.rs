@@ -281,10 +281,15 @@ impl<'a> Call<'a> {
         self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome: Ok(()) });
     }
 
-    /// Makes the hold of a lock that a thread has got without a place in its queue. `shared`: if it is a permit, the queue of its semaphore.
+    /// Makes the hold of a lock that was granted when it was first asked for. `shared`: if it is a permit, the queue of its semaphore.
     pub(super) fn hold(&self, shared: Option<&Key>, asked: &mut Asked<'_>) -> Acquired {
+        self.hold_lease(asked.key, shared, mem::take(&mut asked.lease), asked.at)
+    }
+
+    /// Makes the hold of a lock that a thread has got then without a place in its queue.
+    #[inline]
+    pub(super) fn hold_lease(&self, key: &Key, shared: Option<&Key>, lease: Lease, at: Now) -> Acquired {
         let Self { engine, options, .. } = self;
-        let (key, lease, at) = (asked.key, mem::take(&mut asked.lease), asked.at);
         if engine.notifies(options) {
             engine.notifications.of(key).acquired(key);
         }

@@ -27,6 +27,8 @@ pub(crate) enum Leaving {
     Release,
     /// The key expires by itself.
     ToExpire,
+    /// Another process goes on with the lock.
+    WithToken,
 }
 
 /// How a hold has ended without a loss.
@@ -196,7 +198,7 @@ fn way(hold: &Hold, lease: &Lease, leaving: Leaving, now: Now) -> Way {
         (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
             Way::Over(Some(Release::Lost(reason)))
         }
-        (_, Leaving::ToExpire) => left(),
+        (_, Leaving::ToExpire | Leaving::WithToken) => left(),
         (_, Leaving::Release) => match time_left_to_hold(hold, lease, now) {
             Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => left(),
             Some(rest) => Way::Expire(rest),

@@ -23,13 +23,13 @@ use crate::values::sync::MutexGuard;
 pub(super) type Locked<'a> = (&'a Arc<Hold>, MutexGuard<'a, HoldState>);
 
 /// In the order of their keys, as each thread that works on several does.
-fn lock_all<'a>(holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
+pub(super) fn lock_all<'a>(holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
     holds.iter().map(|hold| (*hold, hold.state())).collect()
 }
 
 impl Engine {
     /// Runs a task for each of these holds, unless `begin` begins none. `end` notes what came of it.
-    fn on_each<'h, T: 'static, R>(
+    pub(super) fn on_each<'h, T: 'static, R>(
         &self,
         locked: &mut [Locked<'h>],
         outbox: &Outbox,
@@ -234,7 +234,7 @@ impl Engine {
         tokens
     }
 
-    fn report_all(&self, holds: &[&Arc<Hold>], outbox: &Outbox) {
+    pub(super) fn report_all(&self, holds: &[&Arc<Hold>], outbox: &Outbox) {
         outbox.flush(&self.observer);
         for hold in holds {
             hold.report();
@@ -256,7 +256,7 @@ impl Engine {
     }
 
     /// Returns the error of a hold whose loss has been noticed.
-    fn loss_of(hold: &Hold) -> Error {
+    pub(super) fn loss_of(hold: &Hold) -> Error {
         Self::lost(hold, hold.noticed_loss().unwrap_or(LossReason::Expired), clock::now())
     }
 

@@ -312,6 +312,11 @@ impl Session<'_> {
         }
     }
 
+    /// Notes why a command was not sent. Returns why the call gives up.
+    pub(super) fn refuse(&mut self, failure: Failure) -> GiveUp {
+        self.reply(Err(failure), "SET", Effect::Reads).gives_up()
+    }
+
     /// Notes that nothing is sent, since another call has found the server unreachable.
     pub(super) fn fail(&mut self, failure: Failure) {
         self.failed = Some(Box::new(("", failure.after(Duration::ZERO))));

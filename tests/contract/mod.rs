@@ -1,5 +1,6 @@
 //! What a lock does, by every protocol on every server.
 
+mod handing_over;
 mod locking;
 mod losses;
 mod permits;
@@ -17,11 +18,12 @@ use crate::support::{Outcome, Target};
 type Test = fn(&Target) -> Outcome;
 type Tests = &'static [(&'static str, Test)];
 
-const TESTS: [Tests; 8] = [
+const TESTS: [Tests; 9] = [
     locking::TESTS,
     losses::TESTS,
     waiting::TESTS,
     powers::TESTS,
+    handing_over::TESTS,
     several::TESTS,
     several_waiting::TESTS,
     permits::TESTS,

@@ -41,9 +41,11 @@ enum Path {
     Extension,
     /// Takes a fencing token.
     Token,
+    /// Goes on with a lock that was handed over by a token.
+    Resume,
 }
 
-const PATHS: [(&str, Path); 9] = [
+const PATHS: [(&str, Path); 10] = [
     ("a_free_lock", Path::Free),
     ("a_new_connection", Path::Connecting),
     ("an_expired_lock", Path::TakeOver),
@@ -53,6 +55,7 @@ const PATHS: [(&str, Path); 9] = [
     ("an_early_release", Path::EarlyRelease),
     ("an_extension", Path::Extension),
     ("a_token", Path::Token),
+    ("a_lock_that_is_resumed", Path::Resume),
 ];
 
 /// How often a path is tried if the machine stalls for longer than a lease, so that no fault happens.

@@ -67,7 +67,7 @@ fn keys_beside_a_key_are_on_its_node(cluster: &Cluster) -> Outcome {
             ] {
                 let options = NOTIFIED.protocol(protocol);
                 let lock = Lock::new(&locker, key.as_str(), options)?;
-                let held = lock.lock()?;
+                let held = lock.resume(&lock.lock()?.into_token()?)?;
                 held.extend()?;
                 assert_eq!(name_of_holder(&lock)?.as_deref(), Some("worker"), "{key}");
                 if protocol != Protocol::Classic {

@@ -194,6 +194,10 @@ impl Program<'_> {
                 Err(error) if error.is_transient() => continue,
                 Err(error) => return Err(error),
             };
+            // Some go on by a token.
+            let held =
+                if n % 3 > 0 { Ok(held) } else { held.into_token().and_then(|token| lock.resume(&token)) };
+            let Ok(held) = held else { continue };
             let from = Instant::now();
             let valid = held.remaining().unwrap_or_default();
             // From a moment to all of its lease.

@@ -9,6 +9,7 @@
 //! | `cluster` | a cluster whose slots move and whose nodes fail |
 //! | `failed_releases` | releases that fail, and are tried again |
 //! | `failover` | a master that Sentinels know, and that fails over to a replica |
+//! | `handing_over` | locks that go to other processes |
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
 //! | `losers` | values that gems write over those of holders |
 //! | `permit_faults` | a fault at every command on permits |
@@ -33,6 +34,7 @@ pub(crate) mod clocks;
 pub(crate) mod cluster;
 pub(crate) mod failed_releases;
 pub(crate) mod failover;
+pub(crate) mod handing_over;
 pub(crate) mod keeping;
 pub(crate) mod losers;
 pub(crate) mod permit_faults;
@@ -58,6 +60,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         cluster::trials(),
         failed_releases::trials(),
         failover::trials(),
+        handing_over::trials(),
         keeping::trials(),
         losers::trials(),
         permit_faults::trials(),

@@ -27,6 +27,7 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     late: 0,
     touches: false,
     outages: false,
+    tokens: false,
 };
 
 /// What happened in all runs of a search.
@@ -38,6 +39,7 @@ struct Totals {
     tokens: usize,
     handed_over: u64,
     again: u64,
+    resumed: u64,
     overwritten: u64,
     priced: u64,
 }
@@ -53,8 +55,8 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
     let step = (0..3_usize, any::<u8>(), crate::pause(at_once, 300));
     let run = |steps: &[_]| {
         let (run, broken) = Run::perform(conditions, steps);
-        let Totals { grants, extensions, certified, tokens, handed_over, again, overwritten, priced } =
-            totals.get();
+        let Totals { grants, extensions, certified, tokens, .. } = totals.get();
+        let Totals { handed_over, again, resumed, overwritten, priced, .. } = totals.get();
         totals.set(Totals {
             grants: grants + run.grants,
             extensions: extensions + run.extensions,
@@ -62,6 +64,7 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
             tokens: tokens + run.tokens.len(),
             handed_over: handed_over + run.handed_over,
             again: again + run.again,
+            resumed: resumed + run.resumed,
             overwritten: overwritten + run.overwritten,
             priced: priced + run.priced,
         });
@@ -141,6 +144,30 @@ fn a_lock_that_is_handed_over_has_one_holder() {
             let totals = search(conditions, crate::runs(6000))
                 .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
             assert!(totals.handed_over > 10, "little happened: {totals:?}");
+        }
+    }
+}
+
+/// A lock goes on by tokens, and each may come to several clients: of the giver and all of them one at most holds it, once.
+fn a_lock_that_goes_on_by_tokens_has_one_holder() {
+    let tokens = Conditions { tokens: true, expirations: [6000; 3], ..WITHIN_THE_GUARD };
+    // A takeover may wait for its connection.
+    let (waits, clears) = (
+        Conditions { expirations: [1500; 3], delay: 150, waits: true, ..tokens },
+        Conditions { clears: true, ..tokens },
+    );
+    let late = Conditions { expirations: [6000, 200, 1500], skew: 900, delay: 3000, ..tokens };
+    for protocols in [[Protocol::Classic; 3], [Protocol::Watched; 3], [Protocol::Ttl; 3], [Protocol::Auto; 3]]
+    {
+        let compares = !matches!(protocols[0], Protocol::Classic | Protocol::Auto);
+        for conditions in [tokens, waits, clears, late] {
+            if conditions.delay > 1000 && !compares {
+                continue;
+            }
+            let conditions = Conditions { protocols, ..conditions };
+            let totals = search(conditions, crate::runs(2000))
+                .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            assert!(totals.resumed > 20, "{conditions:?}: little happened: {totals:?}");
         }
     }
 }
@@ -318,6 +345,7 @@ pub(crate) const SEARCHES: &Searches = &[
     ("all_protocols_mix_within_the_guard", all_protocols_mix_within_the_guard),
     ("a_wait_for_a_connection_does_not_use_up_the_guard", a_wait_for_a_connection_does_not_use_up_the_guard),
     ("a_lock_that_is_handed_over_has_one_holder", a_lock_that_is_handed_over_has_one_holder),
+    ("a_lock_that_goes_on_by_tokens_has_one_holder", a_lock_that_goes_on_by_tokens_has_one_holder),
     ("beside_newer_gems_ttl_lets_in_one_at_a_time", beside_newer_gems_ttl_lets_in_one_at_a_time),
     (
         "beside_newer_gems_there_are_overlaps_after_a_crash_of_watched",

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use std::{env, fs, io, thread};
+use std::{env, fs, io, iter, thread};
 
-use setnx_lock::{Lock, LockOptions, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, Protocol};
 
 use crate::api::{cron, fencing};
-use crate::faults::{clocks, keeping, sockets};
+use crate::faults::{clocks, handing_over, keeping, sockets};
 use crate::support::{LONG, Variant, millis};
 use crate::threads::{cancellation, notifications, permits, several};
 
@@ -37,6 +37,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["notice_the_loss", url, key, expiration] => clocks::notice_the_loss(url, key, expiration),
         ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
         ["notifications", task @ ..] => notifications::as_worker(task),
+        ["hand_out", url, key, protocol] => handing_over::as_worker(url, key, protocol),
         ["keep", url, key, expiration, protocol] => keeping::as_worker(url, key, expiration, protocol),
         ["count_keepers", url] => keeping::count_keepers(url),
         ["fenced", url, key, protocol] => fencing::as_worker(url, key, protocol),
@@ -129,11 +130,21 @@ fn churn(
 
 fn churn_on_a_thread(lock: &Lock, file: &Path, rounds: usize) -> TaskOutcome {
     for round in 0..rounds {
-        lock.with_result(|_| -> TaskOutcome {
+        let work = || -> TaskOutcome {
             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
             thread::sleep(millis(2));
             Ok(fs::write(file, (number + 1).to_string())?)
-        })?;
+        };
+        if round % 4 > 0 {
+            lock.with_result(|_| work())?;
+        } else {
+            // It goes on by a token. One that a gem has overwritten just before is lost, and no work was done.
+            let resumed = || lock.lock()?.into_token().and_then(|token| lock.resume(&token));
+            let held = iter::repeat_with(resumed).find(|held| !held.as_ref().is_err_and(Error::is_lost));
+            let held = held.expect("it is repeated until then")?;
+            work()?;
+            held.release()?;
+        }
         // From 0 to 7 ms, at random.
         thread::sleep(millis(RandomState::new().hash_one(round) % 8));
     }

@@ -7,7 +7,6 @@ use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
 use crate::rules::{Command, Expected, GiveUp, Replies, Reply, Trip};
 use crate::values::clock::Now;
-use crate::values::value::LockState;
 
 /// What came of a change by a transaction.
 pub(super) enum Changed {
@@ -76,14 +75,8 @@ pub(super) async fn change_watched(
             }
             (None, Some(Reply::Bulk(found))) => {
                 whose = Ownership::judge(own, found.as_deref(), io.now());
-                match &whose {
-                    // Another client may have acquired the lock since.
-                    Ownership::Unproven | Ownership::Overwritten(_) if own.tried.is_some() => {
-                        let state = LockState::of_value(found.as_deref());
-                        return Ok(Changed::NotOurs(LossReason::Taken(state)));
-                    }
-                    Ownership::Lost(reason) => return Ok(Changed::NotOurs(reason.clone())),
-                    Ownership::Ours | Ownership::Unproven | Ownership::Overwritten(_) => {}
+                if let Ownership::Lost(reason) = whose {
+                    return Ok(Changed::NotOurs(reason));
                 }
                 bytes = found.unwrap_or_default();
             }
@@ -122,11 +115,8 @@ impl Lease {
     pub(super) async fn lost_since(&self, io: &Io) -> Result<Option<LossReason>, GiveUp> {
         let found = look(io).await?;
         Ok(match self.judge(found.as_deref(), io.now()) {
-            Ownership::Ours => None,
-            Ownership::Unproven | Ownership::Overwritten(_) => {
-                Some(LossReason::Taken(LockState::of_value(found.as_deref())))
-            }
             Ownership::Lost(reason) => Some(self.loss(reason, io.now())),
+            _ => None,
         })
     }
 

@@ -11,7 +11,9 @@ use crate::rules::simulated::Leg;
 use crate::rules::task::{Rules, Task};
 use crate::rules::{Command, GiveUp, NewValue, Note, Observation, Reply, Step, Trip};
 use crate::values::clock::Now;
+use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol, Takeover};
+use crate::values::token::LockToken;
 use crate::values::value::{LockState, Nonce, Tag};
 use crate::values::version::Version;
 
@@ -37,6 +39,9 @@ pub(super) struct Client {
     pub(super) counting: Option<Task<Counted>>,
     /// How often a lease was extended, or handed over to it.
     pub(super) extensions: u64,
+    /// Of the lock that it has handed over to another process.
+    pub(super) token: Option<LockToken>,
+    pub(super) settling: Option<Task<Result<Lease, LossReason>>>,
     /// What it writes behind its values.
     pub(super) name: Option<Arc<str>>,
     /// What is on its way to the server.
@@ -67,6 +72,8 @@ impl Client {
             verifying: None,
             counting: None,
             extensions: 0,
+            token: None,
+            settling: None,
             name: None,
             sent: None,
             values: Vec::new(),
@@ -196,7 +203,31 @@ impl Client {
             Ok(outcome) => outcome,
         };
         let notes = shown_notes(&notes_of(self.extending.take()));
-        self.shown_extended(outcome, now) + notes
+        let verb = if self.lease.is_none() { "resumed" } else { "extended" };
+        self.shown_extended(outcome, now).replace("extended", verb) + notes
+    }
+
+    /// Has a token of a lease. It holds nothing more.
+    pub(super) fn hands_out(&mut self, lease: &Lease, now: Now) -> String {
+        self.lease = None;
+        self.token = Some(lease.token(&Key::from("k"), &self.options, now.wall));
+        "has a token".into()
+    }
+
+    pub(super) fn shown_settled(&mut self, step: Step<Result<Lease, LossReason>>, now: Now) -> String {
+        let outcome = match step.outcome() {
+            Err(trip) => return self.sends(trip),
+            Ok(outcome) => outcome,
+        };
+        self.settling = None;
+        match outcome {
+            Ok(Ok(lease)) => self.hands_out(&lease, now),
+            Ok(Err(reason)) => {
+                self.lease = None;
+                shown_loss(&reason)
+            }
+            Err(reason) => format!("gives up: {reason:?}"),
+        }
     }
 
     fn shown_extended(&mut self, outcome: Result<Extension, GiveUp>, now: Now) -> String {

@@ -51,6 +51,35 @@ impl Interpreter {
         Ok(client.shown_verification(step, now))
     }
 
+    pub(super) fn makes_a_token(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let own = client.own()?;
+        if !own.is_unresolved() {
+            return Ok(client.hands_out(&own, now));
+        }
+        let (task, step) = Task::begin(now, async move |io| hold::settle(io, &own).await);
+        client.settling = Some(task);
+        Ok(client.shown_settled(step, now))
+    }
+
+    pub(super) fn resumes(&mut self, name: &str, of: &str) -> ScriptResult<String> {
+        let token = self.client(of)?.token.clone().ok_or("it has no token")?;
+        let (now, server) = (self.now(name)?, self.version);
+        let client = self.client(name)?;
+        client.extensions += 1;
+        let tag = client.tag(client.number * MANY + MANY / 2 + client.extensions);
+        let (options, acquired) = (client.options, token.acquired);
+        let given = Lease::given(&token, client.protocol_on(server), now);
+        let first = given.clone();
+        let new = move |now| first.resumed(&options, &tag, acquired, now);
+        let (task, step) = Task::begin(now, async move |io| hold::resume(io, &given, new).await);
+        client.lease = None;
+        client.values.clear();
+        client.extending = Some(task);
+        Ok(client.shown_extension(step, now))
+    }
+
     pub(super) fn counts(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;

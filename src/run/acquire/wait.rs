@@ -18,7 +18,7 @@ use crate::rules::unresolved::Unresolved;
 use crate::rules::{Command, Cue, GiveUp, Note, Replies, Reply, Step, Trip};
 use crate::run::engine::Engine;
 use crate::run::held::{Acquired, Delivery, HeldLock};
-use crate::run::session::{Effect, Session};
+use crate::run::session::Session;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
@@ -119,7 +119,7 @@ impl<'a> Wait<'a> {
         self.now = clock::now();
         probed.map_err(|failure| {
             self.attempts = 1;
-            let reason = self.session.reply(Err(failure), "SET", Effect::Reads).gives_up();
+            let reason = self.session.refuse(failure);
             self.ended(reason)
         })
     }

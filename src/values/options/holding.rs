@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::LockOptions;
+use crate::values::clock::Wall;
+use crate::values::token::LockToken;
 
 impl LockOptions {
     /// Extends the lease in the background while the lock is held, until `at_most` after the acquisition. Off by
@@ -60,6 +62,14 @@ impl LockOptions {
     pub(crate) const fn while_waiting(self, at_most: Duration) -> Self {
         let auto_extend = if self.expiration.is_some() { Some(at_most) } else { None };
         Self { auto_extend, hold_at_least: Duration::ZERO, ..self }
+    }
+
+    /// Returns the options of a hold that goes on now with a token's: its times count from the acquisition.
+    pub(crate) fn resuming(self, token: &LockToken, now: Wall) -> Self {
+        let held = now.since(token.acquired);
+        let hold_at_least = self.hold_at_least.max(token.hold_at_least).saturating_sub(held);
+        let limit = token.auto_extend.or(self.auto_extend);
+        Self { hold_at_least, auto_extend: limit.map(|limit| limit.saturating_sub(held)), ..self }
     }
 
     /// Returns only the options that matter during the wait for the lock.

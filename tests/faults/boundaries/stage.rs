@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 use std::{mem, thread};
 
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, LossReason, Protocol};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, LockToken, LossReason, Protocol};
 
 use super::{Case, IN_TIME, LEASE, Path};
 use crate::support::every_command::COMMAND_TIMEOUT;
@@ -19,6 +19,8 @@ pub(super) struct Stage {
     key: TestKey,
     lock: Lock,
     held: Option<LockGuard>,
+    /// Of a lock that is resumed.
+    token: Option<LockToken>,
     /// What the key holds at first.
     value: Option<String>,
     /// A thread that waits for the lock.
@@ -71,18 +73,22 @@ impl Stage {
             }
             _ => Some(patient.lock()?),
         };
+        let (held, token) = match (path, held) {
+            (Path::Resume, Some(held)) => (None, Some(held.into_token()?)),
+            (_, held) => (held, None),
+        };
         // The waiter asks the server after a hint of the release, or when the lease has passed.
         let waits = || Lock::new(&locker, &key.key, options.poll_interval(LONG).timeout(LONG));
         let successor =
             matches!(path, Path::ReleaseWithSuccessor).then(waits).transpose()?.map(|lock| successor(&lock));
         scenario.server.clear_log();
         let value = held.as_ref().and_then(|_| key.value());
-        Ok(Self { scenario, path, protocol, key, lock, held, value, successor })
+        Ok(Self { scenario, path, protocol, key, lock, held, token, value, successor })
     }
 
     /// Runs the path without a fault, and returns the names of its commands. After a stall of the machine, which changes them, it fails.
-    pub(super) fn undisturbed(self) -> Result<Vec<String>, Box<dyn std::error::Error>> {
-        match self.held {
+    pub(super) fn undisturbed(mut self) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+        match self.held.take() {
             Some(held) => match self.path {
                 Path::Extension => {
                     held.extend()?;
@@ -97,7 +103,7 @@ impl Stage {
                     late => return Err(format!("the machine stalled: {late:?}").into()),
                 },
             },
-            None => mem::forget(self.lock.lock()?),
+            None => mem::forget(self.acquire()?),
         }
         let names = self.scenario.server.names();
         self.successor.map(Successor::join).transpose()?;
@@ -109,7 +115,7 @@ impl Stage {
         let (began, began_at) = (Instant::now(), SystemTime::now());
         match self.held.take() {
             None => {
-                let acquired = self.lock.lock();
+                let acquired = self.acquire();
                 assert!(began.elapsed() < IN_TIME);
                 self.judge_acquired(acquired, began_at)?;
             }
@@ -136,6 +142,14 @@ impl Stage {
         assert_nothing_sent_twice(&self.scenario.server);
         self.judge_key()?;
         Ok(self.scenario.server.faults_left() == 0)
+    }
+
+    /// Acquires the lock, or goes on with it.
+    fn acquire(&self) -> Result<LockGuard, Error> {
+        match &self.token {
+            Some(token) => self.lock.resume(token),
+            None => self.lock.lock(),
+        }
     }
 
     /// Whether the key holds a value that a lock under test has sent.
@@ -170,6 +184,8 @@ impl Stage {
                 mem::forget(held);
                 Ok(())
             }
+            // A token works in its lease, in Classic, and the new lease may end before the reply comes.
+            Err(Error::Lost { reason: LossReason::Expired, .. }) if self.token.is_some() => Ok(()),
             // The server may have granted the lock, or not.
             Err(Error::InDoubt { .. }) => Ok(()),
             // Granted after its lease, so the grant was not used, and the call waited for its own value to expire.

@@ -5,6 +5,7 @@ mod gem;
 mod holding;
 mod passing;
 mod serving;
+mod tokens;
 mod visitor;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use crate::values::value::{Nonce, Tag};
 use crate::values::version::Version;
 pub(super) use conditions::{Conditions, Gems};
 use holding::{Held, Power};
+use tokens::HandedOut;
 use visitor::Visitor;
 
 const START: u64 = 1_795_000_000_000_000;
@@ -146,6 +148,9 @@ pub(super) struct Run {
     pub(super) handed_over: u64,
     /// How often a release was tried again.
     pub(super) again: u64,
+    handed_out: Vec<HandedOut>,
+    /// How often a client has gone on with the lock of a token.
+    pub(super) resumed: u64,
     visitor: Option<Visitor>,
     /// The client whose machine is suspended.
     frozen: Option<usize>,
@@ -201,6 +206,8 @@ impl Run {
             broken: None,
             handed_over: 0,
             again: 0,
+            handed_out: Vec::new(),
+            resumed: 0,
             visitor: None,
             frozen: None,
             written: BTreeSet::new(),
@@ -258,7 +265,10 @@ impl Run {
             Doing::Nothing if self.is_gem(n) => self.start_gem(n, now),
             Doing::Nothing => match self.clients[n].again.take_if(|_| !one_in(3, choice)) {
                 Some(own) => self.try_again(n, own, now),
-                None => self.start(n, choice, now),
+                None => match self.new_token(choice) {
+                    Some(token) => self.resumes(n, token, now),
+                    None => self.start(n, choice, now),
+                },
             },
             Doing::Waiting(leg) if leg.before().is_some_and(|end| end.has_passed(now)) => {
                 self.reply(n, leg, Reply::TooLate);
@@ -293,6 +303,9 @@ impl Run {
             Doing::Replied(leg, reply) => self.reply(n, leg, reply),
             // Another thread holds the lock mostly for longer than a sleep.
             asleep @ Doing::Asleep { .. } if one_in(3, choice) => self.clients[n].doing = asleep,
+            Doing::Asleep { in_doubt: false } if self.new_token(choice).is_some() => {
+                self.resumes(n, self.new_token(choice).unwrap_or_default(), now);
+            }
             // A hint may be old, or of another's release.
             Doing::Asleep { .. } => self.wake(n, if one_in(5, choice) { Cue::Ask } else { Cue::Look }, now),
             Doing::Working if self.is_gem(n) => self.work_as_gem(n, choice),

@@ -32,6 +32,10 @@ pub(super) enum Power {
     Counting(Task<Counted>),
     /// It has ended its hold: a lease of this length is written for another client, which sleeps. With the number of the hold.
     HandingOver(Box<Ending>, u64, Duration),
+    /// It makes a token, of the hold with this number.
+    HandingOut(Task<Result<Lease, LossReason>>, u64),
+    /// It has no lock yet: it uses this token.
+    Resuming(Task<Extension>, usize),
 }
 
 impl Run {
@@ -47,6 +51,9 @@ impl Run {
         let expirations = self.conditions.expirations.map(Duration::from_millis);
         let next = expirations.into_iter().find(|time| self.next(n, *time).is_some());
         let choice = if self.conditions.outages && choice % 8 < 5 { 7 } else { choice };
+        if self.conditions.tokens && matches!(choice % 8, 1 | 2 | 7) {
+            return self.hands_out(n, own, number, now);
+        }
         match choice % 8 {
             // It crashes, and starts again as another holder.
             0 | 1 => self.clients[n].held = None,
@@ -110,7 +117,7 @@ impl Run {
         self.clients[n].looks_at = at.filter(|at| looks && *at > self.time);
     }
 
-    fn begins(&mut self, n: usize, own: &Lease) {
+    pub(super) fn begins(&mut self, n: usize, own: &Lease) {
         self.clients[n].ends = Some(own.clone());
         self.clients[n].found_another = false;
     }
@@ -248,6 +255,14 @@ impl Run {
                 let step = ending.resume(replies, now);
                 self.act_on_hand_over(n, step);
             }
+            Some(Power::HandingOut(task, _)) => {
+                let step = task.resume(replies, now);
+                self.act_on_settling(n, step);
+            }
+            Some(Power::Resuming(task, _)) => {
+                let step = task.resume(replies, now);
+                self.act_on_resuming(n, step);
+            }
             None => unreachable!("it does something"),
         }
     }
@@ -323,7 +338,7 @@ impl Run {
     }
 
     /// A holder is told whether another client had the lock since it was acquired, until its last command was carried out.
-    fn certify(&mut self, n: usize, number: u64, certified: bool) {
+    pub(super) fn certify(&mut self, n: usize, number: u64, certified: bool) {
         self.certified += u64::from(certified);
         let others = number + 1..=self.clients[n].executed;
         if certified && self.holders.range(others).next().is_some() {

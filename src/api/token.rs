@@ -1,0 +1,118 @@
+//! A lock that goes to another process: a guard becomes a token, and a token a guard.
+
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::api::guard::LockGuard;
+use crate::api::lock::Lock;
+use crate::api::locker::Locker;
+use crate::report::error::Error;
+use crate::run::{Call, Leaving};
+use crate::values::clock;
+use crate::values::options::LockOptions;
+use crate::values::token::LockToken;
+
+impl FromStr for LockToken {
+    type Err = Error;
+
+    /// Reads a token, with white space around it or without.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for any other text, a token that was cut off or changed, and a token of another version of this library.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::read(text).map_err(Error::invalid_locker)
+    }
+}
+
+impl LockGuard {
+    /// Ends the guard without releasing the lock, and returns a token by which another process goes on with it: see [`Lock::resume`].
+    ///
+    /// Sends nothing, unless the reply to an extension was lost: then it reads the key, for at most one command timeout. The lease runs on, and
+    /// nothing extends it until the lock is resumed: call [`extend`](Self::extend) before if the token may travel for long. If it is not used
+    /// in time, the lock frees itself as that of a crashed holder.
+    ///
+    /// The [fencing token](Self::fencing_token), the holder's name, and what is left of [`hold_at_least`](LockOptions::hold_at_least) and
+    /// [`auto_extend`](LockOptions::auto_extend) travel along. Loss signals and callbacks of this guard end. Until the token's lease ends, this
+    /// process sees the lock as another's too.
+    ///
+    /// [The guide](crate::documentation::guide#hand-a-lock-over) has an example.
+    ///
+    /// # Errors
+    ///
+    /// Then there is no token, and the lock is released as by dropping the guard.
+    ///
+    /// - [`Error::Lost`] if the lease has ended or a loss was noticed.
+    /// - [`Error::Invalid`] without an expiration: the value in the key names no holder.
+    /// - [`Error::Unavailable`] or [`Error::Refused`] if the reply to an extension was lost, and the key could not be read.
+    /// - [`Error::Forked`] in a forked child, which releases nothing.
+    pub fn into_token(mut self) -> Result<LockToken, Error> {
+        let (engine, hold) = (self.engine(), self.hold());
+        if hold.options.expiration.is_none() {
+            let problem = "it has no expiration, so its value names no holder and it cannot be handed over; it is released";
+            return Err(Error::invalid(hold.key.clone(), problem));
+        }
+        engine.refuse_after_fork(&hold.key)?;
+        let token = engine.token(hold)?;
+        self.end(Leaving::WithToken)?;
+        Ok(token)
+    }
+}
+
+impl Lock {
+    /// Goes on with a lock that was handed over by [`LockGuard::into_token`], in this or another process, and returns its guard.
+    ///
+    /// It replaces the value in the key by one of this holder, with a new lease of this lock's expiration. So **a token works once**: a second
+    /// call fails, as does one after the lock was taken over. Does not wait: takes at most one command timeout, and sends one round trip more
+    /// than a release.
+    ///
+    /// This lock's options count from now on, except that `hold_at_least` and `auto_extend` go on from the first acquisition: the longer
+    /// minimum, and the limit of the token if it has one. In Classic the lock can be resumed only before the token's lease ends; in Watched and
+    /// Ttl also later, while the key holds the token's value.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`] if the token was used, its lease has ended, or the lock was cleared or taken over: do not begin the work.
+    /// - [`Error::Invalid`] for a token of another key, and if this lock has no expiration.
+    /// - [`Error::Unavailable`] or [`Error::Refused`]: nothing was changed; resume it again while the token's lease lasts.
+    /// - [`Error::InDoubt`] if the reply was lost: the token may be used up. The lock then frees itself after the new lease.
+    /// - [`Error::Nested`], [`Error::Cancelled`] and [`Error::Forked`] as for [`lock`](Self::lock).
+    pub fn resume(&self, token: &LockToken) -> Result<LockGuard, Error> {
+        let engine = self.locker().engine();
+        let problem = if token.key != *self.key() {
+            format!("the token is that of lock {}", token.key)
+        } else if self.options().expiration.is_none() {
+            "it has no expiration, so it cannot go on with a lock that has one".into()
+        } else {
+            let options = self.options().resuming(token, clock::now().wall);
+            let acquired = Call::new(engine, &options, self.cancel_token()).resume(token)?;
+            return Ok(LockGuard::new(Arc::clone(engine), acquired));
+        };
+        Err(Error::invalid(self.key().clone(), problem))
+    }
+}
+
+impl Locker {
+    /// Releases the lock of a token, for a process that does not go on with it. Deletes no other holder's lock.
+    ///
+    /// It resumes the lock, as [`Lock::resume`] does, and releases it: within `hold_at_least` the key is left to expire, and waiting processes are
+    /// notified if the holder would have done so. Takes at most two command timeouts.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::Lost`] if the token was used, its lease has ended, or the lock was cleared or taken over: there is nothing to release.
+    /// - [`Error::Unavailable`], [`Error::Refused`] or [`Error::InDoubt`]: the lock frees itself at the end of its lease, at most ten seconds
+    ///   later than the token's.
+    /// - [`Error::Cancelled`] if the locker was shut down, and [`Error::Forked`] in a forked child.
+    pub fn release_token(&self, token: &LockToken) -> Result<(), Error> {
+        /// For the release, if the token's lease is over.
+        const ENOUGH: Duration = Duration::from_secs(10);
+        let left = token.end.since(clock::now().wall).max(ENOUGH);
+        let can_notify = self.engine().backend.can_listen();
+        let options = LockOptions::expiring_after(left)
+            .protocol(token.protocol)
+            .notify_waiters(token.notifies && can_notify);
+        Lock::new(self, token.key.clone(), options)?.resume(token)?.release()
+    }
+}

@@ -1,0 +1,78 @@
+//! A lock that goes to another process: a token names the value in the key, and who replaces it by one of its own has the lock. So a token
+//! works once.
+
+use super::{Extension, LOOKS, Replaced, extend, look, note_overwritten, read, release};
+use crate::rules::acquire::GETSET_TIME_LIMIT;
+use crate::rules::lease::{End, Lease};
+use crate::rules::ownership::{LossReason, Ownership};
+use crate::rules::task::Io;
+use crate::rules::{Command, GiveUp, Reply, Trip};
+use crate::values::clock::Now;
+
+/// Reads the key before a token is made of a lease that an extension without a reply may have replaced. Returns the lease with the value that
+/// the key holds. A token names one value: by a second one another process could go on as well.
+pub(crate) async fn settle(io: &Io, own: &Lease) -> Result<Result<Lease, LossReason>, GiveUp> {
+    let found = look(io).await?;
+    Ok(match own.judge(found.as_deref(), io.now()) {
+        whose @ (Ownership::Ours | Ownership::Unproven) => {
+            let proven = own.proven && whose == Ownership::Ours;
+            Ok(own.settled(found.as_deref().unwrap_or_default(), proven))
+        }
+        Ownership::Overwritten(state) => Err(LossReason::Taken(state)),
+        Ownership::Lost(reason) => Err(own.loss(reason, io.now())),
+    })
+}
+
+/// Replaces the value of `given`, a token's lease, by that of a lease that `new` makes: by a transaction, or in Classic by GETSET, within
+/// the token's lease and right after a look.
+///
+/// Whoever resumes it too writes over our new value at most as a loser of a takeover does, and finds it: so our lease begins when it is
+/// written, and what a loser writes over it counts as such a one's from then on.
+pub(crate) async fn resume(io: &Io, given: &Lease, new: impl Fn(Now) -> Lease) -> Result<Extension, GiveUp> {
+    if given.by_transaction() {
+        return extend(io, given, new(io.now())).await;
+    }
+    for _ in 0..LOOKS {
+        let found = look(io).await?;
+        let Some(end) = given.end.filter(|end| !end.has_passed(io.now())) else {
+            return Ok(Extension::Lost(LossReason::Expired));
+        };
+        if let Ownership::Lost(reason) = given.judge(found.as_deref(), io.now()) {
+            return Ok(Extension::Lost(reason));
+        }
+        let (lease, soon) = (new(io.now()), end.min(End::of(io.now(), GETSET_TIME_LIMIT)));
+        let swap = Trip { before: Some(soon), ..Trip::of(Command::GetSet(lease.value.clone())) };
+        match io.send(swap).await.plain() {
+            Reply::Bulk(replaced) => return Ok(replaced_by(io, given, lease, replaced.as_deref()).await),
+            Reply::TooLate => {}
+            failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
+            // Our value in the key proves nothing: it may have replaced that of another process which has resumed the lock (I6).
+            _ => {
+                let holds = read(io).await?;
+                return match given.judge(holds.as_deref(), io.now()) {
+                    Ownership::Lost(reason) if lease.value != *holds.unwrap_or_default() => {
+                        Ok(Extension::Lost(reason))
+                    }
+                    _ => Err(GiveUp::Unknown),
+                };
+            }
+        }
+    }
+    Err(GiveUp::Unsent)
+}
+
+/// Judges what GETSET has replaced.
+async fn replaced_by(io: &Io, given: &Lease, lease: Lease, replaced: Option<&[u8]>) -> Extension {
+    let whose = given.judge(replaced, io.now());
+    note_overwritten(io, &whose);
+    match whose {
+        Ownership::Lost(reason) => {
+            // It was resumed and released since, or cleared. A token works once, so our value must not stay.
+            if reason == LossReason::Gone {
+                let _ = release(io, &lease).await;
+            }
+            Extension::Lost(reason)
+        }
+        _ => given.extended(lease, Replaced::OurValue),
+    }
+}

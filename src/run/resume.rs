@@ -1,0 +1,111 @@
+//! A lock that goes to another process: a hold that ends with a token, and a call that goes on with the lock of one.
+
+use std::slice;
+use std::sync::Arc;
+
+use super::acquire::Call;
+use super::drive::Job;
+use super::engine::Engine;
+use super::held::Acquired;
+use super::holder::lock_all;
+use super::reports::Outbox;
+use super::session::Session;
+use super::thread_holds::HoldKind;
+use crate::report::error::Error;
+use crate::report::event::Event;
+use crate::rules::GiveUp;
+use crate::rules::hold::{self, Extension};
+use crate::rules::lease::Lease;
+use crate::rules::ownership::LossReason;
+use crate::rules::task::Task;
+use crate::run::hold::{Hold, HoldState};
+use crate::values::clock;
+use crate::values::key::Key;
+use crate::values::token::LockToken;
+
+impl Engine {
+    /// Has the server asked nothing more for a hold, unless it is lost, and returns its token. Asks once what the key holds if that is in doubt.
+    pub(crate) fn token(self: &Arc<Self>, hold: &Arc<Hold>) -> Result<LockToken, Error> {
+        let outbox = Outbox::default();
+        let mut locked = lock_all(&[hold]);
+        let begin = |hold: &Hold, state: &HoldState, now| {
+            let asks = hold.lost(now).is_none() && state.lease.is_unresolved();
+            let lease = state.lease.clone();
+            asks.then(|| Task::begin(now, async move |io| hold::settle(io, &lease).await))
+        };
+        let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| {
+            match ended {
+                None if hold.noticed_loss().is_some() => return Err(Self::loss_of(hold)),
+                None => {}
+                Some((Ok(Ok(lease)), _)) => state.lease = lease,
+                Some((Ok(Err(reason)), _)) => return Err(Self::lose(hold, reason)),
+                Some((Err(reason), session)) => return Err(session.error(reason, "ask again")),
+            }
+            state.over = true;
+            self.forget(state);
+            let token = state.lease.token(&hold.key, &hold.options, hold.acquired.wall);
+            let (fencing_token, notifies) = (state.token, self.notifies(&hold.options));
+            Ok(LockToken { fencing_token, notifies, ..token })
+        };
+        let token = self.on_each(&mut locked, &outbox, begin, end).pop();
+        drop(locked);
+        self.report_all(&[hold], &outbox);
+        token.unwrap_or_else(|| unreachable!("each hold has its outcome"))
+    }
+}
+
+impl Call<'_> {
+    /// Goes on with the lock of a token, without waiting. Its options say what the token's did of the hold's time.
+    pub(crate) fn resume(&self, token: &LockToken) -> Result<Acquired, Error> {
+        let (engine, key) = (self.engine, &token.key);
+        let resumed = self.may_resume(key).and_then(|()| self.resumed(token));
+        let waited = clock::uptime().since(self.began.uptime);
+        let outcome = resumed.as_ref().map(|_| ());
+        engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome });
+        let acquired = resumed?;
+        engine.note_begun(slice::from_ref(&acquired), Some(HoldKind::Movable));
+        Ok(acquired)
+    }
+
+    fn may_resume(&self, key: &Key) -> Result<(), Error> {
+        self.engine.refuse_after_fork(key)?;
+        self.engine.refuse_nested(key)?;
+        self.check(key)
+    }
+
+    fn resumed(&self, token: &LockToken) -> Result<Acquired, Error> {
+        let Self { engine, options, .. } = *self;
+        let (outbox, key) = (Outbox::default(), &token.key);
+        let mut session =
+            Session::new(engine, key, options.protocol, Some(self.began.uptime)).reporting_to(&outbox);
+        let advice = "if it was resumed, it frees itself when its lease has passed; if not, resume it again";
+        if let Err(failure) = self.probe(key) {
+            let reason = session.refuse(failure);
+            return Err(session.error(reason, advice));
+        }
+        let now = clock::now();
+        let given = Lease::given(token, engine.protocol_of(options), now);
+        let (tag, options, acquired) = (engine.tag(), *options, token.acquired);
+        let first = given.clone();
+        let new = move |now| first.resumed(&options, &tag, acquired, now);
+        let task = Task::begin(now, async move |io| hold::resume(io, &given, new).await);
+        let mut job = Job::new(key, task, session);
+        job.run(now);
+        let (outcome, session) = job.end(&outbox);
+        outbox.flush(&engine.observer);
+        let now = clock::now();
+        let lost = |reason| Err(Error::Lost { key: key.clone(), reason, late: None });
+        match outcome {
+            // I3
+            Ok(Extension::Extended(lease)) if lease.has_passed(now) => lost(LossReason::Expired),
+            Ok(Extension::Extended(lease)) => {
+                let acquired = self.hold_lease(key, None, lease, now);
+                acquired.hold.state().token = token.fencing_token;
+                Ok(acquired)
+            }
+            Ok(Extension::Lost(reason)) => lost(reason),
+            Ok(Extension::Unknown { .. }) => Err(session.error(GiveUp::Unknown, advice)),
+            Err(reason) => Err(session.error(reason, advice)),
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! A token: what another process has to know to go on with a lock that was handed over. It is one word of text.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use crate::values::clock::Wall;
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+use crate::values::value::{Nonce, ValueBytes};
+
+/// What a token begins with. The number is that of its form.
+const NAME: &str = "setnx";
+const VERSION: &str = "1";
+
+/// A lock on its way to another process.
+///
+/// [`LockGuard::into_token`](crate::LockGuard::into_token) ends a guard and returns its token, [`Lock::resume`](crate::Lock::resume) makes a
+/// guard of it in any process, once. [`Locker::release_token`](crate::Locker::release_token) releases the lock instead.
+///
+/// Displayed, it is one word of letters, digits, `.`, `-` and `_`, which is parsed again. For a key of 100 bytes it has at most 300.
+/// Who has the token can end the lock or go on with it, so treat it like a password.
+///
+/// ```
+/// # use setnx_lock::{Error, Lock, LockOptions, LockToken, Locker};
+/// # use std::time::Duration;
+/// # let server = setnx_lock_testing::TestServer::start();
+/// # let locker = Locker::open(&server.url())?;
+/// let lock = Lock::new(&locker, "upload:7", LockOptions::expiring_after(Duration::from_secs(30)))?;
+/// let text = lock.lock()?.into_token()?.to_string();
+///
+/// // In another process:
+/// let token: LockToken = text.parse()?;
+/// lock.resume(&token)?.release()?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct LockToken {
+    pub(crate) key: Key,
+    /// What the key holds.
+    pub(crate) value: ValueBytes,
+    /// The protocol that it was written by.
+    pub(crate) protocol: Protocol,
+    /// The end of the lease.
+    pub(crate) end: Wall,
+    /// When the hold began.
+    pub(crate) acquired: Wall,
+    pub(crate) hold_at_least: Duration,
+    pub(crate) auto_extend: Option<Duration>,
+    pub(crate) fencing_token: Option<u64>,
+    /// True if it is proven that no other client has had the lock since it was acquired.
+    pub(crate) proven: bool,
+    /// True if a release wakes waiters of other processes.
+    pub(crate) notifies: bool,
+}
+
+impl LockToken {
+    /// Returns the lock's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Returns the end of the lease by the wall clock. Until then the lock is held, and the token can be used.
+    ///
+    /// `None` past the calendar's end.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<chrono::DateTime<chrono::Utc>> {
+        self.end.date()
+    }
+
+    /// Returns the fencing token of the hold, if it has taken one.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<u64> {
+        self.fencing_token
+    }
+
+    /// Reads a token. Returns what is wrong with any other text.
+    pub(crate) fn read(text: &str) -> Result<Self, String> {
+        let numbered = text.trim().strip_prefix(NAME).and_then(|rest| rest.split_once('.'));
+        let Some((version, coded)) = numbered else {
+            return Err("this is no lock token; one begins with `setnx1.`".into());
+        };
+        if version != VERSION {
+            let shown: String = version.chars().take(20).collect();
+            return Err(format!(
+                "the lock token is of version {shown:?}, and this release of setnx-lock reads version {VERSION}: use one release on both sides"
+            ));
+        }
+        let token = decoded(coded).and_then(|bytes| Self::of_bytes(&bytes));
+        token.ok_or_else(|| "the lock token is damaged or cut off; pass it on unchanged".into())
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let number = |of: u128| u64::try_from(of).unwrap_or(u64::MAX);
+        let since = |earlier: Wall, later: Wall| number(later.since(earlier).as_micros());
+        let millis = |time: Duration| number(time.as_millis());
+        let (time, nonce, behind) = self.value.parts().unwrap_or((self.end, Nonce::from_random(0), &[]));
+        let flags = [
+            self.protocol == Protocol::Watched,
+            self.protocol == Protocol::Ttl,
+            self.proven,
+            self.notifies,
+            self.auto_extend.is_some(),
+            self.fencing_token.is_some(),
+        ];
+        let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
+        let mut bytes = vec![flags];
+        for part in [self.key.as_bytes(), behind] {
+            put(&mut bytes, part.len() as u64);
+            bytes.extend_from_slice(part);
+        }
+        let (after_end, lasted) = (since(self.end, time), since(self.acquired, self.end));
+        for number in [time.0, nonce.seed(), after_end, lasted, millis(self.hold_at_least)] {
+            put(&mut bytes, number);
+        }
+        for number in [self.auto_extend.map(millis), self.fencing_token].into_iter().flatten() {
+            put(&mut bytes, number);
+        }
+        let sum = checksum(&bytes);
+        bytes.extend_from_slice(&sum);
+        bytes
+    }
+
+    fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let (bytes, sum) = bytes.split_last_chunk()?;
+        if checksum(bytes) != *sum {
+            return None;
+        }
+        let (flags, mut rest) = bytes.split_first()?;
+        let flag = |bit: u8| flags >> bit & 1 == 1;
+        let (key, behind) = (take_bytes(&mut rest)?, take_bytes(&mut rest)?);
+        let mut next = || take(&mut rest);
+        let (time, nonce) = (Wall(next()?), Nonce::from_random(next()?));
+        let value = ValueBytes::of_parts(time, nonce, behind);
+        let end = time.before(Duration::from_micros(next()?));
+        let acquired = end.before(Duration::from_micros(next()?));
+        let hold_at_least = Duration::from_millis(next()?);
+        let auto_extend = if flag(4) { Some(Duration::from_millis(next()?)) } else { None };
+        let fencing_token = if flag(5) { Some(next()?) } else { None };
+        let protocol = match (flag(0), flag(1)) {
+            (true, _) => Protocol::Watched,
+            (_, true) => Protocol::Ttl,
+            _ => Protocol::Classic,
+        };
+        let (key, proven, notifies) = (Key::from(key), flag(2), flag(3));
+        Some(Self {
+            key,
+            value,
+            protocol,
+            end,
+            acquired,
+            hold_at_least,
+            auto_extend,
+            fencing_token,
+            proven,
+            notifies,
+        })
+    }
+}
+
+impl fmt::Display for LockToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{NAME}{VERSION}.")?;
+        encode(&self.to_bytes(), f)
+    }
+}
+
+impl fmt::Debug for LockToken {
+    /// Leaves out what gives power over the lock.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockToken")
+            .field("key", &self.key)
+            .field("protocol", &self.protocol)
+            .field("expires_at", &format_args!("{}", self.end))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Writes a number, seven bits in each byte; the highest bit says that more follow.
+fn put(bytes: &mut Vec<u8>, number: u64) {
+    let [low, ..] = number.to_le_bytes();
+    if number < 0x80 {
+        return bytes.push(low);
+    }
+    bytes.push(low | 0x80);
+    put(bytes, number >> 7);
+}
+
+/// Takes a number off the front.
+fn take(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..u64::BITS).step_by(7) {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(take(rest)?).ok()?;
+    let (bytes, behind) = rest.split_at_checked(length)?;
+    *rest = behind;
+    Some(bytes)
+}
+
+/// FNV-1a, of 32 bits: it notices what was cut off or mistyped.
+fn checksum(bytes: &[u8]) -> [u8; 4] {
+    let step = |sum: u32, byte: &u8| (sum ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    bytes.iter().fold(0x811c_9dc5, step).to_le_bytes()
+}
+
+/// Base64 for URLs and file names (RFC 4648, section 5), without padding.
+const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+fn encode(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    for chunk in bytes.chunks(3) {
+        let bits = [0, 1, 2].iter().fold(0, |bits, n| bits << 8 | usize::from(*chunk.get(*n).unwrap_or(&0)));
+        for place in 0..=chunk.len() {
+            f.write_char(char::from(LETTERS[bits >> (18 - 6 * place) & 0x3f]))?;
+        }
+    }
+    Ok(())
+}
+
+fn decoded(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let (mut bits, mut count) = (0_u32, 0);
+    for letter in text.bytes() {
+        let number = LETTERS.iter().position(|known| *known == letter)?;
+        bits = bits << 6 | u32::try_from(number).ok()?;
+        count += 6;
+        if count >= 8 {
+            count -= 8;
+            bytes.push(u8::try_from(bits >> count & 0xff).ok()?);
+        }
+    }
+    // What is left over is padding.
+    (count < 6 && bits & ((1 << count) - 1) == 0).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn token(key: &[u8], name: &str) -> LockToken {
+        let (end, hour) = (Wall(1_795_157_375_492_303), Duration::from_secs(3600));
+        let value = ValueBytes::until(end.after(Duration::from_secs(10)), Nonce::from_random(9_876_543_210));
+        LockToken {
+            key: Key::from(key),
+            value: if name.is_empty() { value } else { value.named(name, end.before(hour)) },
+            protocol: Protocol::Ttl,
+            end,
+            acquired: end.before(hour),
+            hold_at_least: hour,
+            auto_extend: Some(24 * hour),
+            fencing_token: Some(1_000_000),
+            proven: true,
+            notifies: true,
+        }
+    }
+
+    #[test]
+    fn a_token_of_a_key_of_100_bytes_has_at_most_300() {
+        for key in [[0xff; 100], [b'k'; 100]] {
+            let text = token(&key, &"n".repeat(64)).to_string();
+            assert!(text.len() <= 300, "{}: {text}", text.len());
+            assert_eq!(LockToken::read(&text), Ok(token(&key, &"n".repeat(64))));
+        }
+        assert!(token(b"orders:7", "").to_string().len() < 100);
+    }
+
+    #[test]
+    fn what_is_no_token_is_told_apart() {
+        let problem = |text: &str| LockToken::read(text).unwrap_err();
+        let text = token(b"k", "web:7").to_string();
+        for other in ["", "setnx", "1795157376.4923038374650192", "token", "setnx.abc.def"] {
+            let problem = problem(other);
+            assert!(problem.contains("no lock token") || problem.contains("version"), "{other}: {problem}");
+        }
+        assert!(problem(&text.replacen('1', "2", 1)).contains("version \"2\", and"), "{text}");
+        for damaged in [&text[..text.len() - 1], &text[..8], "setnx1.", "setnx1.a b", &format!("{text}A")] {
+            assert!(problem(damaged).contains("damaged or cut off"), "{damaged}");
+        }
+        assert_eq!(LockToken::read(&format!(" {text}\n")), Ok(token(b"k", "web:7")), "as a file ends");
+    }
+
+    #[test]
+    fn it_is_shown_without_what_gives_power_over_the_lock() {
+        let shown = format!("{:?}", token(b"k", ""));
+        assert_eq!(
+            shown,
+            "LockToken { key: Key(\"k\"), protocol: Ttl, expires_at: 2026-11-20T06:49:35.492Z, .. }"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_token_is_read_again(
+            key in prop::collection::vec(any::<u8>(), 1..200),
+            (time, nonce, lease) in (0..1_u64 << 50, any::<u64>(), 0..1_u64 << 48),
+            (flags, hold, extend) in (0..48_u8, 0..1_u64 << 40, any::<u64>()),
+            fencing_token: Option<u64>,
+            name in "[a-z:é]{0,20}",
+        ) {
+            let value = ValueBytes::until(Wall(time), Nonce::from_random(nonce));
+            let token = LockToken {
+                key: Key::from(key),
+                value: if name.is_empty() { value } else { value.named(&name, Wall(time)) },
+                protocol: [Protocol::Classic, Protocol::Watched, Protocol::Ttl][usize::from(flags % 3)],
+                end: Wall(time),
+                acquired: Wall(time.saturating_sub(lease)),
+                hold_at_least: Duration::from_millis(hold),
+                auto_extend: (flags & 8 > 0).then(|| Duration::from_millis(extend)),
+                fencing_token,
+                proven: flags & 16 > 0,
+                notifies: flags & 32 > 0,
+            };
+            prop_assert_eq!(LockToken::read(&token.to_string()), Ok(token));
+        }
+
+        #[test]
+        fn a_mistyped_letter_is_noticed(place in 7..100_usize, letter in "[A-Za-z0-9_-]") {
+            let text = token(b"orders:7", "web:7").to_string();
+            let place = place.min(text.len() - 1);
+            let mistyped = format!("{}{letter}{}", &text[..place], &text[place + 1..]);
+            prop_assume!(mistyped != text);
+            prop_assert!(LockToken::read(&mistyped).is_err());
+        }
+    }
+}
