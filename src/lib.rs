@@ -67,7 +67,7 @@ mod wait;
 pub use api::declared::{DeclaredLock, LockId};
 pub use api::guard::LockGuard;
 pub use api::lock::Lock;
-pub use api::locker::{Locker, LockerBuilder};
+pub use api::locker::{Drained, HeldKey, Locker, LockerBuilder};
 pub use api::loss_signal::LossSignal;
 pub use api::several::{
     MultiLock, MultiLockGuard, Permit, Quorum, QuorumGuard, RwLock, Semaphore, WriteGuard,

@@ -12,7 +12,7 @@ use crate::values::options::LockOptions;
 use crate::values::sync;
 pub use cancel_token::CancelToken;
 pub(crate) use cancel_token::Registered;
-pub(crate) use wait_queue::{Called, Hint, HolderTicket, Ticket, WaitQueue, Wake};
+pub(crate) use wait_queue::{Called, Hint, HolderTicket, Ticket, WaitQueue, Wake, no_hold};
 
 /// How a thread waits, for a holder that hands its lock over.
 #[derive(Clone, Copy, Debug)]

@@ -175,7 +175,7 @@ impl Lock {
     ///
     /// - [`Error::Contended`] if another holder had the lock, or other threads were queued ahead, until the timeout
     ///   or the last [attempt](LockOptions::max_attempts).
-    /// - [`Error::Cancelled`] if a [`CancelToken`] or [`Locker::shut_down`] ended the wait.
+    /// - [`Error::Cancelled`] or [`Error::ShutDown`] if a [`CancelToken`] or [`Locker::shut_down`] ended the wait.
     /// - [`Error::Nested`] inside a [`with`](Self::with) on the same key by the same thread.
     /// - [`Error::Unavailable`] if the server is unreachable or its reply is not understood: the lock is not held.
     /// - [`Error::Refused`] if the server refuses, or is too old for the protocol: the lock is not held. If the refusal

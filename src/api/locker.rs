@@ -1,6 +1,7 @@
 //! A server to lock on: its connections, and what all its locks share.
 
 mod builder;
+mod held;
 mod url;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::values::contained::contained;
 use crate::values::identity::Identity;
 use crate::values::key::Key;
 pub use builder::LockerBuilder;
+pub use held::{Drained, HeldKey};
 use url::Topology;
 
 /// A Redis server to lock on, with its connections. Create one for the program.
@@ -302,9 +304,10 @@ impl Locker {
             && matches!(deleted, Ok(Reply::Integer(1) | Reply::Executed(Some(1))))
     }
 
-    /// Ends all waits for locks of this locker and its clones, at once and for good.
+    /// Ends all waits for locks of this locker and its clones, at once and for good. To also wait for the locks that are held, use
+    /// [`drain`](Self::drain).
     ///
-    /// Each waiting call, and every later call that acquires a lock, fails with [`Error::Cancelled`]. A command
+    /// Each waiting call, and every later call that acquires a lock, fails with [`Error::ShutDown`]. A command
     /// that has been sent is not interrupted; if it acquires the lock, the call succeeds. Locks that are held stay
     /// held, and can be released.
     ///
@@ -313,13 +316,7 @@ impl Locker {
     /// on it. A thread that a
     /// [`Quorum`](crate::Quorum) uses for this server finishes its work and ends.
     pub fn shut_down(&self) {
-        // I10: a forked child has no threads that wait, and may find the queue in the middle of a change.
-        if self.engine.identity.is_this_process() {
-            self.engine.queue.close();
-            self.engine.backend.wake_waiting();
-            self.jobs.close();
-            self.end_of_use.finish();
-        }
+        let _ = self.drain(Duration::ZERO);
     }
 
     fn with_engine(self, change: impl FnOnce(&mut Engine)) -> Self {

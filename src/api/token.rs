@@ -2,7 +2,6 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::api::guard::LockGuard;
 use crate::api::lock::Lock;
@@ -29,9 +28,9 @@ impl FromStr for LockToken {
 impl LockGuard {
     /// Ends the guard without releasing the lock, and returns a token by which another process goes on with it: see [`Lock::resume`].
     ///
-    /// Sends nothing, unless the reply to an extension was lost: then it reads the key, for at most one command timeout. The lease runs on, and
-    /// nothing extends it until the lock is resumed: call [`extend`](Self::extend) before if the token may travel for long. If it is not used
-    /// in time, the lock frees itself as that of a crashed holder.
+    /// Waits for an unfinished command of this guard. Sends nothing, unless the reply to an extension was lost: then it reads the key, for at most
+    /// one command timeout. The lease runs on, and nothing extends it until the lock is resumed: call [`extend`](Self::extend) before if the
+    /// token may travel for long. If it is not used in time, the lock frees itself as that of a crashed holder.
     ///
     /// The [fencing token](Self::fencing_token), the holder's name, and what is left of [`hold_at_least`](LockOptions::hold_at_least) and
     /// [`auto_extend`](LockOptions::auto_extend) travel along. Loss signals and callbacks of this guard end. Until the token's lease ends, this
@@ -41,7 +40,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// Then there is no token, and the lock is released as by dropping the guard.
+    /// There is no token then. The lock is released as by dropping the guard, unless it is lost.
     ///
     /// - [`Error::Lost`] if the lease has ended or a loss was noticed.
     /// - [`Error::Invalid`] without an expiration: the value in the key names no holder.
@@ -64,20 +63,22 @@ impl Lock {
     /// Goes on with a lock that was handed over by [`LockGuard::into_token`], in this or another process, and returns its guard.
     ///
     /// It replaces the value in the key by one of this holder, with a new lease of this lock's expiration. So **a token works once**: a second
-    /// call fails, as does one after the lock was taken over. Does not wait: takes at most one command timeout, and sends one round trip more
-    /// than a release.
+    /// call fails, as does one after the lock was taken over. Does not wait: takes at most one command timeout. It takes as many round trips as a
+    /// release, in Classic one more.
     ///
     /// This lock's options count from now on, except that `hold_at_least` and `auto_extend` go on from the first acquisition: the longer
-    /// minimum, and the limit of the token if it has one. In Classic the lock can be resumed only before the token's lease ends; in Watched and
-    /// Ttl also later, while the key holds the token's value.
+    /// minimum, which the lease lasts for too, and the limit of the token if it has one. Beyond that limit nothing extends the new lease. In Classic
+    /// the lock can be resumed only before the token's lease ends; in Watched and Ttl also later, while the key holds the token's value.
     ///
     /// # Errors
     ///
     /// - [`Error::Lost`] if the token was used, its lease has ended, or the lock was cleared or taken over: do not begin the work.
     /// - [`Error::Invalid`] for a token of another key, and if this lock has no expiration.
-    /// - [`Error::Unavailable`] or [`Error::Refused`]: nothing was changed; resume it again while the token's lease lasts.
-    /// - [`Error::InDoubt`] if the reply was lost: the token may be used up. The lock then frees itself after the new lease.
-    /// - [`Error::Nested`], [`Error::Cancelled`] and [`Error::Forked`] as for [`lock`](Self::lock).
+    /// - [`Error::Unavailable`] or [`Error::Refused`]: nothing was changed; resume it again while the token's lease lasts. That includes a server
+    ///   that [settles](crate::RefusalKind::Settling) after a restart or a failover.
+    /// - [`Error::InDoubt`] if the reply was lost: the token may be used up, and the lock then frees itself after the new lease. In Watched and
+    ///   Ttl the lock may be resumed again; in Classic do not, since the lost command may still come.
+    /// - [`Error::Nested`], [`Error::Cancelled`], [`Error::ShutDown`] and [`Error::Forked`] as for [`lock`](Self::lock).
     pub fn resume(&self, token: &LockToken) -> Result<LockGuard, Error> {
         let engine = self.locker().engine();
         let problem = if token.key != *self.key() {
@@ -97,22 +98,24 @@ impl Locker {
     /// Releases the lock of a token, for a process that does not go on with it. Deletes no other holder's lock.
     ///
     /// It resumes the lock, as [`Lock::resume`] does, and releases it: within `hold_at_least` the key is left to expire, and waiting processes are
-    /// notified if the holder would have done so. Takes at most two command timeouts.
+    /// notified if the holder would have done so. Takes at most two command timeouts, and the wait of a [release](LockGuard::release) for a free
+    /// connection.
     ///
     /// # Errors
     ///
+    /// Those of [`Lock::resume`] and of [`LockGuard::release`]:
+    ///
     /// - [`Error::Lost`] if the token was used, its lease has ended, or the lock was cleared or taken over: there is nothing to release.
-    /// - [`Error::Unavailable`], [`Error::Refused`] or [`Error::InDoubt`]: the lock frees itself at the end of its lease, at most ten seconds
-    ///   later than the token's.
-    /// - [`Error::Cancelled`] if the locker was shut down, and [`Error::Forked`] in a forked child.
+    /// - [`Error::Unavailable`], [`Error::Refused`] or [`Error::InDoubt`]: the lock frees itself at the end of its lease, which may be a new one of
+    ///   the same length. Another call may do it sooner; it returns [`Error::Lost`] if the token is used up.
+    /// - [`Error::ShutDown`] if the locker was shut down, and [`Error::Forked`] in a forked child.
     pub fn release_token(&self, token: &LockToken) -> Result<(), Error> {
-        /// For the release, if the token's lease is over.
-        const ENOUGH: Duration = Duration::from_secs(10);
-        let left = token.end.since(clock::now().wall).max(ENOUGH);
         let can_notify = self.engine().backend.can_listen();
-        let options = LockOptions::expiring_after(left)
+        let options = LockOptions::expiring_after(token.expiration)
             .protocol(token.protocol)
             .notify_waiters(token.notifies && can_notify);
-        Lock::new(self, token.key.clone(), options)?.resume(token)?.release()
+        // Nothing is extended.
+        let token = LockToken { auto_extend: None, ..token.clone() };
+        Lock::new(self, token.key.clone(), options)?.resume(&token)?.release()
     }
 }

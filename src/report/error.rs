@@ -51,17 +51,27 @@ pub enum Error {
         details: Box<Contention>,
     },
 
-    /// The [`CancelToken`](crate::CancelToken) of the lock was cancelled, or the locker was [shut down](crate::Locker::shut_down). The lock was
-    /// not acquired.
-    #[error("lock {} not acquired: {}", shown(key), Cancellation { waited: *waited, shut_down: *shut_down })]
+    /// The [`CancelToken`](crate::CancelToken) of the lock was cancelled. The lock was not acquired.
+    #[error("lock {} not acquired: {}", shown(key), Cancellation(*waited))]
     #[non_exhaustive]
     Cancelled {
         /// The lock's key.
         key: Key,
         /// How long the call had waited.
         waited: Duration,
-        /// True if the locker was shut down.
-        shut_down: bool,
+    },
+
+    /// The locker was [shut down](crate::Locker::shut_down) or [drained](crate::Locker::drain). The lock was not acquired.
+    #[error(
+        "lock {} not acquired: its locker was shut down; open a new one if the program goes on",
+        shown(key)
+    )]
+    #[non_exhaustive]
+    ShutDown {
+        /// The lock's key.
+        key: Key,
+        /// How long the call had waited.
+        waited: Duration,
     },
 
     /// The lock was lost: its lease has ended, or its key is missing or holds another client's value. Another client may hold the lock, or may
@@ -196,6 +206,7 @@ impl Error {
         match self {
             Error::Contended { key, .. }
             | Error::Cancelled { key, .. }
+            | Error::ShutDown { key, .. }
             | Error::Lost { key, .. }
             | Error::InDoubt { key, .. }
             | Error::NoMajority { key, .. }
@@ -269,6 +280,7 @@ impl Error {
             // A server that did not answer may answer later.
             Error::NoMajority { .. } => self.majority(|answer| answer.is_none_or(Error::is_transient)),
             Error::Cancelled { .. }
+            | Error::ShutDown { .. }
             | Error::Lost { .. }
             | Error::Nested { .. }
             | Error::Forked { .. }
@@ -290,6 +302,11 @@ impl Error {
             }
             _ => false,
         }
+    }
+
+    /// Returns the error of a call that was ended from outside.
+    pub(crate) fn ended(key: Key, waited: Duration, shut_down: bool) -> Self {
+        if shut_down { Self::ShutDown { key, waited } } else { Self::Cancelled { key, waited } }
     }
 
     /// Returns the error of a call on a lock that is invalid.

@@ -143,6 +143,7 @@ impl Lease {
             protocol: self.protocol,
             end: self.end.map_or(acquired, |end| end.wall),
             acquired,
+            expiration: options.expiration.unwrap_or_default(),
             hold_at_least: options.hold_at_least,
             auto_extend: options.auto_extend,
             fencing_token: None,
@@ -161,14 +162,11 @@ impl Lease {
     /// Makes the lease by which a process goes on now with this one, a token's. `acquired`: when the token's hold began. What others have seen of
     /// the key until now is the token's value.
     pub(crate) fn resumed(&self, options: &LockOptions, tag: &Tag, acquired: Wall, now: Now) -> Self {
-        let left = self.end.map_or(Duration::ZERO, |end| end.remaining(now));
-        let expiration = options
-            .expiration
-            .map(|time| time.min(options.auto_extend.map_or(time, |limit| limit.max(left))));
+        let expiration = options.expiration.map(|time| time.max(options.hold_at_least));
         let new =
             Self::beginning(now, expiration, self.protocol, tag.nonce).ending_earlier(options.allowance);
         match &tag.name {
-            Some(name) => new.named(name, acquired),
+            Some(name) => new.named(name, self.value.holder().map_or(acquired, |holder| holder.since)),
             None => Self { value: new.value.clone().named_as(&self.value), ..new },
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::{mem, slice};
 
 use super::engine::Engine;
-use super::held::{Acquired, Delivery, MaybeHeld};
+use super::held::{Acquired, MaybeHeld};
 use super::readers::ReaderCount;
 use super::session::Session;
 use crate::net::{Failure, KeyTrip, Sent, Stop};
@@ -23,7 +23,7 @@ use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
-use crate::wait::{CancelToken, HolderTicket, Registered};
+use crate::wait::{CancelToken, Registered};
 use wait::Wait;
 
 impl<'a> Call<'a> {
@@ -103,16 +103,9 @@ impl Engine {
     }
 
     /// Makes the hold of a lock that was acquired then.
-    pub(super) fn make_hold(
-        &self,
-        key: Key,
-        options: &LockOptions,
-        lease: Lease,
-        holder: HolderTicket<Delivery>,
-        at: Now,
-    ) -> Acquired {
+    pub(super) fn make_hold(&self, key: Key, options: &LockOptions, lease: Lease, at: Now) -> Arc<Hold> {
         let (observer, changes) = (self.observer.clone(), Arc::clone(&self.changes));
-        Acquired { hold: Arc::new(Hold::new(key, *options, at, lease, observer, changes)), holder }
+        Arc::new(Hold::new(key, *options, at, lease, observer, changes))
     }
 
     /// Returns a lock with another hold in place of its own, which began then.
@@ -123,7 +116,9 @@ impl Engine {
         at: Now,
     ) -> Acquired {
         let lease = mem::take(&mut hold.state().lease);
-        self.make_hold(hold.key.clone(), options, lease, holder, at)
+        let hold = self.make_hold(hold.key.clone(), options, lease, at);
+        holder.now_as(Arc::downgrade(&hold) as _);
+        Acquired { hold, holder }
     }
 
     /// Has the keeper work on locks that were acquired. With a `kind`, they are noted as locks of this thread.
@@ -293,8 +288,10 @@ impl<'a> Call<'a> {
         if engine.notifies(options) {
             engine.notifications.of(key).acquired(key);
         }
-        let holder = engine.queue.hold(key, shared, &Observation::of(&lease, at));
-        engine.make_hold(key.clone(), options, lease, holder, at)
+        let observation = Observation::of(&lease, at);
+        let hold = engine.make_hold(key.clone(), options, lease, at);
+        let holder = engine.queue.hold(key, shared, &observation, Arc::downgrade(&hold) as _);
+        Acquired { hold, holder }
     }
 
     /// Returns the commands for a lock. Made when it is this thread's turn: those ahead may have found the server unreachable.
@@ -312,7 +309,7 @@ impl<'a> Call<'a> {
         let shut_down = self.engine.queue.is_closed();
         if shut_down || self.is_cancelled() {
             let waited = clock::uptime().since(self.began.uptime);
-            return Err(Error::Cancelled { key: key.clone(), waited, shut_down });
+            return Err(Error::ended(key.clone(), waited, shut_down));
         }
         Ok(())
     }

@@ -167,6 +167,30 @@ impl Engine {
         options.notifies.unwrap_or_else(|| options.protocol == Protocol::Auto && self.backend.notifies())
     }
 
+    /// Returns the locks that threads of this process hold, in the order of their keys.
+    pub(crate) fn held(&self) -> Vec<Arc<Hold>> {
+        let holds = self.queue.held().into_iter().filter_map(|hold| hold.downcast::<Hold>().ok());
+        let mut held: Vec<_> = holds.filter(|hold| !hold.is_dropped.load(Ordering::Relaxed)).collect();
+        held.sort_by(|one, other| one.key.cmp(&other.key));
+        held
+    }
+
+    /// Ends all waits, and waits until no lock is held, at most until then.
+    pub(crate) fn drain(&self, until: Uptime) {
+        /// How late it may notice that a lock has ended which was lost before.
+        const NOTICED_AFTER: Duration = Duration::from_millis(20);
+        self.queue.close();
+        self.backend.wake_waiting();
+        let mut waiting = self.changes.wait();
+        while !self.held().is_empty() {
+            let left = until.since(clock::uptime());
+            if left.is_zero() {
+                return;
+            }
+            waiting.sleep(left.min(NOTICED_AFTER));
+        }
+    }
+
     /// I10: a child shares its parent's connections, and each would read the other's replies.
     pub(crate) fn refuse_after_fork(&self, key: &Key) -> Result<(), Error> {
         if self.identity.is_this_process() { Ok(()) } else { Err(Error::Forked { key: key.clone() }) }

@@ -34,8 +34,13 @@ impl Engine {
     /// Has the keeper look at a lock that has just been acquired, if gems use the server.
     pub(super) fn look_once(self: &Arc<Self>, hold: &Arc<Hold>) {
         if self.gems.were_seen(hold.acquired.uptime) {
-            self.reschedule(hold, &mut hold.state());
+            self.look_soon(hold);
         }
+    }
+
+    /// Has the keeper look at a lock that has just been acquired.
+    pub(super) fn look_soon(self: &Arc<Self>, hold: &Arc<Hold>) {
+        self.schedule(hold, &mut hold.state());
     }
 
     /// Has the keeper work on a lock, if it does not do so yet.

@@ -21,6 +21,7 @@ use crate::rules::task::Task;
 use crate::run::hold::{Hold, HoldState};
 use crate::values::clock;
 use crate::values::key::Key;
+use crate::values::options::Protocol;
 use crate::values::token::LockToken;
 
 impl Engine {
@@ -30,8 +31,8 @@ impl Engine {
         let mut locked = lock_all(&[hold]);
         let begin = |hold: &Hold, state: &HoldState, now| {
             let asks = hold.lost(now).is_none() && state.lease.is_unresolved();
-            let lease = state.lease.clone();
-            asks.then(|| Task::begin(now, async move |io| hold::settle(io, &lease).await))
+            let (lease, nonce) = (state.lease.clone(), self.identity.next_nonce());
+            asks.then(|| Task::begin(now, async move |io| hold::settle(io, &lease, nonce).await))
         };
         let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| {
             match ended {
@@ -64,6 +65,10 @@ impl Call<'_> {
         engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome });
         let acquired = resumed?;
         engine.note_begun(slice::from_ref(&acquired), Some(HoldKind::Movable));
+        if acquired.hold.protocol == Protocol::Classic {
+            // Another process that has used the token at the same time may have overwritten the value.
+            engine.look_soon(&acquired.hold);
+        }
         Ok(acquired)
     }
 
@@ -76,9 +81,10 @@ impl Call<'_> {
     fn resumed(&self, token: &LockToken) -> Result<Acquired, Error> {
         let Self { engine, options, .. } = *self;
         let (outbox, key) = (Outbox::default(), &token.key);
-        let mut session =
-            Session::new(engine, key, options.protocol, Some(self.began.uptime)).reporting_to(&outbox);
-        let advice = "if it was resumed, it frees itself when its lease has passed; if not, resume it again";
+        // Not as an extension: another process may have gone on with the lock on a server that has lost that.
+        let session = Session::new(engine, key, options.protocol, Some(self.began.uptime)).acquiring();
+        let mut session = session.reporting_to(&outbox);
+        let advice = "the token may be used up: then the lock frees itself when its lease has passed";
         if let Err(failure) = self.probe(key) {
             let reason = session.refuse(failure);
             return Err(session.error(reason, advice));

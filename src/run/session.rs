@@ -87,6 +87,11 @@ impl<'a> Session<'a> {
         self
     }
 
+    /// Returns the session as that of a call that acquires once.
+    pub(super) fn acquiring(self) -> Self {
+        Self { acquires: true, ..self }
+    }
+
     /// Returns the session as one that reports later: something is locked meanwhile.
     pub(super) fn reporting_to(self, outbox: &'a Outbox) -> Self {
         Self { outbox: Some(outbox), ..self }

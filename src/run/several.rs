@@ -200,7 +200,7 @@ impl<'a> WaitAll<'a> {
         let whole = clock::uptime().since(self.call.began.uptime);
         match &mut error {
             Error::Contended { details, .. } => details.waited = whole,
-            Error::Cancelled { waited, .. } => *waited = whole,
+            Error::Cancelled { waited, .. } | Error::ShutDown { waited, .. } => *waited = whole,
             _ => {}
         }
         error

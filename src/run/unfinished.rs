@@ -13,7 +13,7 @@ use crate::rules::hold::Release;
 use crate::rules::lease::Lease;
 use crate::rules::{Command, GiveUp, Reply};
 use crate::values::clock::{self, Now};
-use crate::wait::{HolderTicket, Observation};
+use crate::wait::{HolderTicket, Observation, no_hold};
 
 /// The pause before the next attempt; it doubles each time, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -121,7 +121,7 @@ impl Engine {
         // Until it is there, the command may still arrive.
         if let Some((lease, _)) = unresolved.take(0, Some(&found)) {
             let now = clock::now();
-            let holder = self.queue.hold(key, None, &Observation::of(&lease, now));
+            let holder = self.queue.hold(key, None, &Observation::of(&lease, now), no_hold());
             self.release_all_unwanted(vec![HeldLock::new(key, options, lease, holder)], now);
         }
         unresolved.is_empty()

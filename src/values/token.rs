@@ -44,6 +44,8 @@ pub struct LockToken {
     pub(crate) end: Wall,
     /// When the hold began.
     pub(crate) acquired: Wall,
+    /// The length of a lease.
+    pub(crate) expiration: Duration,
     pub(crate) hold_at_least: Duration,
     pub(crate) auto_extend: Option<Duration>,
     pub(crate) fencing_token: Option<u64>,
@@ -94,7 +96,8 @@ impl LockToken {
         let number = |of: u128| u64::try_from(of).unwrap_or(u64::MAX);
         let since = |earlier: Wall, later: Wall| number(later.since(earlier).as_micros());
         let millis = |time: Duration| number(time.as_millis());
-        let (time, nonce, behind) = self.value.parts().unwrap_or((self.end, Nonce::from_random(0), &[]));
+        let (time, nonce) = self.value.parts().unwrap_or((self.end, Nonce::from_random(0)));
+        let holder = self.value.holder();
         let flags = [
             self.protocol == Protocol::Watched,
             self.protocol == Protocol::Ttl,
@@ -102,19 +105,23 @@ impl LockToken {
             self.notifies,
             self.auto_extend.is_some(),
             self.fencing_token.is_some(),
+            holder.is_some(),
         ];
         let flags = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
         let mut bytes = vec![flags];
-        for part in [self.key.as_bytes(), behind] {
-            put(&mut bytes, part.len() as u64);
-            bytes.extend_from_slice(part);
-        }
+        put_bytes(&mut bytes, self.key.as_bytes());
         let (after_end, lasted) = (since(self.end, time), since(self.acquired, self.end));
-        for number in [time.0, nonce.seed(), after_end, lasted, millis(self.hold_at_least)] {
+        for number in
+            [time.0, nonce.seed(), after_end, lasted, millis(self.expiration), millis(self.hold_at_least)]
+        {
             put(&mut bytes, number);
         }
         for number in [self.auto_extend.map(millis), self.fencing_token].into_iter().flatten() {
             put(&mut bytes, number);
+        }
+        if let Some(holder) = holder {
+            put(&mut bytes, holder.since.0 / 1_000_000);
+            put_bytes(&mut bytes, holder.name().as_bytes());
         }
         let sum = checksum(&bytes);
         bytes.extend_from_slice(&sum);
@@ -128,20 +135,31 @@ impl LockToken {
         }
         let (flags, mut rest) = bytes.split_first()?;
         let flag = |bit: u8| flags >> bit & 1 == 1;
-        let (key, behind) = (take_bytes(&mut rest)?, take_bytes(&mut rest)?);
+        let key = take_bytes(&mut rest)?;
         let mut next = || take(&mut rest);
         let (time, nonce) = (Wall(next()?), Nonce::from_random(next()?));
-        let value = ValueBytes::of_parts(time, nonce, behind);
+        let value = ValueBytes::until(time, nonce);
         let end = time.before(Duration::from_micros(next()?));
         let acquired = end.before(Duration::from_micros(next()?));
-        let hold_at_least = Duration::from_millis(next()?);
+        let (expiration, hold_at_least) = (Duration::from_millis(next()?), Duration::from_millis(next()?));
         let auto_extend = if flag(4) { Some(Duration::from_millis(next()?)) } else { None };
         let fencing_token = if flag(5) { Some(next()?) } else { None };
-        let protocol = match (flag(0), flag(1)) {
-            (true, _) => Protocol::Watched,
-            (_, true) => Protocol::Ttl,
-            _ => Protocol::Classic,
+        let value = if flag(6) {
+            let since = Wall(next()?.checked_mul(1_000_000)?);
+            value.named(str::from_utf8(take_bytes(&mut rest)?).ok()?, since)
+        } else {
+            value
         };
+        let protocol = match (flag(0), flag(1)) {
+            (false, false) => Protocol::Classic,
+            (true, false) => Protocol::Watched,
+            (false, true) => Protocol::Ttl,
+            (true, true) => return None,
+        };
+        // A later release may write more.
+        if flag(7) || !rest.is_empty() {
+            return None;
+        }
         let (key, proven, notifies) = (Key::from(key), flag(2), flag(3));
         Some(Self {
             key,
@@ -149,6 +167,7 @@ impl LockToken {
             protocol,
             end,
             acquired,
+            expiration,
             hold_at_least,
             auto_extend,
             fencing_token,
@@ -184,6 +203,11 @@ fn put(bytes: &mut Vec<u8>, number: u64) {
     }
     bytes.push(low | 0x80);
     put(bytes, number >> 7);
+}
+
+fn put_bytes(bytes: &mut Vec<u8>, part: &[u8]) {
+    put(bytes, part.len() as u64);
+    bytes.extend_from_slice(part);
 }
 
 /// Takes a number off the front.
@@ -257,6 +281,7 @@ mod tests {
             protocol: Protocol::Ttl,
             end,
             acquired: end.before(hour),
+            expiration: hour,
             hold_at_least: hour,
             auto_extend: Some(24 * hour),
             fencing_token: Some(1_000_000),
@@ -304,7 +329,7 @@ mod tests {
         fn any_token_is_read_again(
             key in prop::collection::vec(any::<u8>(), 1..200),
             (time, nonce, lease) in (0..1_u64 << 50, any::<u64>(), 0..1_u64 << 48),
-            (flags, hold, extend) in (0..48_u8, 0..1_u64 << 40, any::<u64>()),
+            (flags, hold, extend) in (0..64_u8, 0..1_u64 << 40, any::<u64>()),
             fencing_token: Option<u64>,
             name in "[a-z:é]{0,20}",
         ) {
@@ -315,6 +340,7 @@ mod tests {
                 protocol: [Protocol::Classic, Protocol::Watched, Protocol::Ttl][usize::from(flags % 3)],
                 end: Wall(time),
                 acquired: Wall(time.saturating_sub(lease)),
+                expiration: Duration::from_millis(lease),
                 hold_at_least: Duration::from_millis(hold),
                 auto_extend: (flags & 8 > 0).then(|| Duration::from_millis(extend)),
                 fencing_token,

@@ -34,8 +34,9 @@ mod holder;
 #[path = "wait_queue/ticket.rs"]
 mod ticket;
 
+use std::any::Any;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::sync::{Mutex, Thread, current};
 use super::{Activity, Key, KeyHash, Observation, Uptime, WaitMode};
@@ -44,6 +45,14 @@ pub(crate) use ticket::Ticket;
 
 /// The wait queues of a locker. `A` is a lease that a holder delivers.
 pub(crate) struct WaitQueue<A>(Mutex<All<A>>);
+
+/// What the program has of a lock that is held, which the queue only keeps. It is no more once the program has dropped it.
+pub(crate) type AnyHold = Weak<dyn Any + Send + Sync>;
+
+/// Stands for a lock that the program does not know of.
+pub(crate) fn no_hold() -> AnyHold {
+    Weak::<()>::new()
+}
 
 struct All<A> {
     /// In boxes, since keys come and go.
@@ -56,6 +65,9 @@ struct All<A> {
 struct KeyQueue<A> {
     /// How many threads of this process have the lock: more than one if a holder outlived its lease.
     holders: usize,
+    /// The last of them, and others that may still have it.
+    hold: AnyHold,
+    earlier: Vec<AnyHold>,
     /// Since when it has passed among them in the turn of this process.
     slice_since: Option<Uptime>,
     /// Since the first thread of this process that had it or slept for it.
@@ -106,6 +118,8 @@ impl<A> Default for KeyQueue<A> {
     fn default() -> Self {
         Self {
             holders: 0,
+            hold: no_hold(),
+            earlier: Vec::new(),
             slice_since: None,
             activity: None,
             observation: None,
@@ -148,8 +162,9 @@ impl<A> WaitQueue<A> {
         key: &Key,
         shared: Option<&Key>,
         observation: &Observation,
+        hold: AnyHold,
     ) -> HolderTicket<A> {
-        self.0.lock().hold(key, shared, observation);
+        self.0.lock().hold(key, shared, observation, hold);
         HolderTicket::new(self, key, shared)
     }
 
@@ -177,6 +192,14 @@ impl<A> WaitQueue<A> {
     /// Returns true if a thread of this process has the lock, or had it when its lease ended.
     pub(crate) fn is_held(&self, key: &Key) -> bool {
         self.0.lock().keys.get(key).is_some_and(|queue| queue.holders > 0)
+    }
+
+    /// Returns the locks that are held, as far as the program has not dropped them.
+    pub(crate) fn held(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        let all = self.0.lock();
+        let holding = all.keys.values().filter(|queue| queue.holders > 0);
+        let holds = holding.flat_map(|queue| queue.earlier.iter().chain([&queue.hold]));
+        holds.filter_map(Weak::upgrade).collect()
     }
 
     /// Returns what the threads of this process do with the key, if one has it or waits for it.
@@ -210,11 +233,16 @@ impl<A> WaitQueue<A> {
 
 impl<A> All<A> {
     /// That one of several locks was acquired says nothing of the others, so what was last seen of those stays.
-    fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation) {
+    fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation, hold: AnyHold) {
         if let Some(shared) = shared {
             self.keys.entry(shared.clone()).or_default().hold(observation.at);
         }
         let queue = self.keys.entry(key.clone()).or_default();
+        if queue.holders > 0 {
+            queue.earlier.retain(|earlier| earlier.strong_count() > 0);
+            queue.earlier.push(queue.hold.clone());
+        }
+        queue.hold = hold;
         queue.hold(observation.at);
         queue.observation = Some(observation.clone());
         if shared.is_some() {

@@ -246,7 +246,7 @@ fn contention_is_an_error_of_the_function() -> Outcome {
     assert!(matches!(by_a_variant(&shop), Err(AppError::Own("ran"))));
     // Another error than contention is converted by `From`.
     shop.locker.shut_down();
-    assert!(matches!(by_a_variant(&shop), Err(AppError::Lock(Error::Cancelled { shut_down: true, .. }))));
+    assert!(matches!(by_a_variant(&shop), Err(AppError::Lock(Error::ShutDown { .. }))));
     Ok(())
 }
 

@@ -230,7 +230,7 @@ fn one_event_for_a_lock_that_is_refused_or_cancelled() -> Outcome {
 
     locker.shut_down();
     let error = lock.try_lock().expect_err("shut down");
-    assert!(matches!(error, Error::Cancelled { shut_down: true, .. }), "{error:?}");
+    assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
     assert_eq!(calls.assert_failed(&error, Duration::ZERO).attempts, 0);
 
     // A server that is not there.

@@ -1,6 +1,7 @@
 //! A lock that goes to another process by a token.
 
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -32,7 +33,11 @@ fn a_token_goes_on_with_the_lock_once(target: &Target) -> Outcome {
     let lock = target.lock(&key, expiring());
     let held = lock.lock()?;
     let (number, value, signal) = (held.fencing_token()?, key.value(), held.loss_signal());
-    held.on_loss(|reason| panic!("{reason}"));
+    let losses = Arc::new(AtomicU32::new(0));
+    let noted = Arc::clone(&losses);
+    held.on_loss(move |_| {
+        noted.fetch_add(1, Ordering::SeqCst);
+    });
     let token: LockToken = held.into_token()?.to_string().parse()?;
     assert_eq!(key.value(), value, "it stays held");
     assert!(!signal.is_lost());
@@ -57,6 +62,7 @@ fn a_token_goes_on_with_the_lock_once(target: &Target) -> Outcome {
     assert_eq!(release(again)?, target.released());
     assert_eq!(key.value(), None);
     assert!(matches!(other.resume(&token), Err(Error::Lost { reason: LossReason::Gone, .. })));
+    assert_eq!(losses.load(Ordering::SeqCst), 0);
     Ok(())
 }
 
@@ -230,6 +236,24 @@ fn times_go_along(target: &Target) -> Outcome {
     assert_eq!(release(held)?, Release::LeftToExpire, "for the rest of the time");
     let left = key.until().expect("it is held").duration_since(std::time::SystemTime::now())?;
     assert!(left < LONG / 2 + target.shown_later(), "{left:?}");
+    key.delete();
+    // Also by a lock with a shorter expiration.
+    let token = handed_over(&target.lock(&key, options))?;
+    let held = target.lock(&key, LockOptions::expiring_after(LONG / 8)).resume(&token)?;
+    assert!(held.remaining() > Some(LONG / 4));
+    assert_eq!(release(held)?, Release::LeftToExpire);
+    assert!(key.until() > Some(std::time::SystemTime::now() + LONG / 4));
+    key.delete();
+    // A limit that is used up only ends the extensions.
+    let short = LockOptions::expiring_after(millis(200)).auto_extend(millis(200)).timeout(LONG);
+    if let Ok(token) = target.lock(&key, short).lock()?.into_token() {
+        match target.lock(&key, expiring()).resume(&token) {
+            Ok(held) => assert!(held.remaining() > Some(LONG / 2)),
+            // The machine has stalled.
+            Err(error) => assert!(error.is_lost(), "{error:?}"),
+        }
+    }
+    key.delete();
     Ok(())
 }
 

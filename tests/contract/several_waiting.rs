@@ -102,7 +102,8 @@ fn a_wait_that_is_ended_gives_back_what_it_got(target: &Target) -> Outcome {
             token.cancel();
         }
         let is_expected = |error: &Error| match error {
-            Error::Cancelled { shut_down, .. } => *shut_down == shuts_down,
+            Error::Cancelled { .. } => !shuts_down,
+            Error::ShutDown { .. } => shuts_down,
             _ => false,
         };
         let error = waiting.join().unwrap().expect_err("the wait was ended");

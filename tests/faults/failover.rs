@@ -115,6 +115,8 @@ impl Run {
         let Some(named) = named else { return Ok(None) };
         let mut holds: Vec<Hold> = holds.into_inner().unwrap_or_else(PoisonError::into_inner);
         holds.sort_by_key(|hold| hold.from);
+        let has_holds = |key| holds.iter().any(|hold| hold.key == key);
+        assert!((0..KEYS).all(has_holds), "some keys are held by tokens alone");
         let next = |after: Instant| holds.iter().map(|hold| hold.from).find(|from| *from >= after);
         let late = named.into_iter().map(|at| at + settles);
         let late = late.filter_map(|at| Some(next(at)? - at)).collect();

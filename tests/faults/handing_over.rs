@@ -4,14 +4,15 @@
 use std::io::{BufRead as _, BufReader};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockOptions, LockToken, Locker, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, LockToken, Locker, Protocol, RefusalKind};
 use setnx_lock_testing::{Fault, ServerVersion};
 
 use crate::support::notified::until;
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
-use crate::support::scenario::patient;
+use crate::support::scenario::{patient, until_connected};
 use crate::support::sent::{connected, names, probed, recorded};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, expiring, millis, server_of, tests};
@@ -24,6 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_is_sent_for_a_token,
             a_thousand_tokens_are_used_by_many_threads_on_a_server_that_is_full_at_times,
             a_token_whose_extension_got_no_reply_names_what_the_key_holds,
+            a_token_waits_for_a_server_that_settles,
+            a_value_that_was_overwritten_by_another_user_of_the_token_is_written_again,
         ],
     )
 }
@@ -158,4 +161,47 @@ fn a_token_whose_extension_got_no_reply_names_what_the_key_holds() -> Outcome {
         assert_eq!(server.get("k"), None);
     }
     Ok(())
+}
+
+/// The server may have forgotten that the token was used.
+fn a_token_waits_for_a_server_that_settles() -> Outcome {
+    for protocol in PROTOCOLS {
+        let server = server_of(ServerVersion::V7);
+        let settling =
+            patient(&server.url())?.settle_after_restart(LONG).retry_for(Duration::ZERO).build()?;
+        let lock = |locker: &Locker| Lock::new(locker, "k", expiring().protocol(protocol));
+        server.advance(2 * LONG);
+        let token = lock(&settling)?.lock()?.into_token()?;
+        server.restart();
+        let resumed = until_connected(|| lock(&settling)?.resume(&token));
+        let Err(Error::Refused { refusal, .. }) = &resumed else { panic!("{protocol:?}: {resumed:?}") };
+        assert_eq!(refusal.kind(), RefusalKind::Settling);
+        // Nothing was changed.
+        lock(&patient(&server.url())?.build()?)?.resume(&token)?.release()?;
+    }
+    Ok(())
+}
+
+fn a_value_that_was_overwritten_by_another_user_of_the_token_is_written_again() -> Outcome {
+    let server = server_of(ServerVersion::V7);
+    let locker = patient(&server.url())?.build()?;
+    let lock = Lock::new(&locker, "k", expiring())?;
+    // Where the machine stalls, it is too late.
+    for _ in 0..5 {
+        let held = lock.resume(&lock.lock()?.into_token()?)?;
+        let own = server.get("k").expect("it is held");
+        let losers = format!("{}0", &own[..own.len() - 1]);
+        server.run(&["SET", "k", &losers]);
+        let end = Instant::now() + millis(1500);
+        while server.get("k").is_none_or(|value| value == losers) && Instant::now() < end {
+            thread::sleep(millis(5));
+        }
+        let is_repaired = server.get("k").is_some_and(|value| value != losers) && held.verify().is_ok();
+        drop(held);
+        if is_repaired {
+            return Ok(());
+        }
+        server.delete("k");
+    }
+    Err("it was never written again".into())
 }

@@ -194,7 +194,12 @@ fn a_wait_is_ended_from_outside() -> Outcome {
             }
             waits.join().unwrap().expect_err("it was ended")
         });
-        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        let is_expected = if shuts_down {
+            matches!(error, Error::ShutDown { .. })
+        } else {
+            matches!(error, Error::Cancelled { .. })
+        };
+        assert!(is_expected, "{error:?}");
     }
     Ok(())
 }

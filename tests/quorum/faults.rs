@@ -288,7 +288,7 @@ fn shutting_down_ends_an_attempt() -> Outcome {
     thread::sleep(millis(100));
     lockers[0].shut_down();
     let error = waiter.join().unwrap().expect_err("it was ended");
-    assert!(matches!(error, Error::Cancelled { shut_down: true, .. }), "{error:?}");
+    assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
     servers.0.iter().for_each(|server| server.resume());
     Ok(())
 }

@@ -157,8 +157,9 @@ fn a_lock_that_goes_on_by_tokens_has_one_holder() {
         Conditions { clears: true, ..tokens },
     );
     let late = Conditions { expirations: [6000, 200, 1500], skew: 900, delay: 3000, ..tokens };
-    for protocols in [[Protocol::Classic; 3], [Protocol::Watched; 3], [Protocol::Ttl; 3], [Protocol::Auto; 3]]
-    {
+    let mixed = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
+    let all = mixed.map(|protocol| [protocol; 3]).into_iter().chain([[Protocol::Auto; 3], mixed]);
+    for protocols in all {
         let compares = !matches!(protocols[0], Protocol::Classic | Protocol::Auto);
         for conditions in [tokens, waits, clears, late] {
             if conditions.delay > 1000 && !compares {

@@ -157,11 +157,11 @@ fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
         locker.clone().shut_down();
         for waiter in waiters {
             let error = waiter.join().unwrap().expect_err("the locker was shut down");
-            assert!(matches!(error, Error::Cancelled { shut_down: true, .. }), "{error:?}");
+            assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
             assert!(error.to_string().contains("its locker was shut down"), "{error}");
         }
         for refused in [lock.lock().map(Some), lock.try_lock(), lock.try_lock_for(millis(5))] {
-            assert!(matches!(refused, Err(Error::Cancelled { shut_down: true, .. })));
+            assert!(matches!(refused, Err(Error::ShutDown { .. })));
         }
         for held in held {
             assert_eq!(release(held)?, Release::Released { certified: false });

@@ -4,6 +4,7 @@
 //! | file | what it tests |
 //! |---|---|
 //! | `cancellation` | waits that are ended by a cancel token, a shutdown or a signal |
+//! | `draining` | what a locker holds, and the end of its use |
 //! | `many_threads` | thousands of threads on few connections; the library's own threads |
 //! | `notification_faults` | faults of release notifications |
 //! | `notifications` | release notifications: the rules, waiters that stop waiting |
@@ -21,6 +22,7 @@
 //! never poll (`QUEUED`), so that only what is tested wakes a thread.
 
 pub(crate) mod cancellation;
+pub(crate) mod draining;
 pub(crate) mod many_threads;
 pub(crate) mod notification_faults;
 pub(crate) mod notifications;
@@ -39,6 +41,7 @@ use libtest_mimic::Trial;
 pub(crate) fn trials() -> Vec<Trial> {
     [
         cancellation::trials(),
+        draining::trials(),
         many_threads::trials(),
         notification_faults::trials(),
         notifications::trials(),

@@ -289,7 +289,7 @@ fn a_shutdown_ends_all_waits() -> Outcome {
     locker.shut_down();
     let refused = [lock.try_read().map(drop), lock.try_write().map(drop)];
     for ended in waiters.map(Sleeper::join).into_iter().chain(refused) {
-        assert!(matches!(ended, Err(Error::Cancelled { shut_down: true, .. })), "{ended:?}");
+        assert!(matches!(ended, Err(Error::ShutDown { .. })), "{ended:?}");
     }
     // What is held is held, and can be released.
     permits.iter().try_for_each(|permit| permit.ensure_held())?;

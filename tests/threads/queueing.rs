@@ -91,7 +91,7 @@ fn only_the_head_of_the_queue_talks_to_the_server() -> Outcome {
     assert!(commands.len() <= 2 * intervals + 3, "{} in {intervals} intervals of a head", commands.len());
     scenario.locker.shut_down();
     for waiter in waiters {
-        assert!(matches!(waiter.join().unwrap(), Err(Error::Cancelled { shut_down: true, .. })));
+        assert!(matches!(waiter.join().unwrap(), Err(Error::ShutDown { .. })));
     }
     Ok(())
 }
@@ -218,7 +218,7 @@ fn a_thread_behind_others_that_saw_nothing_asks_at_its_deadline() -> Outcome {
     assert!(matches!(details.seen, Some(LockState::Until { .. })), "{details:?}");
     assert_eq!((details.attempts, details.ahead), (1, 0), "it has asked");
     scenario.locker.shut_down();
-    assert!(matches!(head.join().unwrap(), Err(Error::Cancelled { .. })));
+    assert!(matches!(head.join().unwrap(), Err(Error::ShutDown { .. })));
     Ok(())
 }
 
@@ -234,7 +234,7 @@ fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
                     last seen: held until 2030-";
     assert!(text.contains(expected), "{text}");
     scenario.locker.shut_down();
-    assert!(matches!(head.join().unwrap(), Err(Error::Cancelled { shut_down: true, .. })));
+    assert!(matches!(head.join().unwrap(), Err(Error::ShutDown { .. })));
     Ok(())
 }
 

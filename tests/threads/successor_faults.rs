@@ -55,7 +55,8 @@ fn the_next_is_ended_meanwhile(protocol: Protocol, load: Load) -> Outcome {
         assert_eq!(releasing.join().unwrap()?, HANDED_OVER);
         let error = ended.join().expect_err("its wait was ended");
         let expected = match &error {
-            Error::Cancelled { shut_down, .. } => *shut_down != by_token,
+            Error::Cancelled { .. } => by_token,
+            Error::ShutDown { .. } => !by_token,
             _ => false,
         };
         assert!(expected, "{error:?}");

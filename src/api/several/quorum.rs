@@ -139,7 +139,7 @@ impl Quorum {
     ///   timeout or the last [attempt](LockOptions::max_attempts); if no majority could be reached for
     ///   [`retry_for`](crate::LockerBuilder::retry_for); or at once if a majority refuses for a reason that is not
     ///   [transient](Error::is_transient).
-    /// - [`Error::Cancelled`] if a [`CancelToken`] or [`Locker::shut_down`] ended the wait.
+    /// - [`Error::Cancelled`] or [`Error::ShutDown`] if a [`CancelToken`] or [`Locker::shut_down`] ended the wait.
     /// - [`Error::Nested`] inside a [`with`](Self::with) on the same key by the same thread.
     /// - [`Error::Forked`] in a forked child.
     ///
@@ -210,7 +210,7 @@ impl Quorum {
         self.servers.refuse_after_fork()?;
         if self.is_ended() {
             let (waited, shut_down) = (clock::uptime().since(began), self.servers.is_shut_down());
-            return Err(Error::Cancelled { key: self.servers.key.clone(), waited, shut_down });
+            return Err(Error::ended(self.servers.key.clone(), waited, shut_down));
         }
         if self.servers.by_this_thread() == Some(HoldKind::Scoped) {
             return Err(Error::Nested { key: self.servers.key.clone() });

@@ -37,21 +37,15 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// How a wait was ended, which may have been before it began.
-pub(super) struct Cancellation {
-    pub(super) waited: Duration,
-    pub(super) shut_down: bool,
-}
+/// When a wait was cancelled, which may have been before it began.
+pub(super) struct Cancellation(pub(super) Duration);
 
 impl fmt::Display for Cancellation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.shut_down {
-            return f.write_str("its locker was shut down; open a new one if the program goes on");
-        }
-        if self.waited < Duration::from_millis(1) {
+        if self.0 < Duration::from_millis(1) {
             return f.write_str("its cancel token was already cancelled");
         }
-        write!(f, "the wait was cancelled after {}", Span(self.waited))
+        write!(f, "the wait was cancelled after {}", Span(self.0))
     }
 }
 

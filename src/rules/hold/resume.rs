@@ -1,24 +1,34 @@
 //! A lock that goes to another process: a token names the value in the key, and who replaces it by one of its own has the lock. So a token
 //! works once.
 
-use super::{Extension, LOOKS, Replaced, extend, look, note_overwritten, read, release};
+use super::{Extension, LOOKS, Replaced, Seen, extend, look, note_overwritten, read, release, replace};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
 use crate::rules::{Command, GiveUp, Reply, Trip};
 use crate::values::clock::Now;
+use crate::values::value::Nonce;
 
 /// Reads the key before a token is made of a lease that an extension without a reply may have replaced. Returns the lease with the value that
 /// the key holds. A token names one value: by a second one another process could go on as well.
-pub(crate) async fn settle(io: &Io, own: &Lease) -> Result<Result<Lease, LossReason>, GiveUp> {
+pub(crate) async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Result<Lease, LossReason>, GiveUp> {
     let found = look(io).await?;
     Ok(match own.judge(found.as_deref(), io.now()) {
         whose @ (Ownership::Ours | Ownership::Unproven) => {
             let proven = own.proven && whose == Ownership::Ours;
             Ok(own.settled(found.as_deref().unwrap_or_default(), proven))
         }
-        Ownership::Overwritten(state) => Err(LossReason::Taken(state)),
+        // Our value is written again, as by a look.
+        whose @ Ownership::Overwritten(_) => {
+            let again = own.written_again(nonce, io.now());
+            let seen = Seen { bytes: found.unwrap_or_default(), whose };
+            match replace(io, own, again, Some(seen)).await? {
+                Extension::Extended(lease) => Ok(lease.settled(&lease.value, lease.proven)),
+                Extension::Lost(reason) => Err(reason),
+                Extension::Unknown { .. } => return Err(GiveUp::Unknown),
+            }
+        }
         Ownership::Lost(reason) => Err(own.loss(reason, io.now())),
     })
 }

@@ -58,7 +58,9 @@ impl Interpreter {
         if !own.is_unresolved() {
             return Ok(client.hands_out(&own, now));
         }
-        let (task, step) = Task::begin(now, async move |io| hold::settle(io, &own).await);
+        client.extensions += 1;
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
+        let (task, step) = Task::begin(now, async move |io| hold::settle(io, &own, nonce).await);
         client.settling = Some(task);
         Ok(client.shown_settled(step, now))
     }

@@ -5,6 +5,7 @@ mod turn;
 
 use std::mem;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Asked, Call, Want};
@@ -23,7 +24,7 @@ use crate::run::thread_holds::{self, HoldKind};
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::value::LockState;
-use crate::wait::{Hint, Observation, Ticket, WaitMode};
+use crate::wait::{Hint, Observation, Ticket, WaitMode, no_hold};
 
 /// One wait.
 pub(super) struct Wait<'a> {
@@ -272,17 +273,20 @@ impl<'a> Wait<'a> {
             call.engine.notifications.of(key).acquired(key);
         }
         let (shared, observation) = (self.shared(), Observation::of(&lease, now));
+        let hold = call.engine.make_hold(key.clone(), call.options, lease, now);
+        let known = Arc::downgrade(&hold) as _;
         let holder = match self.ticket.take() {
-            Some(ticket) => ticket.enter(key, shared, &observation, another_is_free),
-            None => call.engine.queue.hold(key, shared, &observation),
+            Some(ticket) => ticket.enter(key, shared, &observation, known, another_is_free),
+            None => call.engine.queue.hold(key, shared, &observation, known),
         };
         // A command of its own would not have been sent.
         if let (true, Err(ended)) = (self.handed_over, call.check(self.want.name())) {
+            let lease = mem::take(&mut hold.state().lease);
             let lock = HeldLock::new(key, call.options, lease, holder);
             call.engine.release_all_unwanted(vec![lock], now);
             return Err(ended);
         }
-        Ok((slot, call.engine.make_hold(key.clone(), call.options, lease, holder, now)))
+        Ok((slot, Acquired { hold, holder }))
     }
 
     /// If the lock is a permit: the queue of its semaphore.
@@ -294,7 +298,8 @@ impl<'a> Wait<'a> {
     fn release_surplus(&self, surplus: Vec<(usize, Lease)>) {
         let (Call { engine, options, .. }, slots, now) = (self.call, self.want.slots(), clock::now());
         let locks = surplus.into_iter().map(|(slot, lease)| {
-            let holder = engine.queue.hold(&slots[slot], self.shared(), &Observation::of(&lease, now));
+            let observation = Observation::of(&lease, now);
+            let holder = engine.queue.hold(&slots[slot], self.shared(), &observation, no_hold());
             HeldLock::new(&slots[slot], options, lease, holder)
         });
         let locks: Vec<_> = locks.collect();

@@ -14,7 +14,7 @@ const LONGEST_NAME: usize = 64;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
     name: Box<str>,
-    since: Wall,
+    pub(crate) since: Wall,
 }
 
 impl Holder {

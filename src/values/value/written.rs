@@ -132,18 +132,11 @@ impl ValueBytes {
         Self(Bytes::Short(written)).named_as(self)
     }
 
-    /// Returns the time, the nonce, and what is behind them; `None` of a value without an expiration.
-    pub(crate) fn parts(&self) -> Option<(Wall, Nonce, &[u8])> {
-        let (time, behind) = self.split_at(self.time());
-        let (seconds, decimals) = str::from_utf8(time).ok()?.split_once('.')?;
+    /// Returns the time and the nonce; `None` of a value without an expiration.
+    pub(crate) fn parts(&self) -> Option<(Wall, Nonce)> {
+        let (seconds, decimals) = str::from_utf8(&self[..self.time()]).ok()?.split_once('.')?;
         let (seconds, decimals): (u64, u64) = (seconds.parse().ok()?, decimals.parse().ok()?);
-        Some((Wall(seconds * 1_000_000 + decimals / NONCES), Nonce(decimals % NONCES), behind))
-    }
-
-    /// Returns the value of these parts.
-    pub(crate) fn of_parts(time: Wall, nonce: Nonce, behind: &[u8]) -> Self {
-        let value = Self::until(time, nonce);
-        if behind.is_empty() { value } else { value.followed_by(behind) }
+        Some((Wall(seconds * 1_000_000 + decimals / NONCES), Nonce(decimals % NONCES)))
     }
 
     /// Returns the length of the time in front of the name.

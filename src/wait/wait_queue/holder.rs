@@ -3,7 +3,9 @@
 use std::iter;
 use std::sync::Arc;
 
-use super::{Activity, All, Hint, Key, KeyQueue, Thread, Uptime, WaitMode, WaitQueue, Waiter, unpark};
+use super::{
+    Activity, All, AnyHold, Hint, Key, KeyQueue, Thread, Uptime, WaitMode, WaitQueue, Waiter, unpark,
+};
 
 /// How the head of a queue learns that a holder has released the lock, or has it no longer.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -91,6 +93,13 @@ impl<A> HolderTicket<A> {
         drop(all);
         thread.unpark();
         Ok(())
+    }
+
+    /// Notes another hold in place of the one that the lock was acquired with.
+    pub(crate) fn now_as(&self, hold: AnyHold) {
+        if let Some(queue) = self.queue.0.lock().keys.get_mut(&self.key) {
+            queue.hold = hold;
+        }
     }
 
     /// The lock is released.

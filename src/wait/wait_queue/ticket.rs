@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::super::sync::park_until;
 use super::{
-    Activity, Called, Hint, HolderTicket, Key, KeyQueue, Observation, Thread, WaitQueue, Waiter, unpark,
+    Activity, AnyHold, Called, Hint, HolderTicket, Key, KeyQueue, Observation, Thread, WaitQueue, Waiter,
+    unpark,
 };
 
 /// A waiting thread's place in the queue of a key. Left when dropped.
@@ -78,10 +79,11 @@ impl<A> Ticket<A> {
         key: &Key,
         shared: Option<&Key>,
         observation: &Observation,
+        hold: AnyHold,
         another_is_free: bool,
     ) -> HolderTicket<A> {
         let mut all = self.queue.0.lock();
-        all.hold(key, shared, observation);
+        all.hold(key, shared, observation, hold);
         let woken = all.keys.get_mut(&self.key).and_then(|queue| {
             let (waiter, next) = queue.remove(self.id)?;
             if *key == self.key {

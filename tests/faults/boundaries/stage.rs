@@ -184,8 +184,16 @@ impl Stage {
                 mem::forget(held);
                 Ok(())
             }
-            // A token works in its lease, in Classic, and the new lease may end before the reply comes.
-            Err(Error::Lost { reason: LossReason::Expired, .. }) if self.token.is_some() => Ok(()),
+            // A token works in its lease, in Classic, and the new lease, a later one, may end before the reply comes.
+            Err(Error::Lost { reason: LossReason::Expired, .. })
+                if self
+                    .token
+                    .as_ref()
+                    .and_then(LockToken::expires_at)
+                    .is_some_and(|end| SystemTime::now() >= SystemTime::from(end)) =>
+            {
+                Ok(())
+            }
             // The server may have granted the lock, or not.
             Err(Error::InDoubt { .. }) => Ok(()),
             // Granted after its lease, so the grant was not used, and the call waited for its own value to expire.

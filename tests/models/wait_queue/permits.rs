@@ -8,7 +8,7 @@ use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread;
 
 use super::lease::{Lease, Server};
-use super::subject::{self, Called, Hint, WaitQueue, Wake};
+use super::subject::{self, Called, Hint, WaitQueue, Wake, no_hold};
 use super::sync::{self, Mutex, Thread, wait_while};
 use super::{Key, Observation, WaitMode};
 
@@ -163,7 +163,13 @@ impl Worker<'_> {
                 return Some((
                     at,
                     lease,
-                    ticket.enter(&pool.locks[at], Some(&pool.shared), &observation, another_is_free),
+                    ticket.enter(
+                        &pool.locks[at],
+                        Some(&pool.shared),
+                        &observation,
+                        no_hold(),
+                        another_is_free,
+                    ),
                 ));
             }
             if over {
@@ -201,7 +207,7 @@ impl Worker<'_> {
                 return Some((
                     at,
                     lease,
-                    ticket.enter(key, Some(&pool.shared), &Observation::default(), false),
+                    ticket.enter(key, Some(&pool.shared), &Observation::default(), no_hold(), false),
                 ));
             }
             if over {

@@ -8,7 +8,7 @@ use shuttle::sync::atomic::Ordering::SeqCst;
 
 use super::lease::{Lease, Server};
 use super::scenario::{Behavior, Ending, Harness, Kind, Release};
-use super::subject::{self, Called, Hint};
+use super::subject::{self, Called, Hint, no_hold};
 use super::sync::{self, wait_while};
 use super::{Key, Observation, WaitMode};
 
@@ -34,8 +34,9 @@ impl Worker<'_> {
                     Err(panic) => resume_unwind(panic),
                 },
                 Kind::TriesOnce => {
+                    let observation = Observation::default();
                     let hold =
-                        |lease| (lease, self.harness.queue.hold(self.key(), None, &Observation::default()));
+                        |lease| (lease, self.harness.queue.hold(self.key(), None, &observation, no_hold()));
                     self.server().set().map(hold)
                 }
                 Kind::InAnotherProcess => {
@@ -76,7 +77,10 @@ impl Worker<'_> {
             let lease = delivered.take().or_else(|| if look { self.ask() } else { None });
             if let Some(lease) = lease {
                 lease.assert_held();
-                return Some((lease, ticket.enter(self.key(), None, &Observation::default(), false)));
+                return Some((
+                    lease,
+                    ticket.enter(self.key(), None, &Observation::default(), no_hold(), false),
+                ));
             }
             if over {
                 return None;

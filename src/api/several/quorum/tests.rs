@@ -36,7 +36,7 @@ fn the_thread_of_a_locker_ends_with_it() {
     Quorum::new(&lockers, "k", OPTIONS).unwrap().lock().unwrap().release().unwrap();
     lockers[0].shut_down();
     let error = Quorum::new(&lockers, "k", OPTIONS).unwrap().try_lock().unwrap_err();
-    assert!(matches!(error, Error::Cancelled { shut_down: true, .. }), "{error:?}");
+    assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
 }
 
 #[test]

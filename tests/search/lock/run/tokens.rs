@@ -26,7 +26,8 @@ impl Run {
         if !own.is_unresolved() {
             return self.handed_out(n, &own, number);
         }
-        let (task, step) = Task::begin(now, async move |io| hold::settle(io, &own).await);
+        let nonce = self.fresh_nonce();
+        let (task, step) = Task::begin(now, async move |io| hold::settle(io, &own, nonce).await);
         self.clients[n].power = Some(Power::HandingOut(task, number));
         self.act_on_settling(n, step);
     }

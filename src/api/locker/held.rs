@@ -1,0 +1,77 @@
+//! What a locker holds, and how a program ends its use.
+
+use std::time::Duration;
+
+use super::Locker;
+use crate::values::clock;
+use crate::values::key::Key;
+use crate::values::options::Protocol;
+
+/// A lock that a locker holds, as [`Locker::held`] lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeldKey {
+    /// The lock's key. For a permit it is `NAME:0`, `NAME:1` and so on.
+    pub key: Key,
+    /// For how long it has been held.
+    pub held: Duration,
+    /// For how much longer it can be relied on, zero if it is lost; `None` without an expiration.
+    pub remaining: Option<Duration>,
+    /// The protocol of this hold, never [`Protocol::Auto`].
+    pub protocol: Protocol,
+}
+
+/// How the use of a locker has ended: see [`Locker::drain`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Drained {
+    /// The locks that are still held, in the order of their keys.
+    pub still_held: Vec<HeldKey>,
+    /// How long the call has waited for them.
+    pub waited: Duration,
+}
+
+impl Locker {
+    /// Returns the locks that this locker and its clones hold, in the order of their keys. Does not contact the server.
+    ///
+    /// For metrics and logs: a lock may end a moment later. Lists all whose guard lives, also a lost one and one without an expiration; those of
+    /// [several keys](crate::MultiLock), permits and a [`Quorum`](crate::Quorum) as well, of the latter this server's.
+    #[must_use]
+    pub fn held(&self) -> Vec<HeldKey> {
+        if !self.engine.identity.is_this_process() {
+            return Vec::new();
+        }
+        let now = clock::now();
+        let holds = self.engine.held().into_iter();
+        let listed = holds.map(|hold| HeldKey {
+            key: hold.key.clone(),
+            held: now.uptime.since(hold.acquired.uptime),
+            remaining: hold.remaining(now),
+            protocol: hold.protocol,
+        });
+        listed.collect()
+    }
+
+    /// Ends all waits as [`shut_down`](Self::shut_down) does, then waits until each guard of this locker and its clones is dropped, for at most
+    /// `at_most`. Returns the locks that are still held.
+    ///
+    /// Call it when the program is told to end, then end the program. It never releases a lock under running work: what is still held is
+    /// released when its guard is dropped, or frees itself after its lease. Releases that have failed are tried once more, for at most one
+    /// command timeout, and what the library's threads have noticed is reported.
+    ///
+    /// A thread that holds a lock must not call it, since it would wait for itself. The example `worker` is a complete program.
+    #[must_use = "it says which locks are still held"]
+    pub fn drain(&self, at_most: Duration) -> Drained {
+        let began = clock::uptime();
+        let mut drained = Drained { still_held: Vec::new(), waited: Duration::ZERO };
+        // I10: a forked child has no threads that wait, and may find the queue in the middle of a change.
+        if self.engine.identity.is_this_process() {
+            self.engine.drain(began.after(at_most));
+            drained.waited = clock::uptime().since(began);
+            self.jobs.close();
+            self.end_of_use.finish();
+            drained.still_held = self.held();
+        }
+        drained
+    }
+}
