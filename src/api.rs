@@ -2,6 +2,7 @@
 
 pub(crate) mod declared;
 pub(crate) mod guard;
+mod lead;
 pub(crate) mod lock;
 pub(crate) mod locker;
 pub(crate) mod loss_signal;

@@ -275,7 +275,11 @@ impl Lock {
         self.cancel_token.as_ref()
     }
 
-    fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
+    pub(super) fn with_options(&self, options: LockOptions) -> Self {
+        Self { options, ..self.clone() }
+    }
+
+    pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
         let call = Call::new(engine, options, self.cancel_token.as_ref());
         let (_, acquired) = call.acquire(Want::Lock(&self.key), kind)?;

@@ -179,6 +179,28 @@ pub enum Event<'a> {
         /// How long ago the release had failed.
         after: Duration,
     },
+    /// This process leads: see [`Lock::lead`](crate::Lock::lead). [`AcquireFinished`](Self::AcquireFinished) is reported before.
+    #[non_exhaustive]
+    LeadershipBegan {
+        /// The lock's key.
+        key: &'a Key,
+    },
+    /// This process leads no more: the call of its work has returned, and the lock is released or [lost](Self::Lost).
+    #[non_exhaustive]
+    LeadershipEnded {
+        /// The lock's key.
+        key: &'a Key,
+        /// How long it has led.
+        led: Duration,
+    },
+    /// This process could not wait to lead. It tries again after a pause.
+    #[non_exhaustive]
+    LeadershipFailed {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        error: &'a Error,
+    },
     /// Something else went wrong or needs attention. The [kind](ProblemKind) says what.
     #[non_exhaustive]
     Problem {
@@ -233,6 +255,7 @@ pub(super) fn repeated<'a>(event: &Event<'a>) -> Option<(&'a Key, &'static str)>
         Event::RefusedForNow { key, .. } => (key, "refused for now"),
         Event::ExtendFailed { key, .. } => (key, "not extended"),
         Event::ReleaseFailed { key, .. } => (key, "not released"),
+        Event::LeadershipFailed { key, .. } => (key, "not leading"),
         Event::Problem { key: Some(key), kind: ProblemKind::LateGrant, .. } => (key, "granted late"),
         Event::Problem { key: Some(key), kind: ProblemKind::ReplyLost, .. } => (key, "reply lost"),
         _ => return None,
@@ -302,6 +325,11 @@ pub(super) fn log_event(event: &Event<'_>, more: &LeftOut) {
         }
         Event::ReleaseFailed { error, .. } => {
             log::warn!(target: TARGET, "not released: {}{more}", error.chain());
+        }
+        Event::LeadershipBegan { key } => log_at!(info, key, "leads"),
+        Event::LeadershipEnded { key, led } => log_at!(info, key, "leads no more, after {led:.1?}"),
+        Event::LeadershipFailed { error, .. } => {
+            log::warn!(target: TARGET, "not leading, tries again: {}{more}", error.chain());
         }
         Event::Problem { key: Some(key), kind: ProblemKind::ValueOverwritten, details } => {
             log_at!(debug, key, "{details}");

@@ -105,6 +105,6 @@ fn each_example_has_a_test() -> Outcome {
         names.push(entry?.file_name().to_string_lossy().trim_end_matches(".rs").to_owned());
     }
     names.sort();
-    assert_eq!(names, ["cron", "fencing", "from_ruby", "guard", "metrics", "quorum", "worker"]);
+    assert_eq!(names, ["cron", "fencing", "from_ruby", "guard", "leader", "metrics", "quorum", "worker"]);
     Ok(())
 }

@@ -11,6 +11,7 @@
 //! | `failover` | a master that Sentinels know, and that fails over to a replica |
 //! | `handing_over` | locks that go to other processes |
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
+//! | `leading` | processes of which one leads |
 //! | `losers` | values that gems write over those of holders |
 //! | `permit_faults` | a fault at every command on permits |
 //! | `refusals` | what the server or the library refuses |
@@ -36,6 +37,7 @@ pub(crate) mod failed_releases;
 pub(crate) mod failover;
 pub(crate) mod handing_over;
 pub(crate) mod keeping;
+pub(crate) mod leading;
 pub(crate) mod losers;
 pub(crate) mod permit_faults;
 pub(crate) mod refusals;
@@ -62,6 +64,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         failover::trials(),
         handing_over::trials(),
         keeping::trials(),
+        leading::trials(),
         losers::trials(),
         permit_faults::trials(),
         refusals::trials(),

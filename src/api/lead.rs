@@ -1,0 +1,117 @@
+//! Leading: of several processes one does the work, again and again, until it is told to stop.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::api::guard::LockGuard;
+use crate::api::lock::Lock;
+use crate::report::error::Error;
+use crate::report::event::Event;
+use crate::run::Engine;
+use crate::run::thread_holds::HoldKind;
+use crate::values::clock::{self, Uptime};
+use crate::values::key::Key;
+use crate::values::options::LockOptions;
+use crate::wait::CancelToken;
+
+/// How long the pause after a failure is, or after a term that was not longer: at first, and at most.
+const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
+/// How late a pause notices that the locker was shut down.
+const NOTICED_AFTER: Duration = Duration::from_millis(50);
+
+impl Lock {
+    /// Waits for the lock, runs `body` while it is held, and begins again when `body` returns, until `stop` is cancelled. So of several processes
+    /// that call it one leads at a time, and another follows it.
+    ///
+    /// Waits for as long as it takes, whatever the timeout of the options. While `body` runs, a background thread extends the lease, for ever unless
+    /// the options have an [`auto_extend`](LockOptions::auto_extend). `body` has to end soon when it leads no more: when its guard's
+    /// [`loss_signal`](LockGuard::loss_signal) says so, or `stop` is cancelled. The lock is released when `body` returns or panics.
+    ///
+    /// Whatever fails is tried again after a pause, which grows from 0.1 s to 1 s while it fails, or while `body` returns within a second: an
+    /// unreachable server, a failover, a refusal, a loss. [`Event::LeadershipFailed`] reports why. [`Event::LeadershipBegan`] and [`Event::LeadershipEnded`] tell when this process leads;
+    /// [`holder`](Self::holder) names the leader, if lockers have names.
+    ///
+    /// If the leader crashes, another leads at most 1.1 s after its lease has ended. If it returns in order, another leads within 0.1 s, at once with
+    /// [notifications](LockOptions::notify_waiters). [The guide](crate::documentation::guide#lead) has an example.
+    ///
+    /// # Errors
+    ///
+    /// None once `stop` is cancelled, or the locker is shut down. Otherwise what no later attempt can change: [`Error::Invalid`] without an
+    /// expiration, [`Error::Nested`] inside a [`with`](Self::with) of this thread on the key, and [`Error::Forked`].
+    pub fn lead(&self, stop: &CancelToken, mut body: impl FnMut(&LockGuard)) -> Result<(), Error> {
+        if self.options().expiration.is_none() {
+            let problem = "it has no expiration, so nobody could follow a leader that crashes; give it one";
+            return Err(Error::invalid(self.key().clone(), problem));
+        }
+        let lock = self.leading(stop);
+        let engine = self.locker().engine();
+        let mut pause = Duration::ZERO;
+        loop {
+            match lock.acquire(lock.options(), HoldKind::Scoped) {
+                Ok(held) => {
+                    let term = Term::begin(engine, self.key());
+                    body(&held);
+                    // A loss has been reported.
+                    let _ = held.leave();
+                    if term.lasted() > PAUSES[1] {
+                        pause = Duration::ZERO;
+                    }
+                }
+                Err(Error::Cancelled { .. } | Error::ShutDown { .. }) => return Ok(()),
+                Err(error @ (Error::Invalid { .. } | Error::Nested { .. } | Error::Forked { .. })) => {
+                    return Err(error);
+                }
+                Err(error) => {
+                    engine.observer.notify(&Event::LeadershipFailed { key: self.key(), error: &error });
+                }
+            }
+            pause = (2 * pause).clamp(PAUSES[0], PAUSES[1]);
+            pause_until(clock::uptime().after(pause), || stop.is_cancelled() || engine.queue.is_closed());
+        }
+    }
+
+    /// Returns the lock with the options by which it is led.
+    fn leading(&self, stop: &CancelToken) -> Self {
+        let options = self.options().wait_forever();
+        let options = if options.auto_extend.is_none() {
+            options.auto_extend(LockOptions::MAX_EXPIRATION)
+        } else {
+            options
+        };
+        self.with_options(options).cancelled_by(stop)
+    }
+}
+
+/// The time for which a process leads. It also ends by a panic.
+struct Term<'a> {
+    engine: &'a Engine,
+    key: &'a Key,
+    began: Uptime,
+}
+
+impl<'a> Term<'a> {
+    fn begin(engine: &'a Engine, key: &'a Key) -> Self {
+        engine.observer.notify(&Event::LeadershipBegan { key });
+        Self { engine, key, began: clock::uptime() }
+    }
+
+    fn lasted(&self) -> Duration {
+        clock::uptime().since(self.began)
+    }
+}
+
+impl Drop for Term<'_> {
+    fn drop(&mut self) {
+        self.engine.observer.notify(&Event::LeadershipEnded { key: self.key, led: self.lasted() });
+    }
+}
+
+fn pause_until(until: Uptime, is_over: impl Fn() -> bool) {
+    while !is_over() {
+        let left = until.since(clock::uptime());
+        if left.is_zero() {
+            return;
+        }
+        thread::sleep(left.min(NOTICED_AFTER));
+    }
+}
