@@ -153,11 +153,11 @@ fn one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end() -> Outco
         assert_eq!(name, format!("leader:{}", leader.process));
         let killed = leaders.signal(leader.process, Signal::KILL)?;
         let next = leaders.next(killed);
-        after_kill.push(next.first - killed);
+        after_kill.push(next.first.saturating_sub(killed));
         leaders.replace(leader.process)?;
         let told = leaders.signal(next.process, Signal::TERM)?;
         leader = leaders.next(told);
-        after_end.push(leader.first - told);
+        after_end.push(leader.first.saturating_sub(told));
         leaders.replace(next.process)?;
         // It is stopped until another leads, and goes on.
         let stopped = leaders.signal(leader.process, Signal::STOP)?;
@@ -207,7 +207,7 @@ fn over_sentinels() -> Outcome {
     leaders.replace(leader)?;
     thread::sleep(LEASE);
     let terms = leaders.end()?;
-    println!("{} terms, the next {:?} after the kill", terms.len(), next.first - killed);
+    println!("{} terms, the next {:?} after the kill", terms.len(), next.first.saturating_sub(killed));
     Ok(())
 }
 
