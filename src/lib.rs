@@ -91,7 +91,7 @@ pub use setnx_lock_macros::locked;
 /// For the tool. No part of the interface: it may change in any release.
 #[doc(hidden)]
 pub mod __cluster {
-    pub use crate::net::{side_prefix, slot_of};
+    pub use crate::net::{side_tag, slot_of};
 }
 
 /// What the attribute expands to. No part of the interface: it may change in any release.

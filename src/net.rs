@@ -34,12 +34,14 @@ pub(crate) use cluster::ClusterBackend;
 use codec::Compares;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
-pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Lender, Opener, Sentinels, address_of, logging_in};
+pub(crate) use connections::{
+    DEFAULT_COMMAND_TIMEOUT, Lender, Opener, PROBE, Sentinels, address_of, logging_in,
+};
 pub(crate) use errors::{Failure, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Limits, NeverStops, Stop};
 pub(crate) use server::OneServer;
-pub use slots::{side_prefix, slot_of};
+pub use slots::{side_tag, slot_of};
 
 /// The number of a cluster's node. A node that hangs holds up the keys of no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,8 +66,8 @@ impl fmt::Display for NodeId {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyTrip<'a> {
     pub(crate) key: &'a Key,
-    /// What the names of its side keys begin with; in a cluster so that they have its slot.
-    pub(crate) side_prefix: &'a Key,
+    /// What the names of its side keys end with; in a cluster so that they have its slot.
+    pub(crate) side_tag: &'a [u8],
     pub(crate) trip: &'a Trip,
     /// What goes behind the command, instead of what the trip says: it may have been carried out before, or goes by itself.
     pub(crate) behind: Option<&'a Command>,
@@ -75,7 +77,7 @@ pub(crate) struct KeyTrip<'a> {
 
 impl<'a> KeyTrip<'a> {
     pub(crate) fn new(key: &'a Key, trip: &'a Trip) -> Self {
-        Self { key, side_prefix: key, trip, behind: trip.behind.as_deref(), compares: None }
+        Self { key, side_tag: b"", trip, behind: trip.behind.as_deref(), compares: None }
     }
 
     /// Returns true if it changes the key by a transaction.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use setnx_lock::__cluster::side_prefix;
+use setnx_lock::__cluster::side_tag;
 use setnx_lock::redis::{
     self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
     RedisConnectionInfo, RedisError, Value, cmd,
@@ -151,10 +151,9 @@ impl Raw {
         self.has_slots
     }
 
-    /// Returns what the names of the keys beside a lock's begin with.
-    pub(crate) fn beside(&self, key: &Key) -> Vec<u8> {
-        let prefix = if self.has_slots { side_prefix(key) } else { None };
-        prefix.as_ref().unwrap_or(key).as_bytes().to_vec()
+    /// Returns what the names of the keys beside a lock's end with.
+    pub(crate) fn side_tag(&self, key: &Key) -> Vec<u8> {
+        if self.has_slots { side_tag(key) } else { Vec::new() }
     }
 
     /// Returns true if the server has what came with this version.

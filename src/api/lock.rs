@@ -70,7 +70,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Returns the lock of this key. Contacts no server.
+    /// Returns the lock of this key, behind the locker's [prefix](crate::LockerBuilder::key_prefix) if it has one. Contacts no server.
     ///
     /// # Errors
     ///
@@ -84,14 +84,18 @@ impl Lock {
     /// - a [`hold_at_least`](LockOptions::hold_at_least) without an expiration, or above it,
     /// - [`notify_waiters(true)`](LockOptions::notify_waiters) on a locker made by [`Locker::with_pool`].
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
-        let key = key.into();
+        Self::of_whole_key(locker, locker.engine().whole_key(key.into()), options)
+    }
+
+    /// Returns the lock of a key that has the locker's prefix already.
+    pub(super) fn of_whole_key(locker: &Locker, key: Key, options: LockOptions) -> Result<Self, Error> {
         match problem(locker, &key, &options) {
             Some(problem) => Err(Error::invalid(key, problem)),
             None => Ok(Self { locker: locker.clone(), key, options, cancel_token: None }),
         }
     }
 
-    /// Returns the lock's key.
+    /// Returns the lock's key, with the locker's [prefix](crate::LockerBuilder::key_prefix).
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key

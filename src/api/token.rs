@@ -116,6 +116,6 @@ impl Locker {
             .notify_waiters(token.notifies && can_notify);
         // Nothing is extended.
         let token = LockToken { auto_extend: None, ..token.clone() };
-        Lock::new(self, token.key.clone(), options)?.resume(&token)?.release()
+        Lock::of_whole_key(self, token.key.clone(), options)?.resume(&token)?.release()
     }
 }

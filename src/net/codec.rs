@@ -24,7 +24,8 @@ pub(super) const NO_TTL: i64 = -1;
 pub(super) type ReadReply = Result<Result<Reply, Refusal>, TransportError>;
 
 /// Packs a command that depends on nothing.
-pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
+/// `side_tag` ends the names of side keys.
+pub(super) fn pack(packed: &mut Packed, key: &[u8], side_tag: &[u8], command: &Command) {
     match command {
         Command::SetNx(NewValue { value, ttl: None }) => {
             packed.begun(Form::Integer, b"*3\r\n$5\r\nSETNX\r\n", &[key, value]);
@@ -42,8 +43,8 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
         Command::GetSet(value) => packed.command(Form::Bulk, &[b"GETSET", key, value]),
         Command::Set(entry) => set(packed, Form::Okay, key, entry, &[]),
         Command::Del => packed.begun(Form::Integer, b"*2\r\n$3\r\nDEL\r\n", &[key]),
-        Command::Count => packed.command(Form::Integer, &[b"INCR", &[key, FENCE].concat()]),
-        Command::Waiting(waiting) => pack_waiting(packed, key, waiting),
+        Command::Count => packed.command(Form::Integer, &[b"INCR", &[key, FENCE, side_tag].concat()]),
+        Command::Waiting(waiting) => pack_waiting(packed, key, side_tag, waiting),
     }
 }
 
@@ -91,8 +92,8 @@ pub(super) fn pack_look(packed: &mut Packed, key: &[u8], asks_ttl: bool) {
     }
 }
 
-fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
-    let list: &[u8] = &[key, WAITERS].concat();
+fn pack_waiting(packed: &mut Packed, key: &[u8], side_tag: &[u8], waiting: &Waiting) {
+    let list: &[u8] = &[key, WAITERS, side_tag].concat();
     let expire = |packed: &mut Packed| {
         packed.command(Form::Integer, &[b"EXPIRE", list, LIST_TTL.to_string().as_bytes()]);
     };

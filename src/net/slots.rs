@@ -11,15 +11,15 @@ pub fn slot_of(key: &Key) -> u16 {
     crc16(tag(key.as_bytes()).unwrap_or(key.as_bytes())) % SLOTS
 }
 
-/// Returns what the names of a key's side keys begin with, so that they have its slot; `None` if that is the key itself. A key with a
-/// closing brace and no tag is left as it is: no name has the same slot.
+/// Returns what the names of a key's side keys end with, so that they have its slot: `:{KEY}`, or nothing if the key has a tag. They begin with the
+/// key, and so with its prefix. A key with a brace and no tag is left as it is: no such name has the same slot.
 #[must_use]
-pub fn side_prefix(key: &Key) -> Option<Key> {
+pub fn side_tag(key: &Key) -> Vec<u8> {
     let bytes = key.as_bytes();
-    if tag(bytes).is_some() || bytes.contains(&b'}') {
-        return None;
+    if bytes.iter().any(|byte| matches!(byte, b'{' | b'}')) {
+        return Vec::new();
     }
-    Some(Key::from([b"{", bytes, b"}"].concat()))
+    [b":{", bytes, b"}"].concat()
 }
 
 /// Returns what is between the first brace and the next closing one, if that is anything.
@@ -53,14 +53,13 @@ mod tests {
 
     #[test]
     fn side_keys_have_the_slot_of_their_key() {
-        for (key, named) in
-            [("foo", Some("{foo}")), ("{foo}:1", None), ("a{", Some("{a{}")), ("a}", None), ("{}a", None)]
-        {
+        for (key, tag) in [("foo", ":{foo}"), ("{foo}:1", ""), ("a{", ""), ("a}", ""), ("{}a", "")] {
             let key = Key::from(key);
-            assert_eq!(side_prefix(&key), named.map(Key::from), "{key}");
-            if let Some(named) = named {
-                assert_eq!(slot_of(&Key::from(format!("{named}:setnx-lock:fence"))), slot_of(&key), "{key}");
-            }
+            assert_eq!(side_tag(&key), tag.as_bytes(), "{key}");
+        }
+        for key in ["foo", "app1:foo", "{foo}:1"].map(Key::from) {
+            let tag = String::from_utf8(side_tag(&key)).unwrap();
+            assert_eq!(slot_of(&Key::from(format!("{key}:setnx-lock:fence{tag}"))), slot_of(&key), "{key}");
         }
     }
 }

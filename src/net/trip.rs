@@ -26,7 +26,7 @@ use super::item::{self, AfterTrip, Incoming, Item};
 use super::limits::Limits;
 use super::resp::{Form, Packed};
 use super::{KeyTrip, Sent, Undecided};
-use crate::rules::{Command, Expected, Trip};
+use crate::rules::{Expected, Trip};
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
@@ -75,14 +75,13 @@ impl TripState {
             self.look.clear();
         }
         (self.watches, self.is_done, self.undecided) = (false, false, None);
-        let KeyTrip { key, side_prefix, trip, behind, compares } = *trip;
-        let key_of = |command: &Command| if command.is_on_side_key() { side_prefix } else { key };
+        let KeyTrip { key, side_tag, trip, behind, compares } = *trip;
         match (&trip.if_holds, compares) {
             (Some(Expected { bytes, .. }), Some(compares)) => {
                 self.own.begin(compares.name(&trip.command), needs, trip.before);
                 compares.pack(&mut self.own.packed, key.as_bytes(), &trip.command, bytes);
             }
-            _ => self.own.set(key_of(&trip.command), trip, needs),
+            _ => self.own.set(key, side_tag, trip, needs),
         }
         self.own.grants = grants;
         if let (Some(expected), None) = (&trip.if_holds, compares) {
@@ -94,7 +93,7 @@ impl TripState {
         }
         if let Some(behind) = behind {
             self.behind.begin(behind.name(), Protocol::Classic, None);
-            codec::pack(&mut self.behind.packed, key_of(behind).as_bytes(), behind);
+            codec::pack(&mut self.behind.packed, key.as_bytes(), side_tag, behind);
         }
     }
 

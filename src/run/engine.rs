@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::held::{Delivery, MaybeHeld};
 use super::hold::{Changes, Hold};
-use super::notifications::NotificationsByNode;
+use super::notifications::{Name, NotificationsByNode};
 use super::reports::Reports;
 use super::thread_holds::{self, HoldKind};
 use super::timer::{Timer, Work};
@@ -32,6 +32,7 @@ const SHORT_CONNECT_WAIT: Duration = Duration::from_millis(50);
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) observer: EventSink,
+    name: Name,
     /// True once the log says what Auto would select, if that is to be said.
     has_advised: Arc<AtomicBool>,
     /// What tells people who holds a lock.
@@ -96,13 +97,14 @@ impl Engine {
         try_again: Work<Unfinished>,
     ) -> Self {
         let queue = Arc::<WaitQueue<Delivery>>::default();
-        let random = identity.next_nonce().seed();
+        let name = Name { prefix: Key::from(""), random: identity.next_nonce().seed() };
         let notifications =
-            Arc::new(NotificationsByNode::new(Arc::clone(&backend), Arc::clone(&queue), random));
+            Arc::new(NotificationsByNode::new(Arc::clone(&backend), Arc::clone(&queue), name.clone()));
         let reports = Arc::new(Reports::new());
         Self {
             backend,
             observer: EventSink::default().reporting_by(Arc::clone(&reports) as Arc<dyn Reporter>),
+            name,
             has_advised: Arc::default(),
             holder_name: None,
             identity: Arc::new(identity),
@@ -215,6 +217,26 @@ impl Engine {
         let found = Uptime::of(Duration::from_micros(self.unreachable_since.load(Ordering::Relaxed)));
         let just_now = began < found && clock::uptime().since(found) < full;
         if just_now { SHORT_CONNECT_WAIT.min(full) } else { full }
+    }
+
+    /// Has all keys and channels of the locker begin with this. Nothing has been sent before.
+    pub(crate) fn begin_keys_with(&mut self, prefix: Key) {
+        self.name.prefix = prefix;
+        let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
+        self.notifications = Arc::new(NotificationsByNode::new(backend, queue, self.name.clone()));
+    }
+
+    /// Returns a key of the program with the locker's prefix; an empty one as it is.
+    pub(crate) fn whole_key(&self, key: Key) -> Key {
+        let prefix = self.key_prefix().as_bytes();
+        if prefix.is_empty() || key.as_bytes().is_empty() {
+            return key;
+        }
+        Key::from([prefix, key.as_bytes()].concat())
+    }
+
+    pub(crate) fn key_prefix(&self) -> &Key {
+        &self.name.prefix
     }
 
     /// Has events go to this observer.

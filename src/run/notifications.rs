@@ -86,11 +86,11 @@ pub(super) enum Passed {
 }
 
 impl Notifications {
-    /// `random` names this locker's channels.
-    fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, random: u64, node: NodeId) -> Self {
+    fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, name: &Name, node: NodeId) -> Self {
         // What is published on one node of a cluster is heard on all.
         let of_node = if node == NodeId::ONLY { String::new() } else { format!(":{node}") };
-        let channel = format!("setnx-lock:wake-up:{random:x}{of_node}").into_bytes();
+        let own = format!("setnx-lock:wake-up:{:x}{of_node}", name.random);
+        let channel = [name.prefix.as_bytes(), own.as_bytes()].concat();
         Self { backend, queue, node, channel, state: Mutex::default() }
     }
 
@@ -350,18 +350,26 @@ pub(in crate::run) struct NotificationsByNode {
     /// Those of all keys, if there is one server.
     of_one: Arc<Notifications>,
     of_nodes: Mutex<HashMap<NodeId, Arc<Notifications>>>,
-    /// Names the channels of this locker.
-    random: u64,
+    name: Name,
+}
+
+/// What the channels of a locker are called by.
+#[derive(Clone, Debug)]
+pub(in crate::run) struct Name {
+    /// What they begin with, and all keys of the locker.
+    pub(in crate::run) prefix: Key,
+    /// That of no other locker.
+    pub(in crate::run) random: u64,
 }
 
 impl NotificationsByNode {
     pub(in crate::run) fn new(
         backend: Arc<dyn Backend>,
         queue: Arc<WaitQueue<Delivery>>,
-        random: u64,
+        name: Name,
     ) -> Self {
-        let of_one = Arc::new(Notifications::new(backend, queue, random, NodeId::ONLY));
-        Self { of_one, of_nodes: Mutex::default(), random }
+        let of_one = Arc::new(Notifications::new(backend, queue, &name, NodeId::ONLY));
+        Self { of_one, of_nodes: Mutex::default(), name }
     }
 
     /// Returns those of the node that has this key.
@@ -373,7 +381,7 @@ impl NotificationsByNode {
         }
         let mut of_nodes = self.of_nodes.lock();
         let of_node = of_nodes.entry(node).or_insert_with(|| {
-            Arc::new(Notifications::new(Arc::clone(backend), Arc::clone(queue), self.random, node))
+            Arc::new(Notifications::new(Arc::clone(backend), Arc::clone(queue), &self.name, node))
         });
         Cow::Owned(Arc::clone(of_node))
     }

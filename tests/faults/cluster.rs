@@ -59,11 +59,15 @@ fn a_cluster_has_each_key_on_its_node_and_follows_it() -> Outcome {
 fn keys_beside_a_key_are_on_its_node(cluster: &Cluster) -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
         let (locker, other) = (locker(cluster)?, locker(cluster)?);
+        let prefixed = || Locker::cluster_builder(cluster.addresses())?.key_prefix("app1:").build();
+        let held = Lock::new(&prefixed()?, "k", NOTIFIED.protocol(protocol))?.lock()?;
+        held.fencing_token()?;
+        held.release()?;
         for n in 0..KEYS {
             for key in [
                 format!("{protocol:?}:{n}"),
                 format!("{{tag:{n}}}:{protocol:?}"),
-                format!("a{{{protocol:?}:{n}"),
+                format!("app1:{protocol:?}:{n}"),
             ] {
                 let options = NOTIFIED.protocol(protocol);
                 let lock = Lock::new(&locker, key.as_str(), options)?;

@@ -7,6 +7,7 @@
 //! | `connections` | addresses, passwords, sockets, TLS, reuse |
 //! | `logins` | passwords that change, those of Sentinels, and that none is shown |
 //! | `pools` | pools of the user's own, too few connections |
+//! | `prefixes` | lockers with a key prefix |
 //! | `sentinels` | a master that Sentinels know |
 //! | `transactions` | what the protocols with WATCH do that Classic cannot |
 //!
@@ -17,6 +18,7 @@ pub(crate) mod comparing;
 pub(crate) mod connections;
 pub(crate) mod logins;
 pub(crate) mod pools;
+pub(crate) mod prefixes;
 pub(crate) mod sentinels;
 pub(crate) mod transactions;
 
@@ -29,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         connections::trials(),
         logins::trials(),
         pools::trials(),
+        prefixes::trials(),
         sentinels::trials(),
         transactions::trials(),
     ]

@@ -59,8 +59,8 @@ pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyRepor
     for keys in keys.chunks(PER_TRIP) {
         let mut commands = Pipeline::new();
         for key in keys {
-            let named = raw.beside(key);
-            let beside = |suffix: &[u8]| [named.as_slice(), suffix].concat();
+            let tag = raw.side_tag(key);
+            let beside = |name: &[u8]| [key.as_bytes(), name, &tag].concat();
             read_value(raw, &mut commands, key);
             let time_to_live = if raw.is_since(2, 6) { "PTTL" } else { "TTL" };
             commands.cmd("TYPE").arg(key.as_bytes());
@@ -228,7 +228,14 @@ fn is_of_another_type(error: &ServerError) -> bool {
 }
 
 fn is_beside(key: &[u8]) -> bool {
-    [WAITERS, FENCE, HOLDER, READERS].into_iter().any(|suffix| key.ends_with(suffix))
+    // In a cluster the key follows in braces.
+    let name = key.strip_suffix(b"}").and_then(|tagged| {
+        let tag = tagged.windows(2).rposition(|two| two == b":{")?;
+        Some(&tagged[..tag])
+    });
+    let is_beside =
+        |key: &[u8]| [WAITERS, FENCE, HOLDER, READERS].into_iter().any(|name| key.ends_with(name));
+    is_beside(key) || name.is_some_and(is_beside)
 }
 
 /// Returns true if a key looks like a lock's: it holds a time with a fraction, as locks with an expiration have it, so that plain timestamps are

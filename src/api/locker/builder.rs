@@ -9,11 +9,14 @@ use std::time::Duration;
 
 use super::Locker;
 use super::url::Topology;
-use crate::net::{ClusterBackend, DEFAULT_COMMAND_TIMEOUT, Lender, OneServer, Opener, Sentinels, address_of};
+use crate::net::{
+    ClusterBackend, DEFAULT_COMMAND_TIMEOUT, Lender, OneServer, Opener, PROBE, Sentinels, address_of,
+};
 use crate::report::error::Error;
 use crate::report::event::Observer;
 use crate::report::sink::EventSink;
 use crate::values::credentials::CredentialSource;
+use crate::values::key::Key;
 
 /// The most connections that a pool opens unless set. A lock needs one only while a command is under way, so this
 /// serves thousands of threads.
@@ -45,6 +48,7 @@ pub struct LockerBuilder {
     retry_for: Duration,
     observer: EventSink,
     holder_name: Option<String>,
+    key_prefix: Key,
     checks_server: bool,
     settles: Duration,
     settles_after_failover: Duration,
@@ -100,6 +104,7 @@ impl LockerBuilder {
             retry_for: DEFAULT_RETRY_FOR,
             observer: EventSink::default(),
             holder_name: None,
+            key_prefix: Key::from(""),
             checks_server: true,
             settles: Duration::ZERO,
             settles_after_failover: Duration::ZERO,
@@ -215,6 +220,16 @@ impl LockerBuilder {
         Self { holder_name: Some(name.into()), ..self }
     }
 
+    /// Has all that the locker writes, reads or listens to begin with `prefix`, for example `app1:`. None by default.
+    ///
+    /// That goes for the keys of locks, their side keys, and the channels of notifications, so that a user may be limited to them (`~app1:*`,
+    /// `&app1:*`), and programs on a shared server stay apart. A lock `report` then has the key `app1:report`, which
+    /// [`Lock::key`](crate::Lock::key), errors and events show. Ruby programs on the same keys have to write the whole key too, as
+    /// redis-namespace does.
+    pub fn key_prefix(self, prefix: impl Into<Key>) -> Self {
+        Self { key_prefix: prefix.into(), ..self }
+    }
+
     /// Sets the observer, which receives the events of the locker's locks. None by default; a second call replaces
     /// the first observer.
     ///
@@ -259,6 +274,7 @@ impl LockerBuilder {
         let locker = locker.with_engine(|engine| {
             engine.observe(self.observer);
             engine.holder_name = self.holder_name.map(Arc::from);
+            engine.begin_keys_with(self.key_prefix);
         });
         Ok(locker)
     }
@@ -282,6 +298,7 @@ impl LockerBuilder {
         opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
         opener.command_timeout = self.command_timeout;
         opener.checks_server = self.checks_server;
+        opener.probe_key = Key::from([self.key_prefix.as_bytes(), PROBE.as_bytes()].concat());
         opener.trusts_version = self.trusts_version;
         opener.settles = self.settles;
         opener.settles_after_failover = self.settles_after_failover;

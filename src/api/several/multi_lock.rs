@@ -69,7 +69,20 @@ impl MultiLock {
         keys: impl IntoIterator<Item = K>,
         options: LockOptions,
     ) -> Result<Self, Error> {
-        let mut keys: Vec<Key> = keys.into_iter().map(Into::into).collect();
+        Self::of_whole_keys(
+            locker,
+            keys.into_iter().map(|key| locker.engine().whole_key(key.into())),
+            options,
+        )
+    }
+
+    /// Returns the locks of keys that have the locker's prefix already.
+    pub(super) fn of_whole_keys(
+        locker: &Locker,
+        keys: impl Iterator<Item = Key>,
+        options: LockOptions,
+    ) -> Result<Self, Error> {
+        let mut keys: Vec<Key> = keys.collect();
         keys.sort_unstable_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
         keys.dedup();
         let problem = match &keys[..] {

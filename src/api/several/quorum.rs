@@ -66,14 +66,18 @@ impl Quorum {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for no locker, an even number of them, two with the same address, options without an
+    /// [`Error::Invalid`] for no locker, an even number of them, two with the same address or with different
+    /// [prefixes](crate::LockerBuilder::key_prefix), options without an
     /// expiration, and anything that [`Lock::new`](crate::Lock::new) refuses.
     pub fn new<L: Borrow<Locker>>(
         lockers: impl IntoIterator<Item = L>,
         key: impl Into<Key>,
         options: LockOptions,
     ) -> Result<Self, Error> {
-        let servers = Servers::of(lockers, key.into(), &options)?;
+        let lockers: Vec<L> = lockers.into_iter().collect();
+        let key = key.into();
+        let key = lockers.first().map_or(key.clone(), |first| first.borrow().engine().whole_key(key));
+        let servers = Servers::of(lockers, key, &options)?;
         Ok(Self { servers, options, cancel_token: None })
     }
 

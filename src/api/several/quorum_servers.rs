@@ -62,7 +62,7 @@ impl Servers {
         options: &LockOptions,
     ) -> Result<Self, Error> {
         let server = |(index, locker): (usize, L)| {
-            let lock = Lock::new(locker.borrow(), key.clone(), options.in_a_quorum())?;
+            let lock = Lock::of_whole_key(locker.borrow(), key.clone(), options.in_a_quorum())?;
             let address = locker.borrow().engine().backend.address();
             Ok(Server { lock, name: address.unwrap_or_else(|| format!("server {}", index + 1)) })
         };
@@ -238,6 +238,10 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
         return Some(format!(
             "{name} is there twice, so its failure would count double; give each server once"
         ));
+    }
+    let prefixes: Vec<&Key> = servers.iter().map(|server| server.engine().key_prefix()).collect();
+    if prefixes.windows(2).any(|two| two[0] != two[1]) {
+        return Some("its lockers have different key prefixes; give all the same".to_owned());
     }
     Some(match (servers.len(), options.expiration) {
         (0, _) => "a quorum of no servers grants nothing; give the lockers of three or five".to_owned(),

@@ -72,12 +72,12 @@ impl RwLock {
         readers: usize,
         options: LockOptions,
     ) -> Result<Self, Error> {
-        let name = name.into();
+        let name = locker.engine().whole_key(name.into());
         let count = ReaderCount::new(&name, readers);
-        let semaphore = Semaphore::new(locker, name, readers, options)?.of_readers(&count);
+        let semaphore = Semaphore::of_whole_name(locker, name, readers, options)?.of_readers(&count);
         // Readers notify no writer.
         let options = options.notify_waiters(false);
-        let locks = MultiLock::new(locker, semaphore.keys().iter().cloned(), options)?;
+        let locks = MultiLock::of_whole_keys(locker, semaphore.keys().iter().cloned(), options)?;
         let locks = locks.of_writer(&count, semaphore.queue());
         Ok(Self { semaphore, locks, readers: count })
     }

@@ -20,7 +20,7 @@ fn check(expires: bool) -> Command {
 
 fn packed(key: &Key, command: &Command) -> Packed {
     let mut packed = Packed::default();
-    pack(&mut packed, key.as_bytes(), command);
+    pack(&mut packed, key.as_bytes(), b"", command);
     packed
 }
 

@@ -12,6 +12,7 @@ use crate::net::codec::Compares;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock::{self, Uptime};
+use crate::values::key::Key;
 use crate::values::version::Version;
 
 /// An open connection, and what its server reported.
@@ -26,11 +27,11 @@ pub(super) struct Opened {
 
 /// What is asked of a server on a new connection.
 #[derive(Clone, Copy)]
-pub(super) struct Checks {
+pub(super) struct Checks<'a> {
     /// True if it is asked for INFO at all.
     pub(super) info: bool,
-    /// True if it has closed connections on INFO.
-    pub(super) hung_up: bool,
+    /// The key that is read if it has closed connections on INFO.
+    pub(super) probes: Option<&'a Key>,
     /// How long after its restart it grants no locks.
     pub(super) settles: Duration,
 }
@@ -39,7 +40,7 @@ pub(super) struct Checks {
 pub(super) fn open(
     client: &Client,
     limit: Duration,
-    checks: Checks,
+    checks: Checks<'_>,
     looks: &Arc<Looks>,
 ) -> Result<Opened, Failure> {
     let info = client.get_connection_info();
@@ -51,8 +52,8 @@ pub(super) fn open(
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
             handshake.send_optional(&cmd("PING"), |_| false)?;
-        } else if checks.hung_up {
-            handshake.expect_plaintext()?;
+        } else if let Some(key) = checks.probes {
+            handshake.expect_plaintext(key)?;
         }
         None
     };
@@ -122,8 +123,8 @@ impl Handshake<'_> {
     }
 
     /// A proxy forwards GET. A port that speaks TLS closes the connection on any command, and would on one that acquires a lock.
-    fn expect_plaintext(&mut self) -> Result<(), Failure> {
-        match self.send_optional(cmd("GET").arg("setnx-lock:probe"), |_| false) {
+    fn expect_plaintext(&mut self, key: &Key) -> Result<(), Failure> {
+        match self.send_optional(cmd("GET").arg(key.as_bytes()), |_| false) {
             Err(Failure::Unreachable { cause, .. }) if cause.is_disconnect() => {
                 let what = " closes each connection at the first command; if it speaks TLS, use rediss:// in its URL";
                 Err(Failure::unreachable(TransportError::at(

@@ -18,6 +18,7 @@ use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::values::clock;
 use crate::values::credentials::CredentialSource;
+use crate::values::key::Key;
 use redis::Client;
 
 /// How long connecting may take unless set.
@@ -43,6 +44,8 @@ pub(crate) struct Opener {
     pub(crate) command_timeout: Duration,
     /// True if INFO is sent on new connections.
     pub(crate) checks_server: bool,
+    /// What is read on a connection without INFO.
+    pub(crate) probe_key: Key,
     /// How long after its restart a server grants no locks.
     pub(crate) settles: Duration,
     /// How long after a failover the new master grants no locks.
@@ -52,6 +55,9 @@ pub(crate) struct Opener {
     /// True if Auto believes the version of a server that has all, without a probe.
     pub(crate) trusts_version: bool,
 }
+
+/// The key that is read on a connection without INFO. There need be none.
+pub(crate) const PROBE: &str = "setnx-lock:probe";
 
 /// Where connections lead.
 #[derive(Clone)]
@@ -84,6 +90,7 @@ impl Opener {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
             checks_server: true,
+            probe_key: Key::from(PROBE),
             settles: Duration::ZERO,
             settles_after_failover: Duration::ZERO,
             health: Arc::default(),
@@ -182,7 +189,7 @@ impl Opener {
             let limit = if self.credentials.is_some() { deadline.since(clock::uptime()) } else { limit };
             handshake::open(&client, limit, checks, &self.looks)
         };
-        let checks = Checks { info: true, hung_up: false, settles: self.settles };
+        let checks = Checks { info: true, probes: None, settles: self.settles };
         for _ in 0..if self.checks_server { 2 } else { 0 } {
             match open(checks) {
                 Err(Failure::Unreachable { cause, .. })
@@ -190,7 +197,8 @@ impl Opener {
                 outcome => return outcome,
             }
         }
-        open(Checks { info: false, hung_up: self.checks_server, ..checks })
+        let probes = self.checks_server.then_some(&self.probe_key);
+        open(Checks { info: false, probes, ..checks })
     }
 
     /// Opens a connection outside the pool, subscribes to a channel, and gives `heard` what is published there, until that returns `false` or

@@ -9,6 +9,7 @@ use crate::net::Sent;
 use crate::net::connections::fake::{FakeConnection, closed, refused};
 use crate::net::errors::Failure;
 use crate::net::limits::Budget;
+use crate::rules::Command;
 use crate::rules::{Expected, NewValue, Reply};
 
 type Answer = (Vec<Value>, Option<redis::RedisError>);
