@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     let builder = Locker::builder(&url)?.holder_name(format!("leader:{}", process::id()));
-    let locker = builder.command_timeout(lease.min(Duration::from_secs(2)) / 2).build()?;
+    let locker = builder.command_timeout(Duration::from_secs(2).min(lease / 3)).build()?;
     let lock = Lock::new(
         &locker,
         "setnx-lock:leader-example",

@@ -36,20 +36,20 @@ fn job(locker: &Locker, record: u64) -> Result<(), Error> {
     held.release()
 }
 
-/// Takes jobs until it is told to stop.
+/// Takes jobs until it is told to stop. A real queue would give a job that is not done to another worker.
 fn work(locker: &Locker, jobs: &AtomicU64, is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         let record = jobs.fetch_add(1, Ordering::Relaxed) % 50;
-        match job(locker, record) {
-            Ok(()) => metrics::counter!("jobs_total", "outcome" => "done").increment(1),
-            // The job goes back to the queue.
-            Err(Error::ShutDown { .. }) => return,
+        let outcome = match job(locker, record) {
+            Ok(()) => "done",
+            Err(Error::ShutDown { .. }) => "given back",
             Err(error) => {
                 eprintln!("record {record}: {}", error.chain());
-                metrics::counter!("jobs_total", "outcome" => "failed").increment(1);
                 thread::sleep(Duration::from_millis(100));
+                "failed"
             }
-        }
+        };
+        metrics::counter!("jobs_total", "outcome" => outcome).increment(1);
     }
 }
 
@@ -71,16 +71,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         signals.forever().next();
         is_over.store(true, Ordering::Relaxed);
         metrics::gauge!("setnx_lock_held").set(u32::try_from(locker.held().len()).unwrap_or(u32::MAX));
+        // A second signal ends the program at once.
+        thread::spawn(move || {
+            signals.forever().next();
+            std::process::exit(1);
+        });
         let drained = locker.drain(GRACE);
-        for still in &drained.still_held {
-            eprintln!("still held: {}, for {:?} more", still.key, still.remaining);
-        }
         println!("drained in {:?}", drained.waited);
-        println!("{}", rendered.render());
         if !drained.still_held.is_empty() {
-            // The threads would be waited for: their locks free themselves after their leases.
+            for still in &drained.still_held {
+                eprintln!("still held: {}, for {:?} more", still.key, still.remaining);
+            }
+            // The end of the scope would wait for these threads. Their locks free themselves after their leases.
             std::process::exit(1);
         }
     });
+    println!("{}", rendered.render());
     Ok(())
 }

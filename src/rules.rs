@@ -60,8 +60,12 @@ pub(crate) enum Command {
     /// Only if the key holds what is expected.
     Set(NewValue),
     Del,
-    /// Increases the key's counter of fencing tokens.
-    Count,
+    /// Increases the key's counter of fencing tokens, which the server forgets this long after the last.
+    Count {
+        forget_after: Option<Duration>,
+    },
+    /// EXPIRE of that counter.
+    ForgetAfter(Duration),
     /// On the waiting list. Part of no rules.
     Waiting(Waiting),
 }
@@ -84,7 +88,8 @@ impl Command {
             Command::TimeToLive => "PTTL",
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
-            Command::Count => "INCR",
+            Command::Count { .. } => "INCR",
+            Command::ForgetAfter(_) => "EXPIRE",
             Command::Waiting(waiting) => waiting.name(),
         }
     }
@@ -97,7 +102,7 @@ impl Command {
     /// Returns true if it is on a side key of the lock.
     pub(crate) fn is_on_side_key(&self) -> bool {
         match self {
-            Command::Count => true,
+            Command::Count { .. } | Command::ForgetAfter(_) => true,
             // It has the lock's key in it.
             Command::Waiting(waiting) => !matches!(waiting, Waiting::Wake(_)),
             _ => false,
@@ -108,7 +113,7 @@ impl Command {
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Command::Get | Command::TimeToLive | Command::GetAll(_) => true,
-            Command::Count | Command::Waiting(_) => true,
+            Command::Count { .. } | Command::ForgetAfter(_) | Command::Waiting(_) => true,
             Command::SetNx(_) | Command::GetSet(_) | Command::Set(_) | Command::Del => false,
         }
     }
@@ -138,7 +143,11 @@ pub(crate) struct Expected {
 impl Trip {
     /// Returns the trip of a command alone, at any time.
     pub(crate) fn of(command: Command) -> Self {
-        Self { command, before: None, if_holds: None, behind: None }
+        let behind = match command {
+            Command::Count { forget_after: Some(time) } => Some(Box::new(Command::ForgetAfter(time))),
+            _ => None,
+        };
+        Self { command, before: None, if_holds: None, behind }
     }
 
     /// The name of the command that may change the key, or of the one that reads it.

@@ -226,7 +226,8 @@ impl LockGuard {
     ///
     /// - [`Error::Lost`] if the first call finds that the lock is no longer held. In Classic that includes a lease
     ///   that ends before the reply is read.
-    /// - [`Error::Refused`] if the counter holds no number, and [`Error::Invalid`] if its number is not positive.
+    /// - [`Error::Refused`] if the counter holds no number, and [`Error::Invalid`] if its number is not positive, or the server cannot
+    ///   [forget](LockOptions::forget_tokens_after) it.
     /// - [`Error::Unavailable`], or [`Error::Forked`] in a forked child.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         self.one(|engine, hold| engine.fencing_tokens(hold))

@@ -8,7 +8,6 @@ use crate::api::lock::Lock;
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::run::Engine;
-use crate::run::thread_holds::HoldKind;
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
@@ -28,31 +27,41 @@ impl Lock {
     /// [`loss_signal`](LockGuard::loss_signal) says so, or `stop` is cancelled. The lock is released when `body` returns or panics.
     ///
     /// Whatever fails is tried again after a pause, which grows from 0.1 s to 1 s while it fails, or while `body` returns within a second: an
-    /// unreachable server, a failover, a refusal, a loss. [`Event::LeadershipFailed`] reports why. [`Event::LeadershipBegan`] and [`Event::LeadershipEnded`] tell when this process leads;
-    /// [`holder`](Self::holder) names the leader, if lockers have names.
+    /// unreachable server, a failover, a refusal, a loss. [`Event::LeadershipFailed`] reports why. [`Event::LeadershipBegan`] and
+    /// [`Event::LeadershipEnded`] tell when this process leads; [`holder`](Self::holder) names the leader, if lockers have names.
     ///
-    /// If the leader crashes, another leads at most 1.1 s after its lease has ended. If it returns in order, another leads within 0.1 s, at once with
-    /// [notifications](LockOptions::notify_waiters). [The guide](crate::documentation::guide#lead) has an example.
+    /// If the leader crashes, another that waits leads at most 1.1 s after its lease has ended; if it ends in order, within a poll interval of 0.1 s,
+    /// or at once with [notifications](LockOptions::notify_waiters). One that is in its pause may take a second more. `stop` takes the place of the
+    /// lock's own [`CancelToken`], and [`max_attempts`](LockOptions::max_attempts) has no effect. [The
+    /// guide](crate::documentation::guide#lead) has an example.
     ///
     /// # Errors
     ///
-    /// None once `stop` is cancelled, or the locker is shut down. Otherwise what no later attempt can change: [`Error::Invalid`] without an
-    /// expiration, [`Error::Nested`] inside a [`with`](Self::with) of this thread on the key, and [`Error::Forked`].
+    /// None once `stop` is cancelled, or the locker is shut down, which does not end a `body` that runs. Otherwise what no later attempt can change:
+    /// [`Error::Invalid`] without an expiration, or with [`forget_tokens_after`](LockOptions::forget_tokens_after) and no limit;
+    /// [`Error::Nested`] inside a [`with`](Self::with) of this thread on the key; and [`Error::Forked`].
     pub fn lead(&self, stop: &CancelToken, mut body: impl FnMut(&LockGuard)) -> Result<(), Error> {
         if self.options().expiration.is_none() {
             let problem = "it has no expiration, so nobody could follow a leader that crashes; give it one";
             return Err(Error::invalid(self.key().clone(), problem));
         }
-        let lock = self.leading(stop);
+        let lock = self.leading();
+        if let Some(problem) = lock.options().problem() {
+            return Err(Error::invalid(self.key().clone(), problem));
+        }
         let engine = self.locker().engine();
         let mut pause = Duration::ZERO;
         loop {
-            match lock.acquire(lock.options(), HoldKind::Scoped) {
+            let (acquired, maybe) = lock.acquire_or_maybe(stop);
+            if let Some(maybe) = maybe {
+                // Otherwise nobody leads until its lease has ended.
+                engine.release_later(maybe);
+            }
+            match acquired {
                 Ok(held) => {
-                    let term = Term::begin(engine, self.key());
-                    body(&held);
-                    // A loss has been reported.
-                    let _ = held.leave();
+                    let term = Term::begin(engine, self.key(), held);
+                    body(term.held());
+                    engine.refuse_after_fork(self.key())?;
                     if term.lasted() > PAUSES[1] {
                         pause = Duration::ZERO;
                     }
@@ -71,14 +80,14 @@ impl Lock {
     }
 
     /// Returns the lock with the options by which it is led.
-    fn leading(&self, stop: &CancelToken) -> Self {
+    fn leading(&self) -> Self {
         let options = self.options().wait_forever();
         let options = if options.auto_extend.is_none() {
             options.auto_extend(LockOptions::MAX_EXPIRATION)
         } else {
             options
         };
-        self.with_options(options).cancelled_by(stop)
+        self.with_options(LockOptions { max_attempts: None, ..options })
     }
 }
 
@@ -86,13 +95,18 @@ impl Lock {
 struct Term<'a> {
     engine: &'a Engine,
     key: &'a Key,
+    held: Option<LockGuard>,
     began: Uptime,
 }
 
 impl<'a> Term<'a> {
-    fn begin(engine: &'a Engine, key: &'a Key) -> Self {
+    fn begin(engine: &'a Engine, key: &'a Key, held: LockGuard) -> Self {
         engine.observer.notify(&Event::LeadershipBegan { key });
-        Self { engine, key, began: clock::uptime() }
+        Self { engine, key, held: Some(held), began: clock::uptime() }
+    }
+
+    fn held(&self) -> &LockGuard {
+        self.held.as_ref().unwrap_or_else(|| unreachable!("it is held until the term ends"))
     }
 
     fn lasted(&self) -> Duration {
@@ -102,7 +116,12 @@ impl<'a> Term<'a> {
 
 impl Drop for Term<'_> {
     fn drop(&mut self) {
-        self.engine.observer.notify(&Event::LeadershipEnded { key: self.key, led: self.lasted() });
+        let led = self.lasted();
+        // Released, or lost, as has been reported.
+        drop(self.held.take());
+        if self.engine.identity.is_this_process() {
+            self.engine.observer.notify(&Event::LeadershipEnded { key: self.key, led });
+        }
     }
 }
 

@@ -263,7 +263,8 @@ impl Lock {
     /// Tries once. If a reply was lost, returns the lock that may be held as well.
     pub(crate) fn try_once(&self) -> (Result<LockGuard, Error>, Option<MaybeHeld>) {
         let engine = self.locker.engine();
-        let (acquired, maybe) = engine.acquire_once(&self.key, &self.options.timeout(Duration::ZERO));
+        let options = self.options.timeout(Duration::ZERO);
+        let (acquired, maybe) = engine.acquire_or_maybe(&self.key, &options, None, None);
         (acquired.map(|acquired| LockGuard::new(Arc::clone(engine), acquired)), maybe)
     }
 
@@ -279,11 +280,22 @@ impl Lock {
         self.cancel_token.as_ref()
     }
 
+    /// Waits for the lock in a scope of this thread, until it is cancelled. If a reply was lost, returns the lock that may be held as well.
+    pub(super) fn acquire_or_maybe(
+        &self,
+        stop: &CancelToken,
+    ) -> (Result<LockGuard, Error>, Option<MaybeHeld>) {
+        let engine = self.locker.engine();
+        let kind = Some(HoldKind::Scoped);
+        let (acquired, maybe) = engine.acquire_or_maybe(&self.key, &self.options, Some(stop), kind);
+        (acquired.map(|acquired| LockGuard::new(Arc::clone(engine), acquired)), maybe)
+    }
+
     pub(super) fn with_options(&self, options: LockOptions) -> Self {
         Self { options, ..self.clone() }
     }
 
-    pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
+    fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
         let call = Call::new(engine, options, self.cancel_token.as_ref());
         let (_, acquired) = call.acquire(Want::Lock(&self.key), kind)?;

@@ -43,7 +43,14 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], side_tag: &[u8], command: &C
         Command::GetSet(value) => packed.command(Form::Bulk, &[b"GETSET", key, value]),
         Command::Set(entry) => set(packed, Form::Okay, key, entry, &[]),
         Command::Del => packed.begun(Form::Integer, b"*2\r\n$3\r\nDEL\r\n", &[key]),
-        Command::Count => packed.command(Form::Integer, &[b"INCR", &[key, FENCE, side_tag].concat()]),
+        Command::Count { .. } => {
+            packed.command(Form::Integer, &[b"INCR", &[key, FENCE, side_tag].concat()]);
+        }
+        Command::ForgetAfter(time) => {
+            // Rounded up.
+            let seconds = time.as_millis().div_ceil(1000).to_string();
+            packed.command(Form::Integer, &[b"EXPIRE", &[key, FENCE, side_tag].concat(), seconds.as_bytes()]);
+        }
         Command::Waiting(waiting) => pack_waiting(packed, key, side_tag, waiting),
     }
 }
@@ -242,7 +249,7 @@ pub(super) fn read_change(command: &Command, replies: &mut Vec<Value>) -> ReadRe
         Value::ServerError(error) => Ok(Err(error.clone().into())),
         Value::Array(results) => match (command, results.as_slice()) {
             (Command::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
-            (Command::Del | Command::Count, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
+            (Command::Del | Command::Count { .. }, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
             (_, [Value::ServerError(error)]) => Ok(Err(error.clone().into())),
             _ => Err(unexpected("EXEC", Some(exec))),
         },

@@ -185,7 +185,7 @@ pub enum Event<'a> {
         /// The lock's key.
         key: &'a Key,
     },
-    /// This process leads no more: the call of its work has returned, and the lock is released or [lost](Self::Lost).
+    /// This process leads no more: the call of its work has returned. The lock has been released or left, or was [lost](Self::Lost).
     #[non_exhaustive]
     LeadershipEnded {
         /// The lock's key.

@@ -13,11 +13,13 @@ pub(crate) use hand_over::{Ending, HandedOver};
 pub(crate) use resume::{resume, settle};
 use watched::{Changed, Replaced, Seen, change_watched};
 
+use std::time::Duration;
+
 use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
-use super::{Command, GiveUp, Note, Reply, Trip};
+use super::{Command, GiveUp, Note, Replies, Reply, Trip};
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
 use crate::values::value::Nonce;
@@ -189,11 +191,11 @@ pub(crate) async fn verify(io: &Io, own: &Lease, nonce: Nonce) -> Result<Verific
 }
 
 /// Takes a number from the key's counter. It counts only if this holder had the lock when the counter was increased, so a later
-/// holder's is greater. A number whose reply was lost is left out.
-pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
-    let mut asked_again = false;
+/// holder's is greater. A number whose reply was lost is left out. `forget_after`: how long after this one the counter is forgotten.
+pub(crate) async fn count(io: &Io, own: &Lease, forget_after: Option<Duration>) -> Result<Counted, GiveUp> {
+    let (count, mut asked_again) = (Command::Count { forget_after }, false);
     while own.by_transaction() {
-        match change_watched(io, own, Command::Count, None).await? {
+        match change_watched(io, own, count.clone(), None).await? {
             Changed::Done { replaced, count } => return Ok(own.counted(count, replaced, io.now())),
             Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
@@ -204,7 +206,9 @@ pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
         if own.has_passed(io.now()) {
             return Ok(Counted::Lost(LossReason::Expired));
         }
-        match io.send(own.within_lease(Command::Count)).await.plain() {
+        let Replies { reply, behind, .. } = io.send(own.within_lease(count.clone())).await;
+        match reply.unwrap_or(Reply::TooLate) {
+            Reply::Integer(_) if is_refused(behind.as_ref()) => return Err(GiveUp::Refused),
             Reply::Integer(token) => return Ok(own.counted(token, Replaced::Anything, io.now())),
             Reply::TooLate => return Ok(Counted::Lost(LossReason::Expired)),
             failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
@@ -212,6 +216,10 @@ pub(crate) async fn count(io: &Io, own: &Lease) -> Result<Counted, GiveUp> {
             _ => asked_again = true,
         }
     }
+}
+
+fn is_refused(behind: Option<&Reply>) -> bool {
+    matches!(behind, Some(Reply::Refused(_)))
 }
 
 /// Reads the key; once more if the reply is lost, as that of a connection that the server has closed.

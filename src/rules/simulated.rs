@@ -143,7 +143,8 @@ impl Server {
                 Reply::Integer(1)
             }
             Command::Del => self.delete(),
-            Command::Count => Reply::Integer(self.count()),
+            Command::Count { .. } => Reply::Integer(self.count()),
+            Command::ForgetAfter(_) => unreachable!("it goes behind another"),
             Command::GetAll(_) => unreachable!("it is on several keys"),
             Command::TimeToLive => unreachable!("no rules send it"),
             Command::Waiting(_) => unreachable!("no rules of the lock send it"),

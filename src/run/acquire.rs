@@ -36,7 +36,7 @@ impl<'a> Call<'a> {
 
     /// Waits until a lock is held, without noting for which thread. With an error, returns what commands without a reply may have acquired.
     pub(super) fn ask_or_wait(&self, want: Want<'a>) -> Result<(usize, Acquired), (Error, Unresolved)> {
-        let _registered = self.register();
+        let (_acquiring, _registered) = (self.engine.acquiring(), self.register());
         if !self.may_ask(want) {
             return self.wait_for(want, None);
         }
@@ -83,16 +83,18 @@ impl<'a> Call<'a> {
 }
 
 impl Engine {
-    /// Asks for the lock once, without waiting for its holder. If a reply was lost, returns the lock that may be held as well.
-    /// The hold is noted for no thread.
-    pub(crate) fn acquire_once(
+    /// Waits for the lock as a call does. If a reply was lost, returns the lock that may be held as well. With a `kind`, the hold is noted for
+    /// this thread.
+    pub(crate) fn acquire_or_maybe(
         self: &Arc<Self>,
         key: &Key,
         options: &LockOptions,
+        cancel_token: Option<&CancelToken>,
+        kind: Option<HoldKind>,
     ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
-        match Call::new(self, options, None).ask_or_wait(Want::Lock(key)) {
+        match Call::new(self, options, cancel_token).ask_or_wait(Want::Lock(key)) {
             Ok((_, acquired)) => {
-                self.note_begun(slice::from_ref(&acquired), None);
+                self.note_begun(slice::from_ref(&acquired), kind);
                 (Ok(acquired), None)
             }
             Err((error, unresolved)) => {

@@ -131,7 +131,7 @@ impl Engine {
         let goes = |job: &&mut Job<'_, R>| match job.trip() {
             Some(Trip { if_holds: Some(expected), .. }) => transacts && !expected.without_ttl,
             Some(Trip { command, .. }) => {
-                matches!(command, Command::Get | Command::GetSet(_) | Command::Del | Command::Count)
+                matches!(command, Command::Get | Command::GetSet(_) | Command::Del | Command::Count { .. })
             }
             None => false,
         };

@@ -1,9 +1,11 @@
 //! What the locks of a locker share, and small questions to it. What calls do with it stands in the files that know more.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use super::held::{Delivery, MaybeHeld};
@@ -39,6 +41,8 @@ pub(crate) struct Engine {
     pub(crate) holder_name: Option<Arc<str>>,
     pub(crate) identity: Arc<Identity>,
     pub(crate) queue: Arc<WaitQueue<Delivery>>,
+    /// How many calls acquire locks.
+    acquiring: Arc<AtomicUsize>,
     pub(super) notifications: Arc<NotificationsByNode>,
     pub(super) keeper: Arc<Timer<Kept>>,
     /// Releases that are tried again.
@@ -57,6 +61,16 @@ pub(crate) struct Engine {
 // released between two calls, and a connection that was in the middle of a command is not used again (I8).
 impl UnwindSafe for Engine {}
 impl RefUnwindSafe for Engine {}
+
+/// A call that acquires locks.
+pub(super) struct Acquiring<'a>(&'a AtomicUsize);
+
+impl Drop for Acquiring<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
 
 /// A lock that the keeper works on.
 pub(crate) struct Kept {
@@ -109,6 +123,7 @@ impl Engine {
             holder_name: None,
             identity: Arc::new(identity),
             queue,
+            acquiring: Arc::default(),
             notifications,
             keeper: Arc::new(Timer::new("setnx-lock keeper", keep)),
             unfinished: Arc::new(Timer::new("setnx-lock release", try_again)),
@@ -177,20 +192,30 @@ impl Engine {
         held
     }
 
-    /// Ends all waits, and waits until no lock is held, at most until then.
+    /// Ends all waits, and waits until no call acquires and no lock is held, at most until then.
     pub(crate) fn drain(&self, until: Uptime) {
-        /// How late it may notice that a lock has ended which was lost before.
-        const NOTICED_AFTER: Duration = Duration::from_millis(20);
+        /// How late the end of the last is noticed.
+        const NOTICED_AFTER: Duration = Duration::from_millis(5);
         self.queue.close();
         self.backend.wake_waiting();
-        let mut waiting = self.changes.wait();
-        while !self.held().is_empty() {
+        let lives = |hold: &(dyn Any + Send + Sync)| {
+            hold.downcast_ref::<Hold>().is_some_and(|hold| !hold.is_dropped.load(Ordering::Relaxed))
+        };
+        // A call that began before may still get its lock, and has it before it is counted no more.
+        while self.acquiring.load(Ordering::SeqCst) > 0 || self.queue.holds(lives) {
             let left = until.since(clock::uptime());
             if left.is_zero() {
                 return;
             }
-            waiting.sleep(left.min(NOTICED_AFTER));
+            thread::sleep(left.min(NOTICED_AFTER));
         }
+    }
+
+    /// Counts a call that acquires locks until it has got them, or not.
+    #[inline]
+    pub(super) fn acquiring(&self) -> Acquiring<'_> {
+        self.acquiring.fetch_add(1, Ordering::SeqCst);
+        Acquiring(&self.acquiring)
     }
 
     /// I10: a child shares its parent's connections, and each would read the other's replies.

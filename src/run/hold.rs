@@ -296,7 +296,7 @@ pub(crate) struct Changes {
 }
 
 /// A thread that waits for a change.
-pub(super) struct WaitingThread<'a> {
+struct WaitingThread<'a> {
     changes: &'a Changes,
     /// How many changes it has seen.
     seen: u64,
@@ -312,7 +312,7 @@ impl Changes {
         }
     }
 
-    pub(super) fn wait(&self) -> WaitingThread<'_> {
+    fn wait(&self) -> WaitingThread<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         WaitingThread { changes: self, seen: *self.count.lock() }
     }
@@ -320,7 +320,7 @@ impl Changes {
 
 impl WaitingThread<'_> {
     /// Sleeps until there is a change that it has not seen, and for this time at most.
-    pub(super) fn sleep(&mut self, time: Duration) {
+    fn sleep(&mut self, time: Duration) {
         let mut count = self.changes.count.lock();
         if *count == self.seen {
             count = wait_timeout(&self.changes.changed, count, time);

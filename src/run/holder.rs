@@ -17,6 +17,7 @@ use crate::rules::task::Task;
 use crate::rules::{GiveUp, Step};
 use crate::run::hold::{Hold, HoldState, OnLoss};
 use crate::values::clock::{self, Now};
+use crate::values::options::Protocol;
 use crate::values::sync::MutexGuard;
 
 /// A hold, and what its commands need. Others wait until that is dropped.
@@ -215,9 +216,9 @@ impl Engine {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
         let begin = |hold: &Hold, state: &HoldState, now| {
-            let takes = state.token.is_none() && hold.noticed_loss().is_none();
-            let lease = state.lease.clone();
-            takes.then(|| Task::begin(now, async move |io| hold::count(io, &lease).await))
+            let takes = state.token.is_none() && hold.noticed_loss().is_none() && self.forgets(hold);
+            let (lease, forget_after) = (state.lease.clone(), hold.options.forget_tokens_after);
+            takes.then(|| Task::begin(now, async move |io| hold::count(io, &lease, forget_after).await))
         };
         let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| match ended {
             Some((Ok(Counted::Token(found)), _)) => {
@@ -226,12 +227,21 @@ impl Engine {
             }
             Some((Ok(Counted::Lost(reason)), _)) => Err(Self::lose(hold, reason)),
             Some((Err(reason), session)) => Err(session.error(reason, "ask again")),
+            None if !self.forgets(hold) => Err(not_forgotten(hold)),
             None => state.token.ok_or_else(|| Self::loss_of(hold)),
         };
         let tokens = self.on_each(&mut locked, &outbox, begin, end);
         drop(locked);
         self.report_all(holds, &outbox);
         tokens
+    }
+
+    /// Returns true if the server keeps the time to live of a counter that is increased, or none is asked for.
+    fn forgets(&self, hold: &Hold) -> bool {
+        let since = Protocol::Watched.min_version();
+        let keeps = hold.protocol != Protocol::Classic
+            || self.backend.server_version().is_some_and(|version| version >= since);
+        keeps || hold.options.forget_tokens_after.is_none()
     }
 
     pub(super) fn report_all(&self, holds: &[&Arc<Hold>], outbox: &Outbox) {
@@ -272,6 +282,12 @@ impl Engine {
         let late = ended.map(|End { wall, uptime }| now.uptime.since(uptime).max(now.wall.since(wall)));
         Error::Lost { key: hold.key.clone(), reason, late }
     }
+}
+
+fn not_forgotten(hold: &Hold) -> Error {
+    let problem = "`forget_tokens_after` needs Redis 2.2, or a server whose version is known: before, INCR drops the counter's time to live; \
+                   use Watched, or leave the option out";
+    Error::invalid(hold.key.clone(), problem)
 }
 
 fn no_token(hold: &Hold, found: i64) -> Error {

@@ -38,9 +38,15 @@ impl Engine {
             match ended {
                 None if hold.noticed_loss().is_some() => return Err(Self::loss_of(hold)),
                 None => {}
-                Some((Ok(Ok(lease)), _)) => state.lease = lease,
-                Some((Ok(Err(reason)), _)) => return Err(Self::lose(hold, reason)),
-                Some((Err(reason), session)) => return Err(session.error(reason, "ask again")),
+                Some((Ok(Extension::Extended(lease)), _)) => state.lease = lease,
+                Some((Ok(Extension::Lost(reason)), _)) => return Err(Self::lose(hold, reason)),
+                Some((Ok(Extension::Unknown { lease, proves }), session)) => {
+                    state.lease.may_have_become(&lease, proves, clock::now());
+                    return Err(session.error(GiveUp::Unknown, "the lock is released instead"));
+                }
+                Some((Err(reason), session)) => {
+                    return Err(session.error(reason, "the lock is released instead"));
+                }
             }
             state.over = true;
             self.forget(state);
@@ -59,6 +65,7 @@ impl Call<'_> {
     /// Goes on with the lock of a token, without waiting. Its options say what the token's did of the hold's time.
     pub(crate) fn resume(&self, token: &LockToken) -> Result<Acquired, Error> {
         let (engine, key) = (self.engine, &token.key);
+        let _acquiring = engine.acquiring();
         let resumed = self.may_resume(key).and_then(|()| self.resumed(token));
         let waited = clock::uptime().since(self.began.uptime);
         let outcome = resumed.as_ref().map(|_| ());

@@ -41,6 +41,7 @@ impl<'a> Call<'a> {
     /// Waits until all locks are held, or there is an error and none is, as far as is known. The keys are at least one, in the order of their
     /// bytes, and no two are equal.
     pub(crate) fn acquire_all(&self, keys: &'a Arc<[Key]>, kind: HoldKind) -> Result<Vec<Acquired>, Error> {
+        let _acquiring = self.engine.acquiring();
         // What is not to be waited for is found before anything is sent.
         let begun = self.may_begin(keys).and_then(|()| {
             let registered = self.register();

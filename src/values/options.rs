@@ -52,6 +52,8 @@ pub struct LockOptions {
     /// How long after its acquisition the lock stays held at least.
     pub(crate) hold_at_least: Duration,
     pub(crate) reentrant: bool,
+    /// How long after the last fencing token its counter is forgotten.
+    pub(crate) forget_tokens_after: Option<Duration>,
     /// How much earlier a hold ends than its lease, so that clocks may differ by more than a second; only in a
     /// quorum.
     pub(crate) allowance: Duration,
@@ -96,7 +98,8 @@ impl fmt::Debug for LockOptions {
                 }
             )*};
         }
-        show_if_set!(poll_interval, takeover, notifies, max_attempts, auto_extend, hold_at_least, reentrant);
+        show_if_set!(poll_interval, takeover, notifies, max_attempts, auto_extend, hold_at_least);
+        show_if_set!(reentrant, forget_tokens_after);
         shown.finish_non_exhaustive()
     }
 }
@@ -145,6 +148,7 @@ impl LockOptions {
             auto_extend: None,
             hold_at_least: Duration::ZERO,
             reentrant: false,
+            forget_tokens_after: None,
             allowance: Duration::ZERO,
         }
     }
@@ -248,6 +252,13 @@ mod tests {
             (endless.hold_at_least(SECOND), "needs an expiration"),
             (expiring.hold_at_least(11 * SECOND), "longer than the expiration"),
             (expiring.max_attempts(0), "at least 1"),
+            (endless.forget_tokens_after(SECOND), "needs an expiration"),
+            (expiring.forget_tokens_after(9 * SECOND), "less than the lock may be held"),
+            (
+                expiring.auto_extend(60 * SECOND).forget_tokens_after(59 * SECOND),
+                "less than the lock may be held",
+            ),
+            (expiring.forget_tokens_after(Duration::MAX), "over ten years"),
         ] {
             assert!(problem(options).contains(words), "{options:?}: {}", problem(options));
         }

@@ -196,10 +196,12 @@ impl<A> WaitQueue<A> {
 
     /// Returns the locks that are held, as far as the program has not dropped them.
     pub(crate) fn held(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
-        let all = self.0.lock();
-        let holding = all.keys.values().filter(|queue| queue.holders > 0);
-        let holds = holding.flat_map(|queue| queue.earlier.iter().chain([&queue.hold]));
-        holds.filter_map(Weak::upgrade).collect()
+        self.0.lock().held().collect()
+    }
+
+    /// Returns true if one of them is such a lock.
+    pub(crate) fn holds(&self, is_such: impl Fn(&(dyn Any + Send + Sync)) -> bool) -> bool {
+        self.0.lock().held().any(|hold| is_such(&*hold))
     }
 
     /// Returns what the threads of this process do with the key, if one has it or waits for it.
@@ -248,6 +250,12 @@ impl<A> All<A> {
         if shared.is_some() {
             queue.shared = shared.cloned();
         }
+    }
+
+    fn held(&self) -> impl Iterator<Item = Arc<dyn Any + Send + Sync>> {
+        let holding = self.keys.values().filter(|queue| queue.holders > 0);
+        let holds = holding.flat_map(|queue| queue.earlier.iter().chain([&queue.hold]));
+        holds.filter_map(Weak::upgrade)
     }
 
     /// Takes a thread out of a key's queue, which is removed with its last thread.

@@ -21,6 +21,7 @@ pub(super) const TESTS: super::Tests = tests![
     a_key_that_is_no_lock_any_more_is_left_alone,
     tokens_grow_from_holder_to_holder,
     a_counter_that_was_deleted_or_is_none_is_reported,
+    a_counter_is_forgotten_after_a_time,
     a_lock_that_is_kept_expires_by_itself,
     a_lock_is_held_at_least_for_a_time,
     a_lease_is_extended_while_the_holder_works,
@@ -214,6 +215,38 @@ fn tokens_grow_from_holder_to_holder(target: &Target) -> Outcome {
     thread::sleep(millis(60));
     key.set(FOREIGN);
     assert!(matches!(held.fencing_token(), Err(Error::Lost { reason: LossReason::Expired, .. })));
+    Ok(())
+}
+
+fn a_counter_is_forgotten_after_a_time(target: &Target) -> Outcome {
+    let key = target.key("forgotten");
+    let counter = [key.key.as_bytes(), b":setnx-lock:fence"].concat();
+    let time_to_live = || -> Result<i64, redis::RedisError> {
+        redis::cmd("TTL").arg(&counter).query(&mut target.connection())
+    };
+    let lock = target.lock(&key, expiring().forget_tokens_after(10 * LONG));
+    let held = lock.lock()?;
+    if target.version < Version::new(2, 2, 0) {
+        let error = held.fencing_token().expect_err("INCR would drop the time to live");
+        assert_says(&error, &key, &["`forget_tokens_after` needs Redis 2.2"]);
+        let exists: bool = redis::cmd("EXISTS").arg(&counter).query(&mut target.connection())?;
+        assert!(!exists, "no counter is left");
+        return Ok(release(held).map(drop)?);
+    }
+    let token = held.fencing_token()?;
+    let first = time_to_live()?;
+    let all = i64::try_from((10 * LONG).as_secs())?;
+    assert!((all / 2..=all).contains(&first), "{first}");
+    drop(held);
+    // Each token begins the time anew.
+    let () = redis::cmd("EXPIRE").arg(&counter).arg(100).query(&mut target.connection())?;
+    let held = lock.lock()?;
+    assert_eq!(held.fencing_token()?, token + 1);
+    assert!(time_to_live()? > 100);
+    drop(held);
+    // Another that does not ask for it leaves the time to live.
+    assert_eq!(target.lock(&key, expiring()).with(LockGuard::fencing_token)??, token + 2);
+    assert!(time_to_live()? > 100);
     Ok(())
 }
 

@@ -1,9 +1,10 @@
 //! Five processes of which one leads: they are killed, stopped, and told to end, and their server fails over.
 
 use std::io::{BufRead as _, BufReader};
+use std::mem;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use libtest_mimic::Trial;
@@ -50,11 +51,14 @@ struct Leaders {
     url: String,
     processes: Vec<Child>,
     terms: Arc<Mutex<Vec<Term>>>,
+    /// What reads the output of processes.
+    readers: Vec<JoinHandle<()>>,
 }
 
 impl Leaders {
     fn start(url: &str) -> Result<Self, std::io::Error> {
-        let mut leaders = Self { url: url.to_owned(), processes: Vec::new(), terms: Arc::default() };
+        let (url, terms) = (url.to_owned(), Arc::default());
+        let mut leaders = Self { url, processes: Vec::new(), terms, readers: Vec::new() };
         for _ in 0..PROCESSES {
             leaders.add()?;
         }
@@ -68,7 +72,7 @@ impl Leaders {
             .spawn()?;
         let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         let (id, terms) = (process.id(), Arc::clone(&self.terms));
-        thread::spawn(move || {
+        let reader = thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let Some((what, micros)) = line.rsplit_once(' ') else { continue };
                 let at = Duration::from_micros(micros.parse().expect("a time"));
@@ -82,6 +86,7 @@ impl Leaders {
                 }
             }
         });
+        self.readers.push(reader);
         self.processes.push(process);
         Ok(())
     }
@@ -97,6 +102,11 @@ impl Leaders {
         let next = || self.terms().into_iter().find(|term| term.first > since && term.last > term.first);
         until("one leads", || next().is_some());
         next().expect("one leads")
+    }
+
+    /// Waits until one leads then, whenever it began.
+    fn leads_after(&self, since: Duration) {
+        until("one leads", || self.terms().iter().any(|term| term.last > since));
     }
 
     fn signal(&mut self, id: u32, signal: Signal) -> Result<Duration, std::io::Error> {
@@ -120,6 +130,9 @@ impl Leaders {
         }
         for process in &mut self.processes {
             assert!(process.wait()?.success(), "none has given up");
+        }
+        for reader in mem::take(&mut self.readers) {
+            reader.join().unwrap();
         }
         let terms = self.terms();
         for pair in terms.windows(2) {
@@ -180,11 +193,11 @@ fn over_sentinels() -> Outcome {
     let mut failover = Failover::start_with(Duration::from_secs(1), config, "")?;
     let mut leaders = Leaders::start(&failover.url())?;
     leaders.next(Duration::ZERO);
-    // Planned.
+    // Planned. A leader may go on, if it takes less than the lease.
     let first = failover.master();
     let () = ask(&failover.sentinels[0], cmd("SENTINEL").arg("FAILOVER").arg(testkit::failover::MASTER))?;
     let second = failover.until_other_than(first);
-    leaders.next(now());
+    leaders.leads_after(now());
     failover.rejoin(first, second)?;
     // The replicas are away, so that the lease ends: none leads until they are back.
     let away: Vec<usize> = (0..failover.servers.len()).filter(|index| *index != second).collect();
@@ -192,10 +205,11 @@ fn over_sentinels() -> Outcome {
         failover.servers[*index].freeze();
     }
     thread::sleep(LEASE + Duration::from_secs(5));
+    let back = now();
     for index in &away {
         failover.servers[*index].thaw();
     }
-    leaders.next(now());
+    leaders.next(back);
     // The leader and the master are killed.
     let leader = leaders.terms().pop().expect("one leads").process;
     leaders.signal(leader, Signal::KILL)?;
@@ -203,7 +217,7 @@ fn over_sentinels() -> Outcome {
     failover.servers[master].stop();
     let killed = now();
     failover.until_other_than(master);
-    let next = leaders.next(now());
+    let next = leaders.next(killed);
     leaders.replace(leader)?;
     thread::sleep(LEASE);
     let terms = leaders.end()?;
@@ -290,6 +304,26 @@ fn leading_ends_with_the_locker() -> Outcome {
     until("it waits", || server.names().iter().any(|name| name == "GET"));
     let _ = locker.drain(LONG);
     leading.join().unwrap()?;
+    // One that leads is told to stop first.
+    let locker = opened(&server.url())?;
+    let lock = Lock::new(&locker, "led", expiring().max_attempts(1))?;
+    let stop = CancelToken::new();
+    let leading = thread::spawn({
+        let stop = stop.clone();
+        move || {
+            lock.lead(&stop, |_| {
+                while !stop.is_cancelled() {
+                    thread::sleep(millis(5));
+                }
+            })
+        }
+    });
+    until("it leads", || !locker.held().is_empty());
+    assert_eq!(locker.drain(millis(30)).still_held.len(), 1, "its work does not see the drain");
+    stop.cancel();
+    assert!(locker.drain(LONG).still_held.is_empty());
+    leading.join().unwrap()?;
+    assert_eq!(server.get("led"), None);
     Ok(())
 }
 

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use setnx_lock::{Error, Key, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock, Semaphore};
+use setnx_lock::{
+    Error, Key, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, Quorum, RwLock, Semaphore,
+};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::asleep::asleep;
@@ -25,6 +27,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_hold_that_outlives_its_lease_is_listed_beside_the_next,
             a_drain_waits_for_each_guard_and_ends_all_waits,
             what_is_still_held_is_returned,
+            a_call_that_acquires_is_waited_for,
+            a_quorum_is_waited_for_until_its_servers_have_released,
             a_failed_release_is_tried_once_more,
             a_thousand_kept_locks_of_many_threads_are_drained,
             a_worker_that_is_told_to_end_leaves_no_lock,
@@ -140,15 +144,61 @@ fn what_is_still_held_is_returned() -> Outcome {
     Ok(())
 }
 
+/// Its command was sent before, so it gets its lock.
+fn a_call_that_acquires_is_waited_for() -> Outcome {
+    let server = TestServer::start();
+    let locker = opened(&server.url())?;
+    let lock = Lock::new(&locker, "k", expiring())?;
+    lock.state()?;
+    let asked = server.pause("SETNX", 1);
+    let acquiring = thread::spawn(move || {
+        let held = lock.lock()?;
+        thread::sleep(millis(50));
+        held.release()
+    });
+    asked.reached();
+    let draining = thread::spawn({
+        let locker = locker.clone();
+        move || locker.drain(LONG)
+    });
+    thread::sleep(millis(20));
+    assert!(!draining.is_finished() && locker.held().is_empty());
+    asked.go_on();
+    acquiring.join().unwrap()?;
+    assert!(draining.join().unwrap().still_held.is_empty());
+    assert_eq!(server.get("k"), None);
+    Ok(())
+}
+
+fn a_quorum_is_waited_for_until_its_servers_have_released() -> Outcome {
+    let servers = [(); 3].map(|()| TestServer::start());
+    let lockers: Vec<Locker> =
+        servers.iter().map(|server| opened(&server.url())).collect::<Result<_, Error>>()?;
+    let held = Quorum::new(&lockers, "k", expiring())?.lock()?;
+    until("all have granted", || servers.iter().all(|server| server.get("k").is_some()));
+    servers[2].delay(millis(300));
+    drop(held);
+    for (server, locker) in servers.iter().zip(&lockers) {
+        assert!(locker.drain(LONG).still_held.is_empty());
+        assert_eq!(server.get("k"), None);
+    }
+    Ok(())
+}
+
 fn a_failed_release_is_tried_once_more() -> Outcome {
     let server = TestServer::start();
     let locker = opened(&server.url())?;
     let lock = Lock::new(&locker, "k", expiring().protocol(Protocol::Watched))?;
     let held = lock.lock()?;
-    server.refuse("EXEC", "OOM command not allowed");
+    // Of the thread, and three more by the library, after pauses that grow to 0.8 s.
+    for _ in 0..4 {
+        server.next("EXEC", Fault::Say("-OOM command not allowed\r\n"));
+    }
     assert!(held.release().is_err());
+    until("it was tried again", || server.faults_left() == 0);
+    assert!(server.get("k").is_some());
     assert!(locker.drain(LONG).still_held.is_empty());
-    until("it is released", || server.get("k").is_none());
+    assert_eq!(server.get("k"), None, "it was tried once more at once");
     Ok(())
 }
 

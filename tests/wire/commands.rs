@@ -142,6 +142,25 @@ fn a_holder_sends_what_it_does_with_its_lock() -> Outcome {
     assert_eq!(commands[4], ["INCR", &fence]);
     assert!(commands[..4].iter().all(|words| words[1] == name));
 
+    // A counter that is to be forgotten, in the same trip.
+    key.delete();
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        let target = target.with(protocol);
+        let held = target.lock(&key, expiring().forget_tokens_after(2 * LONG)).lock()?;
+        server.clear_log();
+        held.fencing_token()?;
+        let seconds = (2 * LONG).as_secs().to_string();
+        let batches = server.batches();
+        let last: Vec<_> =
+            batches.last().expect("it was sent").iter().map(|sent| sent.name.as_str()).collect();
+        let expected: &[&str] =
+            if protocol == Protocol::Classic { &["INCR", "EXPIRE"] } else { &["INCR", "EXEC", "EXPIRE"] };
+        assert_eq!(last, expected, "{batches:?}");
+        let expire = recorded(&server).pop().expect("it was sent");
+        assert_eq!(expire, ["EXPIRE", &fence, &seconds]);
+        held.release()?;
+    }
+
     server.clear_log();
     assert_eq!(lock.holder()?, None);
     let commands = recorded(&server);

@@ -52,23 +52,26 @@ impl Locker {
         listed.collect()
     }
 
-    /// Ends all waits as [`shut_down`](Self::shut_down) does, then waits until each guard of this locker and its clones is dropped, for at most
-    /// `at_most`. Returns the locks that are still held.
+    /// Ends all waits as [`shut_down`](Self::shut_down) does, then waits until no call acquires a lock and each guard of this locker and its clones
+    /// is dropped, for at most `at_most`. Returns the locks that are still held.
     ///
     /// Call it when the program is told to end, then end the program. It never releases a lock under running work: what is still held is
     /// released when its guard is dropped, or frees itself after its lease. Releases that have failed are tried once more, for at most one
     /// command timeout, and what the library's threads have noticed is reported.
     ///
-    /// A thread that holds a lock must not call it, since it would wait for itself. The example `worker` is a complete program.
+    /// A thread that holds a lock must not call it, since it would wait for itself. A process that [leads](crate::Lock::lead) cancels that first:
+    /// its work does not see the drain. The example `worker` is a complete program.
     #[must_use = "it says which locks are still held"]
     pub fn drain(&self, at_most: Duration) -> Drained {
         let began = clock::uptime();
         let mut drained = Drained { still_held: Vec::new(), waited: Duration::ZERO };
         // I10: a forked child has no threads that wait, and may find the queue in the middle of a change.
         if self.engine.identity.is_this_process() {
-            self.engine.drain(began.after(at_most));
+            let until = began.after(at_most);
+            self.engine.drain(until);
+            // A quorum's guards have ended before its thread has released their locks.
+            self.jobs.finish(until.since(clock::uptime()));
             drained.waited = clock::uptime().since(began);
-            self.jobs.close();
             self.end_of_use.finish();
             drained.still_held = self.held();
         }

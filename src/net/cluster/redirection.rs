@@ -101,7 +101,7 @@ mod tests {
         let key = Key::from("k");
         let if_holds = || Some(Expected { bytes: b"1".to_vec(), without_ttl: false });
         let change = |command| Trip { if_holds: if_holds(), ..Trip::of(command) };
-        let (count, delete) = (change(Command::Count), change(Command::Del));
+        let (count, delete) = (change(Command::Count { forget_after: None }), change(Command::Del));
         let ask = || Some(refused("ASK 3999 a:1"));
         let key_has_moved = || Sent { found: ask(), ..Sent::default() };
         let found = Some(Ok(Reply::Bulk(Some(b"1".to_vec()))));

@@ -90,7 +90,8 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (check(true), "LRANGE k:setnx-lock:waiters 0 -1 EXPIRE k:setnx-lock:waiters 600 ", 2),
         (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
         (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
-        (Command::Count, "INCR k:setnx-lock:fence ", 1),
+        (Command::Count { forget_after: None }, "INCR k:setnx-lock:fence ", 1),
+        (Command::ForgetAfter(Duration::from_millis(60_001)), "EXPIRE k:setnx-lock:fence 61 ", 1),
     ];
     for (command, text, replies) in table {
         assert_eq!(words(&command), (text.to_owned(), replies));

@@ -348,7 +348,7 @@ impl Batched for GivesUp<'_> {
 #[test]
 fn a_thread_that_gives_up_takes_no_replies_of_others() {
     let keys = ["k0", "k1"].map(Key::from);
-    let change = Trip { behind: Some(Box::new(Command::Count)), ..set(false) };
+    let change = Trip { behind: Some(Box::new(Command::Count { forget_after: None })), ..set(false) };
     let plain = Trip::of(Command::SetNx(NewValue { value: b"y".as_slice().into(), ttl: None }));
     for after in 0..9 {
         let batch = [KeyTrip::new(&keys[0], &change), KeyTrip::new(&keys[1], &plain)].map(GivesUp::of);

@@ -10,26 +10,25 @@ use crate::rules::{Command, GiveUp, Reply, Trip};
 use crate::values::clock::Now;
 use crate::values::value::Nonce;
 
-/// Reads the key before a token is made of a lease that an extension without a reply may have replaced. Returns the lease with the value that
-/// the key holds. A token names one value: by a second one another process could go on as well.
-pub(crate) async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Result<Lease, LossReason>, GiveUp> {
+/// Reads the key before a token is made of a lease that an extension without a reply may have replaced. The outcome is the lease with the value
+/// that the key holds. A token names one value: by a second one another process could go on as well.
+pub(crate) async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Extension, GiveUp> {
     let found = look(io).await?;
     Ok(match own.judge(found.as_deref(), io.now()) {
         whose @ (Ownership::Ours | Ownership::Unproven) => {
             let proven = own.proven && whose == Ownership::Ours;
-            Ok(own.settled(found.as_deref().unwrap_or_default(), proven))
+            Extension::Extended(own.settled(found.as_deref().unwrap_or_default(), proven))
         }
         // Our value is written again, as by a look.
         whose @ Ownership::Overwritten(_) => {
             let again = own.written_again(nonce, io.now());
             let seen = Seen { bytes: found.unwrap_or_default(), whose };
             match replace(io, own, again, Some(seen)).await? {
-                Extension::Extended(lease) => Ok(lease.settled(&lease.value, lease.proven)),
-                Extension::Lost(reason) => Err(reason),
-                Extension::Unknown { .. } => return Err(GiveUp::Unknown),
+                Extension::Extended(lease) => Extension::Extended(lease.settled(&lease.value, lease.proven)),
+                other => other,
             }
         }
-        Ownership::Lost(reason) => Err(own.loss(reason, io.now())),
+        Ownership::Lost(reason) => Extension::Lost(own.loss(reason, io.now())),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Changing a key by a transaction that fails if any client has written it since it was read.
 //! Also another attempt to release a lock, after one that has failed.
 
-use super::{LOOKS, look, note_overwritten, read};
+use super::{LOOKS, is_refused, look, note_overwritten, read};
 use crate::rules::lease::{Lease, Tried};
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
@@ -53,10 +53,14 @@ pub(super) async fn change_watched(
         let before = if ours { None } else { own.end };
         let if_holds = Some(Expected { bytes: bytes.clone(), without_ttl: false });
         let trip = Trip { before, if_holds, ..Trip::of(change.clone()) };
-        let Replies { found, reply, .. } = io.send(trip).await;
+        let Replies { found, reply, behind } = io.send(trip).await;
         match (reply, found) {
+            // Otherwise counters would pile up unseen.
+            (Some(Reply::Executed(Some(_))), _) if is_refused(behind.as_ref()) => {
+                return Err(GiveUp::Refused);
+            }
             (Some(Reply::Executed(Some(count))), _) => {
-                if change != Command::Count {
+                if !matches!(change, Command::Count { .. }) {
                     note_overwritten(io, &whose);
                 }
                 return Ok(Changed::Done { replaced, count });

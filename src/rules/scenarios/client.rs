@@ -41,7 +41,7 @@ pub(super) struct Client {
     pub(super) extensions: u64,
     /// Of the lock that it has handed over to another process.
     pub(super) token: Option<LockToken>,
-    pub(super) settling: Option<Task<Result<Lease, LossReason>>>,
+    pub(super) settling: Option<Task<Extension>>,
     /// What it writes behind its values.
     pub(super) name: Option<Arc<str>>,
     /// What is on its way to the server.
@@ -214,19 +214,15 @@ impl Client {
         "has a token".into()
     }
 
-    pub(super) fn shown_settled(&mut self, step: Step<Result<Lease, LossReason>>, now: Now) -> String {
+    pub(super) fn shown_settled(&mut self, step: Step<Extension>, now: Now) -> String {
         let outcome = match step.outcome() {
             Err(trip) => return self.sends(trip),
             Ok(outcome) => outcome,
         };
         self.settling = None;
         match outcome {
-            Ok(Ok(lease)) => self.hands_out(&lease, now),
-            Ok(Err(reason)) => {
-                self.lease = None;
-                shown_loss(&reason)
-            }
-            Err(reason) => format!("gives up: {reason:?}"),
+            Ok(Extension::Extended(lease)) => self.hands_out(&lease, now),
+            other => self.shown_extended(other, now),
         }
     }
 

@@ -86,7 +86,7 @@ impl Interpreter {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let own = client.own()?;
-        let (task, step) = Task::begin(now, async move |io| hold::count(io, &own).await);
+        let (task, step) = Task::begin(now, async move |io| hold::count(io, &own, None).await);
         client.counting = Some(task);
         Ok(client.shown_token(step))
     }

@@ -38,6 +38,19 @@ impl LockOptions {
         Self { hold_at_least: time, ..self }
     }
 
+    /// Has the server forget the counter of [fencing tokens](crate::LockGuard::fencing_token) this long after the last token, so that keys of
+    /// records leave no counter behind. Off by default: counters are kept for ever.
+    ///
+    /// The next token is 1 then. **So the storage has to forget its greatest token sooner**, after `time` less the longest hold, and a late write
+    /// must come sooner than that. Choose days, not minutes: [the guide](crate::documentation::guide#fencing-tokens) has the rule.
+    ///
+    /// Each token sends `EXPIRE` along with `INCR`, in the same trip. `time`, which is rounded up to seconds, must be at least the expiration, and
+    /// what [`auto_extend`](Self::auto_extend) allows. Needs Redis 2.2, since `INCR` drops a time to live before:
+    /// [`fencing_token`](crate::LockGuard::fencing_token) fails on an older server, and in Classic on one whose version is unknown.
+    pub const fn forget_tokens_after(self, time: Duration) -> Self {
+        Self { forget_tokens_after: Some(time), ..self }
+    }
+
     /// Lets a [`with`](crate::Lock::with) inside another `with` on the same key join it. Off by default: the inner
     /// call fails with [`Error::Nested`](crate::Error::Nested).
     ///
@@ -80,6 +93,7 @@ impl LockOptions {
             auto_extend: None,
             hold_at_least: Duration::ZERO,
             reentrant: false,
+            forget_tokens_after: None,
             ..self
         }
     }

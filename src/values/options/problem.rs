@@ -63,6 +63,22 @@ impl LockOptions {
                 }
             });
         }
+        if let Some(time) = self.forget_tokens_after {
+            let Some(longest) = self.auto_extend.or(expiration) else {
+                return Some(
+                    "`forget_tokens_after` needs an expiration: a holder could outlive its token; use `expiring_after`",
+                );
+            };
+            if time < longest {
+                return Some(
+                    "`forget_tokens_after` is less than the lock may be held, so that a later holder could get a smaller token; give a multiple of \
+                     the expiration, or of what `auto_extend` allows",
+                );
+            }
+            if time > Self::MAX_EXPIRATION {
+                return Some("`forget_tokens_after` is over ten years; leave it out");
+            }
+        }
         if self.max_attempts == Some(0) {
             return Some("`max_attempts` is 0, so the lock would never be acquired; give at least 1");
         }

@@ -33,7 +33,7 @@ pub(super) enum Power {
     /// It has ended its hold: a lease of this length is written for another client, which sleeps. With the number of the hold.
     HandingOver(Box<Ending>, u64, Duration),
     /// It makes a token, of the hold with this number.
-    HandingOut(Task<Result<Lease, LossReason>>, u64),
+    HandingOut(Task<Extension>, u64),
     /// It has no lock yet: it uses this token.
     Resuming(Task<Extension>, usize),
 }
@@ -69,7 +69,7 @@ impl Run {
                 self.act_on_extension(n, step);
             }
             5 => {
-                let (task, step) = Task::begin(now, async move |io| hold::count(io, &own).await);
+                let (task, step) = Task::begin(now, async move |io| hold::count(io, &own, None).await);
                 self.clients[n].power = Some(Power::Counting(task));
                 self.act_on_token(n, step);
             }

@@ -32,7 +32,7 @@ impl Run {
         self.act_on_settling(n, step);
     }
 
-    pub(super) fn act_on_settling(&mut self, n: usize, step: Step<Result<Lease, LossReason>>) {
+    pub(super) fn act_on_settling(&mut self, n: usize, step: Step<Extension>) {
         self.note(n, format_args!("{step:?}"));
         if let Step::Send(trip) = step {
             return self.clients[n].doing = self.sent(trip);
@@ -40,7 +40,7 @@ impl Run {
         let Some(Power::HandingOut(_, number)) = self.clients[n].power.take() else {
             unreachable!("it makes a token")
         };
-        if let Step::Done(Ok(lease)) = step {
+        if let Step::Done(Extension::Extended(lease)) = step {
             self.handed_out(n, &lease, number);
         }
     }
