@@ -94,6 +94,14 @@ impl Command {
         }
     }
 
+    /// Returns what goes behind it.
+    pub(crate) fn behind(&self) -> Option<Box<Command>> {
+        match self {
+            Command::Count { forget_after: Some(time) } => Some(Box::new(Command::ForgetAfter(*time))),
+            _ => None,
+        }
+    }
+
     /// Returns true if a call that acquires sends it to be granted the lock.
     pub(crate) fn may_grant(&self) -> bool {
         matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Set(_))
@@ -143,11 +151,7 @@ pub(crate) struct Expected {
 impl Trip {
     /// Returns the trip of a command alone, at any time.
     pub(crate) fn of(command: Command) -> Self {
-        let behind = match command {
-            Command::Count { forget_after: Some(time) } => Some(Box::new(Command::ForgetAfter(time))),
-            _ => None,
-        };
-        Self { command, before: None, if_holds: None, behind }
+        Self { command, before: None, if_holds: None, behind: None }
     }
 
     /// The name of the command that may change the key, or of the one that reads it.

@@ -206,7 +206,8 @@ pub(crate) async fn count(io: &Io, own: &Lease, forget_after: Option<Duration>) 
         if own.has_passed(io.now()) {
             return Ok(Counted::Lost(LossReason::Expired));
         }
-        let Replies { reply, behind, .. } = io.send(own.within_lease(count.clone())).await;
+        let Replies { reply, behind, .. } =
+            io.send(Trip { behind: count.behind(), ..own.within_lease(count.clone()) }).await;
         match reply.unwrap_or(Reply::TooLate) {
             Reply::Integer(_) if is_refused(behind.as_ref()) => return Err(GiveUp::Refused),
             Reply::Integer(token) => return Ok(own.counted(token, Replaced::Anything, io.now())),

@@ -52,7 +52,7 @@ pub(super) async fn change_watched(
         // proves that they still stand.
         let before = if ours { None } else { own.end };
         let if_holds = Some(Expected { bytes: bytes.clone(), without_ttl: false });
-        let trip = Trip { before, if_holds, ..Trip::of(change.clone()) };
+        let trip = Trip { before, if_holds, behind: change.behind(), command: change.clone() };
         let Replies { found, reply, behind } = io.send(trip).await;
         match (reply, found) {
             // Otherwise counters would pile up unseen.
