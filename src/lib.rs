@@ -34,6 +34,7 @@
 //! | [`Locker`] | a server, the master that Sentinels know, or a cluster, and the connections; one for the program |
 //! | [`Lock`] | one key on that server, with its [`LockOptions`] |
 //! | [`LockGuard`] | a lock that is held; releases when dropped |
+//! | [`LockToken`] | a held lock on its way to another process |
 //! | [`DeclaredLock`] | a lock with the gem's key names, `team:7:draft_lock` |
 //! | [`MultiLock`] | several keys, all or none |
 //! | [`Semaphore`], [`RwLock`] | at most `n` holders; many readers or one writer |

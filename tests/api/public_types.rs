@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    CancelToken, Contention, DeclaredLock, Error, Event, Expiry, InvalidVersion, Key, Lock, LockGuard,
-    LockOptions, LockState, Locker, LockerBuilder, LossReason, LossSignal, MultiLock, MultiLockGuard, Permit,
-    ProblemKind, Protocol, Quorum, QuorumGuard, Refusal, RefusalKind, RwLock, Semaphore, TransportError,
-    Version, WriteGuard,
+    CancelToken, Contention, Credentials, DeclaredLock, Drained, Error, Event, Expiry, HeldKey, Holder,
+    InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, LockToken, Locker, LockerBuilder,
+    LossReason, LossSignal, MultiLock, MultiLockGuard, Permit, ProblemKind, Protocol, Quorum, QuorumGuard,
+    Refusal, RefusalKind, RwLock, Semaphore, TransportError, Version, WriteGuard,
 };
 
 use crate::support::{Outcome, tests};
@@ -42,7 +42,7 @@ fn every_type_implements_debug_send_and_sync() -> Outcome {
         is_debug_send_sync: Locker, LockerBuilder, Lock, LockGuard, LockOptions, Protocol,
         DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Error, Contention,
         TransportError, Refusal, RefusalKind,
-        LossReason, LossSignal, Event<'static>, ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard, Quorum, QuorumGuard,
+        Credentials, Drained, HeldKey, Holder, LockToken, LossReason, LossSignal, Event<'static>, ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard, Quorum, QuorumGuard,
     ];
     Ok(())
 }
