@@ -42,7 +42,7 @@ impl Lock {
     /// [`Error::Nested`] inside a [`with`](Self::with) of this thread on the key; and [`Error::Forked`].
     pub fn lead(&self, stop: &CancelToken, mut body: impl FnMut(&LockGuard)) -> Result<(), Error> {
         if self.options().expiration.is_none() {
-            let problem = "it has no expiration, so nobody could follow a leader that crashes; give it one";
+            let problem = "it has no expiration, so no process could follow a leader that crashes; use `expiring_after`";
             return Err(Error::invalid(self.key().clone(), problem));
         }
         let lock = self.leading();
@@ -54,7 +54,7 @@ impl Lock {
         loop {
             let (acquired, maybe) = lock.acquire_or_maybe(stop);
             if let Some(maybe) = maybe {
-                // Otherwise nobody leads until its lease has ended.
+                // Otherwise it blocks all processes until its lease has ended.
                 engine.release_later(maybe);
             }
             match acquired {

@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::api::guard::LockGuard;
 use crate::api::lock::Lock;
@@ -72,7 +73,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`] if the token was used, its lease has ended, or the lock was cleared or taken over: do not begin the work.
+    /// - [`Error::Lost`] if the token was used, the lock was cleared or taken over, or its lease has ended (in Watched and Ttl, if the key is gone as
+    ///   well): do not begin the work.
     /// - [`Error::Invalid`] for a token of another key, and if this lock has no expiration.
     /// - [`Error::Unavailable`] or [`Error::Refused`]: nothing was changed; resume it again while the token's lease lasts. That includes a server
     ///   that [settles](crate::RefusalKind::Settling) after a restart or a failover.
@@ -86,7 +88,8 @@ impl Lock {
         } else if self.options().expiration.is_none() {
             "it has no expiration, so it cannot go on with a lock that has one".into()
         } else {
-            let options = self.options().resuming(token, clock::now().wall);
+            // It waits for no holder, nor for the server.
+            let options = self.options().resuming(token, clock::now().wall).timeout(Duration::ZERO);
             let acquired = Call::new(engine, &options, self.cancel_token()).resume(token)?;
             return Ok(LockGuard::new(Arc::clone(engine), acquired));
         };

@@ -12,7 +12,7 @@ use setnx_lock_testing::{Fault, ServerVersion};
 
 use crate::support::notified::until;
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
-use crate::support::scenario::{patient, until_connected};
+use crate::support::scenario::{closed_port, patient, until_connected};
 use crate::support::sent::{connected, names, probed, recorded};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, expiring, millis, server_of, tests};
@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_thousand_tokens_are_used_by_many_threads_on_a_server_that_is_full_at_times,
             a_token_whose_extension_got_no_reply_names_what_the_key_holds,
             a_token_waits_for_a_server_that_settles,
+            an_unreachable_server_is_not_waited_for,
             a_value_that_was_overwritten_by_another_user_of_the_token_is_written_again,
         ],
     )
@@ -178,6 +179,24 @@ fn a_token_waits_for_a_server_that_settles() -> Outcome {
         assert_eq!(refusal.kind(), RefusalKind::Settling);
         // Nothing was changed.
         lock(&patient(&server.url())?.build()?)?.resume(&token)?.release()?;
+    }
+    Ok(())
+}
+
+fn an_unreachable_server_is_not_waited_for() -> Outcome {
+    for protocol in PROTOCOLS.into_iter().chain([Protocol::Auto]) {
+        let server = server_of(ServerVersion::V7);
+        let options = expiring().protocol(protocol);
+        let token = Lock::new(&patient(&server.url())?.build()?, "k", options)?.lock()?.into_token()?;
+        // One that would be retried for a minute.
+        let away = patient(&format!("redis://127.0.0.1:{}/", closed_port()?))?.build()?;
+        let began = Instant::now();
+        let resumed = Lock::new(&away, "k", options)?.resume(&token);
+        assert!(matches!(resumed, Err(Error::Unavailable { .. })), "{protocol:?}: {resumed:?}");
+        let released = away.release_token(&token);
+        assert!(matches!(released, Err(Error::Unavailable { .. })), "{protocol:?}: {released:?}");
+        assert!(began.elapsed() < LONG / 2, "{protocol:?}: {:?}", began.elapsed());
+        Lock::new(&patient(&server.url())?.build()?, "k", options)?.resume(&token)?.release()?;
     }
     Ok(())
 }

@@ -35,8 +35,8 @@ pub(crate) async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Extensi
 /// Replaces the value of `given`, a token's lease, by that of a lease that `new` makes: by a transaction, or in Classic by GETSET, within
 /// the token's lease and right after a look.
 ///
-/// Whoever resumes it too writes over our new value at most as a loser of a takeover does, and finds it: so our lease begins when it is
-/// written, and what a loser writes over it counts as such a one's from then on.
+/// In Classic, another process with the same token may overwrite our new value, as the loser of a takeover does. Our lease begins with that value,
+/// so such a process is recognized as a loser.
 pub(crate) async fn resume(io: &Io, given: &Lease, new: impl Fn(Now) -> Lease) -> Result<Extension, GiveUp> {
     if given.by_transaction() {
         return extend(io, given, new(io.now())).await;

@@ -41,6 +41,9 @@ impl LockOptions {
     /// Has the server forget the counter of [fencing tokens](crate::LockGuard::fencing_token) this long after the last token, so that keys of
     /// records leave no counter behind. Off by default: counters are kept for ever.
     ///
+    /// **The whole hold, with all extensions and [hand-overs](crate::LockGuard::into_token), has to be shorter than `time`**: neither renews it, and a
+    /// counter that is forgotten while the lock is held gives the next holder the same token.
+    ///
     /// The next token is 1 then. **So the storage has to forget its greatest token sooner**, after `time` less the longest hold, and a late write
     /// must come sooner than that. Choose days, not minutes: [the guide](crate::documentation::guide#fencing-tokens) has the rule.
     ///
