@@ -1,8 +1,9 @@
 //! One of several processes leads: start this program several times, and end the leader with Ctrl-C or `kill`.
 //! `cargo run --example leader -- redis://127.0.0.1/`
 
+use std::process::{self, ExitCode};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{env, process, thread};
+use std::{env, thread};
 
 use setnx_lock::{CancelToken, Lock, LockGuard, LockOptions, Locker, Protocol};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -16,7 +17,7 @@ fn micros() -> u128 {
 }
 
 /// The leader's work, in small steps. It ends when this process leads no more, or is told to end.
-fn work(held: &LockGuard, stop: &CancelToken) {
+fn work(held: &LockGuard, stop: &CancelToken, pause: Duration) {
     let lost = held.loss_signal();
     println!("leads {}", micros());
     while !lost.is_lost() && !stop.is_cancelled() {
@@ -26,12 +27,22 @@ fn work(held: &LockGuard, stop: &CancelToken) {
             break;
         }
         println!("step {at}");
-        thread::sleep(Duration::from_millis(20));
+        thread::sleep(pause);
     }
     println!("leads no more {}", micros());
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = env::args().skip(1);
     let url = arguments.next().unwrap_or_else(|| "redis://127.0.0.1/".to_owned());
     let lease = arguments.next().map_or(Ok(LEASE), |millis| millis.parse().map(Duration::from_millis))?;
@@ -51,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "setnx-lock:leader-example",
         LockOptions::expiring_after(lease).protocol(Protocol::Auto),
     )?;
-    println!("ready");
-    lock.lead(&stop, |held| work(held, &stop))?;
+    println!("ready {}", process::id());
+    lock.lead(&stop, |held| work(held, &stop, lease / 50))?;
     Ok(())
 }

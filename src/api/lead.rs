@@ -38,18 +38,13 @@ impl Lock {
     /// # Errors
     ///
     /// None once `stop` is cancelled, or the locker is shut down, which does not end a `body` that runs. Otherwise what no later attempt can change:
-    /// [`Error::Invalid`] without an expiration, or with [`forget_tokens_after`](LockOptions::forget_tokens_after) and no limit;
-    /// [`Error::Nested`] inside a [`with`](Self::with) of this thread on the key; and [`Error::Forked`].
+    /// [`Error::Invalid`] without an expiration, [`Error::Nested`] inside a [`with`](Self::with) of this thread on the key, and [`Error::Forked`].
     pub fn lead(&self, stop: &CancelToken, mut body: impl FnMut(&LockGuard)) -> Result<(), Error> {
         if self.options().expiration.is_none() {
             let problem = "it has no expiration, so no process could follow a leader that crashes; use `expiring_after`";
             return Err(Error::invalid(self.key().clone(), problem));
         }
-        let lock = self.leading();
-        if let Some(problem) = lock.options().problem() {
-            return Err(Error::invalid(self.key().clone(), problem));
-        }
-        let engine = self.locker().engine();
+        let (lock, engine) = (self.leading(), self.locker().engine());
         let mut pause = Duration::ZERO;
         loop {
             let (acquired, maybe) = lock.acquire_or_maybe(stop);

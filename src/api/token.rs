@@ -68,7 +68,7 @@ impl Lock {
     /// release, in Classic one more.
     ///
     /// This lock's options count from now on, except that `hold_at_least` and `auto_extend` go on from the first acquisition: the longer
-    /// minimum, which the lease lasts for too, and the limit of the token if it has one. Beyond that limit nothing extends the new lease. In Classic
+    /// minimum, which the lease lasts for too, and the limit of the token if it has one. The new lease may pass that limit; nothing extends it then. In Classic
     /// the lock can be resumed only before the token's lease ends; in Watched and Ttl also later, while the key holds the token's value.
     ///
     /// # Errors
@@ -119,6 +119,12 @@ impl Locker {
             .notify_waiters(token.notifies && can_notify);
         // Nothing is extended.
         let token = LockToken { auto_extend: None, ..token.clone() };
-        Lock::of_whole_key(self, token.key.clone(), options)?.resume(&token)?.release()
+        let resumed = Lock::of_whole_key(self, token.key.clone(), options)?.resume(&token);
+        resumed.and_then(LockGuard::release).map_err(|error| match error {
+            Error::Lost { key, reason, late, .. } => {
+                Error::Lost { key, reason, late, advice: Some("there is nothing to release") }
+            }
+            other => other,
+        })
     }
 }

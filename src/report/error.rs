@@ -76,7 +76,7 @@ pub enum Error {
 
     /// The lock was lost: its lease has ended, or its key is missing or holds another client's value. Another client may hold the lock, or may
     /// have held it meanwhile.
-    #[error("lock {} is no longer held: {}", shown(key), LostBy(reason, *late))]
+    #[error("lock {}{}", shown(key), LostBy(reason, *late, *advice))]
     #[non_exhaustive]
     Lost {
         /// The lock's key.
@@ -85,6 +85,8 @@ pub enum Error {
         reason: LossReason,
         /// How long ago the lease ended, if that is why.
         late: Option<Duration>,
+        /// What to do if a [token](crate::LockToken) was used, and the lock had not been held by this process.
+        advice: Option<&'static str>,
     },
 
     /// The reply to a command that changes the key was lost, and reading the key did not show whether the command was executed.

@@ -115,9 +115,29 @@ pub(crate) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
 }
 
 /// Replaces our value by that of `new`, a lease of [`Lease::next`]. If it gives up, the old lease stands. Until the outcome is known
-/// the lease counts that ends first, the old or the new one: another client may see either in the key.
-pub(crate) async fn extend(io: &Io, own: &Lease, new: Lease) -> Result<Extension, GiveUp> {
+/// the lease counts that ends first, the old or the new one: another client may see either in the key. `counter`: see [`renew`].
+pub(crate) async fn extend(
+    io: &Io,
+    own: &Lease,
+    new: Lease,
+    counter: Option<Duration>,
+) -> Result<Extension, GiveUp> {
+    renew(io, counter).await?;
     replace(io, own, new, None).await
+}
+
+/// Has the key's counter kept for this long from now on, if it is one that is forgotten and this holder has a number of it. It comes before
+/// the new lease: a counter that is gone while the lock is held would give the next holder the same number.
+async fn renew(io: &Io, counter: Option<Duration>) -> Result<(), GiveUp> {
+    let Some(time) = counter else { return Ok(()) };
+    for _ in 0..2 {
+        match io.send(Trip::of(Command::ForgetAfter(time))).await.plain() {
+            Reply::Integer(_) => return Ok(()),
+            Reply::Lost => {}
+            failed => return Err(failed.gives_up()),
+        }
+    }
+    Err(GiveUp::Io)
 }
 
 /// Extends the lease, after the key was `seen` to hold a loser's value.
@@ -210,7 +230,9 @@ pub(crate) async fn count(io: &Io, own: &Lease, forget_after: Option<Duration>) 
             io.send(Trip { behind: count.behind(), ..own.within_lease(count.clone()) }).await;
         match reply.unwrap_or(Reply::TooLate) {
             Reply::Integer(_) if is_refused(behind.as_ref()) => return Err(GiveUp::Refused),
-            Reply::Integer(token) => return Ok(own.counted(token, Replaced::Anything, io.now())),
+            Reply::Integer(token) if behind != Some(Reply::Lost) => {
+                return Ok(own.counted(token, Replaced::Anything, io.now()));
+            }
             Reply::TooLate => return Ok(Counted::Lost(LossReason::Expired)),
             failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
             _ if asked_again => return Err(GiveUp::Io),

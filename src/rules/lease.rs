@@ -147,6 +147,7 @@ impl Lease {
             hold_at_least: options.hold_at_least,
             auto_extend: options.auto_extend,
             fencing_token: None,
+            forget_after: options.forget_tokens_after,
             proven: self.proven,
             notifies: false,
         }

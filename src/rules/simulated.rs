@@ -144,7 +144,7 @@ impl Server {
             }
             Command::Del => self.delete(),
             Command::Count { .. } => Reply::Integer(self.count()),
-            Command::ForgetAfter(_) => unreachable!("it goes behind another"),
+            Command::ForgetAfter(_) => unreachable!("counters are kept"),
             Command::GetAll(_) => unreachable!("it is on several keys"),
             Command::TimeToLive => unreachable!("no rules send it"),
             Command::Waiting(_) => unreachable!("no rules of the lock send it"),

@@ -13,7 +13,8 @@ use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 
-/// How many rounds go together at most: a look, then a change. Transactions go together in one of them.
+/// How many rounds go together at most: a look, then a change. Transactions go together in one of them. One more comes before if counters
+/// are renewed.
 const ROUNDS: usize = 2;
 
 /// Rules that were begun, and the commands that they send.
@@ -36,6 +37,11 @@ impl<'a, R: Rules> Job<'a, R> {
             Step::Send(trip) => Some(trip),
             Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => None,
         }
+    }
+
+    /// Returns true if it sends what comes before an extension.
+    fn renews_counter(&self) -> bool {
+        self.trip().is_some_and(|trip| matches!(trip.command, Command::ForgetAfter(_)))
     }
 
     /// Ends the task as if there were no connection.
@@ -86,12 +92,14 @@ impl Engine {
         let mut jobs: Vec<&mut Job<'a, R>> = jobs.iter_mut().filter_map(job).collect();
         let mut has_transacted = false;
         let mut now = now;
-        for round in 0..ROUNDS {
+        let renews = jobs.iter().any(|job| job.renews_counter());
+        for round in 0..ROUNDS + usize::from(renews) {
             if round > 0 {
                 // A lost reply may have been reported, to an observer that takes long.
                 now = clock::now();
             }
-            has_transacted |= self.send_together(&mut jobs, !has_transacted, now);
+            let waits = renews && round == 0;
+            has_transacted |= self.send_together(&mut jobs, !has_transacted && !waits, now);
         }
         self.finish_each(jobs);
     }
@@ -131,7 +139,8 @@ impl Engine {
         let goes = |job: &&mut Job<'_, R>| match job.trip() {
             Some(Trip { if_holds: Some(expected), .. }) => transacts && !expected.without_ttl,
             Some(Trip { command, .. }) => {
-                matches!(command, Command::Get | Command::GetSet(_) | Command::Del | Command::Count { .. })
+                matches!(command, Command::Get | Command::GetSet(_) | Command::Del)
+                    || matches!(command, Command::Count { .. } | Command::ForgetAfter(_))
             }
             None => false,
         };

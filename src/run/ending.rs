@@ -130,7 +130,7 @@ impl Engine {
         let begin = |(hold, HeldLock { lease, holder, .. }, rest): (_, HeldLock<'_>, _)| {
             let hold: &Hold = hold;
             let new = self.next_lease(hold, &lease, rest, now);
-            let task = Task::begin(now, async move |io| hold::extend(io, &lease, new).await);
+            let task = Task::begin(now, async move |io| hold::extend(io, &lease, new, None).await);
             (holder, Job::new(&hold.key, task, self.session(hold, now, outbox)))
         };
         let mut jobs: Vec<_> = locks.into_iter().map(begin).collect();

@@ -114,7 +114,8 @@ impl Engine {
         let begin = |hold: &Hold, state: &HoldState, now| {
             let time = time(hold, now)?;
             let (lease, new) = (state.lease.clone(), self.next_lease(hold, &state.lease, time, now));
-            Some(Task::begin(now, async move |io| hold::extend(io, &lease, new).await))
+            let counter = state.token.and(hold.options.forget_tokens_after).map(|kept| kept.max(time));
+            Some(Task::begin(now, async move |io| hold::extend(io, &lease, new, counter).await))
         };
         let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| match ended {
             Some((outcome, session)) => Self::end_extension(hold, state, outcome, session),
@@ -280,7 +281,7 @@ impl Engine {
     pub(crate) fn lost(hold: &Hold, reason: LossReason, now: Now) -> Error {
         let ended = hold.end().filter(|_| reason == LossReason::Expired);
         let late = ended.map(|End { wall, uptime }| now.uptime.since(uptime).max(now.wall.since(wall)));
-        Error::Lost { key: hold.key.clone(), reason, late }
+        Error::Lost { key: hold.key.clone(), reason, late, advice: None }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::values::key::Key;
 use crate::values::sync::Mutex;
 use crate::values::version::Version;
 use crate::wait::{Hint, WaitQueue};
-use listener::{concerns_all_keys, describe};
+use listener::concerns_all_keys;
 
 /// How long a server is left alone that has refused, and how often it is reported at most.
 const REFUSED: Duration = Duration::from_secs(60);
@@ -76,6 +76,9 @@ struct Waited {
     entry: ListEntry,
 }
 
+/// How the last part of a channel's name begins.
+const WAKE_UP: &str = "wake-up:";
+
 /// Who was notified of a release.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Passed {
@@ -89,7 +92,7 @@ impl Notifications {
     fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, name: &Name, node: NodeId) -> Self {
         // What is published on one node of a cluster is heard on all.
         let of_node = if node == NodeId::ONLY { String::new() } else { format!(":{node}") };
-        let own = format!("setnx-lock:wake-up:{:x}{of_node}", name.random);
+        let own = format!("setnx-lock:{WAKE_UP}{:x}{of_node}", name.random);
         let channel = [name.prefix.as_bytes(), own.as_bytes()].concat();
         Self { backend, queue, node, channel, state: Mutex::default() }
     }
@@ -319,7 +322,8 @@ impl Notifications {
         }
         state.sending_reported = Some(now);
         drop(state);
-        let reason = format!("cannot send them, so waiters in other processes poll: {}", describe(failure));
+        let reason =
+            format!("cannot send them, so waiters in other processes poll: {}", self.describe(failure));
         observer.no_notifications(&reason);
     }
 

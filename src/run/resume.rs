@@ -101,13 +101,17 @@ impl Call<'_> {
         let (tag, options, acquired) = (engine.tag(), *options, token.acquired);
         let first = given.clone();
         let new = move |now| first.resumed(&options, &tag, acquired, now);
-        let task = Task::begin(now, async move |io| hold::resume(io, &given, new).await);
+        let counter = token.fencing_token.and(options.forget_tokens_after);
+        let lease = options.expiration.max(Some(options.hold_at_least));
+        let counter = counter.max(counter.and(lease));
+        let task = Task::begin(now, async move |io| hold::resume(io, &given, new, counter).await);
         let mut job = Job::new(key, task, session);
         job.run(now);
         let (outcome, session) = job.end(&outbox);
         outbox.flush(&engine.observer);
         let now = clock::now();
-        let lost = |reason| Err(Error::Lost { key: key.clone(), reason, late: None });
+        let useless = Some("do not begin the work");
+        let lost = |reason| Err(Error::Lost { key: key.clone(), reason, late: None, advice: useless });
         match outcome {
             // I3
             Ok(Extension::Extended(lease)) if lease.has_passed(now) => lost(LossReason::Expired),

@@ -49,6 +49,8 @@ pub struct LockToken {
     pub(crate) hold_at_least: Duration,
     pub(crate) auto_extend: Option<Duration>,
     pub(crate) fencing_token: Option<u64>,
+    /// How long after the last fencing token the server forgets their counter, if it does.
+    pub(crate) forget_after: Option<Duration>,
     /// True if it is proven that no other client has had the lock since it was acquired.
     pub(crate) proven: bool,
     /// True if a release wakes waiters of other processes.
@@ -116,7 +118,10 @@ impl LockToken {
         {
             put(&mut bytes, number);
         }
-        for number in [self.auto_extend.map(millis), self.fencing_token].into_iter().flatten() {
+        // For ever is 0.
+        let forget_after = self.forget_after.map_or(0, |time| number(time.as_millis().div_ceil(1000)));
+        let forget_after = self.fencing_token.map(|_| forget_after);
+        for number in [self.auto_extend.map(millis), self.fencing_token, forget_after].into_iter().flatten() {
             put(&mut bytes, number);
         }
         if let Some(holder) = holder {
@@ -144,6 +149,8 @@ impl LockToken {
         let (expiration, hold_at_least) = (Duration::from_millis(next()?), Duration::from_millis(next()?));
         let auto_extend = if flag(4) { Some(Duration::from_millis(next()?)) } else { None };
         let fencing_token = if flag(5) { Some(next()?) } else { None };
+        let forget_after = if flag(5) { Some(next()?).filter(|time| *time > 0) } else { None };
+        let forget_after = forget_after.map(Duration::from_secs);
         let value = if flag(6) {
             let since = Wall(next()?.checked_mul(1_000_000)?);
             value.named(str::from_utf8(take_bytes(&mut rest)?).ok()?, since)
@@ -171,6 +178,7 @@ impl LockToken {
             hold_at_least,
             auto_extend,
             fencing_token,
+            forget_after,
             proven,
             notifies,
         })
@@ -285,6 +293,7 @@ mod tests {
             hold_at_least: hour,
             auto_extend: Some(24 * hour),
             fencing_token: Some(1_000_000),
+            forget_after: Some(240 * hour),
             proven: true,
             notifies: true,
         }
@@ -330,7 +339,7 @@ mod tests {
             key in prop::collection::vec(any::<u8>(), 1..200),
             (time, nonce, lease) in (0..1_u64 << 50, any::<u64>(), 0..1_u64 << 48),
             (flags, hold, extend) in (0..64_u8, 0..1_u64 << 40, any::<u64>()),
-            fencing_token: Option<u64>,
+            (fencing_token, forget_after) in any::<(Option<u64>, Option<u32>)>(),
             name in "[a-z:é]{0,20}",
         ) {
             let value = ValueBytes::until(Wall(time), Nonce::from_random(nonce));
@@ -344,6 +353,10 @@ mod tests {
                 hold_at_least: Duration::from_millis(hold),
                 auto_extend: (flags & 8 > 0).then(|| Duration::from_millis(extend)),
                 fencing_token,
+                forget_after: fencing_token
+                    .and(forget_after)
+                    .filter(|time| *time > 0)
+                    .map(|time| Duration::from_secs(time.into())),
                 proven: flags & 16 > 0,
                 notifies: flags & 32 > 0,
             };

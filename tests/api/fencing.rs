@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use setnx_lock::{Lock, LockOptions};
-use setnx_lock_testing::TestServer;
+use setnx_lock::{Lock, LockGuard, LockOptions, MultiLock};
+use setnx_lock_testing::{Fault, TestServer};
 
 use crate::faults::keeping::Holder;
 use crate::support::processes::{TaskOutcome, protocol_named};
@@ -15,7 +15,14 @@ use crate::support::target::PROTOCOLS;
 use crate::support::{AnyServer, LONG, Outcome, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("fencing", tests![a_storage_refuses_the_write_of_a_process_that_was_stopped])
+    crate::support::trials(
+        "fencing",
+        tests![
+            a_storage_refuses_the_write_of_a_process_that_was_stopped,
+            a_counter_that_is_forgotten_outlives_each_hold,
+            a_lease_begins_only_if_its_counter_is_kept,
+        ],
+    )
 }
 
 /// Remembers the greatest token that it has seen, and refuses writes with a smaller one.
@@ -80,6 +87,84 @@ fn a_storage_refuses_the_write_of_a_process_that_was_stopped() -> Outcome {
         assert!(stopped.ends_well()?);
         held.release()?;
         assert_eq!(storage.written, ["before", "by the next holder"]);
+    }
+    Ok(())
+}
+
+/// The time for which the server keeps a lock, and a counter. It is passed in parts of two thirds, by the server's clock only.
+const KEPT: Duration = LONG;
+
+fn a_counter_that_is_forgotten_outlives_each_hold() -> Outcome {
+    for protocol in PROTOCOLS {
+        let server = TestServer::start();
+        let locker = opened(&server.url())?;
+        let options = LockOptions::expiring_after(KEPT).timeout(LONG).protocol(protocol);
+        let forgetting = options.forget_tokens_after(KEPT);
+        let (lock, plain) = (Lock::new(&locker, "k", forgetting)?, Lock::new(&locker, "k", options)?);
+        let waits = || server.advance(KEPT * 2 / 3);
+        let held = lock.lock()?;
+        assert_eq!(held.fencing_token()?, 1);
+        for _ in 0..2 {
+            waits();
+            held.extend()?;
+        }
+        // It goes on where the option is not set, and is handed over once more.
+        waits();
+        let held = plain.resume(&held.into_token()?.to_string().parse()?)?;
+        waits();
+        held.extend()?;
+        waits();
+        let token = held.into_token()?.to_string().parse()?;
+        locker.release_token(&token)?;
+        waits();
+        assert_eq!(lock.with(LockGuard::fencing_token)??, 2, "{protocol:?}");
+        waits();
+        waits();
+        assert_eq!(lock.with(LockGuard::fencing_token)??, 1, "{protocol:?}: it was not used for longer");
+
+        // Several at once, and an extension for longer than the counter is kept.
+        let several = MultiLock::new(&locker, ["k", "l", "m"], forgetting)?;
+        let held = several.lock()?;
+        let tokens: Vec<u64> = held.fencing_tokens()?.into_iter().map(|(_, token)| token).collect();
+        assert_eq!(tokens, [2, 1, 1]);
+        waits();
+        held.extend_by(2 * KEPT)?;
+        waits();
+        waits();
+        drop(held);
+        assert_eq!(lock.with(LockGuard::fencing_token)??, 3, "{protocol:?}");
+    }
+    Ok(())
+}
+
+fn a_lease_begins_only_if_its_counter_is_kept() -> Outcome {
+    for protocol in PROTOCOLS {
+        let server = TestServer::start();
+        let locker = opened(&server.url())?;
+        let options = LockOptions::expiring_after(KEPT).timeout(LONG).protocol(protocol);
+        let lock = Lock::new(&locker, "k", options.forget_tokens_after(KEPT))?;
+        let held = lock.lock()?;
+        assert_eq!(held.fencing_token()?, 1);
+        let value = server.get("k");
+        server.every("EXPIRE", Fault::Refuse("NOPERM no permissions".into()));
+        let error = held.extend().expect_err("the counter would be forgotten");
+        assert!(error.to_string().contains("and EXPIRE on KEY:setnx-lock:fence"), "{error}");
+        assert_eq!(server.get("k"), value);
+        let token = held.into_token()?;
+        let error = lock.resume(&token).expect_err("the counter would be forgotten");
+        assert!(error.to_string().contains("and EXPIRE on KEY:setnx-lock:fence"), "{error}");
+        assert_eq!(server.get("k"), value, "the token is not used up");
+        server.clear_faults();
+        server.next("EXPIRE", Fault::CutAfter);
+        let held = lock.resume(&token)?;
+        server.next("EXPIRE", Fault::CutAfter);
+        held.extend()?;
+        assert_eq!(server.faults_left(), 0);
+        held.release()?;
+        // The reply to INCR alone does not say that the counter is forgotten.
+        let held = lock.lock()?;
+        server.next("EXPIRE", Fault::CutAfter);
+        assert_eq!(held.fencing_token()?, 3, "{protocol:?}");
     }
     Ok(())
 }

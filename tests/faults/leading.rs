@@ -75,6 +75,9 @@ impl Leaders {
         let reader = thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let Some((what, micros)) = line.rsplit_once(' ') else { continue };
+                if what == "ready" {
+                    continue;
+                }
                 let at = Duration::from_micros(micros.parse().expect("a time"));
                 let mut terms = terms.lock().unwrap_or_else(PoisonError::into_inner);
                 let own = terms.iter_mut().rev().find(|term| term.process == id && !term.is_over);

@@ -49,24 +49,38 @@ impl fmt::Display for Cancellation {
     }
 }
 
-/// Why a lock is not held any more, and what to do.
-pub(super) struct LostBy<'a>(pub(super) &'a LossReason, pub(super) Option<Duration>);
+/// That a lock is not held any more, or not by a token, why, and what to do.
+pub(super) struct LostBy<'a>(
+    pub(super) &'a LossReason,
+    pub(super) Option<Duration>,
+    pub(super) Option<&'static str>,
+);
 
 impl fmt::Display for LostBy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.1 {
+        let Self(reason, late, advice) = self;
+        if let Some(advice) = advice {
+            let after = match reason {
+                LossReason::Expired => "",
+                LossReason::Gone => ", as after a use, a release or a clear",
+                LossReason::Taken(_) => ", as after a use or a takeover",
+            };
+            return write!(f, ": its token cannot be used: {reason}{after}; {advice}");
+        }
+        f.write_str(" is no longer held: ")?;
+        match late {
             Some(late) => {
-                let ago = if late < Duration::from_millis(1) {
+                let ago = if *late < Duration::from_millis(1) {
                     "now".to_owned()
                 } else {
-                    format!("{} ago", Span(late))
+                    format!("{} ago", Span(*late))
                 };
                 write!(
                     f,
                     "its lease ended {ago}; stop the protected work, and choose a longer expiration, or extend the lease for longer"
                 )
             }
-            None => write!(f, "{}; stop the protected work", self.0),
+            None => write!(f, "{reason}; stop the protected work"),
         }
     }
 }

@@ -1,7 +1,9 @@
 //! A lock that goes to another process: a token names the value in the key, and who replaces it by one of its own has the lock. So a token
 //! works once.
 
-use super::{Extension, LOOKS, Replaced, Seen, extend, look, note_overwritten, read, release, replace};
+use std::time::Duration;
+
+use super::{Extension, LOOKS, Replaced, Seen, look, note_overwritten, read, release, renew, replace};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
@@ -33,13 +35,19 @@ pub(crate) async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Extensi
 }
 
 /// Replaces the value of `given`, a token's lease, by that of a lease that `new` makes: by a transaction, or in Classic by GETSET, within
-/// the token's lease and right after a look.
+/// the token's lease and right after a look. `counter`: see [`renew`].
 ///
 /// In Classic, another process with the same token may overwrite our new value, as the loser of a takeover does. Our lease begins with that value,
 /// so such a process is recognized as a loser.
-pub(crate) async fn resume(io: &Io, given: &Lease, new: impl Fn(Now) -> Lease) -> Result<Extension, GiveUp> {
+pub(crate) async fn resume(
+    io: &Io,
+    given: &Lease,
+    new: impl Fn(Now) -> Lease,
+    counter: Option<Duration>,
+) -> Result<Extension, GiveUp> {
+    renew(io, counter).await?;
     if given.by_transaction() {
-        return extend(io, given, new(io.now())).await;
+        return replace(io, given, new(io.now()), None).await;
     }
     for _ in 0..LOOKS {
         let found = look(io).await?;

@@ -59,6 +59,9 @@ pub(super) async fn change_watched(
             (Some(Reply::Executed(Some(_))), _) if is_refused(behind.as_ref()) => {
                 return Err(GiveUp::Refused);
             }
+            (Some(Reply::Executed(Some(_))), _) if behind == Some(Reply::Lost) => {
+                return Ok(Changed::Unanswered { replaced, holds: Err(GiveUp::Unknown) });
+            }
             (Some(Reply::Executed(Some(count))), _) => {
                 if !matches!(change, Command::Count { .. }) {
                     note_overwritten(io, &whose);

@@ -35,7 +35,7 @@ impl Interpreter {
         client.extensions += 1;
         let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
         let new = own.next(expiration, nonce, now);
-        let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new).await);
+        let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new, None).await);
         client.extending = Some(task);
         Ok(client.shown_extension(step, now))
     }
@@ -75,7 +75,7 @@ impl Interpreter {
         let given = Lease::given(&token, client.protocol_on(server), now);
         let first = given.clone();
         let new = move |now| first.resumed(&options, &tag, acquired, now);
-        let (task, step) = Task::begin(now, async move |io| hold::resume(io, &given, new).await);
+        let (task, step) = Task::begin(now, async move |io| hold::resume(io, &given, new, None).await);
         client.lease = None;
         client.values.clear();
         client.extending = Some(task);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{mem, thread};
 
-use super::{Lists, Notifications, REFUSED};
+use super::{Lists, Notifications, REFUSED, WAKE_UP};
 use crate::net::{Failure, Heard, Refusal, RefusalKind};
 use crate::report::sink::{EventSink, noticing};
 use crate::rules::waiting_list::ListEntry;
@@ -70,8 +70,10 @@ impl Notifications {
             // A node that has left the cluster is no reason to say so.
             let is_gone = matches!(failure, Failure::TooLate);
             if !is_gone && !mem::replace(&mut self.state.lock().listening_reported, true) {
-                let reason =
-                    format!("cannot wait for them, so waiters of this process poll: {}", describe(&failure));
+                let reason = format!(
+                    "cannot wait for them, so waiters of this process poll: {}",
+                    self.describe(&failure)
+                );
                 observer.no_notifications(&reason);
             }
             match failure {
@@ -84,6 +86,25 @@ impl Notifications {
                 return;
             }
         }
+    }
+
+    /// Returns what is the matter, and what a user needs.
+    pub(super) fn describe(&self, failure: &Failure) -> String {
+        let Failure::Refused(refusal) = failure else { return failure.to_string() };
+        let text = refusal.text().trim_end_matches('.');
+        let advice = match refusal.kind() {
+            RefusalKind::NotPermitted => {
+                let channel = String::from_utf8_lossy(&self.channel);
+                let channels = channel.rfind(WAKE_UP).map_or("", |at| &channel[..at + WAKE_UP.len()]);
+                format!(
+                    "the user needs RPUSH, LPOP, LRANGE, LREM and EXPIRE on KEY:setnx-lock:waiters, and PUBLISH and SUBSCRIBE on the \
+                     channels {channels}*"
+                )
+            }
+            RefusalKind::WrongType => "for one of the keys, KEY:setnx-lock:waiters holds no list".to_owned(),
+            _ => return refusal.to_string(),
+        };
+        format!("the server refused: {text}: {advice}")
     }
 
     /// Has the heads of all queues look, and enter their lists: what was published before is lost.
@@ -170,25 +191,4 @@ pub(super) fn concerns_all_keys(failure: &Failure) -> bool {
     let of_one = [RefusalKind::WrongType, RefusalKind::OtherNode];
     let of_all = |refusal: &Refusal| !refusal.is_transient() && !of_one.contains(&refusal.kind());
     matches!(failure, Failure::Refused(refusal) if of_all(refusal))
-}
-
-pub(super) fn describe(failure: &Failure) -> String {
-    match failure {
-        Failure::Refused(refusal) => {
-            let text = refusal.text().trim_end_matches('.');
-            match refusal.kind() {
-                RefusalKind::NotPermitted => format!(
-                    "the server refused: {text}: the user needs RPUSH, LPOP, LRANGE, LREM and EXPIRE on KEY:setnx-lock:waiters, and \
-                     PUBLISH and SUBSCRIBE on the channels setnx-lock:wake-up:*"
-                ),
-                RefusalKind::WrongType => {
-                    format!(
-                        "the server refused: {text}: for one of the keys, KEY:setnx-lock:waiters holds no list"
-                    )
-                }
-                _ => refusal.to_string(),
-            }
-        }
-        failure => failure.to_string(),
-    }
 }

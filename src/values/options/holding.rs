@@ -38,18 +38,16 @@ impl LockOptions {
         Self { hold_at_least: time, ..self }
     }
 
-    /// Has the server forget the counter of [fencing tokens](crate::LockGuard::fencing_token) this long after the last token, so that keys of
+    /// Has the server forget the counter of [fencing tokens](crate::LockGuard::fencing_token) this long after it was last used, so that keys of
     /// records leave no counter behind. Off by default: counters are kept for ever.
     ///
-    /// **The whole hold, with all extensions and [hand-overs](crate::LockGuard::into_token), has to be shorter than `time`**: neither renews it, and a
-    /// counter that is forgotten while the lock is held gives the next holder the same token.
+    /// The next token is 1 then. **So the storage has to forget its greatest token before that**: [the
+    /// guide](crate::documentation::guide#fencing-tokens) has the rule. Choose days, not minutes. All clients of the key have to set the same time.
     ///
-    /// The next token is 1 then. **So the storage has to forget its greatest token sooner**, after `time` less the longest hold, and a late write
-    /// must come sooner than that. Choose days, not minutes: [the guide](crate::documentation::guide#fencing-tokens) has the rule.
-    ///
-    /// Each token sends `EXPIRE` along with `INCR`, in the same trip. `time`, which is rounded up to seconds, must be at least the expiration, and
-    /// what [`auto_extend`](Self::auto_extend) allows. Needs Redis 2.2, since `INCR` drops a time to live before:
-    /// [`fencing_token`](crate::LockGuard::fencing_token) fails on an older server, and in Classic on one whose version is unknown.
+    /// `EXPIRE` goes along with the `INCR` of a token, in the same trip, and before each extension of a holder that has one, in a trip of its own.
+    /// A [lock token](crate::LockToken) carries the time along. It is rounded up to seconds, and must be at least the expiration. Needs Redis 2.2,
+    /// since `INCR` drops a time to live before: [`fencing_token`](crate::LockGuard::fencing_token) fails on an older server, and in Classic on one
+    /// whose version is unknown.
     pub const fn forget_tokens_after(self, time: Duration) -> Self {
         Self { forget_tokens_after: Some(time), ..self }
     }
@@ -85,7 +83,10 @@ impl LockOptions {
         let held = now.since(token.acquired);
         let hold_at_least = self.hold_at_least.max(token.hold_at_least).saturating_sub(held);
         let limit = token.auto_extend.or(self.auto_extend);
-        Self { hold_at_least, auto_extend: limit.map(|limit| limit.saturating_sub(held)), ..self }
+        let auto_extend = limit.map(|limit| limit.saturating_sub(held));
+        let counted = token.fencing_token.is_some();
+        let forget_tokens_after = if counted { token.forget_after } else { self.forget_tokens_after };
+        Self { auto_extend, hold_at_least, forget_tokens_after, ..self }
     }
 
     /// Returns only the options that matter during the wait for the lock.

@@ -64,15 +64,14 @@ impl LockOptions {
             });
         }
         if let Some(time) = self.forget_tokens_after {
-            let Some(longest) = self.auto_extend.or(expiration) else {
+            let Some(lease) = expiration else {
                 return Some(
                     "`forget_tokens_after` needs an expiration: a holder could outlive its token; use `expiring_after`",
                 );
             };
-            if time < longest {
+            if time < lease {
                 return Some(
-                    "`forget_tokens_after` is less than the lock may be held, so that a later holder could get a smaller token; give a multiple of \
-                     the expiration, or of what `auto_extend` allows",
+                    "`forget_tokens_after` is less than the expiration, so that a later holder could get a smaller token; give a multiple of it",
                 );
             }
             if time > Self::MAX_EXPIRATION {

@@ -64,7 +64,7 @@ impl Run {
                 let nonce = self.fresh_nonce();
                 let new = own.next(expiration, nonce, now);
                 self.clients[n].counts_until = lease.end.zip(new.end).map(|(old, new)| old.min(new));
-                let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new).await);
+                let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new, None).await);
                 self.clients[n].power = Some(Power::Extending(task));
                 self.act_on_extension(n, step);
             }
@@ -78,7 +78,7 @@ impl Run {
                 self.clients[n].held = None;
                 let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
                 let new = own.next(rest, nonce, now);
-                let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new).await);
+                let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new, None).await);
                 self.clients[n].power = Some(Power::Leaving(task));
                 self.act_on_extension(n, step);
             }
