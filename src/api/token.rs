@@ -84,7 +84,7 @@ impl Lock {
     pub fn resume(&self, token: &LockToken) -> Result<LockGuard, Error> {
         let engine = self.locker().engine();
         let problem = if token.key != *self.key() {
-            format!("the token is that of lock {}", token.key)
+            format!("the token is that of lock {}; use a lock of that key, with the prefix of its locker", token.key)
         } else if self.options().expiration.is_none() {
             "it has no expiration, so it cannot go on with a lock that has one".into()
         } else {
@@ -98,7 +98,7 @@ impl Lock {
 }
 
 impl Locker {
-    /// Releases the lock of a token, for a process that does not go on with it. Deletes no other holder's lock.
+    /// Releases the lock of a token, whatever the locker's prefix, for a process that does not go on with it. Deletes no other holder's lock.
     ///
     /// It resumes the lock, as [`Lock::resume`] does, and releases it: within `hold_at_least` the key is left to expire, and waiting processes are
     /// notified if the holder would have done so. Takes at most two command timeouts, and the wait of a [release](LockGuard::release) for a free

@@ -122,17 +122,20 @@ pub(crate) async fn extend(
     new: Lease,
     counter: Option<Duration>,
 ) -> Result<Extension, GiveUp> {
-    renew(io, counter).await?;
+    if !renew(io, counter, &new).await? && own.has_passed(io.now()) {
+        return Ok(Extension::Lost(LossReason::Expired));
+    }
     replace(io, own, new, None).await
 }
 
-/// Has the key's counter kept for this long from now on, if it is one that is forgotten and this holder has a number of it. It comes before
-/// the new lease: a counter that is gone while the lock is held would give the next holder the same number.
-async fn renew(io: &Io, counter: Option<Duration>) -> Result<(), GiveUp> {
-    let Some(time) = counter else { return Ok(()) };
+/// Has the key's counter kept for so long, and at least as long as `new`, if it is one that is forgotten and this holder has a number of it.
+/// It comes before the new lease: a counter that is gone while the lock is held would give the next holder the same number. Returns false if it
+/// is gone, as it may be after the old lease.
+async fn renew(io: &Io, counter: Option<Duration>, new: &Lease) -> Result<bool, GiveUp> {
+    let Some(time) = new.kept_for(counter, io.now()) else { return Ok(true) };
     for _ in 0..2 {
         match io.send(Trip::of(Command::ForgetAfter(time))).await.plain() {
-            Reply::Integer(_) => return Ok(()),
+            Reply::Integer(kept) => return Ok(kept > 0),
             Reply::Lost => {}
             failed => return Err(failed.gives_up()),
         }
@@ -213,10 +216,15 @@ pub(crate) async fn verify(io: &Io, own: &Lease, nonce: Nonce) -> Result<Verific
 /// Takes a number from the key's counter. It counts only if this holder had the lock when the counter was increased, so a later
 /// holder's is greater. A number whose reply was lost is left out. `forget_after`: how long after this one the counter is forgotten.
 pub(crate) async fn count(io: &Io, own: &Lease, forget_after: Option<Duration>) -> Result<Counted, GiveUp> {
+    let forget_after = own.kept_for(forget_after, io.now());
     let (count, mut asked_again) = (Command::Count { forget_after }, false);
     while own.by_transaction() {
         match change_watched(io, own, count.clone(), None).await? {
-            Changed::Done { replaced, count } => return Ok(own.counted(count, replaced, io.now())),
+            Changed::Done { replaced, count } => {
+                // After the lease the counter may be forgotten, and count anew.
+                let found = if forget_after.is_some() { Replaced::Anything } else { replaced };
+                return Ok(own.counted(count, found, io.now()));
+            }
             Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
             Changed::Unanswered { .. } => asked_again = true,
@@ -290,6 +298,12 @@ impl Lease {
     /// The reason of a loss that was noticed now.
     fn loss(&self, reason: LossReason, now: Now) -> LossReason {
         if self.has_passed(now) { LossReason::Expired } else { reason }
+    }
+
+    /// Returns how long a counter is kept that is forgotten after this time, but not within the lease.
+    fn kept_for(&self, counter: Option<Duration>, now: Now) -> Option<Duration> {
+        let left = self.end.map(|end| end.remaining(now));
+        counter.max(counter.and(left))
     }
 
     /// Returns true if a command that has replaced this proves that no other client has had the lock.

@@ -15,6 +15,8 @@ pub(crate) struct Server {
     version: u64,
     /// The counter of fencing tokens, another key.
     counter: i64,
+    /// When it is forgotten.
+    counter_expires: Option<Duration>,
 }
 
 /// A trip on its way to the server, one step at a time. One that needs the key to hold something has two, since other clients may come in
@@ -143,17 +145,30 @@ impl Server {
                 Reply::Integer(1)
             }
             Command::Del => self.delete(),
-            Command::Count { .. } => Reply::Integer(self.count()),
-            Command::ForgetAfter(_) => unreachable!("counters are kept"),
+            Command::Count { forget_after } => {
+                self.counter += 1;
+                self.counter_expires = forget_after.map(|time| now + time).or(self.counter_expires);
+                Reply::Integer(self.counter)
+            }
+            Command::ForgetAfter(time) => {
+                let is_there = self.counter > 0;
+                self.counter_expires = is_there.then_some(now + *time);
+                Reply::Integer(i64::from(is_there))
+            }
             Command::GetAll(_) => unreachable!("it is on several keys"),
             Command::TimeToLive => unreachable!("no rules send it"),
             Command::Waiting(_) => unreachable!("no rules of the lock send it"),
         }
     }
 
-    fn count(&mut self) -> i64 {
-        self.counter += 1;
-        self.counter
+    /// Forgets the counter if that is due. Returns true if it was.
+    #[allow(dead_code, reason = "not in the scenarios")]
+    pub(crate) fn forget_counter(&mut self, now: Duration) -> bool {
+        let is_due = self.counter_expires.take_if(|expires| *expires <= now).is_some();
+        if is_due {
+            self.counter = 0;
+        }
+        is_due
     }
 
     pub(crate) fn put(&mut self, entry: &NewValue, now: Duration) {

@@ -114,7 +114,7 @@ impl Engine {
         let begin = |hold: &Hold, state: &HoldState, now| {
             let time = time(hold, now)?;
             let (lease, new) = (state.lease.clone(), self.next_lease(hold, &state.lease, time, now));
-            let counter = state.token.and(hold.options.forget_tokens_after).map(|kept| kept.max(time));
+            let counter = state.token.and(hold.options.forget_tokens_after);
             Some(Task::begin(now, async move |io| hold::extend(io, &lease, new, counter).await))
         };
         let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| match ended {

@@ -102,8 +102,6 @@ impl Call<'_> {
         let first = given.clone();
         let new = move |now| first.resumed(&options, &tag, acquired, now);
         let counter = token.fencing_token.and(options.forget_tokens_after);
-        let lease = options.expiration.max(Some(options.hold_at_least));
-        let counter = counter.max(counter.and(lease));
         let task = Task::begin(now, async move |io| hold::resume(io, &given, new, counter).await);
         let mut job = Job::new(key, task, session);
         job.run(now);

@@ -122,17 +122,25 @@ fn a_counter_that_is_forgotten_outlives_each_hold() -> Outcome {
         waits();
         assert_eq!(lock.with(LockGuard::fencing_token)??, 1, "{protocol:?}: it was not used for longer");
 
+        let held = lock.lock()?;
+        held.extend_by(2 * KEPT)?;
+        assert_eq!(held.fencing_token()?, 2);
+        waits();
+        waits();
+        held.release()?;
+        assert_eq!(lock.with(LockGuard::fencing_token)??, 3, "{protocol:?}");
+
         // Several at once, and an extension for longer than the counter is kept.
         let several = MultiLock::new(&locker, ["k", "l", "m"], forgetting)?;
         let held = several.lock()?;
         let tokens: Vec<u64> = held.fencing_tokens()?.into_iter().map(|(_, token)| token).collect();
-        assert_eq!(tokens, [2, 1, 1]);
+        assert_eq!(tokens, [4, 1, 1]);
         waits();
         held.extend_by(2 * KEPT)?;
         waits();
         waits();
         drop(held);
-        assert_eq!(lock.with(LockGuard::fencing_token)??, 3, "{protocol:?}");
+        assert_eq!(lock.with(LockGuard::fencing_token)??, 5, "{protocol:?}");
     }
     Ok(())
 }
@@ -165,6 +173,11 @@ fn a_lease_begins_only_if_its_counter_is_kept() -> Outcome {
         let held = lock.lock()?;
         server.next("EXPIRE", Fault::CutAfter);
         assert_eq!(held.fencing_token()?, 3, "{protocol:?}");
+        // A counter that was deleted does not end a hold, but no other goes on with its number.
+        server.delete("k:setnx-lock:fence");
+        held.extend()?;
+        let error = lock.resume(&held.into_token()?).expect_err("the next holder may get that number");
+        assert!(error.is_lost() && error.to_string().contains("do not begin the work"), "{error}");
     }
     Ok(())
 }

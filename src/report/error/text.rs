@@ -60,12 +60,13 @@ impl fmt::Display for LostBy<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(reason, late, advice) = self;
         if let Some(advice) = advice {
-            let after = match reason {
-                LossReason::Expired => "",
-                LossReason::Gone => ", as after a use, a release or a clear",
-                LossReason::Taken(_) => ", as after a use or a takeover",
-            };
-            return write!(f, ": its token cannot be used: {reason}{after}; {advice}");
+            f.write_str(": its token cannot be used: ")?;
+            match reason {
+                LossReason::Expired => write!(f, "{reason}")?,
+                LossReason::Gone => f.write_str("its key is missing, as after a use, a release or a clear")?,
+                LossReason::Taken(_) => write!(f, "{reason}, as after a use or a takeover")?,
+            }
+            return write!(f, "; {advice}");
         }
         f.write_str(" is no longer held: ")?;
         match late {

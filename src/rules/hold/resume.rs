@@ -45,9 +45,12 @@ pub(crate) async fn resume(
     new: impl Fn(Now) -> Lease,
     counter: Option<Duration>,
 ) -> Result<Extension, GiveUp> {
-    renew(io, counter).await?;
+    let first = new(io.now());
+    if !renew(io, counter, &first).await? {
+        return Ok(Extension::Lost(LossReason::Expired));
+    }
     if given.by_transaction() {
-        return replace(io, given, new(io.now()), None).await;
+        return replace(io, given, first, None).await;
     }
     for _ in 0..LOOKS {
         let found = look(io).await?;
@@ -57,7 +60,12 @@ pub(crate) async fn resume(
         if let Ownership::Lost(reason) = given.judge(found.as_deref(), io.now()) {
             return Ok(Extension::Lost(reason));
         }
-        let (lease, soon) = (new(io.now()), end.min(End::of(io.now(), GETSET_TIME_LIMIT)));
+        let soon = end.min(End::of(io.now(), GETSET_TIME_LIMIT));
+        let mut lease = new(io.now());
+        if counter.is_some() {
+            // The counter is kept for a lease that began before.
+            lease.end = first.end;
+        }
         let swap = Trip { before: Some(soon), ..Trip::of(Command::GetSet(lease.value.clone())) };
         match io.send(swap).await.plain() {
             Reply::Bulk(replaced) => return Ok(replaced_by(io, given, lease, replaced.as_deref()).await),

@@ -1,9 +1,11 @@
 //! One run of the random search: three clients, their clocks, one key, and the commands and replies on their way.
 
 mod conditions;
+mod fencing;
 mod gem;
 mod holding;
 mod passing;
+mod releasing;
 mod serving;
 mod tokens;
 mod visitor;
@@ -13,7 +15,6 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::rules::acquire::Params;
-use crate::rules::hold::{Ending, HandedOver, Release};
 use crate::rules::lease::{End, Lease};
 use crate::rules::task::{Rules, Task};
 use crate::rules::{Cue, Observation, Replies, Reply, Step};
@@ -24,6 +25,7 @@ use crate::values::value::{Nonce, Tag};
 use crate::values::version::Version;
 pub(super) use conditions::{Conditions, Gems};
 use holding::{Held, Power};
+use releasing::Releasing;
 use tokens::HandedOut;
 use visitor::Visitor;
 
@@ -55,32 +57,6 @@ enum Doing {
     },
     /// It holds the lock, and no command is on its way.
     Working,
-}
-
-/// A release by this library's rules, or by a gem's.
-#[derive(Debug)]
-enum Releasing {
-    Own(Box<Ending>),
-    Gem(Task<Release>),
-}
-
-impl Releasing {
-    fn resume(&mut self, replies: Replies, now: Now) -> Step<Release> {
-        match self {
-            Self::Own(ending) => release_of(ending.resume(replies, now)),
-            Self::Gem(task) => task.resume(replies, now),
-        }
-    }
-}
-
-/// A release by this library's rules hands the lock over to nobody.
-fn release_of(step: Step<HandedOver>) -> Step<Release> {
-    match step {
-        Step::Send(trip) => Step::Send(trip),
-        Step::Sleep(pause) => Step::Sleep(pause),
-        Step::Done(HandedOver { release, .. }) => release.map_or_else(Step::GiveUp, Step::Done),
-        Step::GiveUp(reason) => Step::GiveUp(reason),
-    }
 }
 
 #[derive(Debug)]
@@ -140,8 +116,10 @@ pub(super) struct Run {
     executions: u64,
     /// The numbers of all holders so far.
     holders: BTreeSet<u64>,
-    /// The tokens of holders, by their number.
-    pub(super) tokens: BTreeMap<u64, i64>,
+    /// The tokens of holders, by their number. Before each token: how often the counter was forgotten.
+    pub(super) tokens: BTreeMap<u64, (u64, i64)>,
+    /// How often the counter was forgotten.
+    pub(super) forgotten: u64,
     /// The law that was broken first, of those that are not seen in the state.
     broken: Option<&'static str>,
     /// How often a holder has handed the lock over.
@@ -203,6 +181,7 @@ impl Run {
             executions: 0,
             holders: BTreeSet::new(),
             tokens: BTreeMap::new(),
+            forgotten: 0,
             broken: None,
             handed_over: 0,
             again: 0,
@@ -244,6 +223,7 @@ impl Run {
     /// Lets client `n` take one of its possible steps, after some time. Returns the law that is broken then.
     fn step(&mut self, n: usize, choice: u8, millis: u64) -> Option<&'static str> {
         self.pass(millis * MILLI);
+        self.forgotten += u64::from(self.server.forget_counter(self.since_start()));
         if self.conditions.suspends && !self.is_gem(n) && choice % 16 == 9 {
             let time = u64::from(choice) * 50 * MILLI;
             self.frozen = Some(n);
@@ -324,8 +304,7 @@ impl Run {
         if self.is_shared() {
             return Some("two clients hold the lock");
         }
-        let in_order = self.tokens.values().is_sorted_by(|earlier, later| earlier < later);
-        (!in_order).then_some("a later holder has a smaller token")
+        self.has_unsafe_token()
     }
 
     fn breaks(&mut self, law: &'static str) {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Client, Conditions, Doing, Gems, Releasing, Run, START, release_of};
+use super::releasing::{Releasing, release_of};
+use super::{Client, Conditions, Doing, Gems, Run, START};
 use crate::rules::hold::{self, Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::lease::Lease;
 use crate::rules::ownership::LossReason;
-use crate::rules::task::{Rules, Task};
+use crate::rules::task::{Io, Rules, Task};
 use crate::rules::{Cue, GiveUp, Replies, Step};
 use crate::values::clock::Now;
 use crate::values::options::LockOptions;
@@ -64,12 +65,15 @@ impl Run {
                 let nonce = self.fresh_nonce();
                 let new = own.next(expiration, nonce, now);
                 self.clients[n].counts_until = lease.end.zip(new.end).map(|(old, new)| old.min(new));
-                let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new, None).await);
+                let counter = self.counter_of(number);
+                let code = async move |io: &Io| hold::extend(io, &own, new, counter).await;
+                let (task, step) = Task::begin(now, code);
                 self.clients[n].power = Some(Power::Extending(task));
                 self.act_on_extension(n, step);
             }
             5 => {
-                let (task, step) = Task::begin(now, async move |io| hold::count(io, &own, None).await);
+                let kept = self.kept_for();
+                let (task, step) = Task::begin(now, async move |io| hold::count(io, &own, kept).await);
                 self.clients[n].power = Some(Power::Counting(task));
                 self.act_on_token(n, step);
             }
@@ -123,7 +127,7 @@ impl Run {
     }
 
     /// A holder is told that its lock is lost.
-    fn is_told(&mut self, n: usize, reason: &LossReason) {
+    pub(super) fn is_told(&mut self, n: usize, reason: &LossReason) {
         if *reason == LossReason::Expired {
             return;
         }
@@ -318,25 +322,6 @@ impl Run {
         self.goes_on(n, held);
     }
 
-    fn act_on_token(&mut self, n: usize, step: Step<Counted>) {
-        self.note(n, format_args!("{step:?}"));
-        let counted = match step.outcome() {
-            Err(trip) => return self.clients[n].doing = self.sent(trip),
-            Ok(counted) => counted,
-        };
-        self.clients[n].power = None;
-        let Some(held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
-        match counted {
-            Ok(Counted::Token(token)) => {
-                // Asked once a hold; another answer counts as well.
-                self.tokens.insert(held.number, token);
-                self.goes_on(n, held);
-            }
-            Ok(Counted::Lost(reason)) => self.is_told(n, &reason),
-            Err(_) => self.goes_on(n, held),
-        }
-    }
-
     /// A holder is told whether another client had the lock since it was acquired, until its last command was carried out.
     pub(super) fn certify(&mut self, n: usize, number: u64, certified: bool) {
         self.certified += u64::from(certified);
@@ -346,7 +331,7 @@ impl Run {
         }
     }
 
-    fn goes_on(&mut self, n: usize, held: Held) {
+    pub(super) fn goes_on(&mut self, n: usize, held: Held) {
         self.clients[n].held = Some(held);
         self.clients[n].doing = Doing::Working;
     }

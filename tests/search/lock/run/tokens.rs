@@ -70,7 +70,8 @@ impl Run {
         self.begins(n, &given);
         let first = given.clone();
         let new = move |now| first.resumed(&options, &tag, acquired, now);
-        let (task, step) = Task::begin(now, async move |io| hold::resume(io, &given, new, None).await);
+        let counter = self.counter_of(self.handed_out[token].number);
+        let (task, step) = Task::begin(now, async move |io| hold::resume(io, &given, new, counter).await);
         self.clients[n].power = Some(Power::Resuming(task, token));
         self.act_on_resuming(n, step);
     }

@@ -1,0 +1,31 @@
+//! Releases in the random search: by this library's rules, or by a gem's.
+
+use crate::rules::hold::{Ending, HandedOver, Release};
+use crate::rules::task::{Rules, Task};
+use crate::rules::{Replies, Step};
+use crate::values::clock::Now;
+
+#[derive(Debug)]
+pub(super) enum Releasing {
+    Own(Box<Ending>),
+    Gem(Task<Release>),
+}
+
+impl Releasing {
+    pub(super) fn resume(&mut self, replies: Replies, now: Now) -> Step<Release> {
+        match self {
+            Self::Own(ending) => release_of(ending.resume(replies, now)),
+            Self::Gem(task) => task.resume(replies, now),
+        }
+    }
+}
+
+/// A release by this library's rules hands the lock over to nobody.
+pub(super) fn release_of(step: Step<HandedOver>) -> Step<Release> {
+    match step {
+        Step::Send(trip) => Step::Send(trip),
+        Step::Sleep(pause) => Step::Sleep(pause),
+        Step::Done(HandedOver { release, .. }) => release.map_or_else(Step::GiveUp, Step::Done),
+        Step::GiveUp(reason) => Step::GiveUp(reason),
+    }
+}
