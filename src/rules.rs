@@ -107,16 +107,6 @@ impl Command {
         matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Set(_))
     }
 
-    /// Returns true if it is on a side key of the lock.
-    pub(crate) fn is_on_side_key(&self) -> bool {
-        match self {
-            Command::Count { .. } | Command::ForgetAfter(_) => true,
-            // It has the lock's key in it.
-            Command::Waiting(waiting) => !matches!(waiting, Waiting::Wake(_)),
-            _ => false,
-        }
-    }
-
     /// Returns true if it leaves the lock's key as it is.
     pub(crate) fn only_reads(&self) -> bool {
         match self {

@@ -125,8 +125,8 @@ impl LockGuard {
     /// - [`Error::Invalid`] without an expiration.
     /// - [`Error::Forked`] in a forked child.
     pub fn extend(&self) -> Result<(), Error> {
-        let lease = self.lease(None)?;
-        self.one(|engine, hold| engine.extend(hold, Some(lease)))
+        self.lease(None)?;
+        self.one(|engine, hold| engine.extend(hold, None))
     }
 
     /// Starts a new lease that lasts for `lease` from now, from 1 ms to [`LockOptions::MAX_EXPIRATION`]. It may end

@@ -8,6 +8,7 @@ use crate::api::lock::Lock;
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::run::Engine;
+use crate::run::thread_holds::HoldKind;
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
@@ -40,22 +41,24 @@ impl Lock {
     /// None once `stop` is cancelled, or the locker is shut down, which does not end a `body` that runs. Otherwise what no later attempt can change:
     /// [`Error::Invalid`] without an expiration, [`Error::Nested`] inside a [`with`](Self::with) of this thread on the key, and [`Error::Forked`].
     pub fn lead(&self, stop: &CancelToken, mut body: impl FnMut(&LockGuard)) -> Result<(), Error> {
-        if self.options().expiration.is_none() {
+        if self.options.expiration.is_none() {
             let problem = "it has no expiration, so no process could follow a leader that crashes; use `expiring_after`";
             return Err(Error::invalid(self.key().clone(), problem));
         }
         let (lock, engine) = (self.leading(), self.locker().engine());
         let mut pause = Duration::ZERO;
         loop {
-            let (acquired, maybe) = lock.acquire_or_maybe(stop);
+            let (acquired, maybe) = lock.acquire_or_maybe(&lock.options, Some(stop), Some(HoldKind::Scoped));
             if let Some(maybe) = maybe {
                 // Otherwise it blocks all processes until its lease has ended.
                 engine.release_later(maybe);
             }
             match acquired {
                 Ok(held) => {
-                    let term = Term::begin(engine, self.key(), held);
-                    body(term.held());
+                    let term = Term::begin(engine, &self.key);
+                    // Dropped before the term.
+                    let held = held;
+                    body(&held);
                     engine.refuse_after_fork(self.key())?;
                     if term.lasted() > PAUSES[1] {
                         pause = Duration::ZERO;
@@ -76,32 +79,27 @@ impl Lock {
 
     /// Returns the lock with the options by which it is led.
     fn leading(&self) -> Self {
-        let options = self.options().wait_forever();
+        let options = self.options.wait_forever();
         let options = if options.auto_extend.is_none() {
             options.auto_extend(LockOptions::MAX_EXPIRATION)
         } else {
             options
         };
-        self.with_options(LockOptions { max_attempts: None, ..options })
+        Self { options: LockOptions { max_attempts: None, ..options }, ..self.clone() }
     }
 }
 
-/// The time for which a process leads. It also ends by a panic.
+/// The time for which a process leads. It ends after the guard, also by a panic.
 struct Term<'a> {
     engine: &'a Engine,
     key: &'a Key,
-    held: Option<LockGuard>,
     began: Uptime,
 }
 
 impl<'a> Term<'a> {
-    fn begin(engine: &'a Engine, key: &'a Key, held: LockGuard) -> Self {
+    fn begin(engine: &'a Engine, key: &'a Key) -> Self {
         engine.observer.notify(&Event::LeadershipBegan { key });
-        Self { engine, key, held: Some(held), began: clock::uptime() }
-    }
-
-    fn held(&self) -> &LockGuard {
-        self.held.as_ref().unwrap_or_else(|| unreachable!("it is held until the term ends"))
+        Self { engine, key, began: clock::uptime() }
     }
 
     fn lasted(&self) -> Duration {
@@ -111,11 +109,8 @@ impl<'a> Term<'a> {
 
 impl Drop for Term<'_> {
     fn drop(&mut self) {
-        let led = self.lasted();
-        // Released, or lost, as has been reported.
-        drop(self.held.take());
         if self.engine.identity.is_this_process() {
-            self.engine.observer.notify(&Event::LeadershipEnded { key: self.key, led });
+            self.engine.observer.notify(&Event::LeadershipEnded { key: self.key, led: self.lasted() });
         }
     }
 }

@@ -63,10 +63,10 @@ pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Opti
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lock {
-    locker: Locker,
-    key: Key,
-    options: LockOptions,
-    cancel_token: Option<CancelToken>,
+    pub(super) locker: Locker,
+    pub(super) key: Key,
+    pub(super) options: LockOptions,
+    pub(super) cancel_token: Option<CancelToken>,
 }
 
 impl Lock {
@@ -260,39 +260,20 @@ impl Lock {
         }
     }
 
-    /// Tries once. If a reply was lost, returns the lock that may be held as well.
-    pub(crate) fn try_once(&self) -> (Result<LockGuard, Error>, Option<MaybeHeld>) {
+    /// Waits for the lock. If a reply was lost, returns the lock that may be held as well.
+    pub(super) fn acquire_or_maybe(
+        &self,
+        options: &LockOptions,
+        stop: Option<&CancelToken>,
+        kind: Option<HoldKind>,
+    ) -> (Result<LockGuard, Error>, Option<MaybeHeld>) {
         let engine = self.locker.engine();
-        let options = self.options.timeout(Duration::ZERO);
-        let (acquired, maybe) = engine.acquire_or_maybe(&self.key, &options, None, None);
+        let (acquired, maybe) = engine.acquire_or_maybe(&self.key, options, stop, kind);
         (acquired.map(|acquired| LockGuard::new(Arc::clone(engine), acquired)), maybe)
     }
 
     pub(crate) fn locker(&self) -> &Locker {
         &self.locker
-    }
-
-    pub(super) fn options(&self) -> &LockOptions {
-        &self.options
-    }
-
-    pub(super) fn cancel_token(&self) -> Option<&CancelToken> {
-        self.cancel_token.as_ref()
-    }
-
-    /// Waits for the lock in a scope of this thread, until it is cancelled. If a reply was lost, returns the lock that may be held as well.
-    pub(super) fn acquire_or_maybe(
-        &self,
-        stop: &CancelToken,
-    ) -> (Result<LockGuard, Error>, Option<MaybeHeld>) {
-        let engine = self.locker.engine();
-        let kind = Some(HoldKind::Scoped);
-        let (acquired, maybe) = engine.acquire_or_maybe(&self.key, &self.options, Some(stop), kind);
-        (acquired.map(|acquired| LockGuard::new(Arc::clone(engine), acquired)), maybe)
-    }
-
-    pub(super) fn with_options(&self, options: LockOptions) -> Self {
-        Self { options, ..self.clone() }
     }
 
     fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {

@@ -65,7 +65,7 @@ impl Lock {
     ///
     /// It replaces the value in the key by one of this holder, with a new lease of this lock's expiration. So **a token works once**: a second
     /// call fails, as does one after the lock was taken over. Does not wait: takes at most one command timeout. It takes as many round trips as a
-    /// release, in Classic one more.
+    /// release, in Classic one more, and one more with a fencing token whose counter is [forgotten](LockOptions::forget_tokens_after).
     ///
     /// This lock's options count from now on, except that `hold_at_least` and `auto_extend` go on from the first acquisition: the longer
     /// minimum, which the lease lasts for too, and the limit of the token if it has one. The new lease may pass that limit; nothing extends it then. In Classic
@@ -84,13 +84,16 @@ impl Lock {
     pub fn resume(&self, token: &LockToken) -> Result<LockGuard, Error> {
         let engine = self.locker().engine();
         let problem = if token.key != *self.key() {
-            format!("the token is that of lock {}; use a lock of that key, with the prefix of its locker", token.key)
-        } else if self.options().expiration.is_none() {
+            format!(
+                "the token is that of lock {}; use a lock of that key, with the prefix of its locker",
+                token.key
+            )
+        } else if self.options.expiration.is_none() {
             "it has no expiration, so it cannot go on with a lock that has one".into()
         } else {
             // It waits for no holder, nor for the server.
-            let options = self.options().resuming(token, clock::now().wall).timeout(Duration::ZERO);
-            let acquired = Call::new(engine, &options, self.cancel_token()).resume(token)?;
+            let options = self.options.resuming(token, clock::now().wall).timeout(Duration::ZERO);
+            let acquired = Call::new(engine, &options, self.cancel_token.as_ref()).resume(token)?;
             return Ok(LockGuard::new(Arc::clone(engine), acquired));
         };
         Err(Error::invalid(self.key().clone(), problem))
@@ -117,8 +120,8 @@ impl Locker {
         let options = LockOptions::expiring_after(token.expiration)
             .protocol(token.protocol)
             .notify_waiters(token.notifies && can_notify);
-        // Nothing is extended.
-        let token = LockToken { auto_extend: None, ..token.clone() };
+        // Nothing is extended, and nobody works by its number.
+        let token = LockToken { auto_extend: None, forget_after: None, ..token.clone() };
         let resumed = Lock::of_whole_key(self, token.key.clone(), options)?.resume(&token);
         resumed.and_then(LockGuard::release).map_err(|error| match error {
             Error::Lost { key, reason, late, .. } => {

@@ -133,14 +133,10 @@ pub(crate) async fn extend(
 /// is gone, as it may be after the old lease.
 async fn renew(io: &Io, counter: Option<Duration>, new: &Lease) -> Result<bool, GiveUp> {
     let Some(time) = new.kept_for(counter, io.now()) else { return Ok(true) };
-    for _ in 0..2 {
-        match io.send(Trip::of(Command::ForgetAfter(time))).await.plain() {
-            Reply::Integer(kept) => return Ok(kept > 0),
-            Reply::Lost => {}
-            failed => return Err(failed.gives_up()),
-        }
+    match ask(io, Command::ForgetAfter(time)).await {
+        Reply::Integer(kept) => Ok(kept > 0),
+        failed => Err(failed.gives_up()),
     }
-    Err(GiveUp::Io)
 }
 
 /// Extends the lease, after the key was `seen` to hold a loser's value.
@@ -253,16 +249,20 @@ fn is_refused(behind: Option<&Reply>) -> bool {
     matches!(behind, Some(Reply::Refused(_)))
 }
 
-/// Reads the key; once more if the reply is lost, as that of a connection that the server has closed.
+/// Reads the key.
 async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
-    for _ in 0..2 {
-        match io.send(Trip::of(Command::Get)).await.plain() {
-            Reply::Bulk(found) => return Ok(found),
-            Reply::Lost => {}
-            failed => return Err(failed.gives_up()),
-        }
+    match ask(io, Command::Get).await {
+        Reply::Bulk(found) => Ok(found),
+        failed => Err(failed.gives_up()),
     }
-    Err(GiveUp::Io)
+}
+
+/// Sends a command that may be carried out twice; once more if the reply is lost, as that of a connection that the server has closed.
+async fn ask(io: &Io, command: Command) -> Reply {
+    match io.send(Trip::of(command.clone())).await.plain() {
+        Reply::Lost => io.send(Trip::of(command)).await.plain(),
+        reply => reply,
+    }
 }
 
 /// Reads the key after a command whose reply was lost, which is never sent again (I6).

@@ -13,8 +13,7 @@ use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 
-/// How many rounds go together at most: a look, then a change. Transactions go together in one of them. One more comes before if counters
-/// are renewed.
+/// How many rounds go together at most: a look, then a change. Transactions go together in one of them.
 const ROUNDS: usize = 2;
 
 /// Rules that were begun, and the commands that they send.
@@ -93,13 +92,15 @@ impl Engine {
         let mut has_transacted = false;
         let mut now = now;
         let renews = jobs.iter().any(|job| job.renews_counter());
-        for round in 0..ROUNDS + usize::from(renews) {
-            if round > 0 {
+        if renews {
+            self.send_together(&mut jobs, false, now);
+        }
+        for round in 0..ROUNDS {
+            if round > 0 || renews {
                 // A lost reply may have been reported, to an observer that takes long.
                 now = clock::now();
             }
-            let waits = renews && round == 0;
-            has_transacted |= self.send_together(&mut jobs, !has_transacted && !waits, now);
+            has_transacted |= self.send_together(&mut jobs, !has_transacted, now);
         }
         self.finish_each(jobs);
     }

@@ -1,6 +1,5 @@
 //! What the locks of a locker share, and small questions to it. What calls do with it stands in the files that know more.
 
-use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -198,11 +197,8 @@ impl Engine {
         const NOTICED_AFTER: Duration = Duration::from_millis(5);
         self.queue.close();
         self.backend.wake_waiting();
-        let lives = |hold: &(dyn Any + Send + Sync)| {
-            hold.downcast_ref::<Hold>().is_some_and(|hold| !hold.is_dropped.load(Ordering::Relaxed))
-        };
         // A call that began before may still get its lock, and has it before it is counted no more.
-        while self.acquiring.load(Ordering::SeqCst) > 0 || self.queue.holds(lives) {
+        while self.acquiring.load(Ordering::SeqCst) > 0 || !self.held().is_empty() {
             let left = until.since(clock::uptime());
             if left.is_zero() {
                 return;

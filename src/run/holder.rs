@@ -64,9 +64,12 @@ impl Engine {
     ) -> Vec<Result<(), Error>> {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
-        let extended = self.extend_locked(&mut locked, &outbox, |hold, _| {
+        let extended = self.extend_locked(&mut locked, &outbox, |hold, now| {
+            // A lock that goes on by a token may have to be held for longer than its expiration.
+            let at_least = hold.acquired.uptime.after(hold.options.hold_at_least).since(now.uptime);
+            let lease = asked.or(hold.options.expiration.map(|expiration| expiration.max(at_least)));
             // That a lease has passed is no loss that the server has shown.
-            asked.or(hold.options.expiration).filter(|_| hold.noticed_loss().is_none())
+            lease.filter(|_| hold.noticed_loss().is_none())
         });
         self.end_extensions(locked, &outbox, &extended);
         extended.into_iter().map(|extended| extended.map(drop)).collect()
@@ -228,8 +231,11 @@ impl Engine {
             }
             Some((Ok(Counted::Lost(reason)), _)) => Err(Self::lose(hold, reason)),
             Some((Err(reason), session)) => Err(session.error(reason, "ask again")),
-            None if !self.forgets(hold) => Err(not_forgotten(hold)),
-            None => state.token.ok_or_else(|| Self::loss_of(hold)),
+            None => match state.token {
+                Some(token) => Ok(token),
+                None if hold.noticed_loss().is_some() => Err(Self::loss_of(hold)),
+                None => Err(not_forgotten(hold)),
+            },
         };
         let tokens = self.on_each(&mut locked, &outbox, begin, end);
         drop(locked);

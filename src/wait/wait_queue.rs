@@ -199,11 +199,6 @@ impl<A> WaitQueue<A> {
         self.0.lock().held().collect()
     }
 
-    /// Returns true if one of them is such a lock.
-    pub(crate) fn holds(&self, is_such: impl Fn(&(dyn Any + Send + Sync)) -> bool) -> bool {
-        self.0.lock().held().any(|hold| is_such(&*hold))
-    }
-
     /// Returns what the threads of this process do with the key, if one has it or waits for it.
     pub(crate) fn activity(&self, key: &Key) -> Option<Activity> {
         self.0.lock().keys.get(key)?.activity

@@ -10,7 +10,7 @@ use setnx_lock_testing::{Fault, TestServer};
 
 use crate::faults::keeping::Holder;
 use crate::support::processes::{TaskOutcome, protocol_named};
-use crate::support::scenario::opened;
+use crate::support::scenario::{opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{AnyServer, LONG, Outcome, expiring, tests};
 
@@ -98,9 +98,10 @@ fn a_counter_that_is_forgotten_outlives_each_hold() -> Outcome {
     for protocol in PROTOCOLS {
         let server = TestServer::start();
         let locker = opened(&server.url())?;
+        let unknown = patient(&server.url())?.skip_server_check().build()?;
         let options = LockOptions::expiring_after(KEPT).timeout(LONG).protocol(protocol);
         let forgetting = options.forget_tokens_after(KEPT);
-        let (lock, plain) = (Lock::new(&locker, "k", forgetting)?, Lock::new(&locker, "k", options)?);
+        let (lock, plain) = (Lock::new(&locker, "k", forgetting)?, Lock::new(&unknown, "k", options)?);
         let waits = || server.advance(KEPT * 2 / 3);
         let held = lock.lock()?;
         assert_eq!(held.fencing_token()?, 1);
@@ -108,15 +109,15 @@ fn a_counter_that_is_forgotten_outlives_each_hold() -> Outcome {
             waits();
             held.extend()?;
         }
-        // It goes on where the option is not set, and is handed over once more.
+        // It goes on where the option is not set, and the version is not known, and is handed over once more.
         waits();
         let held = plain.resume(&held.into_token()?.to_string().parse()?)?;
+        assert_eq!(held.fencing_token()?, 1);
         waits();
         held.extend()?;
         waits();
         let token = held.into_token()?.to_string().parse()?;
         locker.release_token(&token)?;
-        waits();
         assert_eq!(lock.with(LockGuard::fencing_token)??, 2, "{protocol:?}");
         waits();
         waits();

@@ -242,6 +242,7 @@ fn times_go_along(target: &Target) -> Outcome {
     // Also by a lock with a shorter expiration.
     let token = handed_over(&target.lock(&key, options))?;
     let held = target.lock(&key, LockOptions::expiring_after(LONG / 8)).resume(&token)?;
+    held.extend()?;
     assert!(held.remaining() > Some(LONG / 4));
     assert_eq!(release(held)?, Release::LeftToExpire);
     assert!(key.until() > Some(std::time::SystemTime::now() + LONG / 4));

@@ -72,9 +72,9 @@ impl RwLock {
         readers: usize,
         options: LockOptions,
     ) -> Result<Self, Error> {
-        let name = locker.engine().whole_key(name.into());
-        let count = ReaderCount::new(&name, readers);
-        let semaphore = Semaphore::of_whole_name(locker, name, readers, options)?.of_readers(&count);
+        let semaphore = Semaphore::new(locker, name, readers, options)?;
+        let count = ReaderCount::new(&semaphore.name, readers);
+        let semaphore = semaphore.of_readers(&count);
         // Readers notify no writer.
         let options = options.notify_waiters(false);
         let locks = MultiLock::of_whole_keys(locker, semaphore.keys().iter().cloned(), options)?;

@@ -72,16 +72,7 @@ impl Semaphore {
         permits: usize,
         options: LockOptions,
     ) -> Result<Self, Error> {
-        Self::of_whole_name(locker, locker.engine().whole_key(name.into()), permits, options)
-    }
-
-    /// Returns the semaphore of a name that has the locker's prefix already.
-    pub(super) fn of_whole_name(
-        locker: &Locker,
-        name: Key,
-        permits: usize,
-        options: LockOptions,
-    ) -> Result<Self, Error> {
+        let name = locker.engine().whole_key(name.into());
         let problem = match permits {
             0 => Some("there is no permit, or no reader at a time; give at least 1"),
             1..=Self::MAX_PERMITS if options.notifies == Some(true) => Some(

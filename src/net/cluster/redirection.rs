@@ -3,7 +3,7 @@
 use crate::net::connections::Address;
 use crate::net::errors::{Failure, RefusalKind};
 use crate::net::{KeyTrip, Sent};
-use crate::rules::Reply;
+use crate::rules::{Command, Reply};
 
 /// What is to be done about a trip.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,9 @@ pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Red
         Failure::Refused(refusal) => match refusal.kind() {
             RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
                 // A node that takes a slot over makes a second one of a key that the other has still.
-                Redirected::Ask(_) if trip.transacts() && trip.trip.command.is_on_side_key() => {
+                Redirected::Ask(_)
+                    if trip.transacts() && matches!(trip.trip.command, Command::Count { .. }) =>
+                {
                     Some(Redirected::Split)
                 }
                 next => Some(next),

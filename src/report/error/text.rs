@@ -62,10 +62,10 @@ impl fmt::Display for LostBy<'_> {
         if let Some(advice) = advice {
             f.write_str(": its token cannot be used: ")?;
             match reason {
-                LossReason::Expired => write!(f, "{reason}")?,
-                LossReason::Gone => f.write_str("its key is missing, as after a use, a release or a clear")?,
-                LossReason::Taken(_) => write!(f, "{reason}, as after a use or a takeover")?,
-            }
+                LossReason::Expired => write!(f, "{reason}"),
+                LossReason::Gone => f.write_str("its key is missing, as after a use, a release or a clear"),
+                LossReason::Taken(_) => write!(f, "{reason}, as after a use or a takeover"),
+            }?;
             return write!(f, "; {advice}");
         }
         f.write_str(" is no longer held: ")?;

@@ -50,7 +50,14 @@ pub(crate) async fn resume(
         return Ok(Extension::Lost(LossReason::Expired));
     }
     if given.by_transaction() {
-        return replace(io, given, first, None).await;
+        return Ok(match replace(io, given, first, None).await? {
+            // The key would be held until it expires.
+            Extension::Extended(late) if late.has_passed(io.now()) => {
+                let _ = release(io, &late).await;
+                Extension::Lost(LossReason::Expired)
+            }
+            resumed => resumed,
+        });
     }
     for _ in 0..LOOKS {
         let found = look(io).await?;
@@ -75,7 +82,7 @@ pub(crate) async fn resume(
             _ => {
                 let holds = read(io).await?;
                 return match given.judge(holds.as_deref(), io.now()) {
-                    Ownership::Lost(reason) if lease.value != *holds.unwrap_or_default() => {
+                    Ownership::Lost(reason) if holds.is_some_and(|holds| lease.value != *holds) => {
                         Ok(Extension::Lost(reason))
                     }
                     _ => Err(GiveUp::Unknown),
@@ -93,8 +100,8 @@ async fn replaced_by(io: &Io, given: &Lease, lease: Lease, replaced: Option<&[u8
     match whose {
         Ownership::Lost(reason) => {
             // It was resumed and released since, or cleared. A token works once, so our value must not stay.
-            if reason == LossReason::Gone {
-                let _ = release(io, &lease).await;
+            if reason == LossReason::Gone && release(io, &lease).await.is_err() {
+                return Extension::Unknown { lease, proves: false };
             }
             Extension::Lost(reason)
         }

@@ -66,12 +66,12 @@ impl LockOptions {
         if let Some(time) = self.forget_tokens_after {
             let Some(lease) = expiration else {
                 return Some(
-                    "`forget_tokens_after` needs an expiration: a holder could outlive its token; use `expiring_after`",
+                    "`forget_tokens_after` needs an expiration: a counter could be forgotten while the lock is held; use `expiring_after`",
                 );
             };
             if time < lease {
                 return Some(
-                    "`forget_tokens_after` is less than the expiration, so that a later holder could get a smaller token; give a multiple of it",
+                    "`forget_tokens_after` is less than the expiration, so that a counter could be forgotten while the lock is held; give a multiple of it",
                 );
             }
             if time > Self::MAX_EXPIRATION {
