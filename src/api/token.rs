@@ -68,8 +68,10 @@ impl Lock {
     /// release, in Classic one more, and one more with a fencing token whose counter is [forgotten](LockOptions::forget_tokens_after).
     ///
     /// This lock's options count from now on, except that `hold_at_least` and `auto_extend` go on from the first acquisition: the longer
-    /// minimum, which the lease lasts for too, and the limit of the token if it has one. The new lease may pass that limit; nothing extends it then. In Classic
-    /// the lock can be resumed only before the token's lease ends; in Watched and Ttl also later, while the key holds the token's value.
+    /// minimum, which the lease lasts for too, and the limit of the token if it has one. The new lease may pass that limit; nothing extends it then.
+    ///
+    /// In Classic the lock can be resumed only before the token's lease ends; in Watched and Ttl also later, while the key holds the token's value
+    /// and the counter of its fencing token is not forgotten.
     ///
     /// # Errors
     ///
@@ -120,7 +122,7 @@ impl Locker {
         let options = LockOptions::expiring_after(token.expiration)
             .protocol(token.protocol)
             .notify_waiters(token.notifies && can_notify);
-        // Nothing is extended, and nobody works by its number.
+        // Nothing is extended, and no work relies on its fencing token.
         let token = LockToken { auto_extend: None, forget_after: None, ..token.clone() };
         let resumed = Lock::of_whole_key(self, token.key.clone(), options)?.resume(&token);
         resumed.and_then(LockGuard::release).map_err(|error| match error {

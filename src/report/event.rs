@@ -190,7 +190,7 @@ pub enum Event<'a> {
     LeadershipEnded {
         /// The lock's key.
         key: &'a Key,
-        /// How long it has led.
+        /// How long it has led, until the lock was released.
         led: Duration,
     },
     /// This process could not wait to lead. It tries again after a pause.

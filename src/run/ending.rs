@@ -130,6 +130,7 @@ impl Engine {
         let begin = |(hold, HeldLock { lease, holder, .. }, rest): (_, HeldLock<'_>, _)| {
             let hold: &Hold = hold;
             let new = self.next_lease(hold, &lease, rest, now);
+            // It ends sooner, so the counter is kept for long enough.
             let task = Task::begin(now, async move |io| hold::extend(io, &lease, new, None).await);
             (holder, Job::new(&hold.key, task, self.session(hold, now, outbox)))
         };
