@@ -3,7 +3,6 @@
 mod sweep;
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 
 use setnx_lock::redis::{self, Pipeline, Value};
@@ -23,8 +22,11 @@ pub(crate) fn clear(arguments: &Clear) -> Result<ExitCode, Failure> {
     }
     let target = Target::of(&arguments.server)?;
     match (&arguments.key, &arguments.expired) {
-        (Some(key), _) => clear_one(arguments, &mut target.connect_for(key)?, key),
-        (None, Some(pattern)) => sweep::sweep(arguments, &target, pattern.as_bytes()),
+        (Some(key), _) => {
+            let key = target.key(key);
+            clear_one(arguments, &mut target.connect_for(&key)?, &key)
+        }
+        (None, Some(pattern)) => sweep::sweep(arguments, &target, &target.pattern(pattern)),
         (None, None) => Err(Failure::usage("which key?")),
     }
 }

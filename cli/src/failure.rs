@@ -166,7 +166,7 @@ impl From<Error> for Failure {
             Error::Unavailable { .. } | Error::Refused { .. } => {
                 Code::Of(if error.is_transient() { Condition::Unreachable } else { Condition::Refused })
             }
-            Error::InDoubt { .. } => Code::Of(Condition::Unknown),
+            Error::InDoubt { .. } | Error::Several { .. } => Code::Of(Condition::Unknown),
             Error::Lost { .. } => Code::Of(Condition::Lost),
             _ => Code::Fixed(USAGE),
         };

@@ -1,7 +1,6 @@
 //! `list`: the locks on a server.
 
 use std::io::{self, IsTerminal as _, Write};
-use std::os::unix::ffi::OsStrExt as _;
 use std::process::ExitCode;
 use std::thread;
 
@@ -24,7 +23,7 @@ pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
     let target = Target::of(&arguments.server)?;
     let mut servers = target.connect_for_keys(arguments.keys)?;
     loop {
-        let reports = found(&mut servers, arguments.pattern.as_bytes(), arguments.keys)?;
+        let reports = found(&mut servers, &target.pattern(&arguments.pattern), arguments.keys)?;
         let (now, mut out) = (keys::now(), anstream::stdout().lock());
         if arguments.json {
             for report in &reports {

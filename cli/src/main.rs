@@ -35,7 +35,7 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue};
 use log::LevelFilter;
 
-use arguments::{Arguments, Command, ExitCodes, Guardian};
+use arguments::{Acquisition, Arguments, Command, ExitCodes, Guardian};
 use failure::{Failure, USAGE};
 
 fn main() -> ExitCode {
@@ -55,20 +55,20 @@ fn main() -> ExitCode {
             return if error.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
-    let mut codes = ExitCodes::default();
+    let (mut codes, mut is_quiet) = (ExitCodes::default(), false);
     if let Command::Run(run) = &arguments.command {
-        codes = run.exit_codes();
-        if run.json {
-            output::in_json(run.key());
+        let Acquisition { verbose, quiet, .. } = run.acquisition;
+        (codes, is_quiet) = (run.acquisition.exit_codes(), quiet);
+        if run.acquisition.json {
+            output::in_json(run.keys().first().map(|key| run.acquisition.server.whole_key(key)));
         }
         output::write_on_a_thread();
-        output::log_from(match (run.verbose, run.quiet) {
+        output::log_from(match (verbose, quiet) {
             (true, _) => LevelFilter::Debug,
             (_, true) => LevelFilter::Off,
             _ => LevelFilter::Warn,
         });
     }
-    let is_quiet = matches!(&arguments.command, Command::Run(run) if run.quiet);
     let code = perform(&arguments.command).unwrap_or_else(|failure| failure.report(&codes, is_quiet));
     output::flush(None);
     code

@@ -46,7 +46,7 @@ pub(crate) fn note(text: &str) {
 
 fn say(kind: &str, style: Option<Style>, text: &str) {
     if is_json() {
-        return event(&Said { event: kind, description: text });
+        return event(None, &Said { event: kind, description: text });
     }
     line(match style {
         Some(style) => format!("setnx-lock: {}: {text}", styled(style, kind)),
@@ -54,12 +54,14 @@ fn say(kind: &str, style: Option<Style>, text: &str) {
     });
 }
 
-/// Of which key each line is, if they are JSON.
+/// Of which key each line is that names no other, if they are JSON.
 static JSON_OF: OnceLock<KeyText> = OnceLock::new();
 
-/// Has all that is said from now on be lines of JSON about this key.
-pub(crate) fn in_json(key: &Key) {
-    let _ = JSON_OF.set(KeyText::of(key));
+/// Has all that is said from now on be lines of JSON, about this key unless they name another.
+pub(crate) fn in_json(key: Option<Key>) {
+    if let Some(key) = key {
+        let _ = JSON_OF.set(KeyText::of(&key));
+    }
 }
 
 pub(crate) fn is_json() -> bool {
@@ -82,9 +84,10 @@ struct Said<'a> {
     description: &'a str,
 }
 
-/// Says in JSON what has happened, if that is wanted.
-pub(crate) fn event(event: &impl Serialize) {
-    let Some(key) = JSON_OF.get() else { return };
+/// Says in JSON what has happened to this key, or to all, if that is wanted.
+pub(crate) fn event(key: Option<&Key>, event: &impl Serialize) {
+    let Some(all) = JSON_OF.get() else { return };
+    let key = &key.map_or_else(|| all.clone(), KeyText::of);
     if let Ok(text) = serde_json::to_string(&Line { time: date(now()), key, event }) {
         line(text);
     }

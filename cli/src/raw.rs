@@ -1,7 +1,5 @@
 //! A connection for what a lock does not do.
 
-use std::time::Duration;
-
 use setnx_lock::__cluster::side_tag;
 use setnx_lock::redis::{
     self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
@@ -10,6 +8,7 @@ use setnx_lock::redis::{
 use setnx_lock::{Key, Refusal, RefusalKind, Version};
 
 use crate::failure::Failure;
+use crate::server::Timeouts;
 
 /// The versions that are assumed of a server that does not report its own, without SCAN and with it.
 const OLDEST: Version = Version::new(1, 2, 0);
@@ -17,9 +16,6 @@ const HAS_SCAN: Version = Version::new(2, 8, 0);
 
 /// A key to read where nothing else is answered.
 const PROBE: &str = "setnx-lock:probe";
-
-/// How long connecting may take.
-const CONNECTING: Duration = Duration::from_secs(2);
 
 /// A connection for what a lock does not do: looking at many keys, and at what stands beside them.
 pub(crate) struct Raw {
@@ -34,13 +30,13 @@ pub(crate) struct Raw {
 
 impl Raw {
     /// Connects. `has_slots`: to a node of a cluster.
-    pub(crate) fn connect(client: &Client, reply: Duration, has_slots: bool) -> Result<Self, Failure> {
-        let raw = Self::connected(client, reply)?;
+    pub(crate) fn connect(client: &Client, timeouts: Timeouts, has_slots: bool) -> Result<Self, Failure> {
+        let raw = Self::connected(client, timeouts)?;
         Ok(Self { has_slots, ..raw })
     }
 
-    fn connected(client: &Client, reply: Duration) -> Result<Self, Failure> {
-        let mut raw = Self::log_in(client, reply)?;
+    fn connected(client: &Client, timeouts: Timeouts) -> Result<Self, Failure> {
+        let mut raw = Self::log_in(client, timeouts)?;
         let info = match raw.carry(&cmd("INFO").get_packed_command()) {
             Ok(Value::ServerError(error)) => {
                 let refusal = Refusal::from(error);
@@ -66,13 +62,13 @@ impl Raw {
         }
         // As twemproxy does, which hangs up on what it does not forward.
         if !raw.connection.is_open() {
-            raw = Self::log_in(client, reply)?;
+            raw = Self::log_in(client, timeouts)?;
         }
         match raw.has_scan() {
             Ok(true) => raw.version = HAS_SCAN,
             Ok(false) => {}
             Err(_) if !raw.connection.is_open() => {
-                raw = Self::log_in(client, reply)?;
+                raw = Self::log_in(client, timeouts)?;
                 raw.carry(&cmd("GET").arg(PROBE).get_packed_command())?;
             }
             Err(failure) => return Err(failure.at(client)),
@@ -81,14 +77,14 @@ impl Raw {
     }
 
     /// Connects, and sends AUTH and SELECT by itself: the redis crate hides the server's words.
-    fn log_in(client: &Client, reply: Duration) -> Result<Self, Failure> {
+    fn log_in(client: &Client, timeouts: Timeouts) -> Result<Self, Failure> {
         let info = client.get_connection_info();
         let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let connection =
-            Client::open(info.clone().set_redis_settings(silent))?.get_connection_with_timeout(CONNECTING);
+        let opened = Client::open(info.clone().set_redis_settings(silent))?;
+        let connection = opened.get_connection_with_timeout(timeouts.connecting);
         let connection = connection.map_err(|error| Failure::unconnected(info.addr(), &error))?;
-        connection.set_read_timeout(Some(reply))?;
-        connection.set_write_timeout(Some(reply))?;
+        connection.set_read_timeout(Some(timeouts.reply))?;
+        connection.set_write_timeout(Some(timeouts.reply))?;
         let mut raw = Self { connection, version: OLDEST, info: InfoDict::new(""), has_slots: false };
         let settings = info.redis_settings();
         if let Some(password) = settings.password() {

@@ -1,8 +1,10 @@
 //! The server that the arguments name: a locker for it, and connections to it.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -21,7 +23,9 @@ use crate::raw::Raw;
 /// The longest first line of a file that is taken for a password, in bytes.
 const LONGEST_PASSWORD: u64 = 64 << 10;
 
-/// How long a command over [`Raw`] may take.
+/// How long connecting may take unless given.
+const CONNECTING: Duration = Duration::from_secs(2);
+/// The same for a command over [`Raw`].
 const REPLY: Duration = Duration::from_secs(5);
 /// How long KEYS may take, which looks at every key.
 const KEYS_REPLY: Duration = Duration::from_secs(300);
@@ -31,6 +35,16 @@ const KEYS_REPLY: Duration = Duration::from_secs(300);
 pub(crate) struct Target {
     builder: LockerBuilder,
     is_cluster: bool,
+    /// What the given keys are put behind.
+    prefix: Vec<u8>,
+    timeouts: Timeouts,
+}
+
+/// For commands that are not a lock's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    pub(crate) connecting: Duration,
+    pub(crate) reply: Duration,
 }
 
 impl Target {
@@ -58,10 +72,32 @@ impl Target {
             Some(file) => builder.sentinel_credentials(by_file(file)?),
             None => builder,
         };
-        Ok(Self { builder, is_cluster })
+        let connecting = server.connect_timeout.unwrap_or(CONNECTING);
+        let timeouts = Timeouts { connecting, reply: server.command_timeout.unwrap_or(REPLY) };
+        let builder = builder.connect_timeout(connecting);
+        let builder = server.command_timeout.into_iter().fold(builder, LockerBuilder::command_timeout);
+        Ok(Self { builder, is_cluster, prefix: server.prefix.as_bytes().to_vec(), timeouts })
     }
 
-    /// Returns a builder of a locker.
+    /// Returns the whole key of a lock, with the prefix.
+    pub(crate) fn key(&self, given: &Key) -> Key {
+        Key::from([self.prefix.as_slice(), given.as_bytes()].concat())
+    }
+
+    pub(crate) fn keys(&self, given: &[Key]) -> Vec<Key> {
+        given.iter().map(|key| self.key(key)).collect()
+    }
+
+    /// Returns the pattern of whole keys: in the prefix no character is special.
+    pub(crate) fn pattern(&self, given: &OsStr) -> Vec<u8> {
+        let escaped = self.prefix.iter().flat_map(|byte| match byte {
+            b'*' | b'?' | b'[' | b']' | b'\\' => vec![b'\\', *byte],
+            byte => vec![*byte],
+        });
+        escaped.chain(given.as_bytes().iter().copied()).collect()
+    }
+
+    /// Returns a builder of a locker, for whole keys.
     pub(crate) fn locker(&self) -> LockerBuilder {
         self.builder.clone()
     }
@@ -73,7 +109,7 @@ impl Target {
     /// Connects for what a lock does not do. A replica will do, unless Sentinels know the master; of a cluster it is the first node that
     /// replies.
     pub(crate) fn connect(&self) -> Result<Raw, Failure> {
-        self.with_first(REPLY, |raw, _| Ok(raw))
+        self.with_first(self.timeouts.reply, |raw, _| Ok(raw))
     }
 
     /// The same to the server that has this key.
@@ -81,8 +117,8 @@ impl Target {
         if !self.is_cluster {
             return self.connect();
         }
-        let masters = self.masters(REPLY)?;
-        self.connect_to(&masters.clients()[masters.of(key)?], REPLY)
+        let masters = self.masters(self.timeouts.reply)?;
+        self.connect_to(&masters.clients()[masters.of(key)?], self.timeouts.reply)
     }
 
     /// The same for several keys.
@@ -90,19 +126,20 @@ impl Target {
         if !self.is_cluster {
             return Ok(vec![Share { connected: Ok(self.connect()?), places: (0..keys.len()).collect() }]);
         }
-        let masters = self.masters(REPLY)?;
+        let masters = self.masters(self.timeouts.reply)?;
         let mut places: Vec<Vec<usize>> = masters.clients().iter().map(|_| Vec::new()).collect();
         for (at, key) in keys.iter().enumerate() {
             places[masters.of(key)?].push(at);
         }
         let each = masters.clients().iter().zip(places).filter(|(_, places)| !places.is_empty());
-        let share = |(client, places)| Share { connected: self.connect_to(client, REPLY), places };
+        let share =
+            |(client, places)| Share { connected: self.connect_to(client, self.timeouts.reply), places };
         Ok(each.map(share).collect())
     }
 
     /// The same to all servers, to look at all keys; by KEYS, if that is allowed, which takes its time.
     pub(crate) fn connect_for_keys(&self, keys_allowed: bool) -> Result<Vec<Raw>, Failure> {
-        let reply = if keys_allowed { KEYS_REPLY } else { REPLY };
+        let reply = if keys_allowed { KEYS_REPLY.max(self.timeouts.reply) } else { self.timeouts.reply };
         if self.is_cluster {
             let masters = self.masters(reply)?;
             return masters.clients().iter().map(|client| self.connect_to(client, reply)).collect();
@@ -138,7 +175,7 @@ impl Target {
     }
 
     fn connect_to(&self, client: &Client, reply: Duration) -> Result<Raw, Failure> {
-        Raw::connect(client, reply, self.is_cluster)
+        Raw::connect(client, Timeouts { reply, ..self.timeouts }, self.is_cluster)
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
+
+use setnx_lock::{Key, LockOptions, Semaphore};
 
 use crate::arguments::{Condition, Status};
 use crate::failure::Failure;
@@ -10,26 +13,56 @@ use crate::output::{self, BOLD, GREEN, RED, YELLOW, json_line, styled};
 use crate::server::Target;
 
 pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
-    let reports = keys::details_of_each(&Target::of(&arguments.server)?, &arguments.keys)?;
+    let target = Target::of(&arguments.server)?;
+    let names = target.keys(&arguments.keys);
+    let mut reports = keys::details_of_each(&target, &permits(arguments, &target, &names)?)?.into_iter();
     let mut out = anstream::stdout().lock();
     let mut failed = None;
-    for report in reports {
-        match report {
-            Ok(report) if arguments.quiet => {
-                if !matches!(report.state(keys::now()), State::Free | State::Expired) {
-                    return Ok(Condition::Contended.exit_code().into());
+    for name in names {
+        let (mut found, mut is_complete) = (Vec::new(), true);
+        for report in reports.by_ref().take(arguments.permits.unwrap_or(1)) {
+            match report {
+                Ok(report) => found.push(report),
+                Err(failure) => {
+                    is_complete = false;
+                    if let Some(earlier) = failed.replace(failure) {
+                        output::error(earlier.text());
+                    }
                 }
             }
-            Ok(report) if arguments.json => json_line(&mut out, &report.json(keys::now()))?,
-            Ok(report) => write_report(&mut out, &report)?,
-            Err(failure) => {
-                if let Some(earlier) = failed.replace(failure) {
-                    output::error(earlier.text());
-                }
+        }
+        let now = keys::now();
+        let is_held = |report: &&KeyReport| !matches!(report.state(now), State::Free | State::Expired);
+        let held = found.iter().filter(is_held).count();
+        if arguments.quiet && is_complete && held == found.len() {
+            return Ok(Condition::Contended.exit_code().into());
+        }
+        if !arguments.quiet && !arguments.json && arguments.permits.is_some() {
+            writeln!(out, "{}: {held} of {} permits held", styled(BOLD, name), found.len())?;
+            found.retain(|report| report.state(now) != State::Free);
+        }
+        for report in found.iter().filter(|_| !arguments.quiet) {
+            if arguments.json {
+                json_line(&mut out, &report.json(now))?;
+            } else {
+                write_report(&mut out, report)?;
             }
         }
     }
     failed.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// Returns the keys of the permits, if these are the names of semaphores; else the keys as they are.
+fn permits(arguments: &Status, target: &Target, names: &[Key]) -> Result<Vec<Key>, Failure> {
+    let Some(permits) = arguments.permits else { return Ok(names.to_vec()) };
+    let locker = target.locker().build()?;
+    // Nothing is acquired.
+    let options = LockOptions::expiring_after(Duration::from_secs(1));
+    let mut keys = Vec::new();
+    for name in names {
+        keys.extend_from_slice(Semaphore::new(&locker, name, permits, options)?.keys());
+    }
+    Ok(keys)
 }
 
 /// Writes a report as some lines: the key and its state, and what stands beside it.

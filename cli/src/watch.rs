@@ -31,8 +31,8 @@ struct Line {
 }
 
 pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
-    let key = &arguments.key;
     let target = Target::of(&arguments.server)?;
+    let key = &target.key(&arguments.key);
     let mut connected = Some(target.connect_for(key)?);
     output::note(&format!(
         "reading {key} every {}; changes between two reads appear as one",

@@ -61,7 +61,7 @@ fn pages_are_printed() -> Outcome {
         assert!(page.contains(&synopsis) || !asks, "{page}");
     }
     let run = page(Some("run"))?;
-    assert!(run.contains("\\fBsetnx\\-lock run\\fR [OPTIONS] <KEY> \\-\\- <CMD>..."), "{run}");
+    assert!(run.contains("\\fBsetnx\\-lock run\\fR [OPTIONS] <KEY>... \\-\\- <CMD>..."), "{run}");
     let last = ["EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "VERSION"];
     assert!(headings(&run).ends_with(&last), "{:?}", headings(&run));
     assert!(run.contains("75  contended") && run.contains("SETNX_LOCK_FENCING_TOKEN"), "{run}");

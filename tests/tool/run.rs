@@ -8,6 +8,7 @@ mod loss;
 mod others;
 mod output;
 pub(crate) mod running;
+mod several;
 mod signals;
 mod terminal;
 mod time;
@@ -27,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         time::trials(),
         others::trials(),
         terminal::trials(),
+        several::trials(),
         wishes::trials(),
     ];
     parts.into_iter().flatten().collect()

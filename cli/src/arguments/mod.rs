@@ -3,20 +3,26 @@
 
 #![allow(clippy::doc_markdown, rustdoc::bare_urls, reason = "these comments are the help, as it is printed")]
 
+mod acquisition;
 mod doctor;
 mod manual;
 mod parse;
 mod run;
 mod show;
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand};
+use setnx_lock::Key;
 
+pub(crate) use acquisition::{Acquisition, Condition, ExitCodes};
 pub(crate) use doctor::Doctor;
 pub(crate) use manual::{Completions, Man};
-pub(crate) use run::{Condition, ExitCodes, Guardian, OnLoss, Run};
+pub(crate) use run::{Guardian, OnLoss, Run};
 pub(crate) use show::{Clear, GemKey, List, Status, Watch};
 
 const STYLES: Styles = Styles::styled()
@@ -79,6 +85,28 @@ pub(crate) struct Server {
     /// With rediss://: a PEM file with its private key, in PKCS #8
     #[arg(long = "key", value_name = "FILE", requires = "cert")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// What all keys begin with, for example app1: on a server with several users
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        env = "SETNX_LOCK_PREFIX",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) prefix: OsString,
+    /// How long connecting may take [default: 2s]
+    #[arg(long, value_name = "TIME", env = "SETNX_LOCK_CONNECT_TIMEOUT", value_parser = parse::interval)]
+    pub(crate) connect_timeout: Option<Duration>,
+    /// How long the server may take to reply to a command [default: 2s for a lock's, else 5s]
+    #[arg(long, value_name = "TIME", env = "SETNX_LOCK_COMMAND_TIMEOUT", value_parser = parse::interval)]
+    pub(crate) command_timeout: Option<Duration>,
+}
+
+impl Server {
+    /// The key with the prefix.
+    pub(crate) fn whole_key(&self, given: &Key) -> Key {
+        Key::from([self.prefix.as_bytes(), given.as_bytes()].concat())
+    }
 }
 
 #[cfg(test)]

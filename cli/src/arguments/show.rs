@@ -29,10 +29,13 @@ pub(crate) struct Status {
     /// The locks' keys
     #[arg(value_name = "KEY", required = true, value_parser = parse::key())]
     pub(crate) keys: Vec<Key>,
+    /// The keys are names of semaphores, or of locks for readers and writers, with N permits each
+    #[arg(long, value_name = "N")]
+    pub(crate) permits: Option<usize>,
     /// Print one JSON object per key and line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print nothing; exit with 0 if all keys are free or expired, with 75 if one is held
+    /// Print nothing; exit with 0 if all keys are free or expired, with 75 if one is held, or all of its permits
     #[arg(long, short, conflicts_with = "json")]
     pub(crate) quiet: bool,
     #[command(flatten)]

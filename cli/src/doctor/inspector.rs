@@ -31,20 +31,22 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Inspects the server with the help of a key that nothing else uses, and removes it.
 pub(super) fn inspect(target: &Target) -> Result<ServerReport, Failure> {
-    let probe = format!("setnx-lock:probe:{}:{}", process::id(), since_1970().as_nanos());
+    let name = format!("setnx-lock:probe:{}:{}", process::id(), since_1970().as_nanos());
+    let probe = target.key(&name.into());
+    let probe = probe.as_bytes();
     let raw = &mut target.connect()?;
-    let mut inspector = Inspector { raw, probe: &probe, answers: Answers::default(), writes: false };
+    let mut inspector = Inspector { raw, probe, answers: Answers::default(), writes: false };
     let report = inspector.inspect();
     if report.is_err() && inspector.writes {
         // The reply may have been lost after the probe was written.
-        let _ = target.connect().and_then(|mut raw| raw.ask::<Value>(cmd("DEL").arg(&probe)));
+        let _ = target.connect().and_then(|mut raw| raw.ask::<Value>(cmd("DEL").arg(probe)));
     }
     report
 }
 
 struct Inspector<'a> {
     raw: &'a mut Raw,
-    probe: &'a str,
+    probe: &'a [u8],
     answers: Answers,
     /// True once the probe may have been written: it can be removed.
     writes: bool,

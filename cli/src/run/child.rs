@@ -1,7 +1,7 @@
 //! The command: a process group of its own.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -13,12 +13,13 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, wait};
-use setnx_lock::LockGuard;
+use setnx_lock::{Error, Key};
 
 use super::event::{Event, Status};
 use super::group::Group;
 use super::guardian::Guard;
 use super::starter::{self, not_run};
+use super::wanted::Hold;
 use crate::arguments::Run;
 use crate::failure::Failure;
 
@@ -27,26 +28,33 @@ const SHELL: &str = "/bin/sh";
 /// Starts the command, tells the guardian, and starts a thread that says what happens to the command.
 pub(super) fn spawn(
     arguments: &Run,
-    held: &LockGuard,
+    hold: Hold<'_>,
     guard: &Guard,
     events: &Sender<Event>,
 ) -> Result<Group, Failure> {
     let mut command = command(arguments, guard.exists());
-    command.process_group(0).env("SETNX_LOCK_KEY", key_for_environment(held));
+    command.process_group(0).env("SETNX_LOCK_KEY", keys_for_environment(hold));
     // Those of an enclosing `run` are of another lock.
-    command.env_remove("SETNX_LOCK_EXPIRES_AT").env_remove("SETNX_LOCK_FENCING_TOKEN");
-    if let Some(end) = held.expires_at() {
+    for name in ["SETNX_LOCK_EXPIRES_AT", "SETNX_LOCK_FENCING_TOKEN", "SETNX_LOCK_SLOT"] {
+        command.env_remove(name);
+    }
+    if let Some(end) = hold.expires_at() {
         command.env("SETNX_LOCK_EXPIRES_AT", end.timestamp().to_string());
     }
-    if arguments.fence {
-        command.env("SETNX_LOCK_FENCING_TOKEN", held.fencing_token()?.to_string());
+    if let Some(slot) = hold.slot {
+        command.env("SETNX_LOCK_SLOT", slot.to_string());
+    }
+    if arguments.acquisition.fence {
+        let tokens: Result<Vec<_>, Error> =
+            hold.guards.iter().map(|guard| Ok(guard.fencing_token()?.to_string())).collect();
+        command.env("SETNX_LOCK_FENCING_TOKEN", tokens?.join("\n"));
     }
     let child = command.spawn().map_err(|error| not_run(program(arguments), &error))?;
     let group = Pid::from_raw(child.id().cast_signed());
     if guard.exists() {
         // It stops before it becomes the command. If it has ended, the thread says so.
         let _ = waitid(Id::Pid(group), WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
-        guard.watch(group, held.key());
+        guard.watch(group, &hold.names());
         Group::of(group).send(Signal::SIGCONT);
     }
     let events = events.clone();
@@ -95,10 +103,12 @@ fn command(arguments: &Run, is_guarded: bool) -> Command {
     command
 }
 
-/// The key's bytes; with escapes if it has a zero, which no variable can.
-fn key_for_environment(held: &LockGuard) -> OsString {
-    let bytes = held.key().as_bytes();
-    if bytes.contains(&0) { held.key().to_string().into() } else { OsStr::from_bytes(bytes).into() }
+/// The bytes of each key on a line; with escapes if it has a zero, which no variable can.
+fn keys_for_environment(hold: Hold<'_>) -> OsString {
+    let bytes = |key: &Key| {
+        if key.as_bytes().contains(&0) { key.to_string().into_bytes() } else { key.as_bytes().to_vec() }
+    };
+    OsString::from_vec(hold.keys().map(bytes).collect::<Vec<_>>().join(&b'\n'))
 }
 
 /// Sends what happens to the command, until it has ended. Goes on to wait for other children: the guardian, and as process 1 those that have

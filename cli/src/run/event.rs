@@ -3,20 +3,23 @@
 use std::fmt;
 
 use nix::sys::signal::Signal;
-use setnx_lock::LossReason;
+
+use super::wanted::Loss;
 
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// This process received a signal.
     Signal(Signal),
-    Lost(LossReason),
+    Lost(Loss),
     /// The command was stopped by a signal.
     Stopped(Signal),
     /// This process has stopped itself and goes on; or it was not stopped, since no shell could resume it.
     Resumed {
         was_stopped: bool,
     },
+    /// The command has run for the longest time that it may.
+    Overran,
     /// The command was told to end, and its time is over.
     GraceOver,
     Ended(Status),
@@ -39,6 +42,17 @@ pub(super) enum Status {
     Exited(u8),
     /// By the number: real-time signals have no name.
     Signaled(i32),
+}
+
+impl Status {
+    /// The exit code that tells it.
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Status::Exited(code) => code,
+            // There are 64 signals.
+            Status::Signaled(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        }
+    }
 }
 
 impl fmt::Display for Status {

@@ -1,7 +1,8 @@
 //! What happens to the lock and the command, as lines of JSON on the standard error: see docs/cli.schema.json.
 
 use serde::Serialize;
-use setnx_lock::{Error, Event, LockGuard};
+use setnx_lock::chrono::{DateTime, Utc};
+use setnx_lock::{Error, Event, Key};
 
 use super::event::Status;
 use crate::keys::date;
@@ -50,34 +51,44 @@ pub(super) enum RunEvent {
 }
 
 impl RunEvent {
-    /// Returns the event of the library's; `None` if it is reported otherwise.
-    pub(super) fn of(event: &Event<'_>) -> Option<Self> {
+    /// Returns the event of the library's and its key; `None` if it is reported otherwise.
+    pub(super) fn of<'a>(event: &Event<'a>) -> Option<(Option<&'a Key>, Self)> {
         let failed = |error: &Error| error.chain().to_string();
-        Some(match event {
-            Event::AcquireFinished { waited, attempts, outcome: Ok(()), .. } => {
-                Self::Acquired { waited_seconds: waited.as_secs_f64(), attempts: *attempts }
+        let (key, event) = match event {
+            Event::AcquireFinished { key, waited, attempts, outcome: Ok(()), .. } => {
+                (key, Self::Acquired { waited_seconds: waited.as_secs_f64(), attempts: *attempts })
             }
-            Event::TakenOver { from, .. } => Self::TakenOver { description: from.to_string() },
-            Event::Extended { .. } => Self::Extended,
-            Event::ExtendFailed { error, .. } => Self::ExtendFailed { description: failed(error) },
-            Event::Lost { reason, .. } => Self::Lost { description: reason.to_string() },
-            Event::Released { held, left_to_expire, .. } => {
-                Self::Released { held_seconds: held.as_secs_f64(), left_to_expire: *left_to_expire }
+            Event::TakenOver { key, from, .. } => (key, Self::TakenOver { description: from.to_string() }),
+            Event::Extended { key, .. } => (key, Self::Extended),
+            Event::ExtendFailed { key, error, .. } => {
+                (key, Self::ExtendFailed { description: failed(error) })
             }
-            Event::ReleaseFailed { error, .. } => Self::ReleaseFailed { description: failed(error) },
-            Event::ReleasedLate { after, .. } => Self::ReleasedLate { after_seconds: after.as_secs_f64() },
-            Event::NeverExpires { state, .. } => Self::Warning { description: format!("waiting: {state}") },
-            Event::RefusedForNow { refusal, .. } => {
-                Self::Warning { description: format!("waiting: {refusal}") }
+            Event::Lost { key, reason, .. } => (key, Self::Lost { description: reason.to_string() }),
+            Event::Released { key, held, left_to_expire, .. } => {
+                (key, Self::Released { held_seconds: held.as_secs_f64(), left_to_expire: *left_to_expire })
             }
-            Event::Problem { details, .. } => Self::Warning { description: (*details).to_owned() },
+            Event::ReleaseFailed { key, error, .. } => {
+                (key, Self::ReleaseFailed { description: failed(error) })
+            }
+            Event::ReleasedLate { key, after, .. } => {
+                (key, Self::ReleasedLate { after_seconds: after.as_secs_f64() })
+            }
+            Event::NeverExpires { key, state, .. } => {
+                (key, Self::Warning { description: format!("waiting: {state}") })
+            }
+            Event::RefusedForNow { key, refusal, .. } => {
+                (key, Self::Warning { description: format!("waiting: {refusal}") })
+            }
+            Event::Problem { key, details, .. } => {
+                return Some((*key, Self::Warning { description: (*details).to_owned() }));
+            }
             _ => return None,
-        })
+        };
+        Some((Some(key), event))
     }
 
-    pub(super) fn started(pid: i32, held: &LockGuard) -> Self {
-        let expires_at = held.expires_at().map(date);
-        Self::Started { pid, expires_at }
+    pub(super) fn started(pid: i32, expires_at: Option<DateTime<Utc>>) -> Self {
+        Self::Started { pid, expires_at: expires_at.map(date) }
     }
 
     pub(super) fn ended(status: Status) -> Self {

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum as _;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use setnx_lock::Key;
 
 use super::group::Group;
 use super::starter::this_program;
@@ -36,8 +35,8 @@ impl Guard {
         let Some(on_loss) = on_loss.filter(|_| arguments.on_loss != OnLoss::Warn) else { return Self(None) };
         let started = Command::new(this_program())
             .arg0("setnx-lock")
-            .args([GUARDIAN, "--on-loss", on_loss.get_name(), "--grace"])
-            .arg(arguments.grace.as_secs_f64().to_string())
+            .args([GUARDIAN, "--on-loss", on_loss.get_name(), "--kill-after"])
+            .arg(arguments.kill_after.as_secs_f64().to_string())
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -58,8 +57,8 @@ impl Guard {
         self.0.is_some()
     }
 
-    pub(super) fn watch(&self, group: Pid, key: &Key) {
-        self.say(&format!("{group} {key}"));
+    pub(super) fn watch(&self, group: Pid, keys: &str) {
+        self.say(&format!("{group} {keys}"));
     }
 
     pub(super) fn dismiss(self) {
@@ -95,7 +94,7 @@ pub(crate) fn guardian(arguments: &Guardian) -> ExitCode {
     output::warning(&format!(
         "lock {key}: the tool was killed while its command ran; sending {signal} to the command; the lock stays held until it expires"
     ));
-    group.end_rest((!kills).then(|| Instant::now() + arguments.grace));
+    group.end_rest((!kills).then(|| Instant::now() + arguments.kill_after));
     output::flush(Some(WRITTEN_WITHIN));
     ExitCode::SUCCESS
 }

@@ -25,12 +25,12 @@ const PASSED_ON: [Signal; 8] = [
     Signal::SIGTSTP,
 ];
 
-/// That the lock is still waited for, until this is dropped: a signal that stops a job then stops this process at once.
+/// True while a lock is waited for: a signal that stops a job then stops this process at once.
 pub(super) struct Waiting(Arc<AtomicBool>);
 
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
+impl Waiting {
+    pub(super) fn set(&self, waits: bool) {
+        self.0.store(waits, Ordering::SeqCst);
     }
 }
 

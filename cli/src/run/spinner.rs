@@ -5,9 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
-use setnx_lock::{Lock, LockState};
+use setnx_lock::LockState;
 
 use super::terminal;
+use super::wanted::Wanted;
 use crate::keys::{now, span};
 
 /// A lock that is acquired sooner shows nothing.
@@ -21,11 +22,11 @@ const TICKS: u32 = 5;
 pub(super) struct Spinner(Option<ProgressBar>);
 
 impl Spinner {
-    pub(super) fn start(lock: &Lock, is_quiet: bool) -> Self {
-        if is_quiet || !io::stderr().is_terminal() {
+    pub(super) fn start(names: &str, wanted: &Wanted, is_wanted: bool) -> Self {
+        if !is_wanted || !io::stderr().is_terminal() {
             return Self(None);
         }
-        let (bar, lock) = (ProgressBar::new_spinner(), lock.clone());
+        let (bar, names, wanted) = (ProgressBar::new_spinner(), names.to_owned(), wanted.clone());
         let shown = bar.clone();
         // Without a thread nothing is shown.
         let _ = thread::Builder::new().name("display".into()).spawn(move || {
@@ -37,7 +38,7 @@ impl Spinner {
                 // In the background it would draw over what the shell shows.
                 if terminal::is_ours() {
                     if n.is_multiple_of(TICKS) {
-                        shown.set_message(message(&lock));
+                        shown.set_message(message(&names, &wanted));
                     }
                     shown.tick();
                 }
@@ -56,15 +57,21 @@ impl Drop for Spinner {
     }
 }
 
-fn message(lock: &Lock) -> String {
-    let key = lock.key();
-    let Ok(state) = lock.state() else { return format!("waiting for {key}: no reply from the server") };
-    let left = match &state {
-        LockState::Until { expiry, holder, .. } => expiry.date().map(|until| {
-            let by = holder.as_ref().map(|holder| format!(", by {holder}")).unwrap_or_default();
-            format!("held for {} more{by}", span(until - now()))
-        }),
-        _ => None,
+fn message(names: &str, wanted: &Wanted) -> String {
+    let text = match wanted.states() {
+        Err(_) => "no reply from the server".to_owned(),
+        Ok(states) => {
+            let left = |state: &LockState| match state {
+                LockState::Until { expiry, holder, .. } => expiry.date().map(|until| {
+                    let by = holder.as_ref().map(|holder| format!(", by {holder}")).unwrap_or_default();
+                    (until, format!("held for {} more{by}", span(until - now())))
+                }),
+                _ => None,
+            };
+            let held = states.iter().filter_map(left).min();
+            let words = held.map(|(_, words)| words).or_else(|| states.first().map(ToString::to_string));
+            words.unwrap_or_default()
+        }
     };
-    format!("waiting for {key}: {}", left.unwrap_or_else(|| state.to_string()))
+    format!("waiting for {names}: {text}")
 }

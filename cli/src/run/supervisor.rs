@@ -27,6 +27,8 @@ pub(super) enum Action {
 pub(super) struct Supervisor {
     on_loss: OnLoss,
     is_lost: bool,
+    /// True if it was told to end.
+    is_ending: bool,
     /// By which signal the command was stopped.
     stopped_by: Option<Signal>,
     /// True if the command's process group has the terminal, or is to have it again.
@@ -35,7 +37,7 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     pub(super) fn new(on_loss: OnLoss) -> Self {
-        Self { on_loss, is_lost: false, stopped_by: None, has_terminal: false }
+        Self { on_loss, is_lost: false, is_ending: false, stopped_by: None, has_terminal: false }
     }
 
     /// Returns what is to be done; `is_ours` says whether this process's group has the terminal.
@@ -51,10 +53,11 @@ impl Supervisor {
             }
             Event::Lost(_) if std::mem::replace(&mut self.is_lost, true) => Vec::new(),
             Event::Lost(_) => match self.on_loss {
-                OnLoss::Term => vec![Action::Send(Signal::SIGTERM), self.go_on(), Action::EndWithin],
+                OnLoss::Term => self.end(),
                 OnLoss::Kill => vec![Action::Kill],
                 OnLoss::Warn => Vec::new(),
             },
+            Event::Overran => self.end(),
             Event::GraceOver => vec![Action::Kill],
             // It wants the terminal, and may have it.
             Event::Stopped(Signal::SIGTTIN | Signal::SIGTTOU) if is_ours => {
@@ -85,6 +88,14 @@ impl Supervisor {
         }
     }
 
+    /// Tells the command once that it is to end.
+    fn end(&mut self) -> Vec<Action> {
+        if std::mem::replace(&mut self.is_ending, true) {
+            return Vec::new();
+        }
+        vec![Action::Send(Signal::SIGTERM), self.go_on(), Action::EndWithin]
+    }
+
     fn go_on(&mut self) -> Action {
         self.stopped_by = None;
         Action::Send(Signal::SIGCONT)
@@ -95,6 +106,7 @@ impl Supervisor {
 mod tests {
     use super::super::event::Status;
     use super::*;
+    use crate::run::wanted::Loss;
     use Signal::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN};
     use setnx_lock::LossReason;
 
@@ -102,7 +114,7 @@ mod tests {
     const CONTINUE: Action = Action::Send(SIGCONT);
 
     fn lost() -> Event {
-        Event::Lost(LossReason::Gone)
+        Event::Lost(Loss { key: "k".into(), reason: LossReason::Gone })
     }
 
     #[test]
@@ -123,6 +135,23 @@ mod tests {
         assert_eq!(supervisor.on(&Event::GraceOver, true), [Action::Kill]);
         assert_eq!(Supervisor::new(OnLoss::Kill).on(&lost(), true), [Action::Kill]);
         assert_eq!(Supervisor::new(OnLoss::Warn).on(&lost(), true), []);
+    }
+
+    #[test]
+    fn a_command_that_runs_too_long_is_told_once_to_end() {
+        const END: [Action; 3] = [Action::Send(SIGTERM), CONTINUE, Action::EndWithin];
+        let mut supervisor = Supervisor::new(OnLoss::Term);
+        assert_eq!(supervisor.on(&Event::Overran, true), END);
+        assert_eq!(supervisor.on(&lost(), true), [], "it is ending");
+        let mut supervisor = Supervisor::new(OnLoss::Kill);
+        assert_eq!(supervisor.on(&Event::Overran, true), END);
+        assert_eq!(supervisor.on(&lost(), true), [Action::Kill], "it must not take its time");
+        let mut supervisor = Supervisor::new(OnLoss::Term);
+        assert_eq!(
+            (supervisor.on(&lost(), true), supervisor.on(&Event::Overran, true)),
+            (END.into(), vec![])
+        );
+        assert_eq!(Supervisor::new(OnLoss::Warn).on(&Event::Overran, true), END);
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn wrong_arguments_exit_with_64() -> Outcome {
         (&["list", "a", "b"], "'b'"),
         (&["doctor", "--json=yes"], "--json"),
         (&["run", "--extend", "5m", "k", "--", "true"], "'--auto-extend'"),
-        (&["run"], "Usage: setnx-lock run [OPTIONS] <KEY> -- <CMD>..."),
+        (&["run"], "Usage: setnx-lock run [OPTIONS] <KEY>... -- <CMD>..."),
         (&["clear"], "Usage: setnx-lock clear [OPTIONS] <KEY>"),
         (&["list", "--watch=0"], "at least one millisecond"),
         (&["watch"], "<KEY>"),

@@ -152,13 +152,19 @@ fn arguments_that_make_no_sense() -> Outcome {
         (&["k"], "CMD"),
         (&["--", "true"], "KEY"),
         (&["--bogus", "k", "--", "true"], "'--bogus'"),
-        (&["k", "l", "--", "true"], "'l'"),
+        (&["--permits", "2", "k", "l", "--", "true"], "need a single key"),
+        (&["--permits", "0", "k", "--", "true"], "give at least 1"),
+        (&["--permits", "2", "--notify", "k", "--", "true"], "--notify has no effect"),
+        (&["--shared", "k", "--", "true"], "--readers"),
+        (&["--readers", "2", "k", "--", "true"], "--shared or --exclusive"),
+        (&["--shared", "--exclusive", "--readers", "2", "k", "--", "true"], "cannot be used with"),
+        (&["--max-runtime", "0", "k", "--", "true"], "at least one millisecond"),
         (&["", "--", "true"], "the key is empty"),
         (&["-e", "soon", "k", "--", "true"], "write 30s"),
         (&["--name", "web1", "k", "--", "true"], "equal sign is needed"),
         (&["-e", "0s", "k", "--", "true"], "at least one millisecond"),
         (&["-w", "-1", "k", "--", "true"], "-1"),
-        (&["--grace", "1e19", "k", "--", "true"], "longer than ten years"),
+        (&["--kill-after", "1e19", "k", "--", "true"], "longer than ten years"),
         (&["-n", "-w", "1s", "k", "--", "true"], "cannot be used with"),
         (&["-v", "-q", "k", "--", "true"], "cannot be used with"),
         (
@@ -178,7 +184,7 @@ fn arguments_that_make_no_sense() -> Outcome {
     ];
     for (arguments, words) in cases {
         // None of the exit codes that can be given is that of usage.
-        let others = "-E=contended=1,unreachable=2,refused=3,unknown=4,lost=5,stuck=6";
+        let others = "-E=contended=1,unreachable=2,refused=3,unknown=4,lost=5,stuck=6,max-runtime=7";
         let ended = finished(run(&server.url()).arg(others).args(*arguments))?;
         ended.with_code(64).prints("").says(&["error: ", words]);
     }

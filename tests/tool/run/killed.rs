@@ -57,14 +57,14 @@ fn the_command_gets_sigterm() -> Outcome {
 fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
     let server = TestServer::start();
     let ignores = "trap 'echo got it' TERM; echo started; read go; while :; do sleep 1; done";
-    let running = script(&server, &["--grace", "0.2s"], "k", ignores)?;
+    let running = script(&server, &["--kill-after", "0.2s"], "k", ignores)?;
     running.send(Signal::KILL)?;
     running.prints("got it");
     running.ends()?.by_signal(Signal::KILL).prints("");
     server.say(&["DEL", "k"])?;
     // Within the grace it may end by itself.
     let takes_its_time = "trap 'echo got it; read go; echo done; exit 0' TERM; echo started; read go";
-    let mut running = script(&server, &["--grace", "10m"], "k", takes_its_time)?;
+    let mut running = script(&server, &["--kill-after", "10m"], "k", takes_its_time)?;
     running.send(Signal::KILL)?;
     running.prints("got it");
     running.say("go")?;
@@ -79,9 +79,9 @@ fn all_processes_of_the_command_end() -> Outcome {
     let traps = "trap 'echo trapped' TERM; (trap '' TERM; sleep 3000) & echo started; wait; sleep 3000";
     let stopped = "echo started; kill -STOP $$; read go; echo ran on";
     for (key, options, command) in [
-        ("a", &["--grace", "0.2s"][..], children),
-        ("b", &["--on-loss", "kill", "--grace", "10m"], traps),
-        ("c", &["--grace", "10m"], stopped),
+        ("a", &["--kill-after", "0.2s"][..], children),
+        ("b", &["--on-loss", "kill", "--kill-after", "10m"], traps),
+        ("c", &["--kill-after", "10m"], stopped),
     ] {
         let running = script(&server, options, key, command)?;
         running.send(Signal::KILL)?;

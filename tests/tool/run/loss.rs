@@ -65,13 +65,13 @@ fn the_command_gets_sigterm() -> Outcome {
 fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
     let server = TestServer::start();
     let ignores = "trap '' TERM; echo started; read go; echo ran on";
-    let running = script(&server, &["-v", "--grace", "0.2s"], ignores)?;
+    let running = script(&server, &["-v", "--kill-after", "0.2s"], ignores)?;
     delete(&server);
     let ended = says_lost(running.ends()?.with_code(70).prints(""), "the command was ended by SIGKILL");
     ended.says(&["sent SIGTERM to the command; SIGKILL follows in 200ms", "sent SIGKILL to the command"]);
     let traps = "trap 'echo trapped; exit 0' TERM INT HUP; echo started; read go; echo ran on";
     for (options, command) in
-        [(&["--grace", "0"][..], ignores), (&["--on-loss", "kill", "--grace", "10m"], traps)]
+        [(&["--kill-after", "0"][..], ignores), (&["--on-loss", "kill", "--kill-after", "10m"], traps)]
     {
         let running = script(&server, options, command)?;
         delete(&server);
@@ -79,7 +79,7 @@ fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
     }
     // Within the grace it may end by itself.
     let takes_its_time = "trap 'echo got it; read go; exit 0' TERM; echo started; read go";
-    let mut running = script(&server, &["--grace", "10m"], takes_its_time)?;
+    let mut running = script(&server, &["--kill-after", "10m"], takes_its_time)?;
     delete(&server);
     running.prints("got it");
     running.say("go")?;
@@ -94,10 +94,10 @@ fn processes_that_the_command_has_started_end_too() -> Outcome {
     let ignoring = "(trap '' TERM; echo started; sleep 3000) & read go; wait";
     let stopped = "echo started; kill -STOP $$; read go; echo ran on";
     for (options, command) in [
-        (&["--grace", "10m"][..], children),
-        (&["--grace", "0.2s"], ignoring),
+        (&["--kill-after", "10m"][..], children),
+        (&["--kill-after", "0.2s"], ignoring),
         (&["--on-loss", "kill"], children),
-        (&["--grace", "10m"], stopped),
+        (&["--kill-after", "10m"], stopped),
         (&["--on-loss", "kill"], stopped),
     ] {
         let running = script(&server, options, command)?;

@@ -75,7 +75,7 @@ fn a_pipe_that_is_full_delays_no_end() -> Outcome {
     full.write_all(&vec![b'.'; PIPE])?;
     let mut command = run(&server.url());
     let script = "exec 2>/dev/null; trap '' TERM; echo $$; while :; do sleep 0.1; done";
-    command.args(["-e", "1s", "--grace", "0.2s", "k", "--", "sh", "-c", script]);
+    command.args(["-e", "1s", "--kill-after", "0.2s", "k", "--", "sh", "-c", script]);
     let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(full).spawn()?;
     drop(command);
     let mut output = BufReader::new(process.stdout.take().expect("it is piped")).lines();

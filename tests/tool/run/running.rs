@@ -4,13 +4,14 @@ use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Instant;
 use std::{fs, thread};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::support::LONG;
 use crate::support::notified::until;
 use crate::support::tool::tool;
+use crate::support::{LONG, millis};
 
 /// A command of `setnx-lock run`.
 pub(super) fn run(url: &str) -> Command {
@@ -72,6 +73,20 @@ impl Running {
             Ok(bytes) => assert_eq!(String::from_utf8_lossy(&bytes), format!("{line}\n")),
             Err(problem) => panic!("{line:?} is not printed ({problem}); errors: {}", self.errors.so_far()),
         }
+    }
+
+    /// Waits for the next line of its output, which is this, and does something meanwhile.
+    #[track_caller]
+    pub(super) fn prints_while(&self, line: &str, mut act: impl FnMut()) {
+        let began = Instant::now();
+        while began.elapsed() < LONG {
+            act();
+            if let Ok(bytes) = self.output.0.recv_timeout(millis(100)) {
+                assert_eq!(String::from_utf8_lossy(&bytes), format!("{line}\n"));
+                return;
+            }
+        }
+        panic!("{line:?} is not printed");
     }
 
     /// Waits for a line of errors that contains these words, and drops those before it.
