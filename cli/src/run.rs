@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `session`, `spinner` | acquires what the arguments name; shows who holds it |
 //! | `wanted` | one lock, several, a permit, a reader or a writer |
+//! | `lead` | the same again and again |
 //! | `supervision`, `supervisor` | what is done while the command runs; the rules of that |
 //! | `child`, `group`, `starter`, `guardian` | the processes |
 //! | `signals`, `terminal`, `event`, `events` | what happens to them; the same in JSON |
@@ -13,6 +14,7 @@ mod event;
 mod events;
 mod group;
 mod guardian;
+mod lead;
 mod session;
 mod signals;
 mod spinner;
@@ -44,6 +46,9 @@ const MARGIN: Duration = Duration::from_secs(1);
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     child::find(arguments)?;
     let session = Session::open(&arguments.acquisition, &arguments.keys())?;
+    if arguments.lead {
+        return lead::lead(arguments, &session);
+    }
     let wanted = Wanted::of(arguments, &session.locker, &session.cancel)?;
     let held = session.acquire(&wanted)?;
     let outcome = supervise(arguments, &session, held.hold())?;
@@ -73,14 +78,15 @@ fn finished(arguments: &Run, session: &Session, held: Held, outcome: Outcome) ->
     };
     match loss {
         Some(loss) if arguments.on_loss != OnLoss::Warn => Err(lost(&loss, outcome.status)),
-        _ if outcome.overran => {
-            let time = humantime::format_duration(arguments.max_runtime.unwrap_or_default());
-            let text =
-                format!("lock {names}: ended after --max-runtime {time}: the command {}", outcome.status);
-            Err(Failure::of(Condition::MaxRuntime, text))
-        }
+        _ if outcome.overran => Err(overran(arguments, &names, outcome.status)),
         _ => Ok(outcome.status.code().into()),
     }
+}
+
+fn overran(arguments: &Run, names: &str, status: Status) -> Failure {
+    let time = humantime::format_duration(arguments.max_runtime.unwrap_or_default());
+    let text = format!("lock {names}: ended after --max-runtime {time}: the command {status}");
+    Failure::of(Condition::MaxRuntime, text)
 }
 
 fn lost(Loss { key, reason }: &Loss, status: Status) -> Failure {

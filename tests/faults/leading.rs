@@ -16,7 +16,7 @@ use testkit::failover::{Failover, ask};
 
 use crate::support::notified::until;
 use crate::support::scenario::{opened, patient};
-use crate::support::tool::example;
+use crate::support::tool::{example, tool};
 use crate::support::{LONG, Outcome, expiring, millis, tests, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -30,13 +30,59 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_panic_ends_the_term_and_the_call,
         ],
     );
-    here.into_iter()
-        .chain([trial("failover::one_of_five_leads_with_replicas_that_go_away", over_sentinels)])
-        .collect()
+    let others = [
+        trial("failover::one_of_five_leads_with_replicas_that_go_away", || {
+            over_sentinels(&EXAMPLE, Duration::from_secs(7))
+        }),
+        trial("failover::one_of_three_tools_leads_with_replicas_that_go_away", || {
+            over_sentinels(&Program { lease: Duration::from_secs(4), ..TOOL }, Duration::from_secs(9))
+        }),
+        trial("failovers::one_of_three_tools_leads_as_in_the_recipe", || {
+            over_sentinels(&TOOL, Duration::from_secs(25))
+        }),
+        trial("leading::one_of_three_tools_leads_while_leaders_are_killed_and_told_to_end", tools),
+    ];
+    here.into_iter().chain(others).collect()
 }
 
-const PROCESSES: usize = 5;
 const LEASE: Duration = Duration::from_secs(2);
+
+/// What the processes run.
+struct Program {
+    processes: usize,
+    lease: Duration,
+    command: fn(&str, Duration) -> Command,
+    /// After SIGTERM.
+    exit_code: i32,
+}
+
+const EXAMPLE: Program = Program {
+    processes: 5,
+    lease: LEASE,
+    command: |url, lease| {
+        let mut command = Command::new(example("leader"));
+        command.args([url, &lease.as_millis().to_string()]);
+        command
+    },
+    exit_code: 0,
+};
+
+/// The expiration of the recipes.
+const TOOL: Program = Program {
+    processes: 3,
+    lease: Duration::from_secs(15),
+    command: |url, lease| {
+        let worker = "echo leads $(date +%s%6N); while :; do echo step $(date +%s%6N); sleep 0.03; done";
+        let lease = format!("{}ms", lease.as_millis());
+        let mut command = tool(url);
+        command.args(["run", "--lead", "--name=", "-e", &lease, KEY, "--", "sh", "-c", worker]);
+        command
+    },
+    exit_code: 143,
+};
+
+/// The key of the example, and of the tools.
+const KEY: &str = "setnx-lock:leader-example";
 
 /// What a process has printed: when it led, by steps in each of which it relied on the lock.
 #[derive(Clone, Debug)]
@@ -47,7 +93,8 @@ struct Term {
     is_over: bool,
 }
 
-struct Leaders {
+struct Leaders<'a> {
+    program: &'a Program,
     url: String,
     processes: Vec<Child>,
     terms: Arc<Mutex<Vec<Term>>>,
@@ -55,21 +102,19 @@ struct Leaders {
     readers: Vec<JoinHandle<()>>,
 }
 
-impl Leaders {
-    fn start(url: &str) -> Result<Self, std::io::Error> {
+impl<'a> Leaders<'a> {
+    fn start(program: &'a Program, url: &str) -> Result<Self, std::io::Error> {
         let (url, terms) = (url.to_owned(), Arc::default());
-        let mut leaders = Self { url, processes: Vec::new(), terms, readers: Vec::new() };
-        for _ in 0..PROCESSES {
+        let mut leaders = Self { program, url, processes: Vec::new(), terms, readers: Vec::new() };
+        for _ in 0..program.processes {
             leaders.add()?;
         }
         Ok(leaders)
     }
 
     fn add(&mut self) -> Result<(), std::io::Error> {
-        let mut process = Command::new(example("leader"))
-            .args([self.url.as_str(), &LEASE.as_millis().to_string()])
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = (self.program.command)(&self.url, self.program.lease);
+        let mut process = command.stdout(Stdio::piped()).spawn()?;
         let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         let (id, terms) = (process.id(), Arc::clone(&self.terms));
         let reader = thread::spawn(move || {
@@ -132,7 +177,7 @@ impl Leaders {
             kill_process(Pid::from_child(process), Signal::TERM)?;
         }
         for process in &mut self.processes {
-            assert!(process.wait()?.success(), "none has given up");
+            assert_eq!(process.wait()?.code(), Some(self.program.exit_code), "none has given up");
         }
         for reader in mem::take(&mut self.readers) {
             reader.join().unwrap();
@@ -145,7 +190,7 @@ impl Leaders {
     }
 }
 
-impl Drop for Leaders {
+impl Drop for Leaders<'_> {
     fn drop(&mut self) {
         for process in &mut self.processes {
             let _ = process.kill();
@@ -160,8 +205,8 @@ fn now() -> Duration {
 
 fn one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end() -> Outcome {
     let server = TestServer::start();
-    let mut leaders = Leaders::start(&server.url())?;
-    let lock = Lock::new(&opened(&server.url())?, "setnx-lock:leader-example", expiring())?;
+    let mut leaders = Leaders::start(&EXAMPLE, &server.url())?;
+    let lock = Lock::new(&opened(&server.url())?, KEY, expiring())?;
     let (mut after_kill, mut after_end) = (Vec::new(), Vec::new());
     let mut leader = leaders.next(Duration::ZERO);
     for _ in 0..2 {
@@ -190,11 +235,31 @@ fn one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end() -> Outco
     Ok(())
 }
 
+/// A tool that is killed has its command ended by its guardian. Two of them that are told to end at once exit alike, with a command or without.
+fn tools() -> Outcome {
+    let server = TestServer::start();
+    let program = Program { lease: Duration::from_secs(3), ..TOOL };
+    let mut leaders = Leaders::start(&program, &server.url())?;
+    let mut leader = leaders.next(Duration::ZERO);
+    for signal in [Signal::KILL, Signal::TERM, Signal::KILL, Signal::TERM] {
+        let at = leaders.signal(leader.process, signal)?;
+        let next = leaders.next(at);
+        println!("{:?} after {signal:?}", next.first.saturating_sub(at));
+        leaders.replace(leader.process)?;
+        leader = next;
+    }
+    // A command that ends runs again.
+    server.delete(KEY);
+    leaders.next(now());
+    leaders.end()?;
+    Ok(())
+}
+
 /// With `min-replicas-to-write 1`: a planned failover, replicas that are away for a while, and a master that is killed.
-fn over_sentinels() -> Outcome {
+fn over_sentinels(program: &Program, away_for: Duration) -> Outcome {
     let config = "min-replicas-to-write 1\nmin-replicas-max-lag 2\nrepl-ping-replica-period 1";
     let mut failover = Failover::start_with(Duration::from_secs(1), config, "")?;
-    let mut leaders = Leaders::start(&failover.url())?;
+    let mut leaders = Leaders::start(program, &failover.url())?;
     leaders.next(Duration::ZERO);
     // Planned. A leader may go on, if it takes less than the lease.
     let first = failover.master();
@@ -207,7 +272,7 @@ fn over_sentinels() -> Outcome {
     for index in &away {
         failover.servers[*index].freeze();
     }
-    thread::sleep(LEASE + Duration::from_secs(5));
+    thread::sleep(away_for);
     let back = now();
     for index in &away {
         failover.servers[*index].thaw();
@@ -222,7 +287,7 @@ fn over_sentinels() -> Outcome {
     failover.until_other_than(master);
     let next = leaders.next(killed);
     leaders.replace(leader)?;
-    thread::sleep(LEASE);
+    thread::sleep(program.lease);
     let terms = leaders.end()?;
     println!("{} terms, the next {:?} after the kill", terms.len(), next.first.saturating_sub(killed));
     Ok(())

@@ -33,8 +33,11 @@ impl Machine {
         symlink(program(), folder.path().join("setnx-lock"))?;
         // Written by another process: children that other tests fork here would keep the files open for writing.
         let write = "for name; do printf '#!/bin/sh\\necho %s runs\\n' \"$name\" >\"$name\" && chmod +x \"$name\"; done";
+        // A worker that leads tells its leader to end.
+        let write =
+            format!("{write}; if [ -e worker ]; then echo 'kill $PPID; exec sleep 1000' >>worker; fi");
         let mut shell = Command::new("sh");
-        let written = shell.current_dir(folder.path()).args(["-c", write, "sh"]).args(programs).status()?;
+        let written = shell.current_dir(folder.path()).args(["-c", &write, "sh"]).args(programs).status()?;
         assert!(written.success(), "{written}");
         Ok(Self { server, folder })
     }
@@ -43,6 +46,8 @@ impl Machine {
     fn runs(&self, line: &str) -> Result<String, Failed> {
         let folder = self.folder.path().display().to_string();
         let line = line.replace("/usr/local/bin", &folder).replace("/var/log", &folder);
+        // A leader starts its worker again until it is told to end.
+        let line = if line.contains("--lead") { format!("{line}; [ $? = 143 ]") } else { line };
         let mut command = Command::new("sh");
         // The tool's environment: the server, and nothing that changes what it does.
         for (name, value) in tool(&self.server.url()).get_envs() {

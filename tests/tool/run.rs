@@ -4,6 +4,7 @@ mod child;
 mod codes;
 mod failover;
 mod killed;
+mod lead;
 mod loss;
 mod others;
 mod output;
@@ -22,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         child::trials(),
         output::trials(),
         signals::trials(),
+        lead::trials(),
         loss::trials(),
         killed::trials(),
         failover::trials(),

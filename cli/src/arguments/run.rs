@@ -26,6 +26,8 @@ Examples:
     setnx-lock run --permits 4 converters -- ./convert.sh
   Several locks, all or none:
     setnx-lock run account:7 account:9 -- ./transfer.sh
+  A worker that runs on one of several machines at a time:
+    setnx-lock run --lead --name= -e 15s leader:worker -- ./worker
   End a job that hangs, while it still has the lock:
     setnx-lock run --max-runtime 1h nightly -- ./report.sh
   For storage that checks fencing tokens:
@@ -77,6 +79,9 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) acquisition: Acquisition,
 
+    /// Lead: run the command again whenever it ends, while others that do the same wait; until a signal ends this process
+    #[arg(long, conflicts_with_all = ["no_wait", "timeout", "wait_forever", "keep", "permits", "readers"])]
+    pub(crate) lead: bool,
     /// Hold one of N permits, with the keys KEY:0, KEY:1, …: at most N commands run at the same time
     #[arg(long, value_name = "N", conflicts_with_all = ["shared", "exclusive"])]
     pub(crate) permits: Option<usize>,
@@ -131,7 +136,9 @@ impl Run {
         }
         let (options, expiration) = (self.acquisition.options()?, self.acquisition.expiration());
         let runs_for = self.max_runtime.map_or(Duration::ZERO, |time| time + self.kill_after + expiration);
-        let at_most = self.auto_extend.unwrap_or(AT_MOST.max(expiration).max(runs_for));
+        let at_most =
+            if self.lead { LockOptions::MAX_EXPIRATION } else { AT_MOST.max(expiration).max(runs_for) };
+        let at_most = self.auto_extend.unwrap_or(at_most);
         if at_most < expiration {
             return Err(Failure::usage(
                 "--auto-extend is shorter than --expiration; give the longest time that the command may take, or the expiration to disable extension",

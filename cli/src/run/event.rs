@@ -11,6 +11,8 @@ use super::wanted::Loss;
 pub(super) enum Event {
     /// This process received a signal.
     Signal(Signal),
+    /// A loss was noticed, of this command's lock or that of one before it.
+    Look,
     Lost(Loss),
     /// The command was stopped by a signal.
     Stopped(Signal),
@@ -26,6 +28,11 @@ pub(super) enum Event {
 }
 
 impl Event {
+    /// Returns true for a signal that tells a program to end, and nothing else.
+    pub(super) fn tells_to_end(&self) -> bool {
+        matches!(self, Event::Signal(Signal::SIGINT | Signal::SIGTERM | Signal::SIGQUIT))
+    }
+
     /// The signal that ends a program which does not handle it.
     pub(super) fn ending_signal(&self) -> Option<Signal> {
         match self {

@@ -45,6 +45,13 @@ pub(super) enum RunEvent {
     ReleasedLate {
         after_seconds: f64,
     },
+    LeadershipBegan,
+    LeadershipEnded {
+        led_seconds: f64,
+    },
+    LeadershipFailed {
+        description: String,
+    },
     Warning {
         description: String,
     },
@@ -72,6 +79,13 @@ impl RunEvent {
             }
             Event::ReleasedLate { key, after, .. } => {
                 (key, Self::ReleasedLate { after_seconds: after.as_secs_f64() })
+            }
+            Event::LeadershipBegan { key, .. } => (key, Self::LeadershipBegan),
+            Event::LeadershipEnded { key, led, .. } => {
+                (key, Self::LeadershipEnded { led_seconds: led.as_secs_f64() })
+            }
+            Event::LeadershipFailed { key, error, .. } => {
+                (key, Self::LeadershipFailed { description: failed(error) })
             }
             Event::NeverExpires { key, state, .. } => {
                 (key, Self::Warning { description: format!("waiting: {state}") })

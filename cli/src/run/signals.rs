@@ -50,11 +50,13 @@ pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>) -> Result<Wait
         for signal in signals.forever() {
             let Ok(signal) = Signal::try_from(signal) else { continue };
             let event = Event::Signal(signal);
-            if is_waiting.load(Ordering::SeqCst) && signal == Signal::SIGTSTP {
+            let waits = is_waiting.load(Ordering::SeqCst);
+            if waits && signal == Signal::SIGTSTP {
                 terminal::stop(false);
                 continue;
             }
-            let ends = event.ending_signal().is_some();
+            // The command may not end by any other.
+            let ends = event.tells_to_end() || waits && event.ending_signal().is_some();
             if events.send(event).is_err() {
                 return;
             }

@@ -31,6 +31,15 @@ pub(super) struct Outcome {
     pub(super) loss: Option<Loss>,
     /// True if it was ended after the longest time that it may run.
     pub(super) overran: bool,
+    /// The signals that were passed on to it.
+    signals: Vec<Signal>,
+}
+
+impl Outcome {
+    /// Returns true if a signal ended the command that this process was sent.
+    pub(super) fn is_by_passed_signal(&self) -> bool {
+        self.signals.iter().any(|signal| self.status == Status::Signaled(*signal as i32))
+    }
 }
 
 /// Runs the command, and waits until it has ended.
@@ -40,9 +49,9 @@ pub(super) fn supervise(arguments: &Run, session: &Session, hold: Hold<'_>) -> R
     let expires_at = hold.expires_at();
     output::event(None, &RunEvent::started(group.id().as_raw(), expires_at));
     let events = session.events.clone();
-    hold.on_loss(move |loss| {
+    hold.on_loss(move || {
         // Once the command has ended there is nothing to be done about it.
-        let _ = events.send(Event::Lost(loss));
+        let _ = events.send(Event::Look);
     });
     let outcome = Supervision::new(arguments, hold, &group).wait(&session.received);
     guard.dismiss();
@@ -56,6 +65,7 @@ struct Supervision<'a> {
     supervisor: Supervisor,
     loss: Option<Loss>,
     overran: bool,
+    signals: Vec<Signal>,
     overruns_at: Option<Instant>,
     kill_at: Option<Instant>,
 }
@@ -69,6 +79,7 @@ impl<'a> Supervision<'a> {
             supervisor: Supervisor::new(arguments.on_loss),
             loss: None,
             overran: false,
+            signals: Vec::new(),
             overruns_at: arguments.max_runtime.and_then(|time| Instant::now().checked_add(time)),
             kill_at: None,
         }
@@ -113,7 +124,7 @@ impl<'a> Supervision<'a> {
     }
 
     fn outcome(self, status: Status) -> Outcome {
-        Outcome { status, loss: self.loss, overran: self.overran }
+        Outcome { status, loss: self.loss, overran: self.overran, signals: self.signals }
     }
 
     /// Waits for an event, but not long.
@@ -122,8 +133,9 @@ impl<'a> Supervision<'a> {
         let due = [self.kill_at, self.overruns_at].into_iter().flatten().min();
         let look = self.until_next_look(has_ended);
         let left = due.map_or(look, |due| look.min(due.saturating_duration_since(now)));
-        if let Ok(event) = received.recv_timeout(left) {
-            return Some(event);
+        match received.recv_timeout(left) {
+            Ok(Event::Look) | Err(_) => {}
+            Ok(event) => return Some(event),
         }
         let is_over = |at: &mut Option<Instant>| at.take_if(|at| *at <= Instant::now()).is_some();
         if is_over(&mut self.kill_at) {
@@ -140,6 +152,7 @@ impl<'a> Supervision<'a> {
         match event {
             Event::Lost(loss) => _ = self.loss.get_or_insert_with(|| loss.clone()),
             Event::Overran => self.overran = true,
+            Event::Signal(signal) => self.signals.push(*signal),
             _ => {}
         }
     }

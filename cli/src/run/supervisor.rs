@@ -59,6 +59,7 @@ impl Supervisor {
             },
             Event::Overran => self.end(),
             Event::GraceOver => vec![Action::Kill],
+            Event::Look => Vec::new(),
             // It wants the terminal, and may have it.
             Event::Stopped(Signal::SIGTTIN | Signal::SIGTTOU) if is_ours => {
                 self.has_terminal = true;

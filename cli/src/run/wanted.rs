@@ -163,10 +163,11 @@ impl<'a> Hold<'a> {
         self.guards.iter().find_map(loss)
     }
 
-    pub(super) fn on_loss(&self, act: impl Fn(Loss) + Clone + Send + 'static) {
+    /// Calls `act` when a loss is noticed.
+    pub(super) fn on_loss(&self, act: impl Fn() + Clone + Send + 'static) {
         for guard in self.guards {
-            let (act, key) = (act.clone(), guard.key().clone());
-            guard.on_loss(move |reason| act(Loss { key, reason }));
+            let act = act.clone();
+            guard.on_loss(move |_| act());
         }
     }
 }

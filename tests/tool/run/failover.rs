@@ -1,10 +1,11 @@
 //! Servers that answer and grant no locks for now: a replica in a failover, and a full one. `--wait-forever` waits through both.
 
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
-use std::{fs, thread};
 
 use libtest_mimic::{Failed, Trial};
+use rustix::process::Signal;
 use setnx_lock_testing::TestServer;
 use testkit::failover::Failover;
 
@@ -51,24 +52,36 @@ const DEPLOYMENT: &str = include_str!("../../../contrib/kubernetes/leader.yaml")
 /// How long a server gives no sign of life until it is down.
 const DOWN_AFTER: Duration = Duration::from_secs(4);
 
-/// Returns the script of the page.
+/// Returns the command of the page.
 fn page() -> &'static str {
-    let section = PAGE.split_once("### A leader that is restarted").expect("the page has it").1;
+    let section = PAGE.split_once("### Lead").expect("the page has it").1;
     section.split("```").nth(1).expect("a block").split_once('\n').expect("its lines").1
 }
 
-/// Returns the unit's command, started again by a shell as systemd does.
+/// Returns the unit's command.
 fn unit() -> String {
     let value = |name: &str| UNIT.lines().find_map(|line| line.strip_prefix(name)).expect(name);
-    let command = value("ExecStart=").replace(" --password-file ${CREDENTIALS_DIRECTORY}/redis", "");
-    let ends = value("RestartPreventExitStatus=").replace(' ', " | ");
-    format!("while :; do {command}; case $? in {ends}) exit 1 ;; esac; sleep 1; done")
+    value("ExecStart=").replace(" --password-file ${CREDENTIALS_DIRECTORY}/redis", "")
 }
 
-/// Returns the command of the Deployment, started again by a shell as Kubernetes does.
+/// Returns the command of the Deployment.
 fn deployment() -> String {
     let words = DEPLOYMENT.lines().find_map(|line| line.trim().strip_prefix("command: [")?.strip_suffix(']'));
-    format!("while :; do {}; sleep 1; done", words.expect("a command").replace(", ", " "))
+    words.expect("a command").replace(", ", " ")
+}
+
+/// Runs a recipe's command by a shell, with another worker and a lease of this length.
+fn recipe(url: &str, text: &str, key: &str, worker: &str, lease: &str) -> Result<Running, Failed> {
+    assert!(text.contains("--lead") && text.contains("-e 15s") && text.contains("leader:worker"), "{text}");
+    let text = text.replace("-e 15s", lease).replace("leader:worker", key);
+    let text = text.replace("/usr/local/bin/", "").replace("./worker", "worker").trim().to_owned();
+    let text = text.strip_suffix("-- worker").expect("it runs a worker").to_owned() + "-- " + worker;
+    let mut command = Command::new("env");
+    command.args(["--default-signal", "sh", "-c", &format!("exec {text}")]);
+    command.envs(tool(url).get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let bin = program().parent().expect("a folder").display();
+    command.env("PATH", format!("{bin}:{}", std::env::var("PATH")?));
+    Ok(Running::start(&mut command)?)
 }
 
 /// A master that takes writes only with a replica fails over, and its replicas are away for some time: nobody has to come.
@@ -77,23 +90,9 @@ fn the_leaders_of_all_recipes_lead_again_once_the_new_master_has_a_replica() -> 
     const AWAY: Duration = Duration::from_secs(12);
     let mut failover = Failover::start_with(DOWN_AFTER, "min-replicas-to-write 1", "")?;
     let recipes = [page().to_owned(), unit(), deployment()];
-    let folder = tempfile::tempdir()?;
-    let bin = program().parent().expect("a folder").display().to_string();
     let start = |(n, text): (usize, &String)| {
-        let text = text.replace("-e 15s", "-e 3s").replace("-e, 15s", "-e 3s");
-        let text = text
-            .replace("leader:worker", &format!("leader:{n}"))
-            .replace("/usr/local/bin/setnx-lock", "setnx-lock");
         let worker = "sh -c 'echo leads; exec sleep 1000'";
-        let text = text.replace("/usr/local/bin/worker", worker).replace("./worker", worker);
-        let text = text.replace("-- worker", &format!("-- {worker}"));
-        let script = folder.path().join(format!("recipe{n}"));
-        fs::write(&script, text)?;
-        let mut command = Command::new("env");
-        command.args(["--default-signal", "sh"]).arg(&script);
-        command.envs(tool(&failover.url()).get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.env("PATH", format!("{bin}:{}", std::env::var("PATH")?));
-        Ok(Running::start(&mut command)?)
+        recipe(&failover.url(), text, &format!("leader:{n}"), worker, "-e 3s")
     };
     let leaders = recipes.iter().enumerate().map(start).collect::<Result<Vec<_>, Failed>>()?;
     for leader in &leaders {
@@ -120,24 +119,11 @@ fn the_leaders_of_all_recipes_lead_again_once_the_new_master_has_a_replica() -> 
 /// The server is demoted while one process leads and another waits, and promoted back.
 fn the_leader_of_the_recipe_leads_again() -> Outcome {
     let (server, other) = (RedisServer::start()?, RedisServer::start()?);
-    let folder = tempfile::tempdir()?;
-    let script = folder.path().join("leader");
     // A leader notices the loss of its lock within a few seconds.
-    let text = page().replace("-e 15s", "-e 2s");
-    assert!(text.contains("./worker") && text.contains("-e 2s"));
-    let worker = "sh -c 'echo leads; read order'";
-    fs::write(&script, text.replace("./worker", worker))?;
-    let path = format!("{}:{}", program().parent().expect("a folder").display(), std::env::var("PATH")?);
-    let start = || {
-        let mut command = Command::new("env");
-        let tool = tool(&server.url());
-        command.args(["--default-signal", "sh"]).arg(&script).env("PATH", &path);
-        command.envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        Running::start(&mut command)
-    };
-    let mut first = start()?;
+    let start = || recipe(&server.url(), page(), "k", "sh -c 'echo leads; exec sleep 1000'", "-e 2s");
+    let first = start()?;
     first.prints("leads");
-    let mut second = start()?;
+    let second = start()?;
     demote(&server, &other)?;
     for process in [&first, &second] {
         process.error_with("is a replica");
@@ -148,12 +134,13 @@ fn the_leader_of_the_recipe_leads_again() -> Outcome {
         ended.with_code(69).prints("").says_one_line(&["lock k: ", "replica"]);
     }
     server.say(&["REPLICAOF", "NO", "ONE"])?;
-    // One leads, ends well, and ends its loop. Then the other does.
-    for process in [&mut first, &mut second] {
-        process.say("end")?;
+    let leads = |process: &Running| process.prints_any("leads");
+    until("one leads again", || leads(&first) || leads(&second));
+    for process in [&first, &second] {
+        process.send(Signal::TERM)?;
     }
     for process in [first, second] {
-        process.ends()?.with_code(0).prints("leads\n");
+        process.ends()?.with_code(143);
     }
     Ok(())
 }

@@ -75,6 +75,16 @@ impl Running {
         }
     }
 
+    /// Returns true if it has printed a line, which is this.
+    #[track_caller]
+    pub(super) fn prints_any(&self, line: &str) -> bool {
+        let printed = self.output.0.try_recv();
+        if let Ok(bytes) = &printed {
+            assert_eq!(String::from_utf8_lossy(bytes), format!("{line}\n"));
+        }
+        printed.is_ok()
+    }
+
     /// Waits for the next line of its output, which is this, and does something meanwhile.
     #[track_caller]
     pub(super) fn prints_while(&self, line: &str, mut act: impl FnMut()) {

@@ -123,6 +123,12 @@ fn a_key_that_begins_with_a_hyphen() -> Outcome {
     Ok(())
 }
 
+/// Copies a program by another process: children that other tests fork here would keep the file open for writing.
+fn copy(from: &Path, to: &Path) -> Outcome {
+    assert!(std::process::Command::new("cp").args([from, to]).status()?.success());
+    Ok(())
+}
+
 /// As the commands of sudo are: it has another user than the tool. Only root can set that up.
 fn a_command_that_cannot_be_ended_is_named_again() -> Outcome {
     let setpriv = Path::new("/usr/bin/setpriv");
@@ -132,10 +138,10 @@ fn a_command_that_cannot_be_ended_is_named_again() -> Outcome {
     let folder = tempfile::tempdir()?;
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755))?;
     let raised = folder.path().join("raised");
-    fs::copy(setpriv, &raised)?;
+    copy(setpriv, &raised)?;
     fs::set_permissions(&raised, fs::Permissions::from_mode(0o4755))?;
     let tool = folder.path().join("setnx-lock");
-    fs::copy(program(), &tool)?;
+    copy(program(), &tool)?;
     let server = TestServer::start();
     let mut command = std::process::Command::new(setpriv);
     command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(&tool);
