@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `arguments` | the command line |
 //! | `run` | runs a command under a lock |
+//! | `tokens` | acquires locks that go from process to process |
 //! | `status`, `list`, `watch` | show keys |
 //! | `clear` | removes keys |
 //! | `doctor` | reports on a server |
@@ -26,6 +27,7 @@ mod raw;
 mod run;
 mod server;
 mod status;
+mod tokens;
 mod watch;
 
 use std::env;
@@ -35,7 +37,7 @@ use clap::Parser as _;
 use clap::error::{ContextKind, ContextValue};
 use log::LevelFilter;
 
-use arguments::{Acquisition, Arguments, Command, ExitCodes, Guardian};
+use arguments::{Arguments, Command, ExitCodes, Guardian};
 use failure::{Failure, USAGE};
 
 fn main() -> ExitCode {
@@ -56,14 +58,18 @@ fn main() -> ExitCode {
         }
     };
     let (mut codes, mut is_quiet) = (ExitCodes::default(), false);
-    if let Command::Run(run) = &arguments.command {
-        let Acquisition { verbose, quiet, .. } = run.acquisition;
-        (codes, is_quiet) = (run.acquisition.exit_codes(), quiet);
-        if run.acquisition.json {
-            output::in_json(run.keys().first().map(|key| run.acquisition.server.whole_key(key)));
+    let acquiring = match &arguments.command {
+        Command::Run(run) => Some((&run.acquisition, run.keys().first().cloned())),
+        Command::Acquire(acquire) => Some((&acquire.acquisition, Some(acquire.key.clone()))),
+        _ => None,
+    };
+    if let Some((acquisition, key)) = acquiring {
+        (codes, is_quiet) = (acquisition.exit_codes(), acquisition.quiet);
+        if acquisition.json {
+            output::in_json(key.map(|key| acquisition.server.whole_key(&key)));
         }
         output::write_on_a_thread();
-        output::log_from(match (verbose, quiet) {
+        output::log_from(match (acquisition.verbose, acquisition.quiet) {
             (true, _) => LevelFilter::Debug,
             (_, true) => LevelFilter::Off,
             _ => LevelFilter::Warn,
@@ -101,6 +107,9 @@ fn without_passwords(error: clap::Error) -> clap::Error {
 fn perform(command: &Command) -> Result<ExitCode, Failure> {
     match command {
         Command::Run(run) => run::run(run),
+        Command::Acquire(acquire) => tokens::acquire(acquire),
+        Command::Extend(extend) => tokens::extend(extend),
+        Command::Release(release) => tokens::release(release),
         Command::Status(status) => status::status(status),
         Command::List(list) => list::list(list),
         Command::Clear(clear) => clear::clear(clear),

@@ -35,21 +35,23 @@ use crate::failure::Failure;
 use crate::keys;
 use event::Status;
 pub(crate) use guardian::{GUARDIAN, guardian};
-use session::Session;
+pub(crate) use session::Session;
 pub(crate) use starter::start;
 use supervision::{Outcome, supervise};
-use wanted::{Held, Loss, Wanted};
+use wanted::Loss;
+pub(crate) use wanted::{Held, Wanted};
 
 /// How long after the end of its lease others take a lock over.
 const MARGIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     child::find(arguments)?;
-    let session = Session::open(&arguments.acquisition, &arguments.keys())?;
+    let token = if arguments.resume { Some(arguments.token.read()?) } else { None };
+    let session = Session::open(&arguments.acquisition, &arguments.keys(), token.as_ref())?;
     if arguments.lead {
         return lead::lead(arguments, &session);
     }
-    let wanted = Wanted::of(arguments, &session.locker, &session.cancel)?;
+    let wanted = Wanted::of(arguments, token, &session)?;
     let held = session.acquire(&wanted)?;
     let outcome = supervise(arguments, &session, held.hold())?;
     finished(arguments, &session, held, outcome)

@@ -20,8 +20,8 @@ use crate::failure::Failure;
 use crate::output;
 use crate::raw::Raw;
 
-/// The longest first line of a file that is taken for a password, in bytes.
-const LONGEST_PASSWORD: u64 = 64 << 10;
+/// The longest first line of a file that is taken for a password or a token, in bytes.
+const LONGEST_LINE: u64 = 64 << 10;
 
 /// How long connecting may take unless given.
 const CONNECTING: Duration = Duration::from_secs(2);
@@ -216,10 +216,10 @@ fn with_certificates(builder: LockerBuilder, server: &Server) -> Result<LockerBu
 /// Returns what reads the password again for each connection: it may change while a command runs. While the file cannot be read, the last
 /// password counts; a pipe or a terminal is read once.
 fn by_file(file: &Path) -> Result<impl Fn() -> Credentials + Send + Sync + use<>, Failure> {
-    let (file, last) = (file.to_owned(), Mutex::new(first_line(file)?));
+    let (file, last) = (file.to_owned(), Mutex::new(first_line("password", file)?));
     Ok(move || {
         let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-        let read = is_file.then(|| first_line(&file).ok()).flatten();
+        let read = is_file.then(|| first_line("password", &file).ok()).flatten();
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(password) = read {
             *last = password;
@@ -228,17 +228,17 @@ fn by_file(file: &Path) -> Result<impl Fn() -> Credentials + Send + Sync + use<>
     })
 }
 
-fn first_line(file: &Path) -> Result<String, Failure> {
+pub(crate) fn first_line(what: &str, file: &Path) -> Result<String, Failure> {
     let unreadable = |problem: &dyn std::fmt::Display| {
-        Failure::usage(format!("cannot read the password from {}: {problem}", file.display()))
+        Failure::usage(format!("cannot read the {what} from {}: {problem}", file.display()))
     };
     let opened = File::open(file).map_err(|error| unreadable(&error))?;
     let mut line = String::new();
-    let mut reader = BufReader::new(std::io::Read::take(opened, LONGEST_PASSWORD));
+    let mut reader = BufReader::new(std::io::Read::take(opened, LONGEST_LINE));
     reader.read_line(&mut line).map_err(|error| unreadable(&error))?;
     match line.trim_end_matches(['\r', '\n']) {
         "" => Err(unreadable(&"its first line is empty")),
-        password => Ok(password.to_owned()),
+        line => Ok(line.to_owned()),
     }
 }
 

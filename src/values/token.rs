@@ -72,6 +72,12 @@ impl LockToken {
         self.end.date()
     }
 
+    /// Returns how long its lease was, for one of the same length: the expiration of the holder's options.
+    #[must_use]
+    pub fn expiration(&self) -> Duration {
+        self.expiration
+    }
+
     /// Returns the fencing token of the hold, if it has taken one.
     #[must_use]
     pub fn fencing_token(&self) -> Option<u64> {

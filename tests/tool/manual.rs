@@ -13,8 +13,20 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials("tool_manual", tests![pages_are_printed, completions_work])
 }
 
-const COMMANDS: [&str; 9] =
-    ["run", "status", "list", "clear", "watch", "doctor", "key", "man", "completions"];
+const COMMANDS: [&str; 12] = [
+    "run",
+    "acquire",
+    "extend",
+    "release",
+    "status",
+    "list",
+    "clear",
+    "watch",
+    "doctor",
+    "key",
+    "man",
+    "completions",
+];
 
 fn output(command: &mut Command) -> Result<String, Failed> {
     let output = command.output()?;

@@ -12,7 +12,7 @@ use crate::support::tool::{program, tool};
 use crate::support::{LONG, Outcome, RedisServer, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("tool_recipes", tests![cron, systemd, kubernetes])
+    crate::support::trials("tool_recipes", tests![cron, systemd, kubernetes, a_deployment])
 }
 
 const PASSWORD: &str = "correct-horse";
@@ -45,7 +45,9 @@ impl Machine {
     /// Runs a command line of a recipe, and returns what it and its log have printed. It must succeed.
     fn runs(&self, line: &str) -> Result<String, Failed> {
         let folder = self.folder.path().display().to_string();
-        let line = line.replace("/usr/local/bin", &folder).replace("/var/log", &folder);
+        let line = ["/usr/local/bin", "/var/log", "/run"]
+            .iter()
+            .fold(line.to_owned(), |line, place| line.replace(place, &folder));
         // A leader starts its worker again until it is told to end.
         let line = if line.contains("--lead") { format!("{line}; [ $? = 143 ]") } else { line };
         let mut command = Command::new("sh");
@@ -108,5 +110,25 @@ fn kubernetes() -> Outcome {
         let line = words.expect("a command").replace(", ", " ");
         assert_eq!(machine.runs(&line)?, expected, "{text}");
     }
+    Ok(())
+}
+
+/// The unit is started by a shell, as by systemd, which passes on the credentials.
+fn a_deployment() -> Outcome {
+    let machine = Machine::with(&["install-api", "migrate-api", "api"])?;
+    let unit = recipe("systemd/setnx-lock-handover.service")?;
+    let value = |name: &str| unit.lines().find_map(|line| line.strip_prefix(name)).expect("it is there");
+    assert_eq!(value("LoadCredential="), "token:/run/api.token");
+    let start = format!("cp /run/api.token $CREDENTIALS_DIRECTORY/token; {}", value("ExecStart="));
+    let script = recipe("deploy/deploy.sh")?;
+    let script = script.replace("systemctl restart setnx-lock-handover.service", &start);
+    let script = script.replace("export REDIS_URL=redis://10.1.2.3/\n", "");
+    assert!(script.contains("--resume") && !script.contains("10.1.2.3"), "{script}");
+    assert_eq!(machine.runs(&script)?, "install-api runs\nmigrate-api runs\napi runs\n");
+    // A step fails: the lock is free at once for the next.
+    let failed = script.replace("/usr/local/bin/migrate-api\n", "exit 3\n");
+    let failed = format!("sh -s <<'END'\n{failed}\nEND\n[ $? = 3 ]");
+    assert_eq!(machine.runs(&failed)?, "install-api runs\n");
+    assert_eq!(machine.runs(&script)?, "install-api runs\nmigrate-api runs\napi runs\n");
     Ok(())
 }

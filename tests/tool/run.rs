@@ -13,6 +13,7 @@ mod several;
 mod signals;
 mod terminal;
 mod time;
+mod tokens;
 mod wishes;
 
 use libtest_mimic::Trial;
@@ -31,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         others::trials(),
         terminal::trials(),
         several::trials(),
+        tokens::trials(),
         wishes::trials(),
     ];
     parts.into_iter().flatten().collect()

@@ -70,14 +70,14 @@ impl Acquisition {
         ExitCodes(self.exit_code.iter().copied().collect())
     }
 
-    /// How long a lease lasts.
-    pub(crate) fn expiration(&self) -> Duration {
-        self.expiration.unwrap_or(EXPIRATION.max(self.hold_at_least))
+    /// How long a lease lasts: as long as one before, if there was one.
+    pub(crate) fn expiration(&self, before: Option<Duration>) -> Duration {
+        self.expiration.unwrap_or(before.unwrap_or(EXPIRATION).max(self.hold_at_least))
     }
 
     /// Returns the options of the lock.
-    pub(crate) fn options(&self) -> Result<LockOptions, Failure> {
-        let expiration = self.expiration();
+    pub(crate) fn options(&self, before: Option<Duration>) -> Result<LockOptions, Failure> {
+        let expiration = self.expiration(before);
         if self.hold_at_least > expiration {
             return Err(Failure::usage(
                 "--hold-at-least is longer than --expiration; shorten it, or lengthen the expiration",

@@ -9,6 +9,7 @@ mod manual;
 mod parse;
 mod run;
 mod show;
+mod tokens;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
@@ -24,6 +25,7 @@ pub(crate) use doctor::Doctor;
 pub(crate) use manual::{Completions, Man};
 pub(crate) use run::{Guardian, OnLoss, Run};
 pub(crate) use show::{Clear, GemKey, List, Status, Watch};
+pub(crate) use tokens::{Acquire, Extend, Release, TOKEN, Token};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -49,6 +51,9 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<Run>),
+    Acquire(Box<Acquire>),
+    Extend(Extend),
+    Release(Release),
     Status(Status),
     List(List),
     Clear(Clear),

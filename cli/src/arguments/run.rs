@@ -4,9 +4,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
-use setnx_lock::{Key, LockOptions};
+use setnx_lock::{Key, LockOptions, LockToken};
 
-use super::{Acquisition, parse};
+use super::{Acquisition, Token, parse};
 use crate::failure::Failure;
 
 /// For how long in total a lease is extended unless given: longer than a job takes that does not hang.
@@ -28,6 +28,9 @@ Examples:
     setnx-lock run account:7 account:9 -- ./transfer.sh
   A worker that runs on one of several machines at a time:
     setnx-lock run --lead --name= -e 15s leader:worker -- ./worker
+  Go on with a lock that a script has acquired:
+    SETNX_LOCK_TOKEN=$(setnx-lock acquire deploy) &&
+    setnx-lock run --resume -- ./api
   End a job that hangs, while it still has the lock:
     setnx-lock run --max-runtime 1h nightly -- ./report.sh
   For storage that checks fencing tokens:
@@ -49,7 +52,7 @@ Exit codes: the command's, or 128+N if signal N ended it; otherwise
   69  unreachable: no connection to the server, or it refuses for now
   77  refused: by the server, or the server is too old
   74  unknown: a reply was lost, the lock may be held until it expires
-  70  lost: the lock was lost while the command ran
+  70  lost: the lock was lost while the command ran, or before --resume
   124 max-runtime: the command was ended after --max-runtime
   64  invalid arguments
   71  the system refused something
@@ -67,7 +70,7 @@ Exit codes: the command's, or 128+N if signal N ended it; otherwise
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Run {
     /// The lock's key, or several
-    #[arg(value_name = "KEY", value_parser = parse::key(), required_unless_present = "named_keys")]
+    #[arg(value_name = "KEY", value_parser = parse::key(), required_unless_present_any = ["named_keys", "resume"])]
     positional_keys: Vec<Key>,
     /// A key that begins with a hyphen
     #[arg(long = "lock", value_name = "KEY", value_parser = parse::key(), require_equals = true)]
@@ -82,6 +85,12 @@ pub(crate) struct Run {
     /// Lead: run the command again whenever it ends, while others that do the same wait; until a signal ends this process
     #[arg(long, conflicts_with_all = ["no_wait", "timeout", "wait_forever", "keep", "permits", "readers"])]
     pub(crate) lead: bool,
+    /// Go on with the lock of a token of `acquire` or `extend`, in place of a key
+    #[arg(long, conflicts_with_all = ["positional_keys", "named_keys", "permits", "readers", "lead"])]
+    #[arg(conflicts_with_all = ["no_wait", "timeout", "wait_forever"])]
+    pub(crate) resume: bool,
+    #[command(flatten)]
+    pub(crate) token: Token,
     /// Hold one of N permits, with the keys KEY:0, KEY:1, …: at most N commands run at the same time
     #[arg(long, value_name = "N", conflicts_with_all = ["shared", "exclusive"])]
     pub(crate) permits: Option<usize>,
@@ -125,7 +134,10 @@ impl Run {
     }
 
     /// Returns the options of the lock.
-    pub(crate) fn options(&self) -> Result<LockOptions, Failure> {
+    pub(crate) fn options(&self, token: Option<&LockToken>) -> Result<LockOptions, Failure> {
+        if self.token.token_file.is_some() && !self.resume {
+            return Err(Failure::usage("--token-file needs --resume"));
+        }
         if self.readers.is_some() && !self.shared && !self.exclusive {
             return Err(Failure::usage("--readers needs --shared or --exclusive"));
         }
@@ -134,7 +146,8 @@ impl Run {
                 "--notify has no effect on permits and readers, which poll; leave it out",
             ));
         }
-        let (options, expiration) = (self.acquisition.options()?, self.acquisition.expiration());
+        let before = token.map(LockToken::expiration);
+        let (options, expiration) = (self.acquisition.options(before)?, self.acquisition.expiration(before));
         let runs_for = self.max_runtime.map_or(Duration::ZERO, |time| time + self.kill_after + expiration);
         let at_most =
             if self.lead { LockOptions::MAX_EXPIRATION } else { AT_MOST.max(expiration).max(runs_for) };

@@ -20,7 +20,7 @@ use super::group::Group;
 use super::guardian::Guard;
 use super::starter::{self, not_run};
 use super::wanted::Hold;
-use crate::arguments::Run;
+use crate::arguments::{Run, TOKEN};
 use crate::failure::Failure;
 
 const SHELL: &str = "/bin/sh";
@@ -37,6 +37,10 @@ pub(super) fn spawn(
     // Those of an enclosing `run` are of another lock.
     for name in ["SETNX_LOCK_EXPIRES_AT", "SETNX_LOCK_FENCING_TOKEN", "SETNX_LOCK_SLOT"] {
         command.env_remove(name);
+    }
+    if arguments.resume {
+        // It is used up.
+        command.env_remove(TOKEN);
     }
     if let Some(end) = hold.expires_at() {
         command.env("SETNX_LOCK_EXPIRES_AT", end.timestamp().to_string());

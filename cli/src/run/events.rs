@@ -39,6 +39,7 @@ pub(super) enum RunEvent {
         held_seconds: f64,
         left_to_expire: bool,
     },
+    HandedOver,
     ReleaseFailed {
         description: String,
     },
@@ -74,6 +75,7 @@ impl RunEvent {
             Event::Released { key, held, left_to_expire, .. } => {
                 (key, Self::Released { held_seconds: held.as_secs_f64(), left_to_expire: *left_to_expire })
             }
+            Event::HandedOver { key, .. } => (key, Self::HandedOver),
             Event::ReleaseFailed { key, error, .. } => {
                 (key, Self::ReleaseFailed { description: failed(error) })
             }

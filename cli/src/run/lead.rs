@@ -21,7 +21,7 @@ pub(super) fn lead(arguments: &Run, session: &Session) -> Result<ExitCode, Failu
             "--lead ends the command when another process may lead, so --on-loss cannot be warn",
         ));
     }
-    let lock = Lock::new(&session.locker, key, arguments.options()?)?;
+    let lock = Lock::new(&session.locker, key, arguments.options(None)?)?;
     let mut last = Ok(Status::Exited(0));
     lock.lead(&session.cancel, |held| {
         session.waiting.set(false);

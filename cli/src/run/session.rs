@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use setnx_lock::{CancelToken, Contention, Error, Key, LockState, Locker};
+use setnx_lock::{CancelToken, Contention, Error, Key, LockState, LockToken, Locker};
 
 use super::event::{Event, Status};
 use super::events::RunEvent;
@@ -42,12 +42,24 @@ pub(crate) struct Session {
 
 impl Session {
     /// Connects to nothing. From now on signals are received.
-    pub(crate) fn open(arguments: &Acquisition, keys: &[Key]) -> Result<Self, Failure> {
+    pub(crate) fn open(
+        arguments: &Acquisition,
+        keys: &[Key],
+        token: Option<&LockToken>,
+    ) -> Result<Self, Failure> {
         let (events, received) = mpsc::channel();
         let cancel = CancelToken::new();
         let waiting = signals::listen(&cancel, events.clone())?;
         let target = Target::of(&arguments.server)?;
-        let builder = target.locker().pool_size(CONNECTIONS).key_prefix(target.key(&Key::from("")));
+        let builder = target.locker().pool_size(CONNECTIONS);
+        let (keys, builder) = match token {
+            // Its key has the prefix already.
+            Some(token) => (vec![token.key().clone()], builder),
+            None => (target.keys(keys), builder.key_prefix(target.key(&Key::from("")))),
+        };
+        if arguments.json {
+            output::in_json(keys.first().cloned());
+        }
         let builder = arguments.outages.apply(builder, &arguments.server.url)?;
         let released_late = Arc::new(AtomicBool::new(false));
         let note = Arc::clone(&released_late);
@@ -68,7 +80,7 @@ impl Session {
         };
         let shows_wait = !arguments.quiet && !arguments.json;
         let locker = locker.build()?;
-        let names = names(target.keys(keys).iter());
+        let names = names(keys.iter());
         Ok(Self { locker, cancel, events, received, waiting, target, released_late, names, shows_wait })
     }
 

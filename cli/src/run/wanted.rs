@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use setnx_lock::chrono::{DateTime, Utc};
 use setnx_lock::{
-    CancelToken, Error, Key, Lock, LockGuard, LockOptions, LockState, Locker, LossReason, MultiLock,
-    MultiLockGuard, Permit, RwLock, Semaphore, WriteGuard,
+    Error, Key, Lock, LockGuard, LockState, LockToken, LossReason, MultiLock, MultiLockGuard, Permit, RwLock,
+    Semaphore, WriteGuard,
 };
 
+use super::session::Session;
 use crate::arguments::Run;
 use crate::failure::Failure;
 
@@ -15,6 +16,7 @@ use crate::failure::Failure;
 #[derive(Clone, Debug)]
 pub(crate) enum Wanted {
     Lock(Lock),
+    Resumed(Lock, LockToken),
     Locks { all: MultiLock, each: Vec<Lock> },
     Permit(Semaphore),
     Reader(RwLock),
@@ -23,10 +25,15 @@ pub(crate) enum Wanted {
 
 impl Wanted {
     /// Returns what the arguments name. The locker adds the prefix.
-    pub(super) fn of(arguments: &Run, locker: &Locker, cancel: &CancelToken) -> Result<Self, Failure> {
-        let (keys, options) = (arguments.keys(), arguments.options()?);
+    pub(super) fn of(arguments: &Run, token: Option<LockToken>, session: &Session) -> Result<Self, Failure> {
+        let (keys, options) = (arguments.keys(), arguments.options(token.as_ref())?);
+        let Session { locker, cancel, .. } = session;
+        if let Some(token) = token {
+            let lock = Lock::new(locker, token.key().clone(), options)?.cancelled_by(cancel);
+            return Ok(Self::Resumed(lock, token));
+        }
         Ok(match (keys.as_slice(), arguments.permits, arguments.readers) {
-            ([key], None, None) => Self::lock(locker, key, options, cancel)?,
+            ([key], None, None) => Self::Lock(Lock::new(locker, key, options)?.cancelled_by(cancel)),
             (keys, None, None) => Self::Locks {
                 all: MultiLock::new(locker, keys, options)?.cancelled_by(cancel),
                 each: keys.iter().map(|key| Lock::new(locker, key, options)).collect::<Result<_, _>>()?,
@@ -42,18 +49,10 @@ impl Wanted {
         })
     }
 
-    pub(crate) fn lock(
-        locker: &Locker,
-        key: &Key,
-        options: LockOptions,
-        cancel: &CancelToken,
-    ) -> Result<Self, Error> {
-        Ok(Self::Lock(Lock::new(locker, key, options)?.cancelled_by(cancel)))
-    }
-
     pub(super) fn acquire(&self) -> Result<Held, Error> {
         Ok(match self {
             Self::Lock(lock) => Held::Lock(lock.lock()?),
+            Self::Resumed(lock, token) => Held::Lock(lock.resume(token)?),
             Self::Locks { all, .. } => Held::Locks(all.lock()?),
             Self::Permit(semaphore) => Held::Permit(semaphore.acquire()?),
             Self::Reader(lock) => Held::Permit(lock.read()?),
@@ -64,7 +63,7 @@ impl Wanted {
     /// What its keys hold.
     pub(super) fn states(&self) -> Result<Vec<LockState>, Error> {
         match self {
-            Self::Lock(lock) => Ok(vec![lock.state()?]),
+            Self::Lock(lock) | Self::Resumed(lock, _) => Ok(vec![lock.state()?]),
             Self::Locks { each, .. } => each.iter().map(Lock::state).collect(),
             Self::Permit(semaphore) => semaphore.states(),
             Self::Reader(lock) | Self::Writer(lock) => lock.semaphore().states(),
