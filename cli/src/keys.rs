@@ -5,7 +5,7 @@ mod read;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use setnx_lock::chrono::{DateTime, SecondsFormat, Utc};
+use setnx_lock::chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use setnx_lock::{Holder, Key, LockState};
 
 pub(crate) use read::{detail, details, details_of_each, locks, may_be_a_locks};
@@ -118,6 +118,13 @@ impl KeyReport {
         }
     }
 
+    /// For how long the lock has been held: by what its holder has written, or since the end of its lease at least.
+    pub(crate) fn held_for(&self, now: DateTime<Utc>) -> Option<TimeDelta> {
+        let since = self.holder.as_ref().and_then(|holder| holder.since);
+        let expired = || self.until().filter(|_| self.state(now) == State::Expired);
+        Some(now - since.or_else(expired)?)
+    }
+
     /// In seconds; negative after the lock has expired.
     pub(crate) fn seconds_left(&self, now: DateTime<Utc>) -> Option<f64> {
         match self.until() {
@@ -228,7 +235,7 @@ pub(crate) fn date(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-fn seconds(time: setnx_lock::chrono::TimeDelta) -> f64 {
+pub(crate) fn seconds(time: TimeDelta) -> f64 {
     // Milliseconds of ten years are exact.
     #[expect(clippy::cast_precision_loss)]
     let millis = time.num_milliseconds() as f64;
@@ -236,7 +243,7 @@ fn seconds(time: setnx_lock::chrono::TimeDelta) -> f64 {
 }
 
 /// How long, whatever the sign.
-pub(crate) fn span(time: setnx_lock::chrono::TimeDelta) -> String {
+pub(crate) fn span(time: TimeDelta) -> String {
     rounded(time.abs().to_std().unwrap_or_default())
 }
 

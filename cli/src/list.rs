@@ -1,8 +1,11 @@
 //! `list`: the locks on a server.
 
+mod metrics;
+
 use std::io::{self, IsTerminal as _, Write};
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
@@ -23,9 +26,14 @@ pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
     let target = Target::of(&arguments.server)?;
     let mut servers = target.connect_for_keys(arguments.keys)?;
     loop {
-        let reports = found(&mut servers, &target.pattern(&arguments.pattern), arguments.keys)?;
+        let mut reports = found(&mut servers, &target.pattern(&arguments.pattern), arguments.keys)?;
         let (now, mut out) = (keys::now(), anstream::stdout().lock());
-        if arguments.json {
+        if let Some(age) = arguments.older_than {
+            retain_older(&mut reports, age, now);
+        }
+        if arguments.prometheus {
+            metrics::write(&mut out, &reports, arguments.server.prefix.len(), now)?;
+        } else if arguments.json {
             for report in &reports {
                 json_line(&mut out, &report.json(now))?;
             }
@@ -43,6 +51,19 @@ pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
             // The masters may be others.
             servers = target.connect_for_keys(arguments.keys)?;
         }
+    }
+}
+
+/// Keeps the locks that have been held for this long.
+fn retain_older(reports: &mut Vec<KeyReport>, age: Duration, now: DateTime<Utc>) {
+    let unknown = reports.extract_if(.., |report| report.held_for(now).is_none()).count();
+    reports.retain(|report| {
+        report.held_for(now).is_some_and(|held| held.to_std().is_ok_and(|held| held >= age))
+    });
+    if unknown > 0 {
+        output::note(&format!(
+            "not listed: {unknown} locks of which nothing shows how long they have been held; holders with a name do"
+        ));
     }
 }
 
@@ -99,7 +120,7 @@ fn write_table(out: &mut impl Write, reports: &[KeyReport], now: DateTime<Utc>) 
                 let sign = if left < 0.0 { "-" } else { "" };
                 format!(
                     "{sign}{}",
-                    keys::rounded(std::time::Duration::try_from_secs_f64(left.abs()).unwrap_or_default())
+                    keys::rounded(Duration::try_from_secs_f64(left.abs()).unwrap_or_default())
                 )
             }
             None => "-".into(),

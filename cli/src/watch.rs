@@ -1,17 +1,20 @@
-//! `watch`: what happens to a lock, as it happens.
+//! `watch`: what happens to locks, as it happens.
 
 mod changes;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
-use setnx_lock::Key;
+use setnx_lock::{Key, LockState};
 
 use crate::arguments::Watch;
 use crate::failure::Failure;
-use crate::keys::{self, KeyJson, KeyReport, KeyText, date};
+use crate::keys::{self, Found, KeyJson, KeyReport, KeyText, date};
+use crate::list;
 use crate::output::{self, BOLD, json_line, styled};
 use crate::raw::Raw;
 use crate::server::Target;
@@ -32,47 +35,105 @@ struct Line {
 
 pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
     let target = Target::of(&arguments.server)?;
-    let key = &target.key(&arguments.key);
-    let mut connected = Some(target.connect_for(key)?);
+    let mut watched = Watched::of(arguments, &target)?;
+    let default =
+        if arguments.matching.is_some() { Duration::from_secs(2) } else { Duration::from_millis(100) };
+    let interval = arguments.interval.unwrap_or(default);
     output::note(&format!(
-        "reading {key} every {}; changes between two reads appear as one",
-        humantime::format_duration(arguments.interval)
+        "reading {} every {}; changes between two reads appear as one",
+        watched.name,
+        humantime::format_duration(interval)
     ));
-    let mut before: Option<Look> = None;
+    let mut before: Option<BTreeMap<Key, Look>> = None;
     let mut is_unreachable = false;
     loop {
-        match read(&mut connected, &target, key) {
-            Ok(report) => {
+        match watched.read() {
+            Ok(reports) => {
                 if std::mem::take(&mut is_unreachable) {
                     output::note("the server replies again");
                 }
-                let look = Look::at(report, keys::now());
-                if let Some(event) = look.since(before.as_ref()) {
-                    write(arguments, &look.report, event)?;
+                let looks = looks(reports, before.as_ref());
+                for (key, look) in &looks {
+                    let free =
+                        Look::at(KeyReport::of(key.clone(), Found::State(LockState::Absent)), keys::now());
+                    let last = before.as_ref().map(|before| before.get(key).unwrap_or(&free));
+                    if let Some(event) = look.since(last) {
+                        write(arguments, &look.report, event)?;
+                    }
                 }
-                before = Some(look);
+                before = Some(looks);
             }
             // A server that is gone may come back, and a key that has moved is found again; one that refuses will go on to do so.
             Err(failure) if failure.is_refusal() && !(target.is_cluster() && failure.is_elsewhere()) => {
                 return Err(failure);
             }
             Err(failure) => {
-                connected = None;
+                watched.connected = None;
                 if !std::mem::replace(&mut is_unreachable, true) {
                     output::warning(&format!("retrying: {}", failure.text()));
                 }
             }
         }
-        thread::sleep(arguments.interval);
+        thread::sleep(interval);
     }
 }
 
-fn read(connected: &mut Option<Raw>, target: &Target, key: &Key) -> Result<KeyReport, Failure> {
-    let raw = match connected {
-        Some(raw) => raw,
-        None => connected.insert(target.connect_for(key)?),
-    };
-    keys::detail(raw, key)
+/// What the keys hold, and those of before that are free now.
+fn looks(reports: Vec<KeyReport>, before: Option<&BTreeMap<Key, Look>>) -> BTreeMap<Key, Look> {
+    let now = keys::now();
+    let free = |key: &Key| KeyReport::of(key.clone(), Found::State(LockState::Absent));
+    let were_held = before.into_iter().flatten().filter(|(_, look)| !look.is_free());
+    let at = |report: KeyReport| (report.key.clone(), Look::at(report, now));
+    were_held.map(|(key, _)| at(free(key))).chain(reports.into_iter().map(at)).collect()
+}
+
+/// The keys that are watched, and the connections to their servers.
+struct Watched<'a> {
+    target: &'a Target,
+    what: Result<Key, Vec<u8>>,
+    name: String,
+    connected: Option<Vec<Raw>>,
+}
+
+impl<'a> Watched<'a> {
+    fn of(arguments: &Watch, target: &'a Target) -> Result<Self, Failure> {
+        let what = match (&arguments.key, &arguments.matching) {
+            (Some(key), _) => Ok(target.key(key)),
+            (None, Some(pattern)) => Err(target.pattern(pattern)),
+            (None, None) => return Err(Failure::usage("which key?")),
+        };
+        let name = match &what {
+            Ok(key) => key.to_string(),
+            Err(pattern) => Key::from(pattern.as_slice()).to_string(),
+        };
+        let mut watched = Self { target, what, name, connected: None };
+        // A server that is not there at first is an error.
+        watched.connected = Some(watched.connect()?);
+        Ok(watched)
+    }
+
+    fn connect(&self) -> Result<Vec<Raw>, Failure> {
+        match &self.what {
+            Ok(key) => Ok(vec![self.target.connect_for(key)?]),
+            Err(_) => self.target.connect_for_keys(false),
+        }
+    }
+
+    fn read(&mut self) -> Result<Vec<KeyReport>, Failure> {
+        // The masters of a cluster may be others.
+        let again = self.what.is_err() && self.target.is_cluster();
+        let mut connected = match self.connected.take().filter(|_| !again) {
+            Some(connected) => connected,
+            None => self.connect()?,
+        };
+        let reports = match (&self.what, connected.first_mut()) {
+            (Ok(key), Some(raw)) => vec![keys::detail(raw, key)?],
+            (Ok(_), None) => Vec::new(),
+            (Err(pattern), _) => list::found(&mut connected, pattern, false)?,
+        };
+        self.connected = Some(connected);
+        Ok(reports)
+    }
 }
 
 fn write(arguments: &Watch, report: &KeyReport, event: Change) -> Result<(), Failure> {
@@ -92,7 +153,9 @@ fn write(arguments: &Watch, report: &KeyReport, event: Change) -> Result<(), Fai
         json_line(&mut out, &line)?;
     } else {
         let by = report.held_by(now).map(|holder| format!(", by {holder}")).unwrap_or_default();
-        writeln!(out, "{} {}: {}{by}", date(now), styled(BOLD, event.words()), report.words(now))?;
+        let key = if arguments.matching.is_some() { format!(" {}", report.key) } else { String::new() };
+        let (date, event) = (date(now), styled(BOLD, event.words()));
+        writeln!(out, "{date}{key} {event}: {}{by}", report.words(now))?;
         out.flush()?;
     }
     Ok(())

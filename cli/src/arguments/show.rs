@@ -55,9 +55,15 @@ pub(crate) struct List {
     /// Use KEYS, for servers before 2.8; it blocks the server while it looks at every key
     #[arg(long)]
     pub(crate) keys: bool,
+    /// List only locks that have been held for this long, as far as their holders' names or their ends show it
+    #[arg(long, value_name = "TIME", value_parser = parse::time)]
+    pub(crate) older_than: Option<Duration>,
     /// Print one JSON object per lock and line
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print metrics of Prometheus, by the beginnings of keys up to a colon, for a textfile collector
+    #[arg(long, conflicts_with_all = ["json", "watch"])]
+    pub(crate) prometheus: bool,
     /// Repeat the list until interrupted [default interval: 2s]
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
     #[arg(value_parser = parse::interval)]
@@ -93,18 +99,24 @@ pub(crate) struct Clear {
     pub(crate) server: Server,
 }
 
-/// Print what happens to a lock, as it happens
+/// Print what happens to a lock, or to several, as it happens
 ///
-/// Reads the key repeatedly. Changes between two reads appear as one, and a lock that is acquired and released between them does not appear.
+/// Reads the keys repeatedly. Changes between two reads appear as one, and a lock that is acquired and released between them does not appear.
 #[derive(Args, Debug)]
-#[command(override_usage = "setnx-lock watch [OPTIONS] <KEY>")]
+#[command(
+    override_usage = "setnx-lock watch [OPTIONS] <KEY>\n       setnx-lock watch [OPTIONS] --matching <PATTERN>"
+)]
 pub(crate) struct Watch {
     /// The lock's key
-    #[arg(value_name = "KEY", value_parser = parse::key())]
-    pub(crate) key: Key,
-    /// How often to read the key
-    #[arg(long, value_name = "TIME", value_parser = parse::interval, default_value = "100ms")]
-    pub(crate) interval: Duration,
+    #[arg(value_name = "KEY", required_unless_present = "matching", conflicts_with = "matching")]
+    #[arg(value_parser = parse::key())]
+    pub(crate) key: Option<Key>,
+    /// Watch all locks that `list PATTERN` lists, for example team:*
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) matching: Option<OsString>,
+    /// How often to read the keys [default: 100ms, with --matching 2s]
+    #[arg(long, value_name = "TIME", value_parser = parse::interval)]
+    pub(crate) interval: Option<Duration>,
     /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,

@@ -49,6 +49,10 @@ impl Look {
         Self { state: report.state(now), report }
     }
 
+    pub(super) fn is_free(&self) -> bool {
+        self.state == State::Free
+    }
+
     /// Says what has happened since the look before.
     pub(super) fn since(&self, before: Option<&Look>) -> Option<Change> {
         let Some(before) = before else { return Some(Change::First) };

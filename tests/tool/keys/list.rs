@@ -1,6 +1,7 @@
 //! `list`: the locks on a server.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::process::Signal;
 use setnx_lock_testing::{ServerVersion, TestServer};
@@ -18,6 +19,8 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     what_may_not_be_read_is_an_error,
     watch_prints_the_list_again_and_again,
     before_2_8_keys_is_used_only_if_allowed,
+    old_locks_are_those_that_are_known_to_be,
+    metrics_are_grouped_by_prefix,
 ];
 
 fn locks_are_sorted_by_the_time_left() -> Outcome {
@@ -191,5 +194,74 @@ fn before_2_8_keys_is_used_only_if_allowed() -> Outcome {
     assert_eq!(reports_by_key(&listed.out).keys().collect::<Vec<_>>(), LOCKS);
     assert_eq!(listed.err, "");
     assert!(server.names().contains(&"SCAN".to_owned()) && !server.names().contains(&"KEYS".to_owned()));
+    Ok(())
+}
+
+/// Writes a lock whose holder has had it since then.
+fn set_held_since(server: &TestServer, key: &str, seconds: u64) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let value = format!("{}.5000000000000001:{}:web", now + 3600, now - seconds);
+    set(server, key, value);
+}
+
+fn old_locks_are_those_that_are_known_to_be() -> Outcome {
+    let server = TestServer::start();
+    set_held_since(&server, "old", 900);
+    set_held_since(&server, "young", 60);
+    set(&server, "unnamed", ending_in(LONG));
+    set(&server, "expired", PAST);
+    set(&server, "endless_lock", "1");
+    let listed = ran(&server.url(), ["list", "--json", "--older-than", "10m"]).exits(0);
+    listed.says(&["not listed: 2 locks of which nothing shows how long they have been held"]);
+    let listed = ran(&server.url(), ["list", "--json", "--older-than", "10m"]).out;
+    let keys: Vec<_> = reports(&listed).iter().map(|report| report["key"].clone()).collect();
+    assert_eq!(keys, ["expired", "old"]);
+    let none = ran(&server.url(), ["list", "--older-than", "1h", "o*"]).exits(0);
+    none.prints("no locks\n");
+    ran(&server.url(), ["list", "--older-than", "soon"]).exits(64);
+    Ok(())
+}
+
+fn metrics_are_grouped_by_prefix() -> Outcome {
+    let server = TestServer::start();
+    set_held_since(&server, "team:7:draft_lock", 900);
+    set_held_since(&server, "team:8:draft_lock", 60);
+    set(&server, "team:9:draft_lock", PAST);
+    set(&server, "night\"ly", ending_in(LONG));
+    set(&server, "job:1_lock", "1");
+    send(&server, "RPUSH team:7:draft_lock:setnx-lock:waiters a b c");
+    let metrics = ran(&server.url(), ["list", "--prometheus"]).exits(0);
+    assert_eq!(metrics.err, "");
+    let samples: BTreeMap<_, f64> = metrics
+        .out
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.rsplit_once(' ').expect("a sample"))
+        .map(|(name, value)| (name, value.parse().expect("a number")))
+        .collect();
+    for (name, value) in [
+        ("setnx_lock_locks{prefix=\"team\",state=\"held\"}", 2.0),
+        ("setnx_lock_locks{prefix=\"team\",state=\"expired\"}", 1.0),
+        ("setnx_lock_locks{prefix=\"team\",state=\"no_expiration\"}", 0.0),
+        ("setnx_lock_locks{prefix=\"job\",state=\"no_expiration\"}", 1.0),
+        ("setnx_lock_locks{prefix=\"night\\\"ly\",state=\"held\"}", 1.0),
+        ("setnx_lock_waiters{prefix=\"team\"}", 3.0),
+        ("setnx_lock_held_seconds{prefix=\"job\"}", 0.0),
+    ] {
+        assert_eq!(samples.get(name), Some(&value), "{name}: {metrics}");
+    }
+    let held = samples["setnx_lock_held_seconds{prefix=\"team\"}"];
+    assert!((900.0..900.0 + LONG.as_secs_f64()).contains(&held), "{metrics}");
+    assert_eq!(metrics.out.lines().filter(|line| line.starts_with("# TYPE ")).count(), 3, "{metrics}");
+    // All that an alert asks for is there.
+    for line in include_str!("../../../contrib/alerts.yml").lines().filter(|line| line.contains("expr:")) {
+        let name = line
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .find(|word| word.starts_with("setnx_lock_"));
+        assert!(name.is_none_or(|name| name == "setnx_lock" || metrics.out.contains(name)), "{line}");
+    }
+    let prefixed = ran(&server.url(), ["list", "--prometheus", "--prefix", "team:"]).exits(0);
+    prefixed.shows(&["{prefix=\"team:7\",state=\"held\"} 1\n"]);
+    ran(&server.url(), ["list", "--prometheus", "--json"]).exits(64);
     Ok(())
 }

@@ -16,6 +16,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     a_server_that_goes_away_and_comes_back,
     a_server_that_refuses_ends_it,
     a_closed_output_ends_it,
+    all_locks_under_a_pattern_are_watched,
 ];
 
 const WATCH: [&str; 4] = ["watch", "k", "--interval=5ms", "--json"];
@@ -111,5 +112,35 @@ fn a_closed_output_ends_it() -> Outcome {
         held.release()?;
     }
     assert_eq!(running.ends().exits(0).err, "");
+    Ok(())
+}
+
+fn all_locks_under_a_pattern_are_watched() -> Outcome {
+    let server = TestServer::start();
+    set(&server, "team:1", ending_in(LONG));
+    set(&server, "other:1", ending_in(LONG));
+    let watch = ["watch", "--matching", "team:*", "--interval=5ms", "--json"];
+    let running = Running::start(&server.url(), &watch)?;
+    let next = |event: &str, key: &str| assert_eq!(next(&running, event)["key"], key);
+    next("first", "team:1");
+    set_named(&server, "team:2", &ending_in(LONG), "web");
+    next("acquired", "team:2");
+    send(&server, "DEL team:1");
+    next("released", "team:1");
+    set_named(&server, "team:2", &ending_in(2 * LONG), "web");
+    next("extended", "team:2");
+    set(&server, "team:1", ending_in(LONG));
+    next("acquired", "team:1");
+    server.stop();
+    server.restart_empty();
+    next("released", "team:1");
+    next("released", "team:2");
+    drop(running);
+    set(&server, "a:1", ending_in(LONG));
+    let running = Running::start(&server.url(), &["watch", "--matching=*", "--prefix=a:"])?;
+    assert!(running.line().contains("Z a:1 at first: held for "));
+    for wrong in [&["watch"][..], &["watch", "k", "--matching", "*"]] {
+        super::program::ran(&server.url(), wrong).exits(64);
+    }
     Ok(())
 }
