@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == run::GUARDIAN) {
         return Guardian::try_parse_from(words).map_or(USAGE.into(), |guardian| run::guardian(&guardian));
     }
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::read(env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {
             // A closed output is no reason to fail.

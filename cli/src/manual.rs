@@ -45,6 +45,8 @@ pub(crate) fn man(arguments: &Man) -> Result<ExitCode, Failure> {
         })?,
         None => tool,
     };
+    // The page explains also what the summary leaves out.
+    let command = command.mut_args(|argument| argument.hide_short_help(false));
     let mut page = Vec::new();
     let sections = sections(&command);
     let man = clap_mangen::Man::new(command.clone());

@@ -1,5 +1,6 @@
 //! The tool's man pages and shell completions: they are printed, and work.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +11,7 @@ use crate::support::tool::tool;
 use crate::support::{Outcome, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("tool_manual", tests![pages_are_printed, completions_work])
+    crate::support::trials("tool_manual", tests![pages_are_printed, completions_work, the_help_fits_a_screen])
 }
 
 const COMMANDS: [&str; 12] = [
@@ -98,5 +99,45 @@ fn completions_work() -> Outcome {
         let script = output(tool("").args(["completions", other]))?;
         assert!(script.contains("hold-at-least"), "{other}");
     }
+    Ok(())
+}
+
+fn the_help_fits_a_screen() -> Outcome {
+    for command in COMMANDS {
+        let help = output(tool("").args([command, "--help"]).env("COLUMNS", "80"))?;
+        assert!(help.lines().count() <= 46 && help.lines().all(|line| line.chars().count() <= 80), "{help}");
+        let all = output(tool("").args([command, "--help=all"]))?;
+        assert_eq!(all, output(tool("").args(["help", command]))?, "{command}");
+        let page = output(tool("").args(["man", command]))?;
+        let options = |text: &str| -> BTreeSet<String> {
+            let lines = text.lines().filter(|line| line.trim_start().starts_with('-'));
+            let first = lines.filter_map(|line| line.split_whitespace().find(|word| word.starts_with("--")));
+            first.map(|word| word.split(['=', '[']).next().unwrap_or_default().to_owned()).collect()
+        };
+        assert!(options(&help).is_subset(&options(&all)), "{help}");
+        for option in options(&all) {
+            let name = option.replace('-', "\\-");
+            // What each does is said, also of those that the summary leaves out.
+            let described =
+                page.split(".TP\n").any(|entry| entry.contains(&name) && entry.lines().count() > 1);
+            assert!(described, "{command}: {option}: {page}");
+        }
+    }
+    let run = output(tool("").args(["run", "--help"]).env("COLUMNS", "80"))?;
+    let end = run.rsplit_once("Exit codes: ").expect("they are at its end").1;
+    assert!(end.contains("75  contended") && end.ends_with("man setnx-lock-run\n"), "{run}");
+    assert!(!run.contains("--settle-after-restart") && !run.contains("--ca "), "{run}");
+    // Behind the hyphens it is the command's.
+    let ended = output(tool("redis://127.0.0.1:1/").args([
+        "run",
+        "-n",
+        "-E",
+        "unreachable=0",
+        "k",
+        "--",
+        "true",
+        "--help=all",
+    ]))?;
+    assert_eq!(ended, "");
     Ok(())
 }

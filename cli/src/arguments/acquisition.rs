@@ -16,38 +16,54 @@ const EXPIRATION: Duration = Duration::from_secs(60);
 #[derive(Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Acquisition {
-    /// How long the lease lasts; after a crash of this machine, others get the lock when it ends [default: 60s, or --hold-at-least if longer]
-    #[arg(long, short = 'e', value_name = "TIME", value_parser = parse::interval)]
+    /// Length of the lease [default: 60s]
+    ///
+    /// If this machine crashes, others get the lock when it ends. By default 60 s, or --hold-at-least if that is longer.
+    #[arg(long, short = 'e', value_name = "TIME", value_parser = parse::interval, display_order = 0)]
     expiration: Option<Duration>,
     /// How long to wait for the lock
     #[arg(long, short = 'w', value_name = "TIME", value_parser = parse::time, default_value = "5s")]
+    #[arg(display_order = 1)]
     #[arg(conflicts_with_all = ["no_wait", "wait_forever"])]
     timeout: Duration,
     /// Make one attempt; do not wait
-    #[arg(long, short = 'n', conflicts_with = "wait_forever")]
+    #[arg(long, short = 'n', conflicts_with = "wait_forever", display_order = 2)]
     no_wait: bool,
-    /// Wait without a limit, even while the server refuses for now, as when it is full; fails if it is unreachable or a replica for --retry-for
-    #[arg(long)]
+    /// Wait without a limit
+    ///
+    /// Waits also while the server refuses for now, as when it is full. Fails if it is unreachable or a replica for --retry-for.
+    #[arg(long, display_order = 2)]
     wait_forever: bool,
     /// How often to look at the key while waiting
     #[arg(long, value_name = "TIME", value_parser = parse::interval, default_value = "100ms")]
+    #[arg(hide_short_help = true)]
     poll: Duration,
     /// Wake other waiting processes on release, and be woken by them (Redis 2.0) [default: true with auto, else false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    #[arg(hide_short_help = true)]
     pub(crate) notify: Option<bool>,
     /// Redis commands to use; auto selects the best protocol that the server supports
     #[arg(long, value_name = "PROTOCOL", value_enum, default_value_t = GivenProtocol::Auto)]
+    #[arg(hide_short_help = true)]
     protocol: GivenProtocol,
-    /// Hold the lock for at least this long, even if the command ends sooner
+    /// Hold the lock for at least this long
+    ///
+    /// Even if the command ends sooner.
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "0s", hide_default_value = true)]
     hold_at_least: Duration,
-    /// Take a fencing token and pass it to the command
+    /// Take a fencing token
+    ///
+    /// The command gets it in SETNX_LOCK_FENCING_TOKEN.
     #[arg(long)]
     pub(crate) fence: bool,
-    /// Show others this name (at most 64 bytes) while the lock is held; --name= uses the host name and process id
+    /// Show others this name; if empty, host:process
+    ///
+    /// It has at most 64 bytes.
     #[arg(long, value_name = "NAME", require_equals = true)]
     pub(crate) name: Option<String>,
-    /// Exit code for contention (e.g. 0), or CONDITION=CODE[,…]; a condition mapped to 0 prints no error
+    /// Exit code for contention, or CONDITION=CODE[,…]
+    ///
+    /// A condition mapped to 0 prints no error: `-E 0` skips a job that another machine runs.
     #[arg(long, short = 'E', value_name = "CODES", value_delimiter = ',', value_parser = exit_code)]
     exit_code: Vec<(Condition, u8)>,
     /// Report what happens to the lock
@@ -58,6 +74,7 @@ pub(crate) struct Acquisition {
     pub(crate) quiet: bool,
     /// Report events, warnings and errors on the standard error as JSON, one object a line
     #[arg(long, conflicts_with_all = ["quiet", "verbose"])]
+    #[arg(hide_short_help = true)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) outages: Outages,
@@ -105,12 +122,15 @@ impl Acquisition {
 pub(crate) struct Outages {
     /// How long to retry while the server is unreachable or a replica; a failover takes longer than 30 s by default
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "5s")]
+    #[arg(hide_short_help = true)]
     retry_for: Duration,
     /// With redis+sentinel://: acquire nothing until the server has been the master for this long; give the longest expiration of any lock
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "0s", hide_default_value = true)]
+    #[arg(hide_short_help = true)]
     settle_after_failover: Duration,
     /// Acquire nothing until the server has run for this long, since a restart may have lost locks
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "0s", hide_default_value = true)]
+    #[arg(hide_short_help = true)]
     settle_after_restart: Duration,
 }
 

@@ -33,17 +33,33 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
+/// What `--help=all` is read as.
+const HELP_ALL: &str = "help-all";
+
+impl Arguments {
+    /// Reads the words of a command line, the program's name among them.
+    pub(crate) fn read(words: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
+        let mut are_options = true;
+        Self::try_parse_from(words.map(|word| {
+            are_options &= word != "--";
+            if are_options && word == "--help=all" { format!("--{HELP_ALL}").into() } else { word }
+        }))
+    }
+}
+
 /// Run commands under distributed locks on Redis 1.2 or newer; show and clear locks
 ///
 /// The keys and values are those of the Ruby gem redis-objects, so shell commands, Ruby programs and Rust programs exclude each other.
 #[derive(Debug, Parser)]
 #[command(name = "setnx-lock", version, styles = STYLES, max_term_width = 100, propagate_version = true)]
 #[command(arg_required_else_help = true, disable_help_flag = true)]
-#[command(after_help = "Details and examples: setnx-lock help COMMAND")]
+#[command(after_help = "Details and examples: setnx-lock help COMMAND, or man setnx-lock-COMMAND")]
 pub(crate) struct Arguments {
-    /// Print a summary; `setnx-lock help COMMAND` prints details
-    #[arg(long, short, global = true, action = ArgAction::HelpShort, help_heading = "Help")]
+    /// Print this summary; --help=all prints all options
+    #[arg(long, short, global = true, action = ArgAction::HelpShort, display_order = 1000)]
     help: Option<bool>,
+    #[arg(long = HELP_ALL, global = true, action = ArgAction::HelpLong, hide = true)]
+    help_all: Option<bool>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -68,8 +84,10 @@ pub(crate) enum Command {
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Server {
-    /// The server: redis://[user@]host[:port][/database], unix:///path,
-    /// redis+sentinel://[user@]host[:port],…/master or redis+cluster://[user@]host[:port],…
+    /// The server
+    ///
+    /// redis://[user@]host[:port][/database], unix:///path, redis+sentinel://[user@]host[:port],…/master or
+    /// redis+cluster://[user@]host[:port],…
     ///
     /// Pass the password in REDISCLI_AUTH or a file: other users can read the arguments of a process.
     #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]
@@ -80,15 +98,19 @@ pub(crate) struct Server {
     pub(crate) password_file: Option<PathBuf>,
     /// A file whose first line is the password of the Sentinels
     #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true)]
     pub(crate) sentinel_password_file: Option<PathBuf>,
     /// With rediss://: a PEM file with the certificates of the CA that signed the server's [default: those of the system]
     #[arg(long, value_name = "FILE")]
+    #[arg(hide_short_help = true)]
     pub(crate) ca: Option<PathBuf>,
     /// With rediss://: a PEM file with this client's certificate
     #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(hide_short_help = true)]
     pub(crate) cert: Option<PathBuf>,
     /// With rediss://: a PEM file with its private key, in PKCS #8
     #[arg(long = "key", value_name = "FILE", requires = "cert")]
+    #[arg(hide_short_help = true)]
     pub(crate) tls_key: Option<PathBuf>,
     /// What all keys begin with, for example app1: on a server with several users
     #[arg(
@@ -96,14 +118,17 @@ pub(crate) struct Server {
         value_name = "PREFIX",
         env = "SETNX_LOCK_PREFIX",
         default_value = "",
-        hide_default_value = true
+        hide_default_value = true,
+        hide_short_help = true
     )]
     pub(crate) prefix: OsString,
     /// How long connecting may take [default: 2s]
     #[arg(long, value_name = "TIME", env = "SETNX_LOCK_CONNECT_TIMEOUT", value_parser = parse::interval)]
+    #[arg(hide_short_help = true)]
     pub(crate) connect_timeout: Option<Duration>,
     /// How long the server may take to reply to a command [default: 2s for a lock's, else 5s]
     #[arg(long, value_name = "TIME", env = "SETNX_LOCK_COMMAND_TIMEOUT", value_parser = parse::interval)]
+    #[arg(hide_short_help = true)]
     pub(crate) command_timeout: Option<Duration>,
 }
 

@@ -44,6 +44,8 @@ Environment of the command:
   SETNX_LOCK_SLOT           with --permits or --shared: the number of the
                             permit, from 0";
 
+const MORE: &str = "\nMore options and examples: setnx-lock run --help=all, or man setnx-lock-run";
+
 /// Why `run` ends otherwise than its command.
 pub(super) const EXIT_CODES: &str = "\
 Exit codes: the command's, or 128+N if signal N ended it; otherwise
@@ -66,7 +68,7 @@ Exit codes: the command's, or 128+N if signal N ended it; otherwise
 /// With several keys, it acquires all of these locks or none.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock run [OPTIONS] <KEY>... -- <CMD>...")]
-#[command(after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), after_help = EXIT_CODES)]
+#[command(after_long_help = format!("{EXAMPLES}\n\n{EXIT_CODES}"), after_help = format!("{EXIT_CODES}\n{MORE}"))]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Run {
     /// The lock's key, or several
@@ -74,57 +76,79 @@ pub(crate) struct Run {
     positional_keys: Vec<Key>,
     /// A key that begins with a hyphen
     #[arg(long = "lock", value_name = "KEY", value_parser = parse::key(), require_equals = true)]
+    #[arg(hide_short_help = true)]
     named_keys: Vec<Key>,
     /// The command and its arguments
     #[arg(value_name = "CMD", last = true, required = true)]
     pub(crate) command: Vec<OsString>,
 
-    #[command(flatten)]
-    pub(crate) acquisition: Acquisition,
-
-    /// Lead: run the command again whenever it ends, while others that do the same wait; until a signal ends this process
+    /// Run the command on one machine, again and again
+    ///
+    /// Begins again whenever the command ends, here or where another process waits to lead. Whatever fails is tried again. A signal ends it.
     #[arg(long, conflicts_with_all = ["no_wait", "timeout", "wait_forever", "keep", "permits", "readers"])]
+    #[arg(display_order = 3)]
     pub(crate) lead: bool,
     /// Go on with the lock of a token of `acquire` or `extend`, in place of a key
     #[arg(long, conflicts_with_all = ["positional_keys", "named_keys", "permits", "readers", "lead"])]
     #[arg(conflicts_with_all = ["no_wait", "timeout", "wait_forever"])]
+    #[arg(hide_short_help = true)]
     pub(crate) resume: bool,
     #[command(flatten)]
     pub(crate) token: Token,
-    /// Hold one of N permits, with the keys KEY:0, KEY:1, …: at most N commands run at the same time
+    /// Let up to N commands run at the same time
+    ///
+    /// Each holds one of N permits, with the keys KEY:0, KEY:1 and so on.
     #[arg(long, value_name = "N", conflicts_with_all = ["shared", "exclusive"])]
+    #[arg(display_order = 4)]
     pub(crate) permits: Option<usize>,
     /// Exclude --exclusive, and share the lock with up to --readers commands
     #[arg(long, requires = "readers", conflicts_with = "exclusive")]
+    #[arg(hide_short_help = true)]
     pub(crate) shared: bool,
     /// Exclude --shared as well as --exclusive
     #[arg(long, requires = "readers")]
+    #[arg(hide_short_help = true)]
     exclusive: bool,
     /// How many may share the lock, the same number for all commands with this key
     #[arg(long, value_name = "N")]
+    #[arg(hide_short_help = true)]
     pub(crate) readers: Option<usize>,
 
     /// Keep extending the lease for at most this long; give the expiration to disable extension [default: 24h]
     #[arg(long, value_name = "AT_MOST", value_parser = parse::interval)]
+    #[arg(hide_short_help = true)]
     auto_extend: Option<Duration>,
-    /// End the command after this time, while the lock is still held
+    /// End the command after this time
+    ///
+    /// It gets SIGTERM, and SIGKILL after --kill-after. The lock is held until it has ended.
     #[arg(long, value_name = "TIME", value_parser = parse::interval)]
+    #[arg(display_order = 5)]
     pub(crate) max_runtime: Option<Duration>,
     /// Time between SIGTERM and SIGKILL
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "10s")]
+    #[arg(hide_short_help = true)]
     pub(crate) kill_after: Duration,
-    /// What to do with the command if the lock is lost or this process is killed
+    /// If the lock is lost
+    ///
+    /// What to do with the command then, and with term or kill also if this process is killed.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnLoss::Term)]
+    #[arg(display_order = 6)]
     pub(crate) on_loss: OnLoss,
     /// Never release the lock; leave it to expire
     #[arg(long)]
+    #[arg(hide_short_help = true)]
     pub(crate) keep: bool,
     /// Hold the lock until all processes of the command's process group have ended
     #[arg(long)]
+    #[arg(hide_short_help = true)]
     pub(crate) wait_group: bool,
     /// Pass the command to /bin/sh -c
     #[arg(long)]
+    #[arg(display_order = 7)]
     pub(crate) shell: bool,
+
+    #[command(flatten)]
+    pub(crate) acquisition: Acquisition,
 }
 
 impl Run {

@@ -16,6 +16,8 @@ use crate::server::first_line;
 pub(crate) const TOKEN: &str = "SETNX_LOCK_TOKEN";
 
 const USED: &str = "\
+The token is in SETNX_LOCK_TOKEN, or in the file that --token-file names.
+
 Exit codes:
   0   success: the token is used up
   64  invalid arguments, or no token
@@ -69,7 +71,7 @@ pub(crate) struct Release {
 #[derive(Args, Debug)]
 pub(crate) struct Token {
     /// A file whose first line is the token, for example /dev/stdin or /dev/fd/3 [default: the variable SETNX_LOCK_TOKEN]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) token_file: Option<PathBuf>,
 }
 
