@@ -9,7 +9,7 @@ TEST = $(CARGO) test --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-failover demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers test-server proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
+.PHONY: help demo demo-failover demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers test-server proxy doctor manual install dist dist-check golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -110,6 +110,12 @@ install: manual ## install the tool, its man pages and its completions: make ins
 	install -m 644 "$(TARGET)/completions/setnx-lock.bash" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/setnx-lock"
 	install -m 644 "$(TARGET)/completions/_setnx-lock" "$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_setnx-lock"
 	install -m 644 "$(TARGET)/completions/setnx-lock.fish" "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/setnx-lock.fish"
+
+dist: ## build a static binary, an archive with man pages and completions, and a Debian package: target/dist-files
+	@scripts/dist
+
+dist-check: ## try what `make dist` has made: alone in an empty folder, installed, and in a container if there is docker
+	@scripts/dist --check
 
 golden: ## rewrite the files in compat/golden by Ruby, and show the changes
 	@scripts/setup ruby ruby-redis

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
@@ -94,10 +95,11 @@ pub(crate) fn event(key: Option<&Key>, event: &impl Serialize) {
 }
 
 fn line(line: String) {
-    match WRITER.get() {
+    match THREADED.load(Ordering::Relaxed).then(|| WRITER.get_or_init(start)) {
         // Its thread lives as long as the program.
-        Some(writer) => _ = writer.send(Message::Line(line)),
-        None => write(&line),
+        Some(Some(writer)) => _ = writer.send(Message::Line(line)),
+        // Without a thread lines are written at once.
+        _ => write(&line),
     }
 }
 
@@ -111,11 +113,16 @@ enum Message {
     Flush(Sender<()>),
 }
 
-static WRITER: OnceLock<Sender<Message>> = OnceLock::new();
+static THREADED: AtomicBool = AtomicBool::new(false);
+static WRITER: OnceLock<Option<Sender<Message>>> = OnceLock::new();
 
 /// Has lines written by a thread from now on, so that a terminal that is stopped, or a pipe that is not read, keeps nothing from being done
-/// about a lock.
+/// about a lock. It starts with the first line.
 pub(crate) fn write_on_a_thread() {
+    THREADED.store(true, Ordering::Relaxed);
+}
+
+fn start() -> Option<Sender<Message>> {
     let (sender, messages) = mpsc::channel();
     let receive = move || {
         for message in messages {
@@ -126,15 +133,12 @@ pub(crate) fn write_on_a_thread() {
             }
         }
     };
-    // Without a thread lines are written at once.
-    if thread::Builder::new().name("output".into()).spawn(receive).is_ok() {
-        let _ = WRITER.set(sender);
-    }
+    thread::Builder::new().name("output".into()).spawn(receive).is_ok().then_some(sender)
 }
 
 /// Waits until all lines are written, for `at_most` if that is given.
 pub(crate) fn flush(at_most: Option<Duration>) {
-    let Some(writer) = WRITER.get() else { return };
+    let Some(Some(writer)) = WRITER.get() else { return };
     let (sender, done) = mpsc::channel();
     let _ = writer.send(Message::Flush(sender));
     let _ = match at_most {

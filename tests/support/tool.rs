@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use cargo_metadata::Message;
 
@@ -20,9 +20,11 @@ pub(crate) fn tool(url: &str) -> Command {
     command
 }
 
-/// The tool's program.
+/// The tool's program: the one that `SETNX_LOCK_TEST_TOOL` names, for example of `make dist`, or as it is built here.
 pub(crate) fn program() -> &'static Path {
-    built("setnx-lock")
+    static GIVEN: LazyLock<Option<PathBuf>> =
+        LazyLock::new(|| env::var_os("SETNX_LOCK_TEST_TOOL").map(PathBuf::from));
+    GIVEN.as_deref().unwrap_or_else(|| built("setnx-lock"))
 }
 
 /// The program of an example.
