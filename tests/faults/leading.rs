@@ -1,14 +1,13 @@
 //! Five processes of which one leads: they are killed, stopped, and told to end, and their server fails over.
 
-use std::io::{BufRead as _, BufReader};
-use std::mem;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+mod leaders;
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use setnx_lock::redis::cmd;
 use setnx_lock::{CancelToken, Error, Event, Lock, LockOptions, Locker};
 use setnx_lock_testing::TestServer;
@@ -16,8 +15,8 @@ use testkit::failover::{Failover, ask};
 
 use crate::support::notified::until;
 use crate::support::scenario::{opened, patient};
-use crate::support::tool::{example, tool};
 use crate::support::{LONG, Outcome, expiring, millis, tests, trial};
+use leaders::{EXAMPLE, KEY, LEASE, Leaders, Program, TOOL, now};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let here = crate::support::trials(
@@ -43,164 +42,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("leading::one_of_three_tools_leads_while_leaders_are_killed_and_told_to_end", tools),
     ];
     here.into_iter().chain(others).collect()
-}
-
-const LEASE: Duration = Duration::from_secs(2);
-
-/// What the processes run.
-struct Program {
-    processes: usize,
-    lease: Duration,
-    command: fn(&str, Duration) -> Command,
-    /// After SIGTERM.
-    exit_code: i32,
-}
-
-const EXAMPLE: Program = Program {
-    processes: 5,
-    lease: LEASE,
-    command: |url, lease| {
-        let mut command = Command::new(example("leader"));
-        command.args([url, &lease.as_millis().to_string()]);
-        command
-    },
-    exit_code: 0,
-};
-
-/// The expiration of the recipes.
-const TOOL: Program = Program {
-    processes: 3,
-    lease: Duration::from_secs(15),
-    command: |url, lease| {
-        let worker = "echo leads $(date +%s%6N); while :; do echo step $(date +%s%6N); sleep 0.03; done";
-        let lease = format!("{}ms", lease.as_millis());
-        let mut command = tool(url);
-        command.args(["run", "--lead", "--name=", "-e", &lease, KEY, "--", "sh", "-c", worker]);
-        command
-    },
-    exit_code: 143,
-};
-
-/// The key of the example, and of the tools.
-const KEY: &str = "setnx-lock:leader-example";
-
-/// What a process has printed: when it led, by steps in each of which it relied on the lock.
-#[derive(Clone, Debug)]
-struct Term {
-    process: u32,
-    first: Duration,
-    last: Duration,
-    is_over: bool,
-}
-
-struct Leaders<'a> {
-    program: &'a Program,
-    url: String,
-    processes: Vec<Child>,
-    terms: Arc<Mutex<Vec<Term>>>,
-    /// What reads the output of processes.
-    readers: Vec<JoinHandle<()>>,
-}
-
-impl<'a> Leaders<'a> {
-    fn start(program: &'a Program, url: &str) -> Result<Self, std::io::Error> {
-        let (url, terms) = (url.to_owned(), Arc::default());
-        let mut leaders = Self { program, url, processes: Vec::new(), terms, readers: Vec::new() };
-        for _ in 0..program.processes {
-            leaders.add()?;
-        }
-        Ok(leaders)
-    }
-
-    fn add(&mut self) -> Result<(), std::io::Error> {
-        let mut command = (self.program.command)(&self.url, self.program.lease);
-        let mut process = command.stdout(Stdio::piped()).spawn()?;
-        let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
-        let (id, terms) = (process.id(), Arc::clone(&self.terms));
-        let reader = thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                let Some((what, micros)) = line.rsplit_once(' ') else { continue };
-                if what == "ready" {
-                    continue;
-                }
-                let at = Duration::from_micros(micros.parse().expect("a time"));
-                let mut terms = terms.lock().unwrap_or_else(PoisonError::into_inner);
-                let own = terms.iter_mut().rev().find(|term| term.process == id && !term.is_over);
-                match (what, own) {
-                    ("leads", _) => terms.push(Term { process: id, first: at, last: at, is_over: false }),
-                    ("step", Some(term)) => term.last = at,
-                    (_, Some(term)) => term.is_over = true,
-                    other => panic!("{other:?}"),
-                }
-            }
-        });
-        self.readers.push(reader);
-        self.processes.push(process);
-        Ok(())
-    }
-
-    fn terms(&self) -> Vec<Term> {
-        let mut terms = self.terms.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        terms.sort_by_key(|term| term.first);
-        terms
-    }
-
-    /// Waits until a term has begun since then. Returns it.
-    fn next(&self, since: Duration) -> Term {
-        let next = || self.terms().into_iter().find(|term| term.first > since && term.last > term.first);
-        until("one leads", || next().is_some());
-        next().expect("one leads")
-    }
-
-    /// Waits until one leads then, whenever it began.
-    fn leads_after(&self, since: Duration) {
-        until("one leads", || self.terms().iter().any(|term| term.last > since));
-    }
-
-    fn signal(&mut self, id: u32, signal: Signal) -> Result<Duration, std::io::Error> {
-        let process = self.processes.iter().find(|process| process.id() == id).expect("it runs");
-        let at = now();
-        kill_process(Pid::from_child(process), signal)?;
-        Ok(at)
-    }
-
-    /// One that has ended is replaced.
-    fn replace(&mut self, id: u32) -> Outcome {
-        let position = self.processes.iter().position(|process| process.id() == id).expect("it ran");
-        self.processes.swap_remove(position).wait()?;
-        Ok(self.add()?)
-    }
-
-    /// Ends all. No two have led at the same time within their leases.
-    fn end(mut self) -> Result<Vec<Term>, Box<dyn std::error::Error>> {
-        for process in &self.processes {
-            kill_process(Pid::from_child(process), Signal::TERM)?;
-        }
-        for process in &mut self.processes {
-            assert_eq!(process.wait()?.code(), Some(self.program.exit_code), "none has given up");
-        }
-        for reader in mem::take(&mut self.readers) {
-            reader.join().unwrap();
-        }
-        let terms = self.terms();
-        for pair in terms.windows(2) {
-            assert!(pair[0].last < pair[1].first, "two have led: {pair:?}");
-        }
-        Ok(terms)
-    }
-}
-
-impl Drop for Leaders<'_> {
-    fn drop(&mut self) {
-        for process in &mut self.processes {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
-}
-
-fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end() -> Outcome {

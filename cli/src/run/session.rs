@@ -121,11 +121,11 @@ impl Session {
         let keys = if permits.is_empty() { std::slice::from_ref(key) } else { permits };
         // They are read once more, for the time to live.
         let read = keys::details_of_each(&self.target, keys).unwrap_or_default();
+        let read: Vec<KeyReport> = read.into_iter().flatten().collect();
+        let is_held = |report: &KeyReport| report.found != Found::State(LockState::Absent);
+        let is_free = !read.is_empty() && !read.iter().any(is_held);
         let left = |report: &KeyReport| report.seconds_left(now).unwrap_or(f64::INFINITY);
-        let held =
-            read.into_iter().flatten().filter(|report| report.found != Found::State(LockState::Absent));
-        let next = held.min_by(|one, other| left(one).total_cmp(&left(other)));
-        let is_free = next.is_none();
+        let next = read.into_iter().filter(is_held).min_by(|one, other| left(one).total_cmp(&left(other)));
         let report = next
             .unwrap_or_else(|| KeyReport::of(key.clone(), Found::State(seen.unwrap_or(LockState::Absent))));
         let is_stuck = !is_free && report.is_stuck();
