@@ -10,6 +10,9 @@ use setnx_lock::{Error, Key, Refusal, RefusalKind};
 use crate::arguments::{Condition, ExitCodes};
 use crate::output;
 
+/// How the library words a setting that it refuses.
+const SETTING: &str = "cannot build a locker: ";
+
 /// How a refusal is worded of a key that is on another node.
 const ELSEWHERE: &str = "the key is on another node of the cluster; try again if its slot moves, or name the cluster with --url redis+cluster://host:port";
 
@@ -109,14 +112,14 @@ impl Failure {
     /// Says why, and returns the exit code. A condition whose code is to be 0 is no error, and goes to the log; so does contention if only
     /// errors are wanted.
     pub(crate) fn report(self, codes: &ExitCodes, is_quiet: bool) -> ExitCode {
-        let code = match self.code {
-            Code::Fixed(code) => code,
-            Code::Of(condition) => codes.of(condition),
+        let (code, condition) = match self.code {
+            Code::Fixed(code) => (code, None),
+            Code::Of(condition) => (codes.of(condition), Some(condition)),
         };
         match &self.text {
-            Some(_) if is_quiet && matches!(self.code, Code::Of(Condition::Contended)) => {}
+            Some(_) if is_quiet && condition == Some(Condition::Contended) => {}
             Some(text) if code == 0 => log::info!("{text}"),
-            Some(text) => output::error(text),
+            Some(text) => output::failure(text, condition),
             None => {}
         }
         code.into()
@@ -125,6 +128,11 @@ impl Failure {
     /// Returns true if the server answered, and will go on to refuse.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.code, Code::Of(Condition::Refused))
+    }
+
+    /// Returns true if trying again helps, as soon as the server is there or ready.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        matches!(self.code, Code::Of(Condition::Unreachable))
     }
 
     /// Returns true if the key is on another node of the cluster, or will be in a moment.
@@ -153,6 +161,9 @@ impl From<Error> for Failure {
             }
             Error::Invalid { key: None, problem, .. } if problem.starts_with("invalid Redis URL: unknown parameter") => {
                 problem.to_string()
+            }
+            Error::Invalid { key: None, problem, .. } if problem.starts_with(SETTING) => {
+                problem[SETTING.len()..].to_owned()
             }
             // It may have a password in it.
             Error::Invalid { key: None, .. } => "invalid Redis URL in --url or REDIS_URL; expected redis://[user@]host[:port][/database], unix:///path, redis+sentinel://[user@]host[:port],…/master or redis+cluster://[user@]host[:port],…; percent-encode special characters in a user or password, such as @ as %40".into(),

@@ -26,7 +26,12 @@ pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
     let target = Target::of(&arguments.server)?;
     let mut servers = target.connect_for_keys(arguments.keys)?;
     loop {
-        let mut reports = found(&mut servers, &target.pattern(&arguments.pattern), arguments.keys)?;
+        let mut reports = found(
+            &mut servers,
+            &target.pattern(&arguments.pattern),
+            arguments.keys,
+            &ProgressBar::new_spinner(),
+        )?;
         let (now, mut out) = (keys::now(), anstream::stdout().lock());
         if let Some(age) = arguments.older_than {
             retain_older(&mut reports, age, now);
@@ -67,17 +72,16 @@ fn retain_older(reports: &mut Vec<KeyReport>, age: Duration, now: DateTime<Utc>)
     }
 }
 
-/// Finds the locks under a pattern, those that expire first at the top, and shows progress on a terminal.
+/// Finds the locks under a pattern, those that expire first at the top, and shows progress.
 pub(crate) fn found(
     servers: &mut [Raw],
     pattern: &[u8],
     keys_allowed: bool,
+    progress: &ProgressBar,
 ) -> Result<Vec<KeyReport>, Failure> {
     if keys_allowed && servers.iter().any(|raw| !raw.is_since(2, 8)) {
         output::warning("KEYS blocks the server while it looks at every key");
     }
-    // Drawn on a terminal only.
-    let progress = ProgressBar::new_spinner();
     let (mut before, mut reports) = ((0, 0), Vec::new());
     for raw in servers {
         let mut seen = (0, 0);
@@ -98,12 +102,13 @@ pub(crate) fn found(
     progress.finish_and_clear();
     let now = keys::now();
     reports.retain(|report| report.state(now) != State::Free);
+    // A key may have moved meanwhile.
+    reports.sort_by(|a, b| a.key.cmp(&b.key));
+    reports.dedup_by(|a, b| a.key == b.key);
     reports.sort_by(|a, b| {
         let left = |report: &KeyReport| report.seconds_left(now).unwrap_or(f64::INFINITY);
-        left(a).total_cmp(&left(b)).then_with(|| a.key.cmp(&b.key))
+        left(a).total_cmp(&left(b))
     });
-    // It may have moved meanwhile.
-    reports.dedup_by(|a, b| a.key == b.key);
     Ok(reports)
 }
 

@@ -24,7 +24,9 @@ const OF_SERVERS: [(&str, &str); 2] = [
         "ENVIRONMENT",
         "  REDIS_URL                 the server, unless --url names it
   REDISCLI_AUTH             the password, unless --password-file or the URL
-                            has one",
+                            has one
+  SETNX_LOCK_PREFIX, SETNX_LOCK_CONNECT_TIMEOUT, SETNX_LOCK_COMMAND_TIMEOUT
+                            the defaults of these options",
     ),
     ("FILES", "  --password-file: its first line is the password."),
 ];
@@ -65,7 +67,8 @@ pub(crate) fn man(arguments: &Man) -> Result<ExitCode, Failure> {
 
 /// The sections behind the options: those of the help, and those of all commands.
 fn sections(command: &Command) -> Roff {
-    let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    let help = command.get_after_long_help().or_else(|| command.get_after_help());
+    let help = help.map(ToString::to_string).unwrap_or_default();
     let mut texts = BTreeMap::<&str, Vec<&str>>::new();
     if command.has_subcommands() || command.get_arguments().any(|argument| argument.get_id() == "url") {
         for (section, text) in OF_SERVERS {

@@ -14,6 +14,7 @@ use log::{Level, LevelFilter, Log, Metadata, Record};
 use serde::Serialize;
 use setnx_lock::Key;
 
+use crate::arguments::Condition;
 use crate::keys::{KeyText, date, now};
 
 pub(crate) const BOLD: Style = Style::new().bold();
@@ -37,6 +38,14 @@ pub(crate) fn error(text: &str) {
     say("error", Some(RED), text);
 }
 
+/// Says an error by which the tool exits, and in JSON its condition.
+pub(crate) fn failure(text: &str, condition: Option<Condition>) {
+    if is_json() {
+        return event(None, &Said { event: "error", description: text, condition });
+    }
+    error(text);
+}
+
 pub(crate) fn warning(text: &str) {
     say("warning", Some(YELLOW), text);
 }
@@ -47,7 +56,7 @@ pub(crate) fn note(text: &str) {
 
 fn say(kind: &str, style: Option<Style>, text: &str) {
     if is_json() {
-        return event(None, &Said { event: kind, description: text });
+        return event(None, &Said { event: kind, description: text, condition: None });
     }
     line(match style {
         Some(style) => format!("setnx-lock: {}: {text}", styled(style, kind)),
@@ -83,6 +92,8 @@ struct Line<'a, T> {
 struct Said<'a> {
     event: &'a str,
     description: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    condition: Option<Condition>,
 }
 
 /// Says in JSON what has happened to this key, or to all, if that is wanted.
@@ -157,9 +168,16 @@ pub(crate) fn log_from(level: LevelFilter) {
 /// The target of the library's log.
 const LIBRARY: &str = "setnx_lock";
 
+/// Has the next line of the log be printed, wherever it comes from.
+pub(crate) fn say_again() {
+    if let Ok(mut last) = LAST.lock() {
+        *last = None;
+    }
+}
+
 struct StderrLog;
 
-/// Where in the code the last line came from. What is tried again and again is said once until something else happens.
+/// Where in the code the last line came from. What the library tries again and again is said once until something else happens.
 static LAST: Mutex<Option<(Option<&str>, Option<u32>)>> = Mutex::new(None);
 
 impl Log for StderrLog {
@@ -169,14 +187,15 @@ impl Log for StderrLog {
     }
 
     fn log(&self, record: &Record<'_>) {
+        if !self.enabled(record.metadata()) {
+            return;
+        }
         let place = Some((record.file_static(), record.line()));
         let last = LAST.lock().map(|mut last| std::mem::replace(&mut *last, place)).unwrap_or_default();
         // In JSON the library's are events.
-        let is_event = is_json() && record.target() == LIBRARY;
-        if self.enabled(record.metadata())
-            && !is_event
-            && (last != place || log::max_level() > LevelFilter::Warn)
-        {
+        let is_librarys = record.target() == LIBRARY;
+        let is_said = is_librarys && last == place && log::max_level() <= LevelFilter::Warn;
+        if !(is_said || is_json() && is_librarys) {
             let text = record.args().to_string();
             match record.level() {
                 Level::Error | Level::Warn => warning(&text),

@@ -32,7 +32,7 @@ use setnx_lock::Error;
 
 use crate::arguments::{Condition, OnLoss, Run};
 use crate::failure::Failure;
-use crate::keys;
+use crate::{keys, output};
 use event::Status;
 pub(crate) use guardian::{GUARDIAN, guardian};
 pub(crate) use session::Session;
@@ -45,13 +45,16 @@ pub(crate) use wanted::{Held, Wanted};
 const MARGIN: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
-    child::find(arguments)?;
     let token = if arguments.resume { Some(arguments.token.read()?) } else { None };
-    let session = Session::open(&arguments.acquisition, &arguments.keys(), token.as_ref())?;
-    if arguments.lead {
-        return lead::lead(arguments, &session);
+    if let Some(token) = token.as_ref().filter(|_| arguments.acquisition.json) {
+        output::in_json(Some(token.key().clone()));
     }
+    child::find(arguments)?;
+    let session = Session::open(&arguments.acquisition, &arguments.keys(), token.as_ref(), arguments.lead)?;
     let wanted = Wanted::of(arguments, token, &session)?;
+    if let (Wanted::Lock(lock), true) = (&wanted, arguments.lead) {
+        return lead::lead(arguments, &session, lock);
+    }
     let held = session.acquire(&wanted)?;
     let outcome = supervise(arguments, &session, held.hold())?;
     finished(arguments, &session, held, outcome)

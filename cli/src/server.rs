@@ -35,8 +35,7 @@ const KEYS_REPLY: Duration = Duration::from_secs(300);
 pub(crate) struct Target {
     builder: LockerBuilder,
     is_cluster: bool,
-    /// What the given keys are put behind.
-    prefix: Vec<u8>,
+    server: Server,
     timeouts: Timeouts,
 }
 
@@ -76,12 +75,12 @@ impl Target {
         let timeouts = Timeouts { connecting, reply: server.command_timeout.unwrap_or(REPLY) };
         let builder = builder.connect_timeout(connecting);
         let builder = server.command_timeout.into_iter().fold(builder, LockerBuilder::command_timeout);
-        Ok(Self { builder, is_cluster, prefix: server.prefix.as_bytes().to_vec(), timeouts })
+        Ok(Self { builder, is_cluster, server: server.clone(), timeouts })
     }
 
     /// Returns the whole key of a lock, with the prefix.
     pub(crate) fn key(&self, given: &Key) -> Key {
-        Key::from([self.prefix.as_slice(), given.as_bytes()].concat())
+        self.server.whole_key(given)
     }
 
     pub(crate) fn keys(&self, given: &[Key]) -> Vec<Key> {
@@ -90,7 +89,7 @@ impl Target {
 
     /// Returns the pattern of whole keys: in the prefix no character is special.
     pub(crate) fn pattern(&self, given: &OsStr) -> Vec<u8> {
-        let escaped = self.prefix.iter().flat_map(|byte| match byte {
+        let escaped = self.server.prefix.as_bytes().iter().flat_map(|byte| match byte {
             b'*' | b'?' | b'[' | b']' | b'\\' => vec![b'\\', *byte],
             byte => vec![*byte],
         });

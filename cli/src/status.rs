@@ -37,8 +37,8 @@ pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
         if arguments.quiet && is_complete && held == found.len() {
             return Ok(Condition::Contended.exit_code().into());
         }
-        if !arguments.quiet && !arguments.json && arguments.permits.is_some() {
-            writeln!(out, "{}: {held} of {} permits held", styled(BOLD, name), found.len())?;
+        if let (Some(permits), false) = (arguments.permits, arguments.quiet || arguments.json) {
+            writeln!(out, "{}: {held} of {permits} permits held", styled(BOLD, name))?;
             found.retain(|report| report.state(now) != State::Free);
         }
         for report in found.iter().filter(|_| !arguments.quiet) {

@@ -12,7 +12,7 @@ use crate::server::Target;
 
 pub(crate) fn acquire(arguments: &Acquire) -> Result<ExitCode, Failure> {
     let Acquire { key, acquisition } = arguments;
-    let session = Session::open(acquisition, std::slice::from_ref(key), None)?;
+    let session = Session::open(acquisition, std::slice::from_ref(key), None, false)?;
     let lock = Lock::new(&session.locker, key, acquisition.options(None)?)?.cancelled_by(&session.cancel);
     let Held::Lock(guard) = session.acquire(&Wanted::Lock(lock))? else {
         unreachable!("one lock was wanted")

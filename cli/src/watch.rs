@@ -8,12 +8,13 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use indicatif::ProgressBar;
 use serde::Serialize;
-use setnx_lock::{Key, LockState};
+use setnx_lock::Key;
 
 use crate::arguments::Watch;
 use crate::failure::Failure;
-use crate::keys::{self, Found, KeyJson, KeyReport, KeyText, date};
+use crate::keys::{self, KeyJson, KeyReport, KeyText, date};
 use crate::list;
 use crate::output::{self, BOLD, json_line, styled};
 use crate::raw::Raw;
@@ -54,25 +55,24 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
                 }
                 let looks = looks(reports, before.as_ref());
                 for (key, look) in &looks {
-                    let free =
-                        Look::at(KeyReport::of(key.clone(), Found::State(LockState::Absent)), keys::now());
-                    let last = before.as_ref().map(|before| before.get(key).unwrap_or(&free));
-                    if let Some(event) = look.since(last) {
+                    // One that was not there before was free.
+                    let event = match &before {
+                        Some(before) => look.since(Some(before.get(key).unwrap_or(&Look::free(key)))),
+                        None => look.since(None),
+                    };
+                    if let Some(event) = event {
                         write(arguments, &look.report, event)?;
                     }
                 }
                 before = Some(looks);
             }
-            // A server that is gone may come back, and a key that has moved is found again; one that refuses will go on to do so.
-            Err(failure) if failure.is_refusal() && !(target.is_cluster() && failure.is_elsewhere()) => {
-                return Err(failure);
-            }
-            Err(failure) => {
-                watched.connected = None;
+            // A server that is gone may come back, and a key that has moved is found again; all else goes on to fail.
+            Err(failure) if failure.is_unreachable() || target.is_cluster() && failure.is_elsewhere() => {
                 if !std::mem::replace(&mut is_unreachable, true) {
                     output::warning(&format!("retrying: {}", failure.text()));
                 }
             }
+            Err(failure) => return Err(failure),
         }
         thread::sleep(interval);
     }
@@ -81,16 +81,20 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
 /// What the keys hold, and those of before that are free now.
 fn looks(reports: Vec<KeyReport>, before: Option<&BTreeMap<Key, Look>>) -> BTreeMap<Key, Look> {
     let now = keys::now();
-    let free = |key: &Key| KeyReport::of(key.clone(), Found::State(LockState::Absent));
     let were_held = before.into_iter().flatten().filter(|(_, look)| !look.is_free());
-    let at = |report: KeyReport| (report.key.clone(), Look::at(report, now));
-    were_held.map(|(key, _)| at(free(key))).chain(reports.into_iter().map(at)).collect()
+    let free = were_held.map(|(key, _)| (key.clone(), Look::free(key)));
+    free.chain(reports.into_iter().map(|report| (report.key.clone(), Look::at(report, now)))).collect()
+}
+
+enum What {
+    Key(Key),
+    Matching(Vec<u8>),
 }
 
 /// The keys that are watched, and the connections to their servers.
 struct Watched<'a> {
     target: &'a Target,
-    what: Result<Key, Vec<u8>>,
+    what: What,
     name: String,
     connected: Option<Vec<Raw>>,
 }
@@ -98,13 +102,13 @@ struct Watched<'a> {
 impl<'a> Watched<'a> {
     fn of(arguments: &Watch, target: &'a Target) -> Result<Self, Failure> {
         let what = match (&arguments.key, &arguments.matching) {
-            (Some(key), _) => Ok(target.key(key)),
-            (None, Some(pattern)) => Err(target.pattern(pattern)),
+            (Some(key), _) => What::Key(target.key(key)),
+            (None, Some(pattern)) => What::Matching(target.pattern(pattern)),
             (None, None) => return Err(Failure::usage("which key?")),
         };
         let name = match &what {
-            Ok(key) => key.to_string(),
-            Err(pattern) => Key::from(pattern.as_slice()).to_string(),
+            What::Key(key) => key.to_string(),
+            What::Matching(pattern) => Key::from(pattern.as_slice()).to_string(),
         };
         let mut watched = Self { target, what, name, connected: None };
         // A server that is not there at first is an error.
@@ -114,22 +118,24 @@ impl<'a> Watched<'a> {
 
     fn connect(&self) -> Result<Vec<Raw>, Failure> {
         match &self.what {
-            Ok(key) => Ok(vec![self.target.connect_for(key)?]),
-            Err(_) => self.target.connect_for_keys(false),
+            What::Key(key) => Ok(vec![self.target.connect_for(key)?]),
+            What::Matching(_) => self.target.connect_for_keys(false),
         }
     }
 
     fn read(&mut self) -> Result<Vec<KeyReport>, Failure> {
         // The masters of a cluster may be others.
-        let again = self.what.is_err() && self.target.is_cluster();
+        let again = matches!(self.what, What::Matching(_)) && self.target.is_cluster();
         let mut connected = match self.connected.take().filter(|_| !again) {
             Some(connected) => connected,
             None => self.connect()?,
         };
         let reports = match (&self.what, connected.first_mut()) {
-            (Ok(key), Some(raw)) => vec![keys::detail(raw, key)?],
-            (Ok(_), None) => Vec::new(),
-            (Err(pattern), _) => list::found(&mut connected, pattern, false)?,
+            (What::Key(key), Some(raw)) => vec![keys::detail(raw, key)?],
+            (What::Key(_), None) => Vec::new(),
+            (What::Matching(pattern), _) => {
+                list::found(&mut connected, pattern, false, &ProgressBar::hidden())?
+            }
         };
         self.connected = Some(connected);
         Ok(reports)

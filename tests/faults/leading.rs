@@ -89,9 +89,6 @@ fn tools() -> Outcome {
         leaders.replace(leader.process)?;
         leader = next;
     }
-    // A command that ends runs again.
-    server.delete(KEY);
-    leaders.next(now());
     leaders.end()?;
     Ok(())
 }

@@ -14,11 +14,23 @@ pub(crate) fn tool(url: &str) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(program());
     command.env("REDIS_URL", url).stdin(Stdio::null());
-    for variable in ["REDISCLI_AUTH", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
+    for variable in VARIABLES {
         command.env_remove(variable);
     }
     command
 }
+
+/// What would change what the tool does.
+const VARIABLES: [&str; 8] = [
+    "REDISCLI_AUTH",
+    "NO_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "SETNX_LOCK_PREFIX",
+    "SETNX_LOCK_CONNECT_TIMEOUT",
+    "SETNX_LOCK_COMMAND_TIMEOUT",
+    "SETNX_LOCK_TOKEN",
+];
 
 /// The tool's program: the one that `SETNX_LOCK_TEST_TOOL` names, for example of `make dist`, or as it is built here.
 pub(crate) fn program() -> &'static Path {

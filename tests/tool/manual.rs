@@ -77,6 +77,9 @@ fn pages_are_printed() -> Outcome {
     assert!(run.contains("\\fBsetnx\\-lock run\\fR [OPTIONS] <KEY>... \\-\\- <CMD>..."), "{run}");
     let last = ["EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "VERSION"];
     assert!(headings(&run).ends_with(&last), "{:?}", headings(&run));
+    for (command, code) in [("extend", "70  lost"), ("acquire", "75  contended"), ("status", "75  with")] {
+        assert!(page(Some(command))?.contains(code), "{command}");
+    }
     assert!(run.contains("75  contended") && run.contains("SETNX_LOCK_FENCING_TOKEN"), "{run}");
     // `make manual` writes a page for each.
     let makefile = include_str!("../../Makefile");

@@ -121,14 +121,20 @@ fn a_deployment() -> Outcome {
     assert_eq!(value("LoadCredential="), "token:/run/api.token");
     let start = format!("cp /run/api.token $CREDENTIALS_DIRECTORY/token; {}", value("ExecStart="));
     let script = recipe("deploy/deploy.sh")?;
-    let script = script.replace("systemctl restart setnx-lock-handover.service", &start);
+    let script = script.replace("systemctl start setnx-lock-handover.service", &start);
+    let script = script.replace("systemctl stop setnx-lock-handover.service\n", "");
     let script = script.replace("export REDIS_URL=redis://10.1.2.3/\n", "");
-    assert!(script.contains("--resume") && !script.contains("10.1.2.3"), "{script}");
+    assert!(
+        script.contains("--resume") && !script.contains("systemctl") && !script.contains("10.1.2.3"),
+        "{script}"
+    );
     assert_eq!(machine.runs(&script)?, "install-api runs\nmigrate-api runs\napi runs\n");
     // A step fails: the lock is free at once for the next.
-    let failed = script.replace("/usr/local/bin/migrate-api\n", "exit 3\n");
-    let failed = format!("sh -s <<'END'\n{failed}\nEND\n[ $? = 3 ]");
-    assert_eq!(machine.runs(&failed)?, "install-api runs\n");
+    for (end, code) in [("exit 3", 3), ("kill $$; sleep 1", 1)] {
+        let failed = script.replace("/usr/local/bin/migrate-api\n", &format!("{end}\n"));
+        let failed = format!("sh -s <<'END'\n{failed}\nEND\n[ $? = {code} ]");
+        assert_eq!(machine.runs(&failed)?, "install-api runs\n");
+    }
     assert_eq!(machine.runs(&script)?, "install-api runs\nmigrate-api runs\napi runs\n");
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use setnx_lock::{LockOptions, LockerBuilder, Protocol};
 
 use super::{Server, parse};
@@ -48,12 +49,12 @@ pub(crate) struct Acquisition {
     protocol: GivenProtocol,
     /// Hold the lock for at least this long
     ///
-    /// Even if the command ends sooner.
+    /// Even if a command ends sooner.
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "0s", hide_default_value = true)]
     hold_at_least: Duration,
     /// Take a fencing token
     ///
-    /// The command gets it in SETNX_LOCK_FENCING_TOKEN.
+    /// A command gets it in SETNX_LOCK_FENCING_TOKEN; in a token it travels along.
     #[arg(long)]
     pub(crate) fence: bool,
     /// Show others this name; if empty, host:process
@@ -167,7 +168,8 @@ impl From<GivenProtocol> for Protocol {
 }
 
 /// Why `run` ends otherwise than its command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Condition {
     Contended,
     Unreachable,

@@ -29,8 +29,8 @@ Examples:
   A worker that runs on one of several machines at a time:
     setnx-lock run --lead --name= -e 15s leader:worker -- ./worker
   Go on with a lock that a script has acquired:
-    SETNX_LOCK_TOKEN=$(setnx-lock acquire deploy) &&
-    setnx-lock run --resume -- ./api
+    token=$(setnx-lock acquire deploy) &&
+    SETNX_LOCK_TOKEN=$token setnx-lock run --resume -- ./api
   End a job that hangs, while it still has the lock:
     setnx-lock run --max-runtime 1h nightly -- ./report.sh
   For storage that checks fencing tokens:
@@ -159,16 +159,26 @@ impl Run {
 
     /// Returns the options of the lock.
     pub(crate) fn options(&self, token: Option<&LockToken>) -> Result<LockOptions, Failure> {
-        if self.token.token_file.is_some() && !self.resume {
-            return Err(Failure::usage("--token-file needs --resume"));
-        }
-        if self.readers.is_some() && !self.shared && !self.exclusive {
-            return Err(Failure::usage("--readers needs --shared or --exclusive"));
-        }
-        if self.acquisition.notify == Some(true) && (self.permits.is_some() || self.readers.is_some()) {
-            return Err(Failure::usage(
+        let (several, shares) = (self.keys().len() > 1, self.permits.is_some() || self.readers.is_some());
+        for (is_wrong, problem) in [
+            (self.token.token_file.is_some() && !self.resume, "--token-file needs --resume"),
+            (
+                self.readers.is_some() && !self.shared && !self.exclusive,
+                "--readers needs --shared or --exclusive",
+            ),
+            (several && (shares || self.lead), "--lead, --permits and --readers need a single key"),
+            (
+                shares && self.acquisition.notify == Some(true),
                 "--notify has no effect on permits and readers, which poll; leave it out",
-            ));
+            ),
+            (
+                self.lead && self.on_loss == OnLoss::Warn,
+                "--lead ends the command when another process may lead, so --on-loss cannot be warn",
+            ),
+        ] {
+            if is_wrong {
+                return Err(Failure::usage(problem));
+            }
         }
         let before = token.map(LockToken::expiration);
         let (options, expiration) = (self.acquisition.options(before)?, self.acquisition.expiration(before));

@@ -19,12 +19,20 @@ Exit codes:
   75  the key has changed meanwhile
   77  the server refused to remove at least one key";
 
+const STATUS_EXIT_CODES: &str = "\
+Exit codes:
+  0   success; with --quiet: all keys are free or expired
+  64  invalid arguments
+  69  unreachable: no connection to the server, or the server is not ready
+  75  with --quiet: a key is held
+  77  refused by the server";
+
 /// Show what keys hold
 ///
 /// Prints for each key whether it is free, held (until when and by whom), held without an expiration, held by a gem with a time to live, or
 /// not a lock; how many waiters are listed for notifications; and the last fencing token.
 #[derive(Args, Debug)]
-#[command(override_usage = "setnx-lock status [OPTIONS] <KEY>...")]
+#[command(override_usage = "setnx-lock status [OPTIONS] <KEY>...", after_help = STATUS_EXIT_CODES)]
 pub(crate) struct Status {
     /// The locks' keys
     #[arg(value_name = "KEY", required = true, value_parser = parse::key())]

@@ -8,20 +8,33 @@ use clap::Args;
 use setnx_lock::{Key, LockToken};
 
 use super::acquisition::GivenProtocol;
-use super::{Acquisition, Server, parse, run};
+use super::{Acquisition, Server, parse};
 use crate::failure::Failure;
 use crate::server::first_line;
 
 /// The variable that has the token unless a file has it.
 pub(crate) const TOKEN: &str = "SETNX_LOCK_TOKEN";
 
+const ACQUIRED: &str = "\
+Exit codes:
+  0   the lock is held, and the token printed
+  75  contended: another holder has the lock
+  65  stuck: the key holds a value that never expires
+  69  unreachable: no connection to the server, or it refuses for now
+  77  refused: by the server, or the server is too old
+  74  unknown: a reply was lost, the lock may be held until it expires
+  64  invalid arguments
+  71  the system refused something
+  128+N  signal N ended the wait";
+
 const USED: &str = "\
-The token is in SETNX_LOCK_TOKEN, or in the file that --token-file names.
+Environment of the command:
+  SETNX_LOCK_TOKEN          the token, unless --token-file names its file
 
 Exit codes:
   0   success: the token is used up
   64  invalid arguments, or no token
-  69  unreachable: nothing was changed; try again
+  69  unreachable: try again while the lease lasts
   70  lost: the token was used, the lock was cleared or taken over, or its
       lease has ended
   74  unknown: a reply was lost; the lock is held until it expires
@@ -32,7 +45,7 @@ Exit codes:
 /// The lock is held when the command has ended, until its lease ends. The token is used once: by `extend`, which prints another, by `release`
 /// or by `run --resume`. Who has it can do that, so treat it like a password.
 #[derive(Args, Debug)]
-#[command(override_usage = "setnx-lock acquire [OPTIONS] <KEY>", after_help = run::EXIT_CODES)]
+#[command(override_usage = "setnx-lock acquire [OPTIONS] <KEY>", after_help = ACQUIRED)]
 pub(crate) struct Acquire {
     /// The lock's key
     #[arg(value_name = "KEY", value_parser = parse::key())]

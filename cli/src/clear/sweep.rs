@@ -25,7 +25,7 @@ const HELD: Duration = Duration::from_secs(5);
 /// moment.
 pub(super) fn sweep(arguments: &Clear, target: &Target, pattern: &[u8]) -> Result<ExitCode, Failure> {
     let mut servers = target.connect_for_keys(arguments.keys)?;
-    let reports = list::found(&mut servers, pattern, arguments.keys)?;
+    let reports = list::found(&mut servers, pattern, arguments.keys, &ProgressBar::new_spinner())?;
     let now = keys::now();
     let expired: Vec<_> = reports.into_iter().filter(|report| report.state(now) == State::Expired).collect();
     let mut out = anstream::stdout().lock();

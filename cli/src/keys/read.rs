@@ -202,7 +202,7 @@ pub(crate) fn locks(
         select(raw, keys.0)?;
     } else {
         return Err(Failure::usage(
-            "the server has no SCAN (Redis 2.8); --keys uses KEYS, which blocks the server meanwhile",
+            "the server has no SCAN (Redis 2.8); of list, --keys uses KEYS, which blocks the server meanwhile",
         ));
     }
     Ok(found.into_iter().collect())

@@ -20,7 +20,7 @@ const STATES: [(State, &str); 4] = [
 struct Group {
     states: BTreeMap<State, u32>,
     /// For how long the longest has been held whose holder has a name.
-    held_seconds: f64,
+    held_seconds: Option<f64>,
     waiters: u32,
 }
 
@@ -36,7 +36,7 @@ pub(super) fn write(
         let group = groups.entry(prefix(report.key.as_bytes(), skipped)).or_default();
         *group.states.entry(report.state(now)).or_default() += 1;
         let held = report.held_for(now).filter(|_| report.state(now) == State::Held);
-        group.held_seconds = group.held_seconds.max(held.map_or(0.0, seconds));
+        group.held_seconds = held.map(seconds).into_iter().chain(group.held_seconds).reduce(f64::max);
         group.waiters = group.waiters.saturating_add(u32::try_from(report.waiters).unwrap_or(u32::MAX));
     }
     let mut family = |name: &str, help: &str, sample: &dyn Fn(&Group) -> Vec<(String, f64)>| {
@@ -53,7 +53,7 @@ pub(super) fn write(
         STATES.map(|(state, name)| (format!(",state=\"{name}\""), f64::from(count(state)))).into()
     })?;
     family("held_seconds", "How long the longest held lock is held, of holders with a name.", &|group| {
-        vec![(String::new(), group.held_seconds)]
+        group.held_seconds.map(|held| (String::new(), held)).into_iter().collect()
     })?;
     family("waiters", "Waiters that are listed for notifications.", &|group| {
         vec![(String::new(), f64::from(group.waiters))]

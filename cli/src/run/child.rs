@@ -2,11 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::Sender;
-use std::{env, io, thread};
+use std::{env, fs, io, thread};
 
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
@@ -38,7 +39,7 @@ pub(super) fn spawn(
     for name in ["SETNX_LOCK_EXPIRES_AT", "SETNX_LOCK_FENCING_TOKEN", "SETNX_LOCK_SLOT"] {
         command.env_remove(name);
     }
-    if arguments.resume {
+    if arguments.resume && arguments.token.token_file.is_none() {
         // It is used up.
         command.env_remove(TOKEN);
     }
@@ -88,11 +89,17 @@ pub(super) fn find(arguments: &Run) -> Result<(), Failure> {
     let Some(folders) = (if is_path { Some(OsString::new()) } else { env::var_os("PATH") }) else {
         return Ok(());
     };
-    if env::split_paths(&folders).any(|folder| folder.join(program).exists()) {
-        return Ok(());
-    }
-    let problem = if is_path { "no such file" } else { "no such program in PATH" };
-    Err(not_run(program.as_os_str(), &io::Error::new(io::ErrorKind::NotFound, problem)))
+    let is_named = !program.as_os_str().is_empty();
+    let files = env::split_paths(&folders).filter(|_| is_named).map(|folder| folder.join(program));
+    let found: Vec<_> = files.filter_map(|file| file.metadata().ok()).collect();
+    let is_executable = |file: &fs::Metadata| file.is_file() && file.permissions().mode() & 0o111 != 0;
+    let (kind, problem) = match found.as_slice() {
+        found if found.iter().any(is_executable) => return Ok(()),
+        [_, ..] => (io::ErrorKind::PermissionDenied, "it is not executable"),
+        [] if is_path => (io::ErrorKind::NotFound, "no such file"),
+        [] => (io::ErrorKind::NotFound, "no such program in PATH"),
+    };
+    Err(not_run(program.as_os_str(), &io::Error::new(kind, problem)))
 }
 
 fn command(arguments: &Run, is_guarded: bool) -> Command {
@@ -118,7 +125,7 @@ fn keys_for_environment(hold: Hold<'_>) -> OsString {
 }
 
 /// Sends what happens to the command, until it has ended. If it runs once, goes on to wait for other children: the guardian, and as process 1
-/// those that have lost their parents.
+/// those that have lost their parents. Otherwise the next command's thread waits for them.
 fn report(group: Pid, events: &Sender<Event>, runs_once: bool) {
     loop {
         let status = match wait(WaitOptions::UNTRACED) {

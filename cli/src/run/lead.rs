@@ -9,36 +9,36 @@ use super::session::Session;
 use super::supervision::{Outcome, supervise};
 use super::wanted::Hold;
 use super::{lost, overran};
-use crate::arguments::{OnLoss, Run};
+use crate::arguments::Run;
 use crate::failure::Failure;
+use crate::output;
 
 /// Leads until a signal ends this process.
-pub(super) fn lead(arguments: &Run, session: &Session) -> Result<ExitCode, Failure> {
-    let keys = arguments.keys();
-    let [key] = keys.as_slice() else { return Err(Failure::usage("--lead needs a single key")) };
-    if arguments.on_loss == OnLoss::Warn {
-        return Err(Failure::usage(
-            "--lead ends the command when another process may lead, so --on-loss cannot be warn",
-        ));
-    }
-    let lock = Lock::new(&session.locker, key, arguments.options(None)?)?;
-    let mut last = Ok(Status::Exited(0));
+pub(super) fn lead(arguments: &Run, session: &Session, lock: &Lock) -> Result<ExitCode, Failure> {
+    let (mut last, mut is_over) = (Ok(Status::Exited(0)), false);
     lock.lead(&session.cancel, |held| {
         session.waiting.set(false);
-        last = session.ended_by_signal().inspect_err(|_| session.cancel.cancel()).and_then(|()| {
+        output::say_again();
+        last = session.told_to_end().inspect_err(|_| session.cancel.cancel()).and_then(|()| {
             let outcome = supervise(arguments, session, Hold::of(held));
+            if outcome.as_ref().is_ok_and(Outcome::is_by_passed_signal) {
+                session.cancel.cancel();
+            }
+            is_over = session.cancel.is_cancelled();
             match &outcome {
-                Ok(outcome) if outcome.is_by_passed_signal() => session.cancel.cancel(),
-                Ok(_) if session.cancel.is_cancelled() => {}
-                Ok(outcome) => say(arguments, held.key(), outcome),
+                Ok(outcome) if !is_over || outcome.loss.is_some() => say(arguments, held.key(), outcome),
                 // It may pass: a program is being replaced, or the server is away.
-                Err(failure) => log::warn!("{}; it is tried again", failure.text()),
+                Err(failure) if !is_over => log::warn!("{}; it is tried again", failure.text()),
+                _ => {}
             }
             Ok(outcome?.status)
         });
         session.waiting.set(true);
     })?;
-    session.ended_by_signal()?;
+    if !is_over {
+        // While it waited.
+        session.told_to_end()?;
+    }
     Ok(last?.code().into())
 }
 

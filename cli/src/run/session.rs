@@ -1,7 +1,7 @@
 //! A locker, and the signals that come while it waits for a lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
@@ -34,7 +34,8 @@ pub(crate) struct Session {
     pub(super) received: Receiver<Event>,
     pub(super) waiting: Waiting,
     target: Target,
-    released_late: Arc<AtomicBool>,
+    /// How many releases have failed, and how many of these were carried out later.
+    releases: Arc<[AtomicUsize; 2]>,
     /// The keys, for people.
     names: String,
     shows_wait: bool,
@@ -46,10 +47,11 @@ impl Session {
         arguments: &Acquisition,
         keys: &[Key],
         token: Option<&LockToken>,
+        leads: bool,
     ) -> Result<Self, Failure> {
         let (events, received) = mpsc::channel();
         let cancel = CancelToken::new();
-        let waiting = signals::listen(&cancel, events.clone())?;
+        let waiting = signals::listen(&cancel, events.clone(), leads)?;
         let target = Target::of(&arguments.server)?;
         let builder = target.locker().pool_size(CONNECTIONS);
         let (keys, builder) = match token {
@@ -57,15 +59,14 @@ impl Session {
             Some(token) => (vec![token.key().clone()], builder),
             None => (target.keys(keys), builder.key_prefix(target.key(&Key::from("")))),
         };
-        if arguments.json {
-            output::in_json(keys.first().cloned());
-        }
         let builder = arguments.outages.apply(builder, &arguments.server.url)?;
-        let released_late = Arc::new(AtomicBool::new(false));
-        let note = Arc::clone(&released_late);
+        let releases = Arc::<[AtomicUsize; 2]>::default();
+        let counts = Arc::clone(&releases);
         let builder = builder.observer(move |event: &setnx_lock::Event<'_>| {
-            if matches!(event, setnx_lock::Event::ReleasedLate { .. }) {
-                note.store(true, Ordering::Relaxed);
+            match event {
+                setnx_lock::Event::ReleaseFailed { .. } => _ = counts[0].fetch_add(1, Ordering::Relaxed),
+                setnx_lock::Event::ReleasedLate { .. } => _ = counts[1].fetch_add(1, Ordering::Relaxed),
+                _ => {}
             }
             if output::is_json()
                 && let Some((key, event)) = RunEvent::of(event)
@@ -81,7 +82,7 @@ impl Session {
         let shows_wait = !arguments.quiet && !arguments.json;
         let locker = locker.build()?;
         let names = names(keys.iter());
-        Ok(Self { locker, cancel, events, received, waiting, target, released_late, names, shows_wait })
+        Ok(Self { locker, cancel, events, received, waiting, target, releases, names, shows_wait })
     }
 
     /// Waits for what is wanted. A signal that would end this process ends the wait.
@@ -91,7 +92,9 @@ impl Session {
             wanted.acquire()
         };
         self.waiting.set(false);
-        self.ended_by_signal()?;
+        if let Some(signal) = self.ending_signal() {
+            return Err(Failure::silent(Status::Signaled(signal as i32).code()));
+        }
         acquired.map_err(|error| match error {
             Error::Cancelled { .. } => Failure::silent(Status::Signaled(Signal::SIGINT as i32).code()),
             Error::Contended { key, details, .. } => self.contended(wanted, &key, *details),
@@ -99,18 +102,24 @@ impl Session {
         })
     }
 
-    /// Fails if a signal has come that ends this process.
-    pub(crate) fn ended_by_signal(&self) -> Result<(), Failure> {
-        match self.received.try_iter().find_map(|event| event.ending_signal()) {
+    /// The first signal that has come and ends programs which do not handle it.
+    fn ending_signal(&self) -> Option<Signal> {
+        self.received.try_iter().find_map(|event| event.ending_signal())
+    }
+
+    /// Fails if a signal has come that tells programs to end.
+    pub(super) fn told_to_end(&self) -> Result<(), Failure> {
+        match self.received.try_iter().find(Event::tells_to_end).and_then(|event| event.ending_signal()) {
             Some(signal) => Err(Failure::silent(Status::Signaled(signal as i32).code())),
             None => Ok(()),
         }
     }
 
-    /// Has a failed release be tried once more. Returns true if the lock was released.
+    /// Has failed releases be tried once more. Returns true if all locks were released.
     pub(super) fn releases_late(&self) -> bool {
         self.locker.shut_down();
-        self.released_late.load(Ordering::Relaxed)
+        let [failed, late] = [0, 1].map(|at| self.releases[at].load(Ordering::Relaxed));
+        late > 0 && late >= failed
     }
 
     /// That another holder has the lock, until when, and which; or that the key holds what never frees itself.

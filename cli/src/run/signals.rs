@@ -35,7 +35,9 @@ impl Waiting {
 }
 
 /// Sends the signals that come from now on as events; one that ends programs ends the wait for the lock.
-pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>) -> Result<Waiting, Failure> {
+///
+/// While a process that is to lead has no command, only those tell it anything that tell programs to end.
+pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>, leads: bool) -> Result<Waiting, Failure> {
     let problem = |error: &dyn std::fmt::Display| Failure::system("cannot wait for signals", error);
     let ignored = ignored();
     let heard = PASSED_ON.into_iter().filter(|signal| ignored >> (*signal as i32 - 1) & 1 == 0);
@@ -55,8 +57,11 @@ pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>) -> Result<Wait
                 terminal::stop(false);
                 continue;
             }
-            // The command may not end by any other.
-            let ends = event.tells_to_end() || waits && event.ending_signal().is_some();
+            if leads && waits && !event.tells_to_end() {
+                continue;
+            }
+            // The command of a leader may not end by any other.
+            let ends = event.tells_to_end() || !leads && event.ending_signal().is_some();
             if events.send(event).is_err() {
                 return;
             }

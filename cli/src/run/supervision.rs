@@ -31,14 +31,14 @@ pub(super) struct Outcome {
     pub(super) loss: Option<Loss>,
     /// True if it was ended after the longest time that it may run.
     pub(super) overran: bool,
-    /// The signals that were passed on to it.
-    signals: Vec<Signal>,
+    /// The signals that were passed on to it, a bit each.
+    signals: u64,
 }
 
 impl Outcome {
     /// Returns true if a signal ended the command that this process was sent.
     pub(super) fn is_by_passed_signal(&self) -> bool {
-        self.signals.iter().any(|signal| self.status == Status::Signaled(*signal as i32))
+        matches!(self.status, Status::Signaled(signal) if self.signals >> signal & 1 == 1)
     }
 }
 
@@ -65,7 +65,7 @@ struct Supervision<'a> {
     supervisor: Supervisor,
     loss: Option<Loss>,
     overran: bool,
-    signals: Vec<Signal>,
+    signals: u64,
     overruns_at: Option<Instant>,
     kill_at: Option<Instant>,
 }
@@ -79,7 +79,7 @@ impl<'a> Supervision<'a> {
             supervisor: Supervisor::new(arguments.on_loss),
             loss: None,
             overran: false,
-            signals: Vec::new(),
+            signals: 0,
             overruns_at: arguments.max_runtime.and_then(|time| Instant::now().checked_add(time)),
             kill_at: None,
         }
@@ -113,7 +113,8 @@ impl<'a> Supervision<'a> {
                 // After a stop: the lease may have passed meanwhile.
                 actions = match self.hold.loss() {
                     Some(loss) => {
-                        let event = Event::Lost(self.loss.insert(loss).clone());
+                        let event = Event::Lost(loss);
+                        self.note(&event);
                         self.supervisor.on(&event, terminal::is_ours())
                     }
                     None => Vec::new(),
@@ -152,7 +153,7 @@ impl<'a> Supervision<'a> {
         match event {
             Event::Lost(loss) => _ = self.loss.get_or_insert_with(|| loss.clone()),
             Event::Overran => self.overran = true,
-            Event::Signal(signal) => self.signals.push(*signal),
+            Event::Signal(signal) => self.signals |= 1 << *signal as i32,
             _ => {}
         }
     }

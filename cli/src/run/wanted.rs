@@ -34,18 +34,18 @@ impl Wanted {
         }
         Ok(match (keys.as_slice(), arguments.permits, arguments.readers) {
             ([key], None, None) => Self::Lock(Lock::new(locker, key, options)?.cancelled_by(cancel)),
-            (keys, None, None) => Self::Locks {
+            (keys @ [_, ..], None, None) => Self::Locks {
                 all: MultiLock::new(locker, keys, options)?.cancelled_by(cancel),
                 each: keys.iter().map(|key| Lock::new(locker, key, options)).collect::<Result<_, _>>()?,
             },
-            ([key], Some(permits), _) => {
+            ([key, ..], Some(permits), _) => {
                 Self::Permit(Semaphore::new(locker, key, permits, options)?.cancelled_by(cancel))
             }
-            ([key], None, Some(readers)) => {
+            ([key, ..], None, Some(readers)) => {
                 let lock = RwLock::new(locker, key, readers, options)?.cancelled_by(cancel);
                 if arguments.shared { Self::Reader(lock) } else { Self::Writer(lock) }
             }
-            _ => return Err(Failure::usage("--permits and --readers need a single key")),
+            ([], ..) => return Err(Failure::usage("which key?")),
         })
     }
 
@@ -153,13 +153,12 @@ impl<'a> Hold<'a> {
         self.guards.iter().filter_map(LockGuard::expires_at).min()
     }
 
-    /// The first loss, if one was noticed.
+    /// The first loss, if one was noticed. Does not wait for the server.
     pub(super) fn loss(&self) -> Option<Loss> {
-        let loss = |guard: &LockGuard| {
-            let reason = guard.loss_signal().reason()?;
-            Some(Loss { key: guard.key().clone(), reason })
-        };
-        self.guards.iter().find_map(loss)
+        self.guards.iter().find_map(|guard| match guard.ensure_held() {
+            Err(Error::Lost { key, reason, .. }) => Some(Loss { key, reason }),
+            _ => None,
+        })
     }
 
     /// Calls `act` when a loss is noticed.

@@ -2,8 +2,9 @@
 
 use serde::Serialize;
 use setnx_lock::chrono::{DateTime, Utc};
+use setnx_lock::{Key, LockState};
 
-use crate::keys::{KeyReport, State};
+use crate::keys::{Found, KeyReport, State};
 
 /// What has happened, as far as two reads tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -49,6 +50,10 @@ impl Look {
         Self { state: report.state(now), report }
     }
 
+    pub(super) fn free(key: &Key) -> Self {
+        Self { report: KeyReport::of(key.clone(), Found::State(LockState::Absent)), state: State::Free }
+    }
+
     pub(super) fn is_free(&self) -> bool {
         self.state == State::Free
     }
@@ -73,8 +78,6 @@ impl Look {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::Found;
-    use setnx_lock::LockState;
 
     fn look(value: Option<&str>, seconds: i64) -> Look {
         let found = Found::State(LockState::of_value(value.map(str::as_bytes)));

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::mem;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -145,7 +146,10 @@ impl<'a> Leaders<'a> {
             kill_process(Pid::from_child(process), Signal::TERM)?;
         }
         for process in &mut self.processes {
-            assert_eq!(process.wait()?.code(), Some(self.program.exit_code), "none has given up");
+            let status = process.wait()?;
+            // One that has just begun may not handle signals yet.
+            let code = status.code().or(status.signal().map(|signal| 128 + signal));
+            assert_eq!(code, Some(self.program.exit_code), "none has given up");
         }
         for reader in mem::take(&mut self.readers) {
             reader.join().unwrap();

@@ -246,7 +246,6 @@ fn metrics_are_grouped_by_prefix() -> Outcome {
         ("setnx_lock_locks{prefix=\"job\",state=\"no_expiration\"}", 1.0),
         ("setnx_lock_locks{prefix=\"night\\\"ly\",state=\"held\"}", 1.0),
         ("setnx_lock_waiters{prefix=\"team\"}", 3.0),
-        ("setnx_lock_held_seconds{prefix=\"job\"}", 0.0),
     ] {
         assert_eq!(samples.get(name), Some(&value), "{name}: {metrics}");
     }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use setnx_lock::{Lock, LockOptions};
-use setnx_lock_testing::TestServer;
+use setnx_lock_testing::{ServerVersion, TestServer};
 
 use super::program::Running;
 use super::schema::{WATCH_LINE, read};
 use super::values::{ending_in, send, set, set_named};
 use crate::support::scenario::opened;
-use crate::support::{LONG, Outcome, PAST, Test, expiring, tests};
+use crate::support::{LONG, Outcome, PAST, Test, expiring, server_of, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
     events_are_shown_in_words,
@@ -139,6 +139,9 @@ fn all_locks_under_a_pattern_are_watched() -> Outcome {
     set(&server, "a:1", ending_in(LONG));
     let running = Running::start(&server.url(), &["watch", "--matching=*", "--prefix=a:"])?;
     assert!(running.line().contains("Z a:1 at first: held for "));
+    // Without SCAN there is no way.
+    let old = server_of(ServerVersion::V2_6);
+    super::program::ran(&old.url(), ["watch", "--matching", "*"]).exits(64).says(&["SCAN"]);
     for wrong in [&["watch"][..], &["watch", "k", "--matching", "*"]] {
         super::program::ran(&server.url(), wrong).exits(64);
     }

@@ -33,7 +33,7 @@ fn the_command_runs_again_whatever_its_end() -> Outcome {
     let server = TestServer::start();
     let script = "echo $SETNX_LOCK_FENCING_TOKEN; [ $SETNX_LOCK_FENCING_TOKEN = 1 ] && exit 3; \
                   [ $SETNX_LOCK_FENCING_TOKEN = 2 ] && exit 0; exec sleep 1000";
-    let options = ["--json", "--fence", "--max-runtime", "500ms"];
+    let options = ["--json", "--fence", "--max-runtime", "2s"];
     let leader = leads(&server, &options, script)?;
     for number in ["1", "2", "3", "4"] {
         leader.prints(number);
@@ -49,7 +49,7 @@ fn the_command_runs_again_whatever_its_end() -> Outcome {
         names[7..13],
         ["acquired", "leadership_began", "started", "ended", "released", "leadership_ended"]
     );
-    ended.with_code(143).says(&["exited with 3; it is started again", "ended after --max-runtime 500ms"]);
+    ended.with_code(143).says(&["exited with 3; it is started again", "ended after --max-runtime 2s"]);
     assert_eq!(server.get("k"), None);
     Ok(())
 }
@@ -63,9 +63,13 @@ fn it_ends_by_signals_that_end_programs() -> Outcome {
     until("it waits", || server.names().iter().filter(|name| *name == "GET").count() > 1);
     leader.send(Signal::HUP)?;
     leader.prints("reloads");
-    // One that has no command ends by each.
-    waits.send(Signal::HUP)?;
-    waits.ends()?.with_code(129).prints("").says_nothing();
+    // One that has no command has nothing to reload.
+    for signal in [Signal::HUP, Signal::USR1] {
+        waits.send(signal)?;
+    }
+    std::thread::sleep(millis(200));
+    waits.send(Signal::TERM)?;
+    waits.ends()?.with_code(143).prints("").says_nothing();
     leader.send(Signal::TERM)?;
     let ended = leader.ends()?.with_code(7).prints("");
     assert!(!ended.errors.contains("started again"), "{}", ended.errors);
@@ -100,7 +104,7 @@ fn what_cannot_be_led() -> Outcome {
     let server = TestServer::start();
     for (options, words) in [
         (&["--on-loss", "warn", "k"][..], "--on-loss cannot be warn"),
-        (&["k", "l"], "needs a single key"),
+        (&["k", "l"], "need a single key"),
         (&["--keep", "k"], "cannot be used with"),
         (&["--permits", "2", "k"], "cannot be used with"),
         (&["-w", "1s", "k"], "cannot be used with"),
@@ -110,6 +114,10 @@ fn what_cannot_be_led() -> Outcome {
         ended.with_code(64).prints("").says(&[words]);
     }
     finished(run(&server.url()).args(["--lead", "k", "--", "no-such-program"]))?.with_code(127);
+    let file = tempfile::NamedTempFile::new()?.path().display().to_string();
+    fs::write(&file, "")?;
+    finished(run(&server.url()).args(["--lead", "k", "--", &file]))?.with_code(126).says(&["not executable"]);
+    fs::remove_file(&file)?;
     Ok(())
 }
 

@@ -85,16 +85,23 @@ impl Running {
         printed.is_ok()
     }
 
-    /// Waits for the next line of its output, which is this, and does something meanwhile.
+    /// Waits for the next line of its output, which is this. Until it is printed, something must hold.
     #[track_caller]
-    pub(super) fn prints_while(&self, line: &str, mut act: impl FnMut()) {
+    pub(super) fn prints_while(&self, line: &str, mut holds: impl FnMut() -> bool) {
         let began = Instant::now();
         while began.elapsed() < LONG {
-            act();
-            if let Ok(bytes) = self.output.0.recv_timeout(millis(100)) {
+            // In this order: it may be printed in between.
+            let held = holds();
+            let printed = if held {
+                self.output.0.recv_timeout(millis(100)).ok()
+            } else {
+                self.output.0.try_recv().ok()
+            };
+            if let Some(bytes) = printed {
                 assert_eq!(String::from_utf8_lossy(&bytes), format!("{line}\n"));
                 return;
             }
+            assert!(held, "it did not hold before {line:?}");
         }
         panic!("{line:?} is not printed");
     }

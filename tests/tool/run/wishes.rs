@@ -49,6 +49,7 @@ fn each_event_is_a_line_of_json() -> Outcome {
     server.say(&["SET", "held", FOREIGN])?;
     let ended = json(&["-n", "held", "--", "true"])?.with_code(75);
     assert_eq!(events(&ended.errors), ["error"]);
+    assert_eq!(read(RUN_EVENT, ended.errors.trim_end())["condition"], "contended");
     server.say(&["SET", "stuck", "x"])?;
     let ended = json(&["-w", "0.3s", "stuck", "--", "true"])?.with_code(65);
     assert_eq!(events(&ended.errors), ["warning", "error"], "{}", ended.errors);
