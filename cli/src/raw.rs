@@ -1,5 +1,7 @@
 //! A connection for what a lock does not do.
 
+use std::time::Duration;
+
 use setnx_lock::__cluster::side_tag;
 use setnx_lock::redis::{
     self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
@@ -8,7 +10,6 @@ use setnx_lock::redis::{
 use setnx_lock::{Key, Refusal, RefusalKind, Version};
 
 use crate::failure::Failure;
-use crate::server::Timeouts;
 
 /// The versions that are assumed of a server that does not report its own, without SCAN and with it.
 const OLDEST: Version = Version::new(1, 2, 0);
@@ -16,6 +17,13 @@ const HAS_SCAN: Version = Version::new(2, 8, 0);
 
 /// A key to read where nothing else is answered.
 const PROBE: &str = "setnx-lock:probe";
+
+/// How long connecting and a reply may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timeouts {
+    pub(crate) connecting: Duration,
+    pub(crate) reply: Duration,
+}
 
 /// A connection for what a lock does not do: looking at many keys, and at what stands beside them.
 pub(crate) struct Raw {

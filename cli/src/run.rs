@@ -33,12 +33,11 @@ use setnx_lock::Error;
 use crate::arguments::{Condition, OnLoss, Run};
 use crate::failure::Failure;
 use crate::{keys, output};
-use event::Status;
+use event::{Loss, Status};
 pub(crate) use guardian::{GUARDIAN, guardian};
 pub(crate) use session::Session;
 pub(crate) use starter::start;
 use supervision::{Outcome, supervise};
-use wanted::Loss;
 pub(crate) use wanted::{Held, Wanted};
 
 /// How long after the end of its lease others take a lock over.
@@ -51,7 +50,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     }
     child::find(arguments)?;
     let session = Session::open(&arguments.acquisition, &arguments.keys(), token.as_ref(), arguments.lead)?;
-    let wanted = Wanted::of(arguments, token, &session)?;
+    let wanted = Wanted::of(arguments, token, &session.locker, &session.cancel)?;
     if let (Wanted::Lock(lock), true) = (&wanted, arguments.lead) {
         return lead::lead(arguments, &session, lock);
     }

@@ -18,7 +18,7 @@ use crate::arguments::Server;
 use crate::cluster::Masters;
 use crate::failure::Failure;
 use crate::output;
-use crate::raw::Raw;
+use crate::raw::{Raw, Timeouts};
 
 /// The longest first line of a file that is taken for a password or a token, in bytes.
 const LONGEST_LINE: u64 = 64 << 10;
@@ -37,13 +37,6 @@ pub(crate) struct Target {
     is_cluster: bool,
     server: Server,
     timeouts: Timeouts,
-}
-
-/// For commands that are not a lock's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeouts {
-    pub(crate) connecting: Duration,
-    pub(crate) reply: Duration,
 }
 
 impl Target {

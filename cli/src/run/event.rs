@@ -3,8 +3,7 @@
 use std::fmt;
 
 use nix::sys::signal::Signal;
-
-use super::wanted::Loss;
+use setnx_lock::{Key, LossReason};
 
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +40,13 @@ impl Event {
             _ => None,
         }
     }
+}
+
+/// That a lock was lost, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Loss {
+    pub(super) key: Key,
+    pub(super) reason: LossReason,
 }
 
 /// How a command ended.

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::child;
-use super::event::{Event, Status};
+use super::event::{Event, Loss, Status};
 use super::events::RunEvent;
 use super::group::Group;
 use super::guardian::Guard;
 use super::session::Session;
 use super::supervisor::{Action, Supervisor};
 use super::terminal;
-use super::wanted::{Hold, Loss};
+use super::wanted::Hold;
 use crate::arguments::{OnLoss, Run};
 use crate::failure::Failure;
 use crate::output;

@@ -105,9 +105,8 @@ impl Supervisor {
 
 #[cfg(test)]
 mod tests {
-    use super::super::event::Status;
+    use super::super::event::{Loss, Status};
     use super::*;
-    use crate::run::wanted::Loss;
     use Signal::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN};
     use setnx_lock::LossReason;
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use setnx_lock::chrono::{DateTime, Utc};
 use setnx_lock::{
-    Error, Key, Lock, LockGuard, LockState, LockToken, LossReason, MultiLock, MultiLockGuard, Permit, RwLock,
-    Semaphore, WriteGuard,
+    CancelToken, Error, Key, Lock, LockGuard, LockState, LockToken, Locker, MultiLock, MultiLockGuard,
+    Permit, RwLock, Semaphore, WriteGuard,
 };
 
-use super::session::Session;
+use super::event::Loss;
 use crate::arguments::Run;
 use crate::failure::Failure;
 
@@ -25,9 +25,13 @@ pub(crate) enum Wanted {
 
 impl Wanted {
     /// Returns what the arguments name. The locker adds the prefix.
-    pub(super) fn of(arguments: &Run, token: Option<LockToken>, session: &Session) -> Result<Self, Failure> {
+    pub(super) fn of(
+        arguments: &Run,
+        token: Option<LockToken>,
+        locker: &Locker,
+        cancel: &CancelToken,
+    ) -> Result<Self, Failure> {
         let (keys, options) = (arguments.keys(), arguments.options(token.as_ref())?);
-        let Session { locker, cancel, .. } = session;
         if let Some(token) = token {
             let lock = Lock::new(locker, token.key().clone(), options)?.cancelled_by(cancel);
             return Ok(Self::Resumed(lock, token));
@@ -122,13 +126,6 @@ pub(super) struct Hold<'a> {
     pub(super) guards: &'a [LockGuard],
     /// The number of the permit, if it is one.
     pub(super) slot: Option<usize>,
-}
-
-/// That a lock was lost, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Loss {
-    pub(super) key: Key,
-    pub(super) reason: LossReason,
 }
 
 impl<'a> Hold<'a> {
