@@ -21,6 +21,7 @@ pub(super) fn trials() -> Vec<Trial> {
             a_lock_that_another_holder_overwrote,
             a_loss_that_is_found_at_the_release,
             a_release_that_the_server_hangs_on_is_finished_before_it_exits,
+            a_server_that_hangs_hides_no_end_of_the_lease,
         ],
     )
 }
@@ -157,5 +158,18 @@ fn a_release_that_the_server_hangs_on_is_finished_before_it_exits() -> Outcome {
     let ended = running.ends()?.with_code(3);
     assert!(!ended.errors.contains("others wait"), "{}", ended.errors);
     assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
+    Ok(())
+}
+
+/// The keeper waits for the reply to an extension, and may do so for long. The command is ended all the same.
+fn a_server_that_hangs_hides_no_end_of_the_lease() -> Outcome {
+    let server = TestServer::start();
+    let options = ["-e", "3s", "--command-timeout", "10m", "k", "l", "--"];
+    let script = "trap 'echo ended; exit 3' TERM; echo started; while :; do sleep 0.05; done";
+    let running = Running::started(run(&server.url()).args(options).args(shell(script)))?;
+    server.hang();
+    running.prints("ended");
+    server.resume();
+    running.ends()?.with_code(70).says(&["lost while the command ran"]);
     Ok(())
 }
