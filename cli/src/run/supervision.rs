@@ -1,5 +1,6 @@
 //! Runs the command under a lock, and carries out what the supervisor says meanwhile.
 
+use std::collections::BTreeSet;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -31,14 +32,14 @@ pub(super) struct Outcome {
     pub(super) loss: Option<Loss>,
     /// True if it was ended after the longest time that it may run.
     pub(super) overran: bool,
-    /// The signals that were passed on to it, a bit each.
-    signals: u64,
+    /// The numbers of the signals that were passed on to it.
+    signals: BTreeSet<i32>,
 }
 
 impl Outcome {
     /// Returns true if a signal ended the command that this process was sent.
     pub(super) fn is_by_passed_signal(&self) -> bool {
-        matches!(self.status, Status::Signaled(signal) if self.signals >> signal & 1 == 1)
+        matches!(self.status, Status::Signaled(signal) if self.signals.contains(&signal))
     }
 }
 
@@ -65,7 +66,7 @@ struct Supervision<'a> {
     supervisor: Supervisor,
     loss: Option<Loss>,
     overran: bool,
-    signals: u64,
+    signals: BTreeSet<i32>,
     overruns_at: Option<Instant>,
     kill_at: Option<Instant>,
 }
@@ -79,7 +80,7 @@ impl<'a> Supervision<'a> {
             supervisor: Supervisor::new(arguments.on_loss),
             loss: None,
             overran: false,
-            signals: 0,
+            signals: BTreeSet::new(),
             overruns_at: arguments.max_runtime.and_then(|time| Instant::now().checked_add(time)),
             kill_at: None,
         }
@@ -153,7 +154,7 @@ impl<'a> Supervision<'a> {
         match event {
             Event::Lost(loss) => _ = self.loss.get_or_insert_with(|| loss.clone()),
             Event::Overran => self.overran = true,
-            Event::Signal(signal) => self.signals |= 1 << *signal as i32,
+            Event::Signal(signal) => _ = self.signals.insert(*signal as i32),
             _ => {}
         }
     }

@@ -74,7 +74,14 @@ fn it_ends_by_signals_that_end_programs() -> Outcome {
     let ended = leader.ends()?.with_code(7).prints("");
     assert!(!ended.errors.contains("started again"), "{}", ended.errors);
     assert_eq!(server.get("k"), None);
-    // A command that a signal ends is not started again.
+    // A command that another signal ends is started again; the last one has no name.
+    let leader = leads(&server, &[], "echo leads; kill -64 $$")?;
+    for _ in 0..2 {
+        leader.prints("leads");
+    }
+    leader.send(Signal::TERM)?;
+    leader.ends()?;
+    // One that ends by a signal which was passed on is not.
     let leader = leads(&server, &[], "echo leads; exec sleep 1000")?;
     leader.prints("leads");
     leader.send(Signal::USR1)?;
