@@ -44,7 +44,12 @@ pub(super) const TOOL: Program = Program {
         let worker = "echo leads $(date +%s%6N); while :; do echo step $(date +%s%6N); sleep 0.03; done";
         let lease = format!("{}ms", lease.as_millis());
         let mut command = tool(url);
-        command.args(["run", "--lead", "--name=", "-e", &lease, KEY, "--", "sh", "-c", worker]);
+        command.args(["run", "--lead", "--name=", "-e", &lease]);
+        if url.contains("+sentinel://") {
+            // A failover may lose the lock, which its leader notices only at its next look at the key.
+            command.args(["--settle-after-failover", &lease]);
+        }
+        command.args([KEY, "--", "sh", "-c", worker]);
         command
     },
     exit_code: 143,
