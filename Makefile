@@ -5,7 +5,8 @@ CARGO ?= cargo
 BENCH = --manifest-path benches/Cargo.toml --target-dir $(TARGET)
 
 PART ?= 1/1
-TEST = $(CARGO) test --features tls-rustls,macros
+# A package that fails ends no other, and cargo names all that failed at the end.
+TEST = $(CARGO) test --no-fail-fast --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
