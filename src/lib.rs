@@ -91,8 +91,9 @@ pub use setnx_lock_macros::locked;
 
 /// For the tool. No part of the interface: it may change in any release.
 #[doc(hidden)]
-pub mod __cluster {
-    pub use crate::net::{side_tag, slot_of};
+pub mod __keys {
+    pub use crate::net::slot_of;
+    pub use crate::values::side_key::{SideKey, can_share_slot};
 }
 
 /// What the attribute expands to. No part of the interface: it may change in any release.

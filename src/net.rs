@@ -41,7 +41,7 @@ pub(crate) use errors::{Failure, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Limits, NeverStops, Stop};
 pub(crate) use server::OneServer;
-pub use slots::{side_tag, slot_of};
+pub use slots::slot_of;
 
 /// The number of a cluster's node. A node that hangs holds up the keys of no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -66,8 +66,6 @@ impl fmt::Display for NodeId {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyTrip<'a> {
     pub(crate) key: &'a Key,
-    /// What the names of its side keys end with; in a cluster so that they have its slot.
-    pub(crate) side_tag: &'a [u8],
     pub(crate) trip: &'a Trip,
     /// What goes behind the command, instead of what the trip says: it may have been carried out before, or goes by itself.
     pub(crate) behind: Option<&'a Command>,
@@ -77,7 +75,7 @@ pub(crate) struct KeyTrip<'a> {
 
 impl<'a> KeyTrip<'a> {
     pub(crate) fn new(key: &'a Key, trip: &'a Trip) -> Self {
-        Self { key, side_tag: b"", trip, behind: trip.behind.as_deref(), compares: None }
+        Self { key, trip, behind: trip.behind.as_deref(), compares: None }
     }
 
     /// Returns true if it changes the key by a transaction.
@@ -164,6 +162,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Returns which node has a key, as far as is known.
     fn node_of(&self, _key: &Key) -> NodeId {
         NodeId::ONLY
+    }
+
+    /// Returns true if keys have slots, so that a key and those beside it may be on different nodes.
+    fn has_slots(&self) -> bool {
+        false
     }
 
     /// Returns host and port of the server, if they are known.

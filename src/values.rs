@@ -6,6 +6,7 @@ pub(crate) mod credentials;
 pub(crate) mod identity;
 pub(crate) mod key;
 pub(crate) mod options;
+pub(crate) mod side_key;
 pub(crate) mod sync;
 pub(crate) mod token;
 pub(crate) mod value;

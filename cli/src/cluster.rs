@@ -1,6 +1,6 @@
 //! A cluster: which node has which key, for what a lock does not do.
 
-use setnx_lock::__cluster::slot_of;
+use setnx_lock::__keys::slot_of;
 use setnx_lock::redis::{Client, ConnectionAddr, Value, cmd};
 use setnx_lock::{Key, Refusal, RefusalKind};
 

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use setnx_lock::__cluster::side_tag;
 use setnx_lock::redis::{
     self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
     RedisConnectionInfo, RedisError, Value, cmd,
 };
-use setnx_lock::{Key, Refusal, RefusalKind, Version};
+use setnx_lock::{Refusal, RefusalKind, Version};
 
 use crate::failure::Failure;
 
@@ -153,11 +152,6 @@ impl Raw {
     /// Returns true if a key may be on another node, while its slot moves.
     pub(crate) fn has_slots(&self) -> bool {
         self.has_slots
-    }
-
-    /// Returns what the names of the keys beside a lock's end with.
-    pub(crate) fn side_tag(&self, key: &Key) -> Vec<u8> {
-        if self.has_slots { side_tag(key) } else { Vec::new() }
     }
 
     /// Returns true if the server has what came with this version.

@@ -217,7 +217,7 @@ impl LockGuard {
     /// A storage that keeps the greatest token it has seen, and refuses smaller ones, is protected from the late
     /// writes of an earlier holder. [The guide](crate::documentation::guide#fencing-tokens) has an example.
     ///
-    /// The first call takes a token from the counter `KEY:setnx-lock:fence`; later calls return the same token,
+    /// The first call takes a token from the counter `KEY:setnx-lock:fence:{KEY}`; later calls return the same token,
     /// even after a loss. Some numbers are skipped; tokens still increase. **Never delete the counter while the
     /// storage keeps tokens**: tokens then start again at 1, and the storage refuses them until they pass the
     /// greatest it has seen.

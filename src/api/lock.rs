@@ -16,7 +16,7 @@ use crate::wait::CancelToken;
 /// Returns true if a server refuses a key of this length, or one of the longer keys derived from it: the limit is
 /// 512 MB.
 const fn is_too_long(bytes: usize) -> bool {
-    bytes > (512 << 20) - 64
+    bytes > (256 << 20) - 64
 }
 
 /// Returns why there is no lock of this key with these options, in words for the user.
@@ -26,6 +26,10 @@ pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Opti
     } else if options.notifies == Some(true) && !locker.engine().backend.can_listen() {
         Some(
             "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or leave `notify_waiters(true)` out",
+        )
+    } else if options.notifies == Some(true) && !locker.engine().has_side_keys(key) {
+        Some(
+            "its waiters cannot be notified: it has a brace and no hash tag, so in a cluster their list may be on another node; give a key without braces, or with a hash tag such as {job}:7, or leave `notify_waiters(true)` out",
         )
     } else if is_too_long(key.as_bytes().len()) {
         Some(
@@ -82,7 +86,8 @@ impl Lock {
     /// - zero [`max_attempts`](LockOptions::max_attempts),
     /// - an [`auto_extend`](LockOptions::auto_extend) without an expiration, below it, or above ten years,
     /// - a [`hold_at_least`](LockOptions::hold_at_least) without an expiration, or above it,
-    /// - [`notify_waiters(true)`](LockOptions::notify_waiters) on a locker made by [`Locker::with_pool`].
+    /// - [`notify_waiters(true)`](LockOptions::notify_waiters) on a locker made by [`Locker::with_pool`], or in a cluster with a key that has a
+    ///   brace and no hash tag, so that no key beside it can have its slot.
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         Self::of_whole_key(locker, locker.engine().whole_key(key.into()), options)
     }
@@ -297,11 +302,12 @@ impl Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::values::side_key::SideKey;
 
     #[test]
     fn a_key_leaves_room_for_the_names_of_those_beside_it() {
-        let beside = b":setnx-lock:waiters".len();
-        assert!(!is_too_long(1 << 20));
-        assert!(is_too_long((512 << 20) - beside));
+        let longest = (256 << 20) - 64;
+        assert!(!is_too_long(longest) && is_too_long(longest + 1));
+        assert!(SideKey::Waiters.of(&vec![b'k'; longest]).len() <= 512 << 20);
     }
 }

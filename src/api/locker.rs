@@ -211,9 +211,8 @@ impl Locker {
     /// node. A command that a node refuses because it does not have the slot is sent to the one that has it; no other
     /// command is sent again. If a node fails, its keys can be locked again once its replica has been promoted.
     ///
-    /// The side keys of a lock (fencing counter, waiting list) have its slot: their names end with
-    /// `:{KEY}` if the key has no hash tag, which is text in braces. The side keys of a key with a brace but no hash tag
-    /// may be on another node; a call that needs one then fails with [`Error::Refused`].
+    /// The side keys of a lock (fencing counter, waiting list) have its slot. A key with a brace but no hash tag, which is text in braces, can have
+    /// none: it has no notifications, and [`fencing_token`](crate::LockGuard::fencing_token) fails with [`Error::Invalid`].
     ///
     /// **A failover can lose locks**, as on one server. Several keys, permits and readers take one round trip for each
     /// slot; with a hash tag they share one.

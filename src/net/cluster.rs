@@ -13,7 +13,7 @@ use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
 use super::limits::{Budget, Limits};
 use super::server::{PAUSE, pause};
-use super::slots::{side_tag, slot_of};
+use super::slots::slot_of;
 use super::threads::on_threads;
 use super::{Backend, KeyTrip, NodeId, Sent, is_refused};
 use crate::rules::{Command, Reply, Trip};
@@ -288,8 +288,7 @@ impl Backend for ClusterBackend {
             return Sent { reply: Some(self.read_each(keys, limits)), ..Sent::default() };
         }
         let is_spread = behind.is_some_and(|keys| !are_in_one_slot(keys));
-        let side_tag = side_tag(trip.key);
-        let one = KeyTrip { side_tag: &side_tag, behind: trip.behind.filter(|_| !is_spread), ..*trip };
+        let one = KeyTrip { behind: trip.behind.filter(|_| !is_spread), ..*trip };
         let slot = slot_of(own.map_or(trip.key, |keys| &keys[0]));
         let sent = self.carry(slice::from_ref(&one), &[slot], limits).pop();
         let mut sent = sent.unwrap_or_else(|| unreachable!("there is one for each trip"));
@@ -305,14 +304,16 @@ impl Backend for ClusterBackend {
 
     /// Those of one node go together, as far as they may, and those of all nodes at the same time.
     fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
-        let side_tags: Vec<_> = trips.iter().map(|trip| side_tag(trip.key)).collect();
         let slots: Vec<u16> = trips.iter().map(|trip| slot_of(trip.key)).collect();
-        let trips = trips.iter().zip(&side_tags).map(|(trip, side_tag)| KeyTrip { side_tag, ..*trip });
-        self.carry(&trips.collect::<Vec<_>>(), &slots, limits)
+        self.carry(trips, &slots, limits)
     }
 
     fn node_of(&self, key: &Key) -> NodeId {
         self.nodes.map().node_of(slot_of(key)).map_or(NodeId::ONLY, |node| node.id)
+    }
+
+    fn has_slots(&self) -> bool {
+        true
     }
 
     fn address(&self) -> Option<String> {

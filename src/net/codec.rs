@@ -9,10 +9,7 @@ use super::errors::{Refusal, TransportError};
 use super::resp::{Digits, Form, Packed, is_queued};
 use crate::rules::waiting_list::{LIST_TTL, Waiting};
 use crate::rules::{Command, Expected, NewValue, Reply};
-
-/// What follows a lock's key in the names of the keys beside it.
-const WAITERS: &[u8] = b":setnx-lock:waiters";
-const FENCE: &[u8] = b":setnx-lock:fence";
+use crate::values::side_key::SideKey;
 
 /// How a command begins that is sent often.
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
@@ -24,8 +21,7 @@ pub(super) const NO_TTL: i64 = -1;
 pub(super) type ReadReply = Result<Result<Reply, Refusal>, TransportError>;
 
 /// Packs a command that depends on nothing.
-/// `side_tag` ends the names of side keys.
-pub(super) fn pack(packed: &mut Packed, key: &[u8], side_tag: &[u8], command: &Command) {
+pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     match command {
         Command::SetNx(NewValue { value, ttl: None }) => {
             packed.begun(Form::Integer, b"*3\r\n$5\r\nSETNX\r\n", &[key, value]);
@@ -44,14 +40,14 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], side_tag: &[u8], command: &C
         Command::Set(entry) => set(packed, Form::Okay, key, entry, &[]),
         Command::Del => packed.begun(Form::Integer, b"*2\r\n$3\r\nDEL\r\n", &[key]),
         Command::Count { .. } => {
-            packed.command(Form::Integer, &[b"INCR", &[key, FENCE, side_tag].concat()]);
+            packed.command(Form::Integer, &[b"INCR", &SideKey::Fence.of(key)]);
         }
         Command::ForgetAfter(time) => {
             // Rounded up.
             let seconds = time.as_millis().div_ceil(1000).to_string();
-            packed.command(Form::Integer, &[b"EXPIRE", &[key, FENCE, side_tag].concat(), seconds.as_bytes()]);
+            packed.command(Form::Integer, &[b"EXPIRE", &SideKey::Fence.of(key), seconds.as_bytes()]);
         }
-        Command::Waiting(waiting) => pack_waiting(packed, key, side_tag, waiting),
+        Command::Waiting(waiting) => pack_waiting(packed, key, waiting),
     }
 }
 
@@ -99,8 +95,8 @@ pub(super) fn pack_look(packed: &mut Packed, key: &[u8], asks_ttl: bool) {
     }
 }
 
-fn pack_waiting(packed: &mut Packed, key: &[u8], side_tag: &[u8], waiting: &Waiting) {
-    let list: &[u8] = &[key, WAITERS, side_tag].concat();
+fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
+    let list: &[u8] = &SideKey::Waiters.of(key);
     let expire = |packed: &mut Packed| {
         packed.command(Form::Integer, &[b"EXPIRE", list, LIST_TTL.to_string().as_bytes()]);
     };

@@ -51,9 +51,9 @@ impl Item {
 
     /// Makes it the item of a trip's command; in a transaction without the EXEC that carries it out.
     #[inline]
-    pub(super) fn set(&mut self, key: &Key, side_tag: &[u8], trip: &Trip, needs: Protocol) {
+    pub(super) fn set(&mut self, key: &Key, trip: &Trip, needs: Protocol) {
         self.begin(trip.name(), needs, trip.before);
-        codec::pack(&mut self.packed, key.as_bytes(), side_tag, &trip.command);
+        codec::pack(&mut self.packed, key.as_bytes(), &trip.command);
         if trip.if_holds.is_some() {
             self.packed.forms.fill(Form::Queued);
         }

@@ -75,13 +75,13 @@ impl TripState {
             self.look.clear();
         }
         (self.watches, self.is_done, self.undecided) = (false, false, None);
-        let KeyTrip { key, side_tag, trip, behind, compares } = *trip;
+        let KeyTrip { key, trip, behind, compares } = *trip;
         match (&trip.if_holds, compares) {
             (Some(Expected { bytes, .. }), Some(compares)) => {
                 self.own.begin(compares.name(&trip.command), needs, trip.before);
                 compares.pack(&mut self.own.packed, key.as_bytes(), &trip.command, bytes);
             }
-            _ => self.own.set(key, side_tag, trip, needs),
+            _ => self.own.set(key, trip, needs),
         }
         self.own.grants = grants;
         if let (Some(expected), None) = (&trip.if_holds, compares) {
@@ -93,7 +93,7 @@ impl TripState {
         }
         if let Some(behind) = behind {
             self.behind.begin(behind.name(), Protocol::Classic, None);
-            codec::pack(&mut self.behind.packed, key.as_bytes(), side_tag, behind);
+            codec::pack(&mut self.behind.packed, key.as_bytes(), behind);
         }
     }
 

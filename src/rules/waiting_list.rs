@@ -1,5 +1,5 @@
 //! The waiting list of a key: the channels of the processes that wait for the lock, in the order in which they came. It is another
-//! key, `KEY:setnx-lock:waiters`; the rules of the lock do not depend on it.
+//! key, `KEY:setnx-lock:waiters:{KEY}`; the rules of the lock do not depend on it.
 //!
 //! Why no release is missed: a process enters its channel, and then looks at the key. A release deletes the key, and then takes a
 //! channel. If the look finds the lock held, its release comes after the look, so it finds the channel, or that of a process that came

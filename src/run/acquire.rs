@@ -238,7 +238,7 @@ impl<'a> Call<'a> {
     /// Returns true if this process leaves the lock to one that was just notified.
     pub(super) fn is_left(&self, key: &Key) -> bool {
         let Self { engine, options, .. } = self;
-        engine.notifies(options) && engine.notifications.of(key).head_start(key).is_some()
+        engine.notifies(options, key) && engine.notifications.of(key).head_start(key).is_some()
     }
 
     /// Probes what the options mean on the server, where that depends on it and is not known.
@@ -287,7 +287,7 @@ impl<'a> Call<'a> {
     #[inline]
     pub(super) fn hold_lease(&self, key: &Key, shared: Option<&Key>, lease: Lease, at: Now) -> Acquired {
         let Self { engine, options, .. } = self;
-        if engine.notifies(options) {
+        if engine.notifies(options, key) {
             engine.notifications.of(key).acquired(key);
         }
         let observation = Observation::of(&lease, at);

@@ -21,6 +21,7 @@ use crate::values::clock::{self, Uptime};
 use crate::values::identity::Identity;
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
+use crate::values::side_key::can_share_slot;
 use crate::values::sync::Mutex;
 use crate::values::value::{self, Tag};
 use crate::wait::{HolderTicket, WaitQueue};
@@ -179,8 +180,16 @@ impl Engine {
     }
 
     /// Returns true if a release of a lock with these options wakes other processes, and waiting ones are to be woken.
-    pub(super) fn notifies(&self, options: &LockOptions) -> bool {
-        options.notifies.unwrap_or_else(|| options.protocol == Protocol::Auto && self.backend.notifies())
+    pub(super) fn notifies(&self, options: &LockOptions, key: &Key) -> bool {
+        let asked = options.notifies;
+        asked.unwrap_or_else(|| options.protocol == Protocol::Auto && self.backend.notifies())
+            && self.has_side_keys(key)
+    }
+
+    /// Returns true if the keys beside this one are where it is: nearly always.
+    #[inline]
+    pub(crate) fn has_side_keys(&self, key: &Key) -> bool {
+        !self.backend.has_slots() || can_share_slot(key.as_bytes())
     }
 
     /// Returns the locks that threads of this process hold, in the order of their keys.

@@ -220,7 +220,8 @@ impl Engine {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
         let begin = |hold: &Hold, state: &HoldState, now| {
-            let takes = state.token.is_none() && hold.noticed_loss().is_none() && self.forgets(hold);
+            let takes =
+                state.token.is_none() && hold.noticed_loss().is_none() && self.no_counter(hold).is_none();
             let (lease, forget_after) = (state.lease.clone(), hold.options.forget_tokens_after);
             takes.then(|| Task::begin(now, async move |io| hold::count(io, &lease, forget_after).await))
         };
@@ -234,7 +235,7 @@ impl Engine {
             None => match state.token {
                 Some(token) => Ok(token),
                 None if hold.noticed_loss().is_some() => Err(Self::loss_of(hold)),
-                None => Err(not_forgotten(hold)),
+                None => Err(Error::invalid(hold.key.clone(), self.no_counter(hold).unwrap_or_default())),
             },
         };
         let tokens = self.on_each(&mut locked, &outbox, begin, end);
@@ -243,12 +244,24 @@ impl Engine {
         tokens
     }
 
-    /// Returns true if the server keeps the time to live of a counter that is increased, or none is asked for.
-    fn forgets(&self, hold: &Hold) -> bool {
+    /// Returns why no counter of tokens can be kept for a hold, in words for the user.
+    fn no_counter(&self, hold: &Hold) -> Option<&'static str> {
         let since = Protocol::Watched.min_version();
-        let keeps = hold.protocol != Protocol::Classic
-            || self.backend.server_version().is_some_and(|version| version >= since);
-        keeps || hold.options.forget_tokens_after.is_none()
+        // Whether the server keeps the time to live of a counter that is increased.
+        let keeps = || {
+            hold.protocol != Protocol::Classic
+                || self.backend.server_version().is_some_and(|version| version >= since)
+        };
+        if !self.has_side_keys(&hold.key) {
+            return Some(
+                "it has no fencing tokens: it has a brace and no hash tag, so in a cluster its counter may be on another node; give a key without \
+                 braces, or with a hash tag such as {job}:7",
+            );
+        }
+        (hold.options.forget_tokens_after.is_some() && !keeps()).then_some(
+            "`forget_tokens_after` needs Redis 2.2, or a server whose version is known: before, INCR drops the counter's time to live; use \
+             Watched, or leave the option out",
+        )
     }
 
     pub(super) fn report_all(&self, holds: &[&Arc<Hold>], outbox: &Outbox) {
@@ -289,12 +302,6 @@ impl Engine {
         let late = ended.map(|End { wall, uptime }| now.uptime.since(uptime).max(now.wall.since(wall)));
         Error::Lost { key: hold.key.clone(), reason, late, advice: None }
     }
-}
-
-fn not_forgotten(hold: &Hold) -> Error {
-    let problem = "`forget_tokens_after` needs Redis 2.2, or a server whose version is known: before, INCR drops the counter's time to live; \
-                   use Watched, or leave the option out";
-    Error::invalid(hold.key.clone(), problem)
 }
 
 fn no_token(hold: &Hold, found: i64) -> Error {

@@ -8,6 +8,7 @@ use crate::rules::{Command, GiveUp, NewValue, Reply, Trip};
 use crate::values::clock;
 use crate::values::key::{Cut, Key};
 use crate::values::options::Protocol;
+use crate::values::side_key::SideKey;
 use crate::values::value::ValueBytes;
 
 /// How often the number is read: it may appear meanwhile, and a reply may be lost.
@@ -25,7 +26,7 @@ pub(crate) struct ReaderCount {
 
 impl ReaderCount {
     pub(crate) fn new(name: &Key, readers: usize) -> Self {
-        Self { key: Key::joined([name.as_bytes(), b"setnx-lock", b"readers"]), readers }
+        Self { key: Key::from(SideKey::Readers.of(name.as_bytes())), readers }
     }
 
     fn value(&self) -> ValueBytes {

@@ -167,7 +167,7 @@ impl Engine {
         holder.end(self.wake(key, &turn, released, taken, now), now);
         // The threads that it was left to may have given up meanwhile.
         let is_left_here = released && !matches!(turn, Turn::Listed(_));
-        if is_left_here && self.notifies(options) && !self.queue.is_waited_for(key) {
+        if is_left_here && self.notifies(options, key) && !self.queue.is_waited_for(key) {
             self.notifications.of(key).was_left_to_none(key);
         }
         outcome
@@ -240,7 +240,7 @@ impl Engine {
         if yields == Some(true) {
             return Turn::Pollers;
         }
-        if self.notifies(options) {
+        if self.notifies(options, key) {
             let slice = holder.slice();
             if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
                 return Turn::NextThread;

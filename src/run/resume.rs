@@ -51,7 +51,7 @@ impl Engine {
             state.over = true;
             self.forget(state);
             let token = state.lease.token(&hold.key, &hold.options, hold.acquired.wall);
-            let (fencing_token, notifies) = (state.token, self.notifies(&hold.options));
+            let (fencing_token, notifies) = (state.token, self.notifies(&hold.options, &hold.key));
             Ok(LockToken { fencing_token, notifies, ..token })
         };
         let token = self.on_each(&mut locked, &outbox, begin, end).pop();

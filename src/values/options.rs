@@ -206,7 +206,7 @@ impl LockOptions {
     /// Notifications need Redis 2.0 or newer, and one more connection, on which the locker listens for all keys.
     /// [`Lock::new`](crate::Lock::new) refuses `true` on a locker made by
     /// [`Locker::with_pool`](crate::Locker::with_pool). Waiting processes are listed in the key
-    /// `KEY:setnx-lock:waiters`.
+    /// `KEY:setnx-lock:waiters:{KEY}`.
     pub const fn notify_waiters(self, notifies: bool) -> Self {
         Self { notifies: Some(notifies), ..self }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
+use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, Protocol};
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
@@ -99,7 +100,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let error = lock(expiring().max_attempts(1)).lock().unwrap_err();
     cases.push(("attempts used up", error, "contention, transient"));
     key.delete();
-    let counter = [key.key.as_bytes(), b":setnx-lock:fence"].concat();
+    let counter = SideKey::Fence.of(key.key.as_bytes());
     let () = target.connection().set(&counter, -5)?;
     let error = lock(expiring()).lock()?.fencing_token().unwrap_err();
     cases.push(("no token", error, ""));

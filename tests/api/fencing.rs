@@ -157,11 +157,11 @@ fn a_lease_begins_only_if_its_counter_is_kept() -> Outcome {
         let value = server.get("k");
         server.every("EXPIRE", Fault::Refuse("NOPERM no permissions".into()));
         let error = held.extend().expect_err("the counter would be forgotten");
-        assert!(error.to_string().contains("and EXPIRE on KEY:setnx-lock:fence"), "{error}");
+        assert!(error.to_string().contains("and EXPIRE on KEY:setnx-lock:fence:{KEY}"), "{error}");
         assert_eq!(server.get("k"), value);
         let token = held.into_token()?;
         let error = lock.resume(&token).expect_err("the counter would be forgotten");
-        assert!(error.to_string().contains("and EXPIRE on KEY:setnx-lock:fence"), "{error}");
+        assert!(error.to_string().contains("and EXPIRE on KEY:setnx-lock:fence:{KEY}"), "{error}");
         assert_eq!(server.get("k"), value, "the token is not used up");
         server.clear_faults();
         server.next("EXPIRE", Fault::CutAfter);
@@ -175,7 +175,7 @@ fn a_lease_begins_only_if_its_counter_is_kept() -> Outcome {
         server.next("EXPIRE", Fault::CutAfter);
         assert_eq!(held.fencing_token()?, 3, "{protocol:?}");
         // A counter that was deleted does not end a hold, but no other goes on with its number.
-        server.delete("k:setnx-lock:fence");
+        server.delete("k:setnx-lock:fence:{k}");
         held.extend()?;
         let error = lock.resume(&held.into_token()?).expect_err("the next holder may get that number");
         assert!(error.is_lost() && error.to_string().contains("do not begin the work"), "{error}");

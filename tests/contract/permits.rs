@@ -5,6 +5,7 @@ use std::panic;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use setnx_lock::__keys::SideKey;
 use setnx_lock::{
     CancelToken, Error, Lock, LockOptions, LockState, Locker, Permit, Protocol, RwLock, Semaphore,
 };
@@ -46,8 +47,9 @@ impl<'a> Pool<'a> {
     pub(super) fn of(target: &'a Target, test: &str, permits: usize) -> Self {
         let name = format!("permits-{test}");
         let slots = (0..permits).map(|slot| target.key(&format!("{name}:{slot}"))).collect();
-        let number = target.key(&format!("{name}:setnx-lock:readers"));
-        Self { target, name: target.key(&name), slots, number }
+        let name = target.key(&name);
+        let number = name.beside(SideKey::Readers);
+        Self { target, name, slots, number }
     }
 
     pub(super) fn semaphore(&self, options: LockOptions) -> Semaphore {

@@ -4,6 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use setnx_lock::__keys::SideKey;
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, LossReason, Protocol, Version};
 
 use crate::support::scenario::{ANOTHERS, FOREIGN};
@@ -220,7 +221,7 @@ fn tokens_grow_from_holder_to_holder(target: &Target) -> Outcome {
 
 fn a_counter_is_forgotten_after_a_time(target: &Target) -> Outcome {
     let key = target.key("forgotten");
-    let counter = [key.key.as_bytes(), b":setnx-lock:fence"].concat();
+    let counter = SideKey::Fence.of(key.key.as_bytes());
     let time_to_live = || -> Result<i64, redis::RedisError> {
         redis::cmd("TTL").arg(&counter).query(&mut target.connection())
     };
@@ -252,7 +253,7 @@ fn a_counter_is_forgotten_after_a_time(target: &Target) -> Outcome {
 
 fn a_counter_that_was_deleted_or_is_none_is_reported(target: &Target) -> Outcome {
     let key = target.key("counter");
-    let counter = [key.key.as_bytes(), b":setnx-lock:fence"].concat();
+    let counter = SideKey::Fence.of(key.key.as_bytes());
     let lock = target.lock(&key, expiring());
     let with_counter = |value: &str| -> Result<_, redis::RedisError> {
         let () = redis::cmd("SET").arg(&counter).arg(value).query(&mut target.connection())?;

@@ -6,6 +6,7 @@ use std::mem;
 use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
+use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, LockOptions, LockState, Locker, Permit, Protocol, RefusalKind, RwLock, Semaphore};
 use setnx_lock_testing::{Fault, TestServer};
 
@@ -263,7 +264,7 @@ fn a_user_without_one_of_the_keys() -> Outcome {
 }
 
 /// Where the number of readers of a lock of this name stands.
-const READERS: &str = "pool:setnx-lock:readers";
+const READERS: &str = "pool:setnx-lock:readers:{pool}";
 
 fn a_number_of_readers_whose_reply_is_lost() -> Outcome {
     for (command, fault) in [
@@ -275,7 +276,8 @@ fn a_number_of_readers_whose_reply_is_lost() -> Outcome {
     ] {
         for write in [false, true] {
             let scenario = Scenario::set();
-            let [name, number] = [NAME, READERS].map(|name| scenario.target.key(name));
+            let name = scenario.target.key(NAME);
+            let number = name.beside(SideKey::Readers);
             let lock = RwLock::new(&scenario.locker(), &name.key, 2, expiring())?;
             scenario.server.next(command, fault.clone());
             if write {
@@ -299,7 +301,10 @@ fn a_number_of_readers_that_cannot_be_read() -> Outcome {
         let error = if write { lock.write().map(drop) } else { lock.read().map(drop) };
         let error = error.expect_err("no look has a reply");
         assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-        assert!(error.to_string().contains(":setnx-lock:readers: GET failed"), "{error}");
+        assert!(
+            error.to_string().contains(&format!("{}: GET failed", name.beside(SideKey::Readers).key)),
+            "{error}"
+        );
         assert!(scenario.server.log().iter().all(|asked| asked.name == "GET"), "nothing is acquired");
     }
 
@@ -319,7 +324,8 @@ fn a_number_of_readers_that_cannot_be_read() -> Outcome {
 
 fn readers_that_wait_while_their_number_is_changed() -> Outcome {
     let scenario = Scenario::set();
-    let [name, number] = [NAME, READERS].map(|name| scenario.target.key(name));
+    let name = scenario.target.key(NAME);
+    let number = name.beside(SideKey::Readers);
     let locker = scenario.open(patient(&scenario.server.url())?);
     let slots = [0, 1].map(|slot| scenario.target.key(&format!("{NAME}:{slot}")));
     // It polls: so seldom that it is asleep when the keys are released.

@@ -119,7 +119,7 @@ pub(crate) fn until_listening(server: &impl AnyServer, count: usize) {
 
 /// The waiting list of a key.
 pub(crate) fn list_of(key: &str) -> String {
-    format!("{key}:setnx-lock:waiters")
+    format!("{key}:setnx-lock:waiters:{{{key}}}")
 }
 
 /// Returns how many processes are in the waiting list of a key.

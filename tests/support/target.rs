@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use std::{env, io, process};
 
 use redis::Commands as _;
+use setnx_lock::__keys::SideKey;
 use setnx_lock::{
     Error, Key, Lock, LockOptions, LockState, Locker, MultiLock, Observer, Protocol, RefusalKind, Version,
 };
@@ -374,9 +375,6 @@ impl Target {
     }
 }
 
-/// What follows a lock's key in the names of the keys beside it.
-const BESIDE: [&str; 2] = [":setnx-lock:waiters", ":setnx-lock:fence"];
-
 /// A key of a test, which the test reads and writes by plain commands. Deleted with the keys beside it when it is dropped.
 #[derive(Debug)]
 pub(crate) struct TestKey {
@@ -385,6 +383,11 @@ pub(crate) struct TestKey {
 }
 
 impl TestKey {
+    /// A key beside it.
+    pub(crate) fn beside(&self, side: SideKey) -> Self {
+        Self { key: Key::from(side.of(self.key.as_bytes())), target: self.target.clone() }
+    }
+
     pub(crate) fn value(&self) -> Option<String> {
         self.target.connection().get(self.key.as_bytes()).unwrap()
     }
@@ -429,7 +432,7 @@ impl Drop for TestKey {
         if let Ok(mut connection) =
             redis::Client::open(self.target.direct.as_str()).and_then(|client| client.get_connection())
         {
-            let beside = BESIDE.map(|name| [self.key.as_bytes(), name.as_bytes()].concat());
+            let beside = [SideKey::Waiters, SideKey::Fence].map(|side| side.of(self.key.as_bytes()));
             let _: redis::RedisResult<()> = connection.del((self.key.as_bytes(), beside.as_slice()));
         }
     }

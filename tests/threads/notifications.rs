@@ -89,7 +89,7 @@ fn a_release_looks_for_waiting_processes_in_its_trip_and_only_with_the_option() 
             server.clear_log();
             drop(held);
             let sent: Vec<String> = recorded(&server).iter().map(|command| command.join(" ")).collect();
-            let take: &[&str] = if notifies { &["LPOP k:setnx-lock:waiters"] } else { &[] };
+            let take: &[&str] = if notifies { &["LPOP k:setnx-lock:waiters:{k}"] } else { &[] };
             assert_eq!(sent, [release, take].concat(), "{protocol:?}");
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
+use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 use setnx_lock_testing::{ServerVersion, TestServer};
 
@@ -126,7 +127,7 @@ fn a_holder_sends_what_it_does_with_its_lock() -> Outcome {
     let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
     let key = target.key("powers");
-    let (name, fence) = (key.key.to_string(), format!("{}:setnx-lock:fence", key.key));
+    let (name, fence) = (key.key.to_string(), String::from_utf8(SideKey::Fence.of(key.key.as_bytes()))?);
     let lock = connected(target.lock(&key, expiring()))?;
     server.clear_log();
     let held = lock.lock()?;

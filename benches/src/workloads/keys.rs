@@ -53,7 +53,7 @@ impl Contention {
         // Until all are in their lists.
         let mut connection = redis::Client::open(server.url())?.get_connection()?;
         let end = Instant::now() + Duration::from_secs(60);
-        let pattern = format!("bench:other:{others}:*:setnx-lock:waiters");
+        let pattern = format!("bench:other:{others}:*:setnx-lock:waiters:*");
         while redis::cmd("KEYS").arg(&pattern).query::<Vec<String>>(&mut connection)?.len() < began {
             if Instant::now() > end {
                 return Err("the waiters of the other keys do not all wait".into());

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use setnx_lock::__keys::SideKey;
 use setnx_lock::chrono::TimeDelta;
 use setnx_lock::redis::{self, Pipeline, ServerError, Value};
 use setnx_lock::{Key, LockState, Refusal};
@@ -12,11 +13,9 @@ use crate::failure::Failure;
 use crate::raw::{Raw, accepted};
 use crate::server::{Share, Target};
 
-/// The names of the keys beside a lock's, as docs/internals.md has them; and that of earlier versions.
-const WAITERS: &[u8] = b":setnx-lock:waiters";
-const FENCE: &[u8] = b":setnx-lock:fence";
+/// The keys beside a lock's, as docs/internals.md has them; and the name of one of earlier versions.
+const BESIDE: [SideKey; 3] = [SideKey::Waiters, SideKey::Fence, SideKey::Readers];
 const HOLDER: &[u8] = b":setnx-lock:holder";
-const READERS: &[u8] = b":setnx-lock:readers";
 
 /// How many keys are read in one trip.
 const PER_TRIP: usize = 500;
@@ -59,15 +58,13 @@ pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyRepor
     for keys in keys.chunks(PER_TRIP) {
         let mut commands = Pipeline::new();
         for key in keys {
-            let tag = raw.side_tag(key);
-            let beside = |name: &[u8]| [key.as_bytes(), name, &tag].concat();
             read_value(raw, &mut commands, key);
             let time_to_live = if raw.is_since(2, 6) { "PTTL" } else { "TTL" };
             commands.cmd("TYPE").arg(key.as_bytes());
             commands.cmd(time_to_live).arg(key.as_bytes());
-            commands.cmd("GET").arg(beside(HOLDER));
-            commands.cmd("LLEN").arg(beside(WAITERS));
-            commands.cmd("GET").arg(beside(FENCE));
+            commands.cmd("GET").arg([key.as_bytes(), HOLDER].concat());
+            commands.cmd("LLEN").arg(SideKey::Waiters.of(key.as_bytes()));
+            commands.cmd("GET").arg(SideKey::Fence.of(key.as_bytes()));
         }
         let replies = raw.ask_all(&commands)?;
         let is_in_seconds = !raw.is_since(2, 6);
@@ -228,13 +225,13 @@ fn is_of_another_type(error: &ServerError) -> bool {
 }
 
 fn is_beside(key: &[u8]) -> bool {
-    // In a cluster the key follows in braces.
+    // A key without a tag follows in braces.
     let name = key.strip_suffix(b"}").and_then(|tagged| {
         let tag = tagged.windows(2).rposition(|two| two == b":{")?;
         Some(&tagged[..tag])
     });
-    let is_beside =
-        |key: &[u8]| [WAITERS, FENCE, HOLDER, READERS].into_iter().any(|name| key.ends_with(name));
+    let names = || BESIDE.iter().map(|side| side.suffix().as_bytes()).chain([HOLDER]);
+    let is_beside = |key: &[u8]| names().any(|name| key.ends_with(name));
     is_beside(key) || name.is_some_and(is_beside)
 }
 

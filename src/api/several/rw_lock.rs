@@ -24,7 +24,7 @@ use crate::wait::CancelToken;
 /// # Number of readers
 ///
 /// **All callers of a name must use the same number of readers, or a writer does not exclude all readers.** The
-/// first caller writes the number to `NAME:setnx-lock:readers`. The first call through each locker compares it, and
+/// first caller writes the number to `NAME:setnx-lock:readers:{NAME}`. The first call through each locker compares it, and
 /// fails with [`Error::Invalid`] if the numbers differ. [`set_readers`](Self::set_readers) changes it.
 ///
 /// # Nested calls

@@ -20,7 +20,7 @@ fn check(expires: bool) -> Command {
 
 fn packed(key: &Key, command: &Command) -> Packed {
     let mut packed = Packed::default();
-    pack(&mut packed, key.as_bytes(), b"", command);
+    pack(&mut packed, key.as_bytes(), command);
     packed
 }
 
@@ -71,27 +71,27 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (Command::Set(entry(ttl)), "SET k 2 PX 2001 ", 1),
         (
             Command::Waiting(Waiting::Enter { channel: b"c".to_vec(), expires: true }),
-            "RPUSH k:setnx-lock:waiters c EXPIRE k:setnx-lock:waiters 600 ",
+            "RPUSH k:setnx-lock:waiters:{k} c EXPIRE k:setnx-lock:waiters:{k} 600 ",
             2,
         ),
         (
             Command::Waiting(Waiting::Enter { channel: b"c".to_vec(), expires: false }),
-            "RPUSH k:setnx-lock:waiters c ",
+            "RPUSH k:setnx-lock:waiters:{k} c ",
             1,
         ),
-        (Command::Waiting(Waiting::Next), "LPOP k:setnx-lock:waiters ", 1),
-        (next_after(false), "RPUSH k:setnx-lock:waiters c LPOP k:setnx-lock:waiters ", 2),
+        (Command::Waiting(Waiting::Next), "LPOP k:setnx-lock:waiters:{k} ", 1),
+        (next_after(false), "RPUSH k:setnx-lock:waiters:{k} c LPOP k:setnx-lock:waiters:{k} ", 2),
         (
             next_after(true),
-            "RPUSH k:setnx-lock:waiters c EXPIRE k:setnx-lock:waiters 600 LPOP k:setnx-lock:waiters ",
+            "RPUSH k:setnx-lock:waiters:{k} c EXPIRE k:setnx-lock:waiters:{k} 600 LPOP k:setnx-lock:waiters:{k} ",
             3,
         ),
-        (check(false), "LRANGE k:setnx-lock:waiters 0 -1 ", 1),
-        (check(true), "LRANGE k:setnx-lock:waiters 0 -1 EXPIRE k:setnx-lock:waiters 600 ", 2),
-        (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
+        (check(false), "LRANGE k:setnx-lock:waiters:{k} 0 -1 ", 1),
+        (check(true), "LRANGE k:setnx-lock:waiters:{k} 0 -1 EXPIRE k:setnx-lock:waiters:{k} 600 ", 2),
+        (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters:{k} 1 c ", 1),
         (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
-        (Command::Count { forget_after: None }, "INCR k:setnx-lock:fence ", 1),
-        (Command::ForgetAfter(Duration::from_millis(60_001)), "EXPIRE k:setnx-lock:fence 61 ", 1),
+        (Command::Count { forget_after: None }, "INCR k:setnx-lock:fence:{k} ", 1),
+        (Command::ForgetAfter(Duration::from_millis(60_001)), "EXPIRE k:setnx-lock:fence:{k} 61 ", 1),
     ];
     for (command, text, replies) in table {
         assert_eq!(words(&command), (text.to_owned(), replies));

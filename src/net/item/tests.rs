@@ -50,7 +50,7 @@ fn outcome(item: &mut Item, read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec
 
 fn item(command: &Command, needs: Protocol, before: Option<End>) -> Item {
     let mut item = Item::default();
-    item.set(&Key::from("k"), b"", &Trip { before, ..Trip::of(command.clone()) }, needs);
+    item.set(&Key::from("k"), &Trip { before, ..Trip::of(command.clone()) }, needs);
     item
 }
 
@@ -58,7 +58,7 @@ fn item(command: &Command, needs: Protocol, before: Option<End>) -> Item {
 fn deletion() -> Item {
     let mut item = Item::default();
     let if_holds = Some(Expected { bytes: b"1".to_vec(), without_ttl: false });
-    item.set(&Key::from("k"), b"", &Trip { if_holds, ..Trip::of(Command::Del) }, Protocol::Watched);
+    item.set(&Key::from("k"), &Trip { if_holds, ..Trip::of(Command::Del) }, Protocol::Watched);
     item
 }
 

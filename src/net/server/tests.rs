@@ -157,7 +157,8 @@ fn problem(fate: Fate, key: &str, sent: &Sent, server: &Server) -> Option<String
         Fate::Fails => is_refused(RefusalKind::Other) && !changed,
         Fate::IsAnothers => sent.reply.is_none() && !changed,
     };
-    let popped = server.popped.get(&format!("{key}:setnx-lock:waiters")).copied().unwrap_or_default();
+    let popped =
+        server.popped.get(&format!("{key}:setnx-lock:waiters:{{{key}}}")).copied().unwrap_or_default();
     let pops = usize::from(fate != Fate::IsAnothers);
     let fits = fits && sent.undecided.is_none() && popped == pops;
     (!fits).then(|| format!("{key}, {fate:?}: {sent:?}, changed: {changed}, LPOP: {popped}"))

@@ -138,7 +138,7 @@ impl<'a> Wait<'a> {
     /// Is queued until a lock is held, or there is an error.
     fn in_queue(&mut self) -> Result<(usize, Acquired), Error> {
         let Call { engine, options, .. } = self.call;
-        self.notifies = self.want.several().is_none() && engine.notifies(options);
+        self.notifies = self.want.several().is_none() && engine.notifies(options, self.want.name());
         if options.timeout == Some(Duration::ZERO) {
             let cue = self.beginning();
             return self.attempt(cue);

@@ -97,11 +97,13 @@ impl Notifications {
                 let channel = String::from_utf8_lossy(&self.channel);
                 let channels = channel.rfind(WAKE_UP).map_or("", |at| &channel[..at + WAKE_UP.len()]);
                 format!(
-                    "the user needs RPUSH, LPOP, LRANGE, LREM and EXPIRE on KEY:setnx-lock:waiters, and PUBLISH and SUBSCRIBE on the \
+                    "the user needs RPUSH, LPOP, LRANGE, LREM and EXPIRE on KEY:setnx-lock:waiters:{{KEY}}, and PUBLISH and SUBSCRIBE on the \
                      channels {channels}*"
                 )
             }
-            RefusalKind::WrongType => "for one of the keys, KEY:setnx-lock:waiters holds no list".to_owned(),
+            RefusalKind::WrongType => {
+                "for one of the keys, KEY:setnx-lock:waiters:{KEY} holds no list".to_owned()
+            }
             _ => return refusal.to_string(),
         };
         format!("the server refused: {text}: {advice}")

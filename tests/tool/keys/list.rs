@@ -229,7 +229,7 @@ fn metrics_are_grouped_by_prefix() -> Outcome {
     set(&server, "team:9:draft_lock", PAST);
     set(&server, "night\"ly", ending_in(LONG));
     set(&server, "job:1_lock", "1");
-    send(&server, "RPUSH team:7:draft_lock:setnx-lock:waiters a b c");
+    send(&server, "RPUSH team:7:draft_lock:setnx-lock:waiters:{team:7:draft_lock} a b c");
     let metrics = ran(&server.url(), ["list", "--prometheus"]).exits(0);
     assert_eq!(metrics.err, "");
     let samples: BTreeMap<_, f64> = metrics

@@ -74,7 +74,7 @@ fn each_property_occurs() -> Outcome {
 
     set_named(&server, "named", &ending_in(LONG), "web");
     send(&server, "EXPIRE named 1000");
-    set(&server, "named:setnx-lock:fence", "7");
+    set(&server, "named:setnx-lock:fence:{named}", "7");
     set(&server, "expired", PAST);
     set(&server, "endless", "1");
     set(&server, "gem", "");

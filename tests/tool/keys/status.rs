@@ -292,8 +292,8 @@ fn each_old_version_shows_the_same() -> Outcome {
         set(&server, "text", "oops");
         send(&server, "RPUSH list a");
         send(&server, "EXPIRE gem 1000");
-        set(&server, "held:setnx-lock:fence", "7");
-        send(&server, "RPUSH held:setnx-lock:waiters a b");
+        set(&server, "held:setnx-lock:fence:{held}", "7");
+        send(&server, "RPUSH held:setnx-lock:waiters:{held} a b");
         let shown = ran(&server.url(), ["status", "--json"].iter().chain(&keys)).exits(0);
         assert_eq!(shown.err, "");
         let reports = reports_by_key(&shown.out);

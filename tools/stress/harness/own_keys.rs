@@ -311,7 +311,7 @@ impl Work {
         let (server, _relay, locker) = self.server()?;
         let held: Vec<LockGuard> = (0..self.plan.threads)
             .map(|n| {
-                server.say(&["SET", &format!("own:{n}:setnx-lock:fence"), "text"])?;
+                server.say(&["SET", &format!("own:{n}:setnx-lock:fence:{{own:{n}}}"), "text"])?;
                 Ok(self.lock(&locker, &format!("own:{n}"))?.lock()?)
             })
             .collect::<Result<_, Failure>>()?;
