@@ -24,6 +24,7 @@ mod trip;
 use std::fmt;
 use std::time::Duration;
 
+use crate::rules::fencing::Epoch;
 use crate::rules::{Command, Reply, Trip};
 use crate::values::clock::Now;
 use crate::values::key::Key;
@@ -95,6 +96,8 @@ pub(crate) struct Sent {
     pub(crate) behind: Option<Result<Reply, Failure>>,
     /// Set if the change was not carried out, and why is unknown: other keys were in its transaction.
     undecided: Option<Undecided>,
+    /// That of the server which the command was sent to, if it is known.
+    pub(crate) epoch: Option<Epoch>,
     /// When it was, if this thread has read the clocks then.
     pub(crate) at: Option<Now>,
     /// The name of the command that changed the key, if that is not as the trip says.

@@ -21,6 +21,7 @@
 pub(crate) mod acquire;
 
 pub(crate) mod choose;
+pub(crate) mod fencing;
 pub(crate) mod hold;
 pub(crate) mod keeping;
 pub(crate) mod lease;
@@ -43,6 +44,7 @@ use std::time::Duration;
 use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
 use crate::values::value::{Expiry, LockState, ValueBytes};
+use fencing::Epoch;
 use lease::{End, GUARD, Lease};
 use waiting_list::Waiting;
 
@@ -63,6 +65,11 @@ pub(crate) enum Command {
     /// Increases the key's counter of fencing tokens, which the server forgets this long after the last.
     Count {
         forget_after: Option<Duration>,
+    },
+    /// INCRBY of that counter, only if it holds what is expected, over a connection to a server of this epoch.
+    Raise {
+        by: u64,
+        epoch: Epoch,
     },
     /// EXPIRE of that counter.
     ForgetAfter(Duration),
@@ -89,6 +96,7 @@ impl Command {
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
             Command::Count { .. } => "INCR",
+            Command::Raise { .. } => "INCRBY",
             Command::ForgetAfter(_) => "EXPIRE",
             Command::Waiting(waiting) => waiting.name(),
         }
@@ -102,6 +110,11 @@ impl Command {
         }
     }
 
+    /// Returns the epoch of the server that it may be sent to, if not to any.
+    pub(crate) fn only_in(&self) -> Option<Epoch> {
+        if let Command::Raise { epoch, .. } = self { Some(*epoch) } else { None }
+    }
+
     /// Returns true if a call that acquires sends it to be granted the lock.
     pub(crate) fn may_grant(&self) -> bool {
         matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Set(_))
@@ -111,7 +124,8 @@ impl Command {
     pub(crate) fn only_reads(&self) -> bool {
         match self {
             Command::Get | Command::TimeToLive | Command::GetAll(_) => true,
-            Command::Count { .. } | Command::ForgetAfter(_) | Command::Waiting(_) => true,
+            Command::Count { .. } | Command::Raise { .. } | Command::ForgetAfter(_) => true,
+            Command::Waiting(_) => true,
             Command::SetNx(_) | Command::GetSet(_) | Command::Set(_) | Command::Del => false,
         }
     }
@@ -124,7 +138,8 @@ pub(crate) struct Trip {
     pub(crate) command: Command,
     /// The command is not sent once this has passed, by the clocks as read after the last wait, that for a connection among them (I4, I5).
     pub(crate) before: Option<End>,
-    /// If set, the command is sent only if the key holds this, and is carried out only if no client has written the key since: a transaction.
+    /// If set, the command is sent only if the key holds this, and is carried out only if no client has written the key since: a transaction. The
+    /// key is the lock's, except that [`Command::Raise`] is about the counter alone.
     pub(crate) if_holds: Option<Expected>,
     /// Goes right behind the command, at any time. Boxed, since it is rare.
     pub(crate) behind: Option<Box<Command>>,
@@ -159,6 +174,8 @@ pub(crate) struct Replies {
     pub(crate) reply: Option<Reply>,
     /// `None` if nothing was sent behind the command.
     pub(crate) behind: Option<Reply>,
+    /// That of the server which the command was sent to, if it is known.
+    pub(crate) epoch: Option<Epoch>,
 }
 
 impl Replies {

@@ -42,6 +42,9 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
         Command::Count { .. } => {
             packed.command(Form::Integer, &[b"INCR", &SideKey::Fence.of(key)]);
         }
+        Command::Raise { by, .. } => {
+            packed.command(Form::Integer, &[b"INCRBY", &SideKey::Fence.of(key), by.to_string().as_bytes()]);
+        }
         Command::ForgetAfter(time) => {
             // Rounded up.
             let seconds = time.as_millis().div_ceil(1000).to_string();
@@ -245,7 +248,9 @@ pub(super) fn read_change(command: &Command, replies: &mut Vec<Value>) -> ReadRe
         Value::ServerError(error) => Ok(Err(error.clone().into())),
         Value::Array(results) => match (command, results.as_slice()) {
             (Command::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
-            (Command::Del | Command::Count { .. }, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
+            (Command::Del | Command::Count { .. } | Command::Raise { .. }, [Value::Int(n)]) => {
+                Ok(Ok(Reply::Executed(Some(*n))))
+            }
             (_, [Value::ServerError(error)]) => Ok(Err(error.clone().into())),
             _ => Err(unexpected("EXEC", Some(exec))),
         },

@@ -9,6 +9,7 @@ use super::codec;
 use super::connections::Known;
 use super::errors::{Failure, Refusal, RefusalKind, TransportError};
 use super::resp::{Form, Packed};
+use crate::rules::fencing::Epoch;
 use crate::rules::lease::End;
 use crate::rules::{Reply, Trip};
 use crate::values::clock::Now;
@@ -23,6 +24,8 @@ pub(super) struct Item {
     before: Option<End>,
     /// A server that is known to be too old for this protocol does not get it.
     needs: Protocol,
+    /// If set, it is sent to no server of another epoch.
+    pub(super) only_in: Option<Epoch>,
     /// True if it may grant a lock, which a server that settles does not do.
     pub(super) grants: bool,
     state: ItemState,
@@ -63,6 +66,7 @@ impl Item {
     pub(super) fn begin(&mut self, name: &'static str, needs: Protocol, before: Option<End>) {
         self.clear();
         (self.name, self.needs, self.before, self.grants) = (name, needs, before, false);
+        self.only_in = None;
     }
 
     pub(super) fn clear(&mut self) {
@@ -83,7 +87,8 @@ impl Item {
     fn may_be_sent(&self, server: Known, now: Now) -> bool {
         let is_new = server.version.is_none_or(|version| version >= self.needs.min_version());
         let is_settled = !self.grants || server.settled_at <= now.uptime;
-        is_new && is_settled && self.before.is_none_or(|end| !end.has_passed(now))
+        let is_in_epoch = self.only_in.is_none() || self.only_in == server.epoch;
+        is_new && is_settled && is_in_epoch && self.before.is_none_or(|end| !end.has_passed(now))
     }
 
     /// Returns why it is unknown what the change would have come to by itself, if a transaction of several keys was not carried out: unless the
@@ -162,6 +167,8 @@ pub(crate) struct AfterTrip {
     pub(super) out_of_order: bool,
     /// The server said that it is no master.
     pub(super) read_only: bool,
+    /// The server said that another has a slot: it may be a replica now.
+    pub(super) moved: bool,
 }
 
 /// The replies of a trip, which go to its items one after the other.
@@ -289,6 +296,7 @@ impl<'a> Incoming<'a> {
     fn note(&mut self, refusal: &Refusal) {
         let read_only = refusal.kind() == RefusalKind::ReadOnly;
         self.left.read_only |= read_only;
+        self.left.moved |= refusal.is_moved();
         self.left.out_of_order |= read_only || refusal.closes_connection();
         self.no_room = (self.only && refusal.closes_connection()).then(|| refusal.clone());
     }

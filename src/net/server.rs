@@ -18,7 +18,7 @@ use std::{slice, thread};
 use super::abilities::Abilities;
 use super::asking::Asking;
 use super::codec::Compares;
-use super::connections::{Dialing, Opener};
+use super::connections::{Connection, Dialing, Opener};
 use super::errors::{Failure, Refusal, RefusalKind};
 use super::item::AfterTrip;
 use super::lanes::Lanes;
@@ -131,8 +131,8 @@ impl OneServer {
             let mut time = limits;
             time.answered_by = time.answered_by.min(now.uptime.after(self.opener.command_timeout));
             let batch = &mut jobs[..trips.len()];
-            let left = wire.exchange(&mut connection, batch, now, &time, asking);
-            self.note_role(&left);
+            let mut left = wire.exchange(&mut connection, batch, now, &time, asking);
+            self.note_role(&mut left, &connection);
             if left.out_of_order {
                 connection.invalidate();
             }
@@ -205,11 +205,13 @@ impl OneServer {
         self.send_alone(trips, self.limits(limits), Asking::BeforeEach)
     }
 
-    /// A master that has become a replica: a new connection finds out where the address leads now.
-    fn note_role(&self, left: &AfterTrip) {
+    /// A master that has become a replica: a new connection finds out where the address leads now. In a cluster such a node says that another has
+    /// its slots, as one does that has given a slot away: then its epoch is asked anew.
+    fn note_role(&self, left: &mut AfterTrip, connection: &Connection) {
         if left.read_only {
             self.opener.health.found_closed();
         }
+        left.out_of_order |= left.moved && connection.server().epoch.is_some();
     }
 
     /// Returns the limits as they are with own connections or lent ones.

@@ -26,10 +26,12 @@ use super::item::{self, AfterTrip, Incoming, Item};
 use super::limits::Limits;
 use super::resp::{Form, Packed};
 use super::{KeyTrip, Sent, Undecided};
-use crate::rules::{Expected, Trip};
+use crate::rules::fencing::Epoch;
+use crate::rules::{Command, Expected, Trip};
 use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
+use crate::values::side_key::SideKey;
 
 /// What one key has sent. Its lists are used again.
 #[derive(Default)]
@@ -46,6 +48,8 @@ pub(super) struct TripState {
     pub(super) is_done: bool,
     /// Set if a transaction with other keys too was not carried out.
     undecided: Option<Undecided>,
+    /// That of the server which the command is sent to, if it is known.
+    epoch: Option<Epoch>,
 }
 
 /// Where the state of a trip is: it may be another thread's, which may give up.
@@ -84,11 +88,16 @@ impl TripState {
             _ => self.own.set(key, trip, needs),
         }
         self.own.grants = grants;
+        self.own.only_in = trip.command.only_in();
         if let (Some(expected), None) = (&trip.if_holds, compares) {
             self.look.begin("WATCH", needs, None);
-            codec::pack_look(&mut self.look.packed, key.as_bytes(), expected.without_ttl);
+            let watched = match trip.command {
+                Command::Raise { .. } => Key::from(SideKey::Fence.of(key.as_bytes())),
+                _ => key.clone(),
+            };
+            codec::pack_look(&mut self.look.packed, watched.as_bytes(), expected.without_ttl);
             self.look.grants = grants;
-            self.changes = Some(key.clone());
+            self.changes = Some(watched);
             self.expected.extend_from_slice(&expected.bytes);
         }
         if let Some(behind) = behind {
@@ -123,12 +132,14 @@ impl TripState {
             behind: behind
                 .and_then(|behind| self.behind.outcome(|replies, forms| codec::read(behind, replies, forms))),
             undecided: self.undecided.or(is_left.then_some(Undecided::Together)),
+            epoch: self.epoch,
             at: None,
             changed_by: compares.map(|compares| compares.name(command)),
         }
     }
 
     fn sends(&mut self, server: Known, now: Now) -> bool {
+        self.epoch = server.epoch;
         item::send_both(&mut self.own, &mut self.behind, server, now)
     }
 }

@@ -5,10 +5,12 @@
 //! key is read, and changed by a transaction that fails if any client has written it since: our own bytes there prove that no other client
 //! had the lock. A lease without an end has a value that names no holder, so that its key is never compared.
 
+mod count;
 mod hand_over;
 mod resume;
 mod watched;
 
+pub(crate) use count::{Counted, count};
 pub(crate) use hand_over::{Ending, HandedOver};
 pub(crate) use resume::{resume, settle};
 use watched::{Changed, Replaced, Seen, change_watched};
@@ -19,7 +21,7 @@ use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
-use super::{Command, GiveUp, Note, Replies, Reply, Trip};
+use super::{Command, GiveUp, Note, Reply, Trip};
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
 use crate::values::value::Nonce;
@@ -66,18 +68,6 @@ pub(crate) enum Verification {
     Overwritten(Result<Extension, GiveUp>),
     /// The lock is not held any more.
     Lost(LossReason),
-}
-
-/// The outcome of taking a fencing token.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
-    Token(i64),
-    Lost(LossReason),
-}
-
-/// Returns a number as a token; `None` if it is none, since another program has set the counter.
-pub(crate) fn usable(token: i64) -> Option<u64> {
-    u64::try_from(token).ok().filter(|token| *token > 0)
 }
 
 /// Deletes the key: in Classic only before our own lease has passed, otherwise only our own bytes, and within our lease what a loser of the
@@ -209,42 +199,6 @@ pub(crate) async fn verify(io: &Io, own: &Lease, nonce: Nonce) -> Result<Verific
     })
 }
 
-/// Takes a number from the key's counter. It counts only if this holder had the lock when the counter was increased, so a later
-/// holder's is greater. A number whose reply was lost is left out. `forget_after`: how long after this one the counter is forgotten.
-pub(crate) async fn count(io: &Io, own: &Lease, forget_after: Option<Duration>) -> Result<Counted, GiveUp> {
-    let forget_after = own.kept_for(forget_after, io.now());
-    let (count, mut asked_again) = (Command::Count { forget_after }, false);
-    while own.by_transaction() {
-        match change_watched(io, own, count.clone(), None).await? {
-            Changed::Done { replaced, count } => {
-                // After the lease the counter may be forgotten, and count anew.
-                let found = if forget_after.is_some() { Replaced::Anything } else { replaced };
-                return Ok(own.counted(count, found, io.now()));
-            }
-            Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
-            Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),
-            Changed::Unanswered { .. } => asked_again = true,
-        }
-    }
-    loop {
-        if own.has_passed(io.now()) {
-            return Ok(Counted::Lost(LossReason::Expired));
-        }
-        let Replies { reply, behind, .. } =
-            io.send(Trip { behind: count.behind(), ..own.within_lease(count.clone()) }).await;
-        match reply.unwrap_or(Reply::TooLate) {
-            Reply::Integer(_) if is_refused(behind.as_ref()) => return Err(GiveUp::Refused),
-            Reply::Integer(token) if behind != Some(Reply::Lost) => {
-                return Ok(own.counted(token, Replaced::Anything, io.now()));
-            }
-            Reply::TooLate => return Ok(Counted::Lost(LossReason::Expired)),
-            failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
-            _ if asked_again => return Err(GiveUp::Io),
-            _ => asked_again = true,
-        }
-    }
-}
-
 fn is_refused(behind: Option<&Reply>) -> bool {
     matches!(behind, Some(Reply::Refused(_)))
 }
@@ -309,11 +263,6 @@ impl Lease {
     /// Returns true if a command that has replaced this proves that no other client has had the lock.
     fn is_certified(&self, replaced: Replaced) -> bool {
         replaced == Replaced::OurValue && self.proven
-    }
-
-    fn counted(&self, token: i64, found: Replaced, now: Now) -> Counted {
-        let counts = found == Replaced::OurValue || !self.has_passed(now);
-        if counts { Counted::Token(token) } else { Counted::Lost(LossReason::Expired) }
     }
 
     /// Judges what the key holds after the reply to the command that deletes it was lost. It may still come, and a loser's bytes may stand

@@ -15,6 +15,8 @@ pub(crate) struct Server {
     version: u64,
     /// The counter of fencing tokens, another key.
     counter: i64,
+    /// Counts the writes of that.
+    counter_version: u64,
     /// When it is forgotten.
     counter_expires: Option<Duration>,
 }
@@ -39,6 +41,11 @@ pub(crate) enum Next {
 impl Leg {
     pub(crate) fn first(trip: Trip) -> Self {
         Self { trip, watched: None, found: None }
+    }
+
+    #[allow(dead_code, reason = "only in a search")]
+    pub(crate) fn into_trip(self) -> Trip {
+        self.trip
     }
 
     /// What the key must hold, if this step looks whether it does.
@@ -66,7 +73,7 @@ impl Leg {
         match self.looks() {
             None => {
                 let reply = Some(reply).filter(|reply| *reply != Reply::TooLate);
-                Next::End(Replies { found: self.found, reply, behind: None })
+                Next::End(Replies { found: self.found, reply, ..Replies::default() })
             }
             Some(Expected { bytes, .. }) if matches!(&reply, Reply::Bulk(Some(found)) if found == bytes) => {
                 self.found = Some(reply);
@@ -104,9 +111,14 @@ impl Server {
 
     /// Carries out a step of a trip. Returns the reply.
     pub(crate) fn carry_out(&mut self, now: Duration, leg: &mut Leg) -> Reply {
-        let found = self.value(now).map(<[u8]>::to_vec);
+        let is_on_counter = matches!(leg.trip.command, Command::Raise { .. });
+        let (found, version) = if is_on_counter {
+            ((self.counter > 0).then(|| self.counter.to_string().into_bytes()), self.counter_version)
+        } else {
+            (self.value(now).map(<[u8]>::to_vec), self.version)
+        };
         let Some(command) = leg.command() else {
-            leg.watched = Some(self.version);
+            leg.watched = Some(version);
             let asks = leg.trip.if_holds.as_ref().is_some_and(|expected| expected.without_ttl);
             let left = self.time_to_live(now).filter(|_| asks);
             return match found.clone().zip(left) {
@@ -117,7 +129,7 @@ impl Server {
         if leg.trip.if_holds.is_none() {
             return self.change(now, command, found);
         }
-        if leg.watched != Some(self.version) {
+        if leg.watched != Some(version) {
             return Reply::Executed(None);
         }
         match self.change(now, command, found) {
@@ -147,7 +159,13 @@ impl Server {
             Command::Del => self.delete(),
             Command::Count { forget_after } => {
                 self.counter += 1;
+                self.counter_version += 1;
                 self.counter_expires = forget_after.map(|time| now + time).or(self.counter_expires);
+                Reply::Integer(self.counter)
+            }
+            Command::Raise { by, .. } => {
+                self.counter += by.cast_signed();
+                self.counter_version += 1;
                 Reply::Integer(self.counter)
             }
             Command::ForgetAfter(time) => {
@@ -161,12 +179,23 @@ impl Server {
         }
     }
 
+    #[allow(dead_code, reason = "only in a search")]
+    pub(crate) fn counter(&self) -> i64 {
+        self.counter
+    }
+
+    #[allow(dead_code, reason = "only in a search")]
+    pub(crate) fn set_counter(&mut self, counter: i64) {
+        self.counter = counter;
+    }
+
     /// Forgets the counter if that is due. Returns true if it was.
     #[allow(dead_code, reason = "not in the scenarios")]
     pub(crate) fn forget_counter(&mut self, now: Duration) -> bool {
         let is_due = self.counter_expires.take_if(|expires| *expires <= now).is_some();
         if is_due {
             self.counter = 0;
+            self.counter_version += 1;
         }
         is_due
     }

@@ -8,8 +8,10 @@ use super::drive::Job;
 use super::engine::Engine;
 use super::reports::Outbox;
 use super::session::Session;
+use crate::net::Refusal;
 use crate::report::error::Error;
 use crate::report::event::Event;
+use crate::rules::fencing::{LAST_COUNT, LAST_EPOCH, Unusable};
 use crate::rules::hold::{self, Counted, Extension, Verification};
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::LossReason;
@@ -226,10 +228,11 @@ impl Engine {
             takes.then(|| Task::begin(now, async move |io| hold::count(io, &lease, forget_after).await))
         };
         let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| match ended {
-            Some((Ok(Counted::Token(found)), _)) => {
-                state.token = hold::usable(found);
-                state.token.ok_or_else(|| no_token(hold, found))
+            Some((Ok(Counted::Token(token)), _)) => {
+                state.token = Some(token);
+                Ok(token)
             }
+            Some((Ok(Counted::Unusable(why)), _)) => Err(no_token(hold, why)),
             Some((Ok(Counted::Lost(reason)), _)) => Err(Self::lose(hold, reason)),
             Some((Err(reason), session)) => Err(session.error(reason, "ask again")),
             None => match state.token {
@@ -304,9 +307,21 @@ impl Engine {
     }
 }
 
-fn no_token(hold: &Hold, found: i64) -> Error {
-    let problem = format!(
-        "its fencing counter is at {found}, which is no token; set it to the greatest token that the storage has seen"
-    );
+fn no_token(hold: &Hold, why: Unusable) -> Error {
+    let problem = match why {
+        Unusable::Foreign(found) => format!(
+            "its fencing counter is at {found}, which is no token; remove the counter, and raise it to the greatest token that the storage has seen: \
+             setnx-lock fence --at-least N KEY"
+        ),
+        Unusable::Epoch(epoch) => format!(
+            "the epoch of the server's configuration is {epoch}, and a fencing token has room for {LAST_EPOCH}; set the Sentinels or the cluster up \
+             anew, so that epochs begin at 0, and see \"Numbers over a failover\" in docs/limits.md"
+        ),
+        Unusable::UsedUp(epoch) => format!(
+            "{LAST_COUNT} fencing tokens were taken in epoch {epoch} of the server's configuration, and there are no more; a failover, such as \
+             SENTINEL FAILOVER or CLUSTER FAILOVER, begins the next epoch"
+        ),
+        Unusable::Changing => return Error::refused(hold.key.clone(), Refusal::of_changing_counter()),
+    };
     Error::invalid(hold.key.clone(), problem)
 }

@@ -136,7 +136,7 @@ impl<'a> Session<'a> {
 
     /// Notes what came of a trip. Returns the rules' replies.
     pub(super) fn heard(&mut self, trip: &Trip, sent: Sent) -> Replies {
-        let Sent { found, mut reply, mut behind, at, changed_by, .. } = sent;
+        let Sent { found, mut reply, mut behind, epoch, at, changed_by, .. } = sent;
         self.answered_at = at;
         // A command on the waiting list may be refused, which is no failure of the call.
         if let Command::Waiting(_) = trip.command {
@@ -157,7 +157,7 @@ impl<'a> Session<'a> {
         let effect = if only_reads { Effect::Reads } else { Effect::Changes };
         let name = changed_by.unwrap_or_else(|| trip.name());
         let reply = reply.map(|reply| self.reply(reply, name, effect));
-        Replies { found, reply, behind }
+        Replies { found, reply, behind, epoch }
     }
 
     /// Returns the time after the last trip.

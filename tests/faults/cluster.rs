@@ -77,7 +77,8 @@ fn keys_beside_a_key_are_on_its_node(cluster: &Cluster) -> Outcome {
                 held.extend()?;
                 assert_eq!(name_of_holder(&lock)?.as_deref(), Some("worker"), "{key}");
                 if protocol != Protocol::Classic {
-                    assert_eq!(held.fencing_token()?, 1, "{key}");
+                    // Its epoch is that of the node, and it is the first one there.
+                    assert_eq!(held.fencing_token()? & 0xffff_ffff, 1, "{key}");
                 }
                 let waiter = Waiter::of(&Lock::new(&other, key.as_str(), options)?);
                 thread::sleep(millis(50));
@@ -125,7 +126,7 @@ fn counters_have_one_name(cluster: &Cluster) -> Outcome {
     assert_eq!([count(Locker::open(&server.url())?)?, count(Locker::open(&server.url())?)?], [1, 2]);
     let owner = cluster.owner(cluster.slot(&counter)?)?;
     let () = cluster.ask(owner, redis::cmd("SET").arg(&counter).arg(2))?;
-    assert_eq!(count(locker(cluster)?)?, 3);
+    assert!(count(locker(cluster)?)? > 2);
     Ok(())
 }
 
@@ -338,7 +339,7 @@ fn a_counter_is_where_it_is(cluster: &Cluster) -> Outcome {
             cluster.move_key(order[1], path)?;
             token_is_refused()?;
             cluster.end_move(slot, path)?;
-            assert_eq!(held.fencing_token()?, before + 1, "{moves_first} first");
+            assert!(held.fencing_token()? > before, "{moves_first} first");
             held.release()?;
         }
     }

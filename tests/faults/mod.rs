@@ -13,6 +13,7 @@
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
 //! | `leading` | processes of which one leads |
 //! | `losers` | values that gems write over those of holders |
+//! | `numbers` | fencing tokens over failovers |
 //! | `permit_faults` | a fault at every command on permits |
 //! | `refusals` | what the server or the library refuses |
 //! | `refused_for_now` | what a server refuses for a time |
@@ -39,6 +40,7 @@ pub(crate) mod handing_over;
 pub(crate) mod keeping;
 pub(crate) mod leading;
 pub(crate) mod losers;
+pub(crate) mod numbers;
 pub(crate) mod permit_faults;
 pub(crate) mod refusals;
 pub(crate) mod refused_for_now;
@@ -66,6 +68,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         keeping::trials(),
         leading::trials(),
         losers::trials(),
+        numbers::trials(),
         permit_faults::trials(),
         refusals::trials(),
         refused_for_now::trials(),

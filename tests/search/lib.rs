@@ -8,6 +8,7 @@
 //! | `permits` | clients that want one of two locks |
 //! | `several` | clients that want some of three keys |
 //! | `quorum` | clients that want a majority of servers |
+//! | `fencing` | clients that take tokens over failovers that lose numbers |
 //!
 //! `rules`, `values` and `simulated` are links to the library's files.
 //!
@@ -22,6 +23,7 @@ mod simulated;
 #[allow(dead_code, unused_imports, unreachable_pub, missing_docs, reason = "the library uses all of it")]
 mod values;
 
+mod fencing;
 mod lock;
 mod permits;
 mod quorum;
@@ -52,6 +54,7 @@ pub fn searches() -> Vec<(String, fn())> {
         ("permits", permits::SEARCHES),
         ("several", several::SEARCHES),
         ("quorum", quorum::SEARCHES),
+        ("fencing", fencing::SEARCHES),
     ];
     let named = |(part, searches): (&str, &Searches)| {
         let name = |(name, search): &(&str, fn())| (format!("{part}::{name}"), *search);

@@ -5,6 +5,7 @@
 //! | `commands` | the commands that a server executes |
 //! | `comparing` | servers that compare and change a key in one command |
 //! | `connections` | addresses, passwords, sockets, TLS, reuse |
+//! | `epochs` | the epoch of a master, as fencing tokens have it |
 //! | `logins` | passwords that change, those of Sentinels, and that none is shown |
 //! | `pools` | pools of the user's own, too few connections |
 //! | `prefixes` | lockers with a key prefix |
@@ -16,6 +17,7 @@
 pub(crate) mod commands;
 pub(crate) mod comparing;
 pub(crate) mod connections;
+pub(crate) mod epochs;
 pub(crate) mod logins;
 pub(crate) mod pools;
 pub(crate) mod prefixes;
@@ -29,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         commands::trials(),
         comparing::trials(),
         connections::trials(),
+        epochs::trials(),
         logins::trials(),
         pools::trials(),
         prefixes::trials(),

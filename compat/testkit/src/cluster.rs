@@ -101,13 +101,7 @@ impl Cluster {
     /// Which of the masters has a slot, by the first of them.
     pub fn owner(&self, slot: u16) -> RedisResult<usize> {
         let nodes: String = ask(&self.nodes[0], cmd("CLUSTER").arg("NODES"))?;
-        let has = |line: &&str| {
-            line.split(' ').skip(8).any(|range| {
-                let (first, last) = range.split_once('-').unwrap_or((range, range));
-                first.parse().is_ok_and(|first: u16| first <= slot)
-                    && last.parse().is_ok_and(|last: u16| slot <= last)
-            })
-        };
+        let has = |line: &&str| line.split(' ').skip(8).any(|range| includes(range, slot));
         let id_of_owner = nodes.lines().find(has).and_then(|line| line.split(' ').next()).unwrap_or_default();
         let position = self.nodes.iter().position(|node| id(node).is_ok_and(|id| id == id_of_owner));
         Ok(position.unwrap_or_else(|| unreachable!("slot {slot} has no node of these: {nodes}")))
@@ -165,6 +159,30 @@ impl Cluster {
         replica
     }
 
+    /// Has the replica of the node that has a slot be the master in its place, by what `disturb` does to the cluster, the node and the replica. Waits
+    /// until the old master, which goes on as it was, or begins again, follows it.
+    pub fn fail_over(
+        &mut self,
+        slot: u16,
+        disturb: impl FnOnce(&mut Self, usize, usize) -> RedisResult<()>,
+    ) -> Result<(), Failure> {
+        let is_running = |node: &RedisServer| is_master(node).unwrap_or(false);
+        let has_slot = |all: &Self, at: usize| {
+            is_running(&all.nodes[at]) && has_slot(&all.nodes[at], slot).unwrap_or(false)
+        };
+        let master = (0..self.nodes.len()).find(|at| has_slot(self, *at)).ok_or("no master has the slot")?;
+        // Both are those of the same slots.
+        let replica = if master < MASTERS { master + MASTERS } else { master - MASTERS };
+        disturb(self, master, replica)?;
+        self.until(|all| has_slot(all, replica));
+        self.nodes[master].thaw_or_restart()?;
+        self.until(|all| {
+            follows(&all.nodes[master]).unwrap_or(false)
+                && all.nodes.iter().all(|node| is_up(node).unwrap_or(false))
+        });
+        Ok(())
+    }
+
     fn until(&self, mut is_so: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + LONG;
         while !is_so(self) {
@@ -201,6 +219,18 @@ fn replication(node: &RedisServer) -> RedisResult<InfoDict> {
 
 fn follows(replica: &RedisServer) -> RedisResult<bool> {
     Ok(replication(replica)?.get::<String>("master_link_status").as_deref() == Some("up"))
+}
+
+/// True if a node says that it has this slot itself.
+fn has_slot(node: &RedisServer, slot: u16) -> RedisResult<bool> {
+    let nodes: String = ask(node, cmd("CLUSTER").arg("NODES"))?;
+    let own = nodes.lines().find(|line| line.contains("myself")).unwrap_or_default();
+    Ok(own.split(' ').skip(8).any(|range| includes(range, slot)))
+}
+
+fn includes(range: &str, slot: u16) -> bool {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    first.parse().is_ok_and(|first: u16| first <= slot) && last.parse().is_ok_and(|last: u16| slot <= last)
 }
 
 fn is_master(node: &RedisServer) -> RedisResult<bool> {

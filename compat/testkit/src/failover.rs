@@ -136,7 +136,8 @@ fn link_is_up(replica: &RedisServer) -> RedisResult<bool> {
     Ok(info(replica)?.get::<String>("master_link_status").as_deref() == Some("up"))
 }
 
-fn follows(replica: &RedisServer, port: u16) -> RedisResult<bool> {
+/// True if a replica follows the master at this port.
+pub fn follows(replica: &RedisServer, port: u16) -> RedisResult<bool> {
     let info = info(replica)?;
     let is_up = info.get::<String>("master_link_status").as_deref() == Some("up");
     Ok(is_up && info.get::<u16>("master_port") == Some(port))

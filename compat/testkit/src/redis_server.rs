@@ -109,6 +109,15 @@ impl RedisServer {
         self.signal("CONT");
     }
 
+    /// Resumes the process, or starts it again if it was killed.
+    pub fn thaw_or_restart(&mut self) -> io::Result<()> {
+        if self.process.try_wait()?.is_some() {
+            return self.restart();
+        }
+        self.thaw();
+        Ok(())
+    }
+
     fn signal(&self, name: &str) {
         let status =
             Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();

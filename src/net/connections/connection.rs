@@ -67,7 +67,7 @@ impl Connection {
         let settled_at = left.map(|left| clock::uptime().after(left)).unwrap_or_default();
         self.open = Some(Box::new(Open {
             transport: opened.transport,
-            server: Known { version: opened.version, settled_at },
+            server: Known { version: opened.version, settled_at, epoch: opened.epoch },
             settling: opened.settling.map(|settling| settling.refusal),
             last_used: clock::uptime(),
             opened_at: opened.closures_before,
@@ -89,11 +89,12 @@ impl Connection {
 
     pub(in crate::net) fn is_suspect_at(&self, now: Uptime) -> bool {
         // That a server has closed an idle connection shows only after a command was sent, whose outcome is unknown then.
-        let idle = self.open.as_ref().map(|open| now.since(open.last_used));
-        idle.is_some_and(|idle| idle > self.opener.trusted_while_idle()) || self.is_outdated()
+        let is_suspect =
+            |open: &Open| now.since(open.last_used) > self.opener.trusted_while_idle(open.server.epoch);
+        self.open.as_deref().is_some_and(is_suspect) || self.is_outdated()
     }
 
-    /// Returns true if a connection was found closed, or the master elsewhere, since this one was opened.
+    /// Returns true if a connection was found closed, or the master elsewhere or in another epoch, since this one was opened.
     pub(in crate::net) fn is_outdated(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.opened_at < self.opener.health.closures())
     }

@@ -11,6 +11,7 @@ use super::transport::{Longest, Spin, Transport};
 use crate::net::codec::Compares;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
+use crate::rules::fencing::Epoch;
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
@@ -21,6 +22,8 @@ pub(super) struct Opened {
     pub(super) version: Option<Version>,
     pub(super) compares: Option<Compares>,
     pub(super) settling: Option<Settling>,
+    /// That of the server, if it is known.
+    pub(super) epoch: Option<Epoch>,
     /// How many connections had been found closed before.
     pub(super) closures_before: u64,
 }
@@ -57,11 +60,17 @@ pub(super) fn open(
         }
         None
     };
+    let mut epoch = None;
     let (version, compares, settling) = match checked {
-        Some((info, settling)) => (info.version(), info.compares(), settling),
+        Some((info, settling)) => {
+            if info.is_in_cluster() {
+                epoch = handshake.epoch_in_cluster()?;
+            }
+            (info.version(), info.compares(), settling)
+        }
         None => (None, None, None),
     };
-    Ok(Opened { transport: handshake.transport, version, compares, settling, closures_before: 0 })
+    Ok(Opened { transport: handshake.transport, version, compares, settling, epoch, closures_before: 0 })
 }
 
 /// Connects to the server at `address`, the client's, and logs in, within `limit`.
@@ -154,6 +163,13 @@ impl Handshake<'_> {
                 Ok(Some((info, settling)))
             }
         }
+    }
+
+    /// Returns the epoch of the configuration of a cluster's node, which has just said that it is a master; `None` if this user may not ask.
+    fn epoch_in_cluster(&mut self) -> Result<Option<Epoch>, Failure> {
+        let matters = |refusal: &Refusal| !refusal.is_about_the_command();
+        let reply = self.send_optional(cmd("CLUSTER").arg("INFO"), matters)?;
+        Ok(reply.and_then(ServerInfo::epoch_in_cluster))
     }
 
     /// Servers before 6 know no users: there, as in the redis crate, the password alone is sent.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use crate::net::codec::Compares;
+use crate::rules::fencing::Epoch;
 use crate::values::version::Version;
 
 /// Shared by an opener, its connections and their pool.
@@ -15,6 +16,8 @@ pub(crate) struct Health {
     closures: AtomicU64,
     /// The version that the server reported last, as a number.
     version: AtomicU64,
+    /// The epoch of the server that a new connection has told last, and one; 0 if none has.
+    epoch: AtomicU64,
     /// True if there was one.
     was_asked: AtomicBool,
     /// How the server compares and changes a key in one command, as a number; and if it has refused to.
@@ -34,6 +37,12 @@ impl Health {
     /// Returns how many connections are open.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
+    }
+
+    /// Notes the epoch of the server that a new connection has told. Returns true if it has changed: numbers are not taken over earlier connections.
+    pub(super) fn changes_epoch(&self, Epoch(epoch): Epoch) -> bool {
+        let told = u64::from(epoch) + 1;
+        ![0, told].contains(&self.epoch.swap(told, Ordering::Relaxed))
     }
 
     pub(super) fn note_version(&self, version: Option<Version>) {

@@ -16,6 +16,7 @@ use super::subscription::{self, Heard};
 use super::transport::Transport;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
+use crate::rules::fencing::Epoch;
 use crate::values::clock;
 use crate::values::credentials::CredentialSource;
 use crate::values::key::Key;
@@ -28,8 +29,8 @@ pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long an idle connection is assumed to be open. Below any `timeout` that a server may sensibly have.
 const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
-/// How long it is assumed to be open with Sentinels: shorter than a failover takes, during which nothing is sent.
-const TRUSTED_WITH_SENTINELS: Duration = Duration::from_secs(1);
+/// How long it is assumed to be open with Sentinels or in a cluster: shorter than a failover takes, during which nothing is sent.
+const TRUSTED_IN_FAILOVERS: Duration = Duration::from_secs(1);
 
 /// Opens the connections of a locker: with timeouts, without `CLIENT SETINFO`, which old servers refuse, and with one INFO for the role and
 /// the version of the server. Where INFO is refused, or a proxy hangs up on it, the connection is used without the check.
@@ -125,8 +126,9 @@ impl Opener {
             })
         })
         .map(|(opened, is_other)| {
+            let is_other = opened.epoch.is_some_and(|epoch| self.health.changes_epoch(epoch)) || is_other;
             if is_other {
-                // The others lead to a server that is no master any more.
+                // The others lead to a server that is no master any more, or was a replica meanwhile.
                 self.health.found_closed();
             }
             Opened { closures_before: closures + u64::from(is_other), ..opened }
@@ -146,6 +148,11 @@ impl Opener {
         let left = in_steps(deadline.since(clock::uptime()));
         let opened = self.open_to(&client::at(client, &master.address), left);
         let mut opened = opened.map_err(|error| sentinels.was_wrong(&master, error))?;
+        if clock::uptime() > deadline {
+            // The Sentinel's answer may be outdated.
+            return Err(Failure::connecting(&self.address()));
+        }
+        opened.epoch = master.epoch.map(Epoch::from);
         let is_other = sentinels.was_right(&master);
         let left = settles.saturating_sub(master.since.unwrap_or_default());
         if !left.is_zero() {
@@ -177,7 +184,7 @@ impl Opener {
 
     fn borrowed(&self, transport: Transport) -> Opened {
         let closures_before = self.health.closures();
-        Opened { transport, version: None, compares: None, settling: None, closures_before }
+        Opened { transport, version: None, compares: None, settling: None, epoch: None, closures_before }
     }
 
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
@@ -285,9 +292,10 @@ impl Opener {
         Self { target: Target::Server(self.client_at(address)), health: Arc::default(), ..self.clone() }
     }
 
-    /// How long an idle connection is assumed to lead to an open connection of the master.
-    pub(super) fn trusted_while_idle(&self) -> Duration {
-        if self.finds_master() { TRUSTED_WITH_SENTINELS } else { TRUSTED_WHILE_IDLE }
+    /// How long an idle connection to a server of this epoch is assumed to lead to an open connection of the master.
+    pub(super) fn trusted_while_idle(&self, epoch: Option<Epoch>) -> Duration {
+        let may_fail_over = self.finds_master() || epoch.is_some();
+        if may_fail_over { TRUSTED_IN_FAILOVERS } else { TRUSTED_WHILE_IDLE }
     }
 
     /// Returns true if a new connection may lead to another server than the one before.

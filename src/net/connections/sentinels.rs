@@ -50,6 +50,12 @@ struct Followed {
     moved_back: Option<Uptime>,
 }
 
+/// The fields of a master, as a Sentinel tells them.
+type Described = HashMap<String, String>;
+
+/// How often a Sentinel is asked at most until its configuration has the same epoch before and after the address.
+const AGREES_WITHIN: usize = 8;
+
 /// What a Sentinel says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct View {
@@ -58,7 +64,7 @@ struct View {
     master: Address,
     /// For how long it has been the master, if the Sentinel knows.
     since: Option<Duration>,
-    /// `None` before 2.8.
+    /// That of the configuration in which this address is the master; `None` before 2.8.
     epoch: Option<u64>,
 }
 
@@ -67,6 +73,8 @@ pub(super) struct Master {
     pub(super) address: Address,
     /// For how long, if it knows.
     pub(super) since: Option<Duration>,
+    /// In which epoch of the configuration, if it knows.
+    pub(super) epoch: Option<u64>,
     /// Which Sentinel says so.
     asked: usize,
 }
@@ -104,7 +112,7 @@ impl Sentinels {
         // It may have been the master for long, but not for this locker.
         let moved_back = self.state.lock().moved_back.map(|at| clock::uptime().since(at));
         let since = view.since.map(|since| moved_back.map_or(since, |time| since.min(time)));
-        Ok(Master { address: view.master, since, asked: view.asked })
+        Ok(Master { address: view.master, since, epoch: view.epoch, asked: view.asked })
     }
 
     /// Notes the epoch of a view. Returns why it is not taken, if so.
@@ -151,6 +159,30 @@ impl Sentinels {
         let address = || client.get_connection_info().addr().to_string();
         let failed =
             |error: &RedisError| Failure::unreachable(TransportError::on(&address(), Duration::ZERO, error));
+        let mut before = self.described(&mut session, failed)?;
+        for _ in 0..AGREES_WITHIN {
+            let master = self.master_by(&mut session, &address, failed)?;
+            let told = self.described(&mut session, failed)?;
+            let epoch_of = |told: &Option<Described>| told.as_ref()?.get("config-epoch")?.parse().ok();
+            let epoch = epoch_of(&told);
+            // In a failover it calls the new master so before its epoch counts, or the other way round.
+            if epoch_of(&before) == epoch {
+                let since = told.as_ref().and_then(|told| since_when(told, &master));
+                return Ok(View { asked, master, since, epoch });
+            }
+            before = told;
+        }
+        let what = " changes the epoch of its configuration again and again";
+        Err(Failure::unreachable(TransportError::at(&address(), io::ErrorKind::NotConnected, what)))
+    }
+
+    /// Returns the address that a Sentinel calls the master's.
+    fn master_by(
+        &self,
+        session: &mut Handshake<'_>,
+        address: &dyn Fn() -> String,
+        failed: impl Fn(&RedisError) -> Failure,
+    ) -> Result<Address, Failure> {
         let reply = session.send(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name));
         let reply = reply.map_err(|error| match error {
             Failure::Refused(refusal) if refusal.kind() == RefusalKind::UnknownCommand => {
@@ -160,17 +192,19 @@ impl Sentinels {
         })?;
         let found = redis::from_redis_value::<Option<Address>>(reply);
         let ignorant = || Failure::Refused(Refusal::of_ignorant(&address(), &self.name));
-        let master = found.map_err(|error| failed(&error.into()))?.ok_or_else(ignorant)?;
-        // In a failover it calls the new master so before it counts from there.
-        let told = match session.send(cmd("SENTINEL").arg("MASTER").arg(&self.name)) {
-            // Before 2.8 it tells less.
-            Err(Failure::Refused(_)) => return Ok(View { asked, master, since: None, epoch: None }),
-            told => redis::from_redis_value::<HashMap<String, String>>(told?),
-        };
-        let told = told.map_err(|error| failed(&error.into()))?;
-        let epoch = told.get("config-epoch").and_then(|epoch| epoch.parse().ok());
-        let since = since_when(&told, &master);
-        Ok(View { asked, master, since, epoch })
+        found.map_err(|error| failed(&error.into()))?.ok_or_else(ignorant)
+    }
+
+    /// Returns what a Sentinel tells of the master; `None` before 2.8, and if it knows none. Its address there may be the old one.
+    fn described(
+        &self,
+        session: &mut Handshake<'_>,
+        failed: impl Fn(&RedisError) -> Failure,
+    ) -> Result<Option<Described>, Failure> {
+        match session.send(cmd("SENTINEL").arg("MASTER").arg(&self.name)) {
+            Err(Failure::Refused(_)) => Ok(None),
+            told => redis::from_redis_value(told?).map(Some).map_err(|error| failed(&error.into())),
+        }
     }
 
     /// Describes why the server is no master, or cannot be reached, and has another Sentinel asked next.
@@ -219,7 +253,7 @@ fn majority(views: &[View], listed: usize, time: Option<Duration>) -> Option<&Vi
 }
 
 /// Returns for how long the server at this address has been the master, as a Sentinel describes it.
-fn since_when(told: &HashMap<String, String>, address: &Address) -> Option<Duration> {
+fn since_when(told: &Described, address: &Address) -> Option<Duration> {
     let is_other = (told.get("ip")?, told.get("port")?) != (&address.0, &address.1.to_string());
     if is_other {
         return Some(Duration::ZERO);

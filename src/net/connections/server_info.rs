@@ -6,6 +6,7 @@ use redis::Value;
 
 use crate::net::codec::Compares;
 use crate::net::errors::Refusal;
+use crate::rules::fencing::Epoch;
 use crate::values::clock::Uptime;
 use crate::values::key::Cut;
 use crate::values::version::Version;
@@ -17,6 +18,8 @@ pub(crate) struct Known {
     pub(crate) version: Option<Version>,
     /// No lock is granted before.
     pub(crate) settled_at: Uptime,
+    /// That of its configuration, if it is known.
+    pub(crate) epoch: Option<Epoch>,
 }
 
 /// Why a server settles, and for how long.
@@ -33,12 +36,22 @@ pub(crate) struct ServerInfo(String);
 impl ServerInfo {
     /// Reads the reply, if it names a version. The rest may contain bytes of any kind, in a file's name say.
     pub(crate) fn parse(answer: Value) -> Option<Self> {
-        let info = Self(match answer {
+        Self::lines(answer).filter(|info| info.version().is_some())
+    }
+
+    /// Reads a reply of such lines.
+    fn lines(answer: Value) -> Option<Self> {
+        Some(Self(match answer {
             Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Value::SimpleString(text) | Value::VerbatimString { text, .. } => text,
             _ => return None,
-        });
-        info.version().is_some().then_some(info)
+        }))
+    }
+
+    /// Reads the epoch of a node's configuration from the reply to CLUSTER INFO.
+    pub(in crate::net) fn epoch_in_cluster(answer: Value) -> Option<Epoch> {
+        let epoch: u64 = Self::lines(answer)?.get("cluster_my_epoch")?.parse().ok()?;
+        Some(epoch.into())
     }
 
     /// Returns the value of a field.
@@ -88,6 +101,10 @@ impl ServerInfo {
         }
         let refusal = Refusal::settling(address, up, settles);
         if up.is_some() { Ok(Some(Settling { left, refusal })) } else { Err(refusal) }
+    }
+
+    pub(in crate::net) fn is_in_cluster(&self) -> bool {
+        self.get("cluster_enabled") == Some("1")
     }
 
     pub(crate) fn is_replica(&self) -> bool {

@@ -97,6 +97,13 @@ impl Refusal {
         Self::found(RefusalKind::NotReady, text)
     }
 
+    /// A counter of fencing tokens could not be raised to the epoch of the server.
+    pub(crate) fn of_changing_counter() -> Self {
+        let text = "the fencing counter could not be raised to the epoch of the server's configuration, since one of them changes again and again, as in \
+                    a failover; try again";
+        Self::found(RefusalKind::NotReady, text.to_owned())
+    }
+
     /// Nodes that answer do not agree which of them has a slot, as when it has just moved or a node has failed.
     pub(crate) fn of_disagreement(slot: u16) -> Self {
         let text = format!(
@@ -170,6 +177,11 @@ impl Refusal {
     /// Returns true if a new connection has led to a replica.
     pub(in crate::net) fn is_of_replica(&self) -> bool {
         self.0.kind == RefusalKind::ReadOnly && !self.0.is_said
+    }
+
+    /// Returns true if the server has said that another has the slot.
+    pub(in crate::net) fn is_moved(&self) -> bool {
+        self.0.kind == RefusalKind::OtherNode && self.text().starts_with("MOVED ")
     }
 
     /// Notes that the server at this address refused the connection.

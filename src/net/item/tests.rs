@@ -125,7 +125,7 @@ fn what_may_not_be_sent_is_left_out() {
     let fake = FakeConnection::answering(|count| (vec![Value::Int(1); count], None));
     let now = clock::now();
     let settled_at = now.uptime.after(Duration::from_secs(1));
-    let server = Known { version: Some(Version::new(2, 4, 0)), settled_at };
+    let server = Known { version: Some(Version::new(2, 4, 0)), settled_at, ..Known::default() };
     let (over, later) = (End::of(now, Duration::ZERO), End::of(now, Duration::from_secs(1)));
     let mut items = [
         item(&Command::Del, Protocol::Classic, Some(over)),

@@ -189,8 +189,8 @@ impl OneServer {
             self.patience.note_trip(now.uptime.since(*sent_at));
             at = Some(now);
         }
-        let left = wire.read(&lane.batch, ended);
-        self.note_role(&left);
+        let mut left = wire.read(&lane.batch, ended);
+        self.note_role(&mut left, connection);
         Received::All { in_order: !left.out_of_order, at }
     }
 }

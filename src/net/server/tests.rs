@@ -123,10 +123,9 @@ fn changed(keys: &[(String, Fate)], in_cluster: bool) -> (Vec<Sent>, Arc<Mutex<S
     let backend = OneServer::new(opener, 1, Duration::ZERO);
     let value = NewValue { value: b"y".as_slice().into(), ttl: None };
     let change = Trip {
-        command: Command::Set(value),
-        before: None,
         if_holds: Some(Expected { bytes: b"x".to_vec(), without_ttl: false }),
         behind: Some(Box::new(Command::Waiting(crate::rules::waiting_list::Waiting::Next))),
+        ..Trip::of(Command::Set(value))
     };
     let names: Vec<Key> = keys.iter().map(|(key, _)| Key::from(key.as_str())).collect();
     let trips: Vec<KeyTrip<'_>> = names.iter().map(|key| KeyTrip::new(key, &change)).collect();

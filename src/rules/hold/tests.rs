@@ -35,7 +35,7 @@ fn a_change_that_was_carried_out_is_not_judged_again() {
     };
     assert_eq!((expected.bytes.as_slice(), before), (LOSERS, end), "a loser's bytes are not deleted later");
     let done = Some(Reply::Executed(Some(1)));
-    let step = task.resume(Replies { found: Some(found), reply: done, behind: None }, late);
+    let step = task.resume(Replies { found: Some(found), reply: done, ..Replies::default() }, late);
     assert_eq!(step, Step::Done(Release::Released { certified: false }));
 }
 

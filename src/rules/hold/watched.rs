@@ -2,6 +2,7 @@
 //! Also another attempt to release a lock, after one that has failed.
 
 use super::{LOOKS, is_refused, look, note_overwritten, read};
+use crate::rules::fencing::Epoch;
 use crate::rules::lease::{Lease, Tried};
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
@@ -10,8 +11,8 @@ use crate::values::clock::Now;
 
 /// What came of a change by a transaction.
 pub(super) enum Changed {
-    /// Carried out: over what, and how many keys there were to change.
-    Done { replaced: Replaced, count: i64 },
+    /// Carried out: over what, how many keys there were to change, and by a server of which epoch.
+    Done { replaced: Replaced, count: i64, epoch: Option<Epoch> },
     /// The key holds something else, or a loser's value beyond our lease. It was not changed.
     NotOurs(LossReason),
     /// The reply was lost, and the key holds this since, if it could be read.
@@ -53,7 +54,7 @@ pub(super) async fn change_watched(
         let before = if ours { None } else { own.end };
         let if_holds = Some(Expected { bytes: bytes.clone(), without_ttl: false });
         let trip = Trip { before, if_holds, behind: change.behind(), command: change.clone() };
-        let Replies { found, reply, behind } = io.send(trip).await;
+        let Replies { found, reply, behind, epoch } = io.send(trip).await;
         match (reply, found) {
             // Otherwise counters would pile up unseen.
             (Some(Reply::Executed(Some(_))), _) if is_refused(behind.as_ref()) => {
@@ -66,7 +67,7 @@ pub(super) async fn change_watched(
                 if !matches!(change, Command::Count { .. }) {
                     note_overwritten(io, &whose);
                 }
-                return Ok(Changed::Done { replaced, count });
+                return Ok(Changed::Done { replaced, count, epoch });
             }
             // The key was written since. Our value may be there again, as after EXPIRE.
             (Some(Reply::Executed(None)), _) if rewritten + 1 < LOOKS => rewritten += 1,

@@ -271,6 +271,7 @@ impl Client {
         self.counting = None;
         match outcome {
             Ok(Counted::Token(token)) => format!("token {token}"),
+            Ok(Counted::Unusable(why)) => format!("no token: {why:?}"),
             Ok(Counted::Lost(reason)) => shown_loss(&reason),
             Err(reason) => format!("gives up: {reason:?}"),
         }

@@ -117,7 +117,7 @@ pub(super) struct Run {
     /// The numbers of all holders so far.
     holders: BTreeSet<u64>,
     /// The tokens of holders, by their number. Before each token: how often the counter was forgotten.
-    pub(super) tokens: BTreeMap<u64, (u64, i64)>,
+    pub(super) tokens: BTreeMap<u64, (u64, u64)>,
     /// How often the counter was forgotten.
     pub(super) forgotten: u64,
     /// The law that was broken first, of those that are not seen in the state.

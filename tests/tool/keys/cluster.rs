@@ -20,16 +20,17 @@ fn commands_go_to_the_node_of_the_key_or_to_all() -> Outcome {
     let owner = |cluster: &Cluster, key: &str| cluster.owner(cluster.slot(key)?);
     let held = keys.iter().map(|key| {
         let held = Lock::new(&locker, key.as_str(), expiring().protocol(Protocol::Ttl))?.lock()?;
-        held.fencing_token()?;
-        Ok(held)
+        let token = held.fencing_token()?;
+        Ok((held, token))
     });
     let held: Vec<_> = held.collect::<Result<_, setnx_lock::Error>>()?;
 
     // The first node may be another than the key's.
     let url = cluster.url();
-    for key in &keys {
+    for (key, (_, token)) in keys.iter().zip(&held) {
         let shown = ran(&url, ["status", key]).exits(0);
-        let words = [&format!("{key}: held for "), "holder: web:7", "last fencing token: 1"];
+        let words =
+            [&format!("{key}: held for "), "holder: web:7", &format!("last fencing token: {token}\n")];
         assert!(words.iter().all(|words| shown.out.contains(*words)), "{shown}");
     }
     let all: Vec<&str> = ["status", "--json"].into_iter().chain(keys.iter().map(String::as_str)).collect();

@@ -58,7 +58,7 @@ fn several_keys_are_held_together() -> Outcome {
             .says(&[&format!("lock {key}: "), "me"]);
     }
     let ended = once(&server, &["-n", "0", "b", "c"], "echo ran")?.with_code(75).prints("");
-    ended.says_one_line(&["lock b: not acquired: held for ", "by me"]);
+    ended.says_one_line(&["lock b: not acquired", ": held for ", "by me"]);
     assert_eq!([server.get("0"), server.get("c")], [None, None], "all or none");
     holds.say("go")?;
     holds.ends()?.with_code(0).says_nothing();

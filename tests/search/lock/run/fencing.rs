@@ -32,6 +32,7 @@ impl Run {
                 self.tokens.insert(held.number, (self.forgotten, token));
                 self.goes_on(n, held);
             }
+            Ok(Counted::Unusable(why)) => unreachable!("another sets no counter: {why:?}"),
             Ok(Counted::Lost(reason)) => self.is_told(n, &reason),
             Err(_) => self.goes_on(n, held),
         }

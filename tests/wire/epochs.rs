@@ -1,0 +1,209 @@
+//! The epoch that a Sentinel tells of a master, while its configuration changes: it counts only with the address of the same configuration.
+
+use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use libtest_mimic::Trial;
+use setnx_lock::__keys::SideKey;
+use setnx_lock::{Error, Lock, LockGuard, Locker};
+use testkit::failover::MASTER;
+
+use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "epochs",
+        tests![
+            an_address_counts_with_the_epoch_before_and_after_it,
+            a_sentinel_that_never_agrees_with_itself_is_passed_over,
+            a_counter_is_raised_once_and_never_set,
+            a_user_without_transactions_gets_no_number_that_was_not_raised,
+            epochs_and_counts_that_are_used_up_say_what_to_do,
+        ],
+    )
+}
+
+/// A configuration, as a Sentinel shows it: the epoch in its reply to MASTER, and the port in that to GET-MASTER-ADDR-BY-NAME.
+#[derive(Clone, Copy, Debug)]
+struct Shown {
+    epoch: u64,
+    port: u16,
+}
+
+/// A Sentinel whose configuration changes from one answer to the next. The last stays.
+struct ChangingSentinel {
+    address: SocketAddr,
+    /// Ahead, in the reverse order.
+    shown: Arc<Mutex<Vec<Shown>>>,
+}
+
+impl ChangingSentinel {
+    fn start() -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let own = Arc::clone(&shown);
+        // It ends with the process.
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let own = Arc::clone(&own);
+                thread::spawn(move || serve(&stream, &own));
+            }
+        });
+        Ok(Self { address, shown })
+    }
+
+    fn shows(&self, mut shown: Vec<Shown>) {
+        shown.reverse();
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+    }
+
+    fn locker(&self) -> Result<Locker, Error> {
+        Locker::sentinel_builder([self.address.to_string()], MASTER)?.retry_for(millis(300)).build()
+    }
+}
+
+fn serve(stream: &TcpStream, shown: &Mutex<Vec<Shown>>) -> io::Result<()> {
+    let mut lines = BufReader::new(stream).lines();
+    while let Some(line) = lines.next() {
+        // The words of a command are every second line behind its length.
+        let count: usize = line?.trim_start_matches('*').parse().map_err(io::Error::other)?;
+        let words = lines.by_ref().take(2 * count).collect::<io::Result<Vec<_>>>()?;
+        let is_address = words.get(3).is_some_and(|word| word.starts_with("GET-MASTER-ADDR"));
+        let mut shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let Shown { epoch, port } = if shown.len() > 1 { shown.pop() } else { shown.last().copied() }
+            .ok_or(io::ErrorKind::NotFound)?;
+        drop(shown);
+        let (epoch, port) = (epoch.to_string(), port.to_string());
+        let reply = if is_address {
+            vec!["127.0.0.1", &port]
+        } else {
+            vec!["ip", "127.0.0.1", "port", "1", "config-epoch", &epoch, "role-reported-time", "9000"]
+        };
+        let words = reply.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
+        let text = format!("*{}\r\n{}", reply.len(), words.collect::<String>());
+        (&*stream).write_all(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Takes a token of this key on the server that the Sentinel leads to. Returns its epoch and its count.
+fn token(locker: &Locker, key: &str) -> Result<(u64, u64), Error> {
+    let token = Lock::new(locker, key, expiring())?.with_result(LockGuard::fencing_token)?;
+    Ok((token >> 32, token & 0xffff_ffff))
+}
+
+fn an_address_counts_with_the_epoch_before_and_after_it() -> Outcome {
+    let (old, new) = (RedisServer::start()?, RedisServer::start()?);
+    let [old, new] = [&old, &new].map(RedisServer::port);
+    let is = |epoch, port| Shown { epoch, port };
+    let sentinel = ChangingSentinel::start()?;
+    for (n, (shown, token_of)) in [
+        // Nothing changes.
+        (vec![is(5, old)], (5, old)),
+        // The epoch is that of the next failover before or behind the address, or was.
+        (vec![is(5, old), is(5, old), is(6, old), is(6, new)], (6, new)),
+        (vec![is(5, old), is(5, new), is(6, new)], (6, new)),
+        (vec![is(5, old), is(5, new), is(6, old), is(6, old), is(7, new)], (7, new)),
+        // An address that is out of date with an epoch that is not is said for a second, until it is not.
+        (vec![is(6, old), is(6, new), is(6, new)], (6, new)),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        sentinel.shows(shown.clone());
+        let key = format!("pair:{n}");
+        assert_eq!(token(&sentinel.locker()?, &key)?, (token_of.0, 1), "{shown:?}");
+        let counter = String::from_utf8(SideKey::Fence.of(key.as_bytes()))?;
+        let at = |port: u16| {
+            testkit::redis_server::say(TcpStream::connect(("127.0.0.1", port))?, &["EXISTS", &counter])
+        };
+        let other = if token_of.1 == old { new } else { old };
+        assert_eq!([at(token_of.1)?, at(other)?], [":1", ":0"], "{shown:?}");
+    }
+    Ok(())
+}
+
+fn a_sentinel_that_never_agrees_with_itself_is_passed_over() -> Outcome {
+    let server = RedisServer::start()?;
+    let sentinel = ChangingSentinel::start()?;
+    sentinel.shows((0..1000).map(|epoch| Shown { epoch, port: server.port() }).collect());
+    let error = token(&sentinel.locker()?, "k").expect_err("the epoch is never the same");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert!(
+        chain(&error).contains("changes the epoch of its configuration again and again"),
+        "{}",
+        chain(&error)
+    );
+    Ok(())
+}
+
+fn a_counter_is_raised_once_and_never_set() -> Outcome {
+    let server = RedisServer::start()?;
+    let sentinel = ChangingSentinel::start()?;
+    let counter = String::from_utf8(SideKey::Fence.of(b"k"))?;
+    let say = |words: &[&str]| server.say(words);
+    for (epoch, tokens) in [(0, [1, 2]), (3, [1, 2]), (3, [3, 4])] {
+        sentinel.shows(vec![Shown { epoch, port: server.port() }]);
+        let locker = sentinel.locker()?;
+        say(&["CONFIG", "RESETSTAT"])?;
+        assert_eq!([token(&locker, "k")?, token(&locker, "k")?], tokens.map(|count| (epoch, count)));
+        let sent: setnx_lock::redis::InfoDict =
+            testkit::failover::ask(&server, setnx_lock::redis::cmd("INFO").arg("commandstats"))?;
+        let calls = |name: &str| sent.get::<String>(&format!("cmdstat_{name}")).is_some();
+        assert_eq!(calls("incrby"), epoch == 3 && tokens == [1, 2], "it is raised once");
+        assert!(!calls("set"));
+    }
+    // Epochs that have begun anew: the numbers go on.
+    sentinel.shows(vec![Shown { epoch: 0, port: server.port() }]);
+    assert_eq!(token(&sentinel.locker()?, "k")?, (3, 5));
+    // A counter that is forgotten is raised like one that begins, and keeps its time to live.
+    sentinel.shows(vec![Shown { epoch: 4, port: server.port() }]);
+    let options = expiring().forget_tokens_after(10 * LONG).protocol(setnx_lock::Protocol::Auto);
+    let lock = Lock::new(&sentinel.locker()?, "k", options)?;
+    assert_eq!(lock.with_result(LockGuard::fencing_token)?, (4 << 32) + 1);
+    assert_ne!(say(&["TTL", &counter])?, ":-1");
+    Ok(())
+}
+
+fn a_user_without_transactions_gets_no_number_that_was_not_raised() -> Outcome {
+    for command in ["watch", "multi", "incrby"] {
+        let server = RedisServer::start_with(&format!("user default on nopass ~* &* +@all -{command}"))?;
+        let sentinel = ChangingSentinel::start()?;
+        sentinel.shows(vec![Shown { epoch: 3, port: server.port() }]);
+        let error = token(&sentinel.locker()?, "k").expect_err("the counter is below its epoch");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert!(chain(&error).contains("NOPERM"), "{}", chain(&error));
+    }
+    Ok(())
+}
+
+fn epochs_and_counts_that_are_used_up_say_what_to_do() -> Outcome {
+    let server = RedisServer::start()?;
+    let sentinel = ChangingSentinel::start()?;
+    let counter = String::from_utf8(SideKey::Fence.of(b"k"))?;
+    let fails = |words: &[&str]| -> Outcome {
+        let error = token(&sentinel.locker()?, "k").expect_err("there is none");
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        assert!(words.iter().all(|words| error.to_string().contains(words)), "{error}");
+        Ok(())
+    };
+    for epoch in [1 << 21, u64::from(u32::MAX), u64::MAX >> 1] {
+        sentinel.shows(vec![Shown { epoch, port: server.port() }]);
+        fails(&["the epoch of the server's configuration is", "a fencing token has room for 2097151"])?;
+    }
+    // The last epoch has room.
+    sentinel.shows(vec![Shown { epoch: (1 << 21) - 1, port: server.port() }]);
+    assert_eq!(token(&sentinel.locker()?, "last")?, ((1 << 21) - 1, 1));
+    sentinel.shows(vec![Shown { epoch: 2, port: server.port() }]);
+    let last = (2_u64 << 32) + (u64::from(u32::MAX) - (1 << 28));
+    server.say(&["SET", &counter, &(last - 1).to_string()])?;
+    assert_eq!(token(&sentinel.locker()?, "k")?, (2, last & 0xffff_ffff));
+    fails(&["were taken in epoch 2 of the server's configuration", "SENTINEL FAILOVER"])?;
+    // It begins the next epoch.
+    sentinel.shows(vec![Shown { epoch: 3, port: server.port() }]);
+    assert_eq!(token(&sentinel.locker()?, "k")?, (3, 1));
+    Ok(())
+}
