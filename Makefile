@@ -89,7 +89,7 @@ doctor: ## report what a server can do for locks, and what may harm them there: 
 	@$(CARGO) run --quiet --package setnx-lock-cli -- doctor $(if $(URL),"$(URL)")
 
 # Those that have a page of their own.
-COMMANDS = run acquire extend release status list clear watch doctor key man completions
+COMMANDS = run acquire extend release status list clear watch fence doctor key man completions
 
 manual: ## write the tool's man pages and shell completions to target/man and target/completions
 	@$(CARGO) build --quiet --package setnx-lock-cli

@@ -5,13 +5,13 @@ mod sweep;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use setnx_lock::redis::{self, Pipeline, Value};
+use setnx_lock::redis;
 use setnx_lock::{Key, LockState};
 
 use crate::arguments::{Clear, Condition};
 use crate::failure::Failure;
 use crate::keys::{self, Found};
-use crate::raw::{Raw, accepted};
+use crate::raw::Raw;
 use crate::server::Target;
 use crate::status::write_report;
 
@@ -107,17 +107,8 @@ fn confirm(arguments: &Clear, question: &str) -> Result<(), Failure> {
 
 /// Removes the watched key by a transaction, if nothing has changed it.
 fn remove_if_unchanged(raw: &mut Raw, key: &Key) -> Result<bool, Failure> {
-    // By itself: were it refused, a deletion behind it would be carried out at once.
-    raw.ask::<()>(&redis::cmd("MULTI"))?;
-    let mut commands = Pipeline::new();
-    commands.cmd("DEL").arg(key.as_bytes()).cmd("EXEC");
-    let replies = raw.ask_all(&commands).map_err(unknown)?;
-    for reply in replies {
-        if let Value::Array(outcomes) = accepted(reply)? {
-            return Ok(outcomes.first() == Some(&Value::Int(1)));
-        }
-    }
-    Ok(false)
+    let removed: Option<u64> = raw.transact(redis::cmd("DEL").arg(key.as_bytes())).map_err(unknown)?;
+    Ok(removed == Some(1))
 }
 
 /// Before Redis 2.2: removes the key if it still holds these bytes, by two commands, one right behind the other.

@@ -7,6 +7,7 @@
 //! | `tokens` | acquires locks that go from process to process |
 //! | `status`, `list`, `watch` | show keys |
 //! | `clear` | removes keys |
+//! | `fence` | shows and raises the counter of fencing tokens |
 //! | `doctor` | reports on a server |
 //! | `key` | the gem's keys |
 //! | `manual` | manual pages and shell completions |
@@ -18,6 +19,7 @@ mod clear;
 mod cluster;
 mod doctor;
 mod failure;
+mod fence;
 mod key;
 mod keys;
 mod list;
@@ -113,6 +115,7 @@ fn perform(command: &Command) -> Result<ExitCode, Failure> {
         Command::Status(status) => status::status(status),
         Command::List(list) => list::list(list),
         Command::Clear(clear) => clear::clear(clear),
+        Command::Fence(fence) => fence::fence(fence),
         Command::Watch(watch) => watch::watch(watch),
         Command::Doctor(doctor) => doctor::doctor(doctor),
         Command::Key(key) => key::key(key),

@@ -170,6 +170,21 @@ impl Raw {
         Ok((0..commands.len()).map(|_| self.connection.recv_response()).collect::<Result<_, _>>()?)
     }
 
+    /// Carries out one command by a transaction; `None` if a key that is watched was changed.
+    pub(crate) fn transact<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<Option<T>, Failure> {
+        // By itself: were it refused, a command behind it would be carried out at once.
+        self.ask::<()>(&cmd("MULTI"))?;
+        let mut commands = Pipeline::new();
+        commands.add_command(command.clone()).cmd("EXEC");
+        for reply in self.ask_all(&commands)? {
+            if let Value::Array(outcomes) = accepted(reply)? {
+                let outcome = outcomes.into_iter().next().unwrap_or(Value::Nil);
+                return Ok(Some(redis::from_redis_value(accepted(outcome)?).map_err(RedisError::from)?));
+            }
+        }
+        Ok(None)
+    }
+
     /// Sends one command, and returns its reply, which may be a refusal.
     pub(crate) fn carry(&mut self, packed: &[u8]) -> Result<Value, RedisError> {
         self.connection.send_packed_command(packed)?;

@@ -98,6 +98,10 @@ impl Target {
         self.is_cluster
     }
 
+    pub(crate) fn is_by_sentinel(&self) -> bool {
+        self.server.url.contains("+sentinel://")
+    }
+
     /// Connects for what a lock does not do. A replica will do, unless Sentinels know the master; of a cluster it is the first node that
     /// replies.
     pub(crate) fn connect(&self) -> Result<Raw, Failure> {

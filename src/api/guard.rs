@@ -219,15 +219,20 @@ impl LockGuard {
     ///
     /// The first call takes a token from the counter `KEY:setnx-lock:fence:{KEY}`; later calls return the same token,
     /// even after a loss. Some numbers are skipped; tokens still increase. **Never delete the counter while the
-    /// storage keeps tokens**: tokens then start again at 1, and the storage refuses them until they pass the
+    /// storage keeps tokens**: the count then begins anew, and the storage refuses tokens until they pass the
     /// greatest it has seen.
+    ///
+    /// Behind Sentinels and in a cluster the upper 21 of 53 bits are the epoch of the server's configuration, so that no number comes again
+    /// [over a failover](crate::documentation::servers#numbers-over-a-failover). The first token after one takes up to four round trips.
     ///
     /// # Errors
     ///
     /// - [`Error::Lost`] if the first call finds that the lock is no longer held. In Classic that includes a lease
     ///   that ends before the reply is read.
-    /// - [`Error::Refused`] if the counter holds no number, and [`Error::Invalid`] if its number is not positive, or the server cannot
-    ///   [forget](LockOptions::forget_tokens_after) it.
+    /// - [`Error::Refused`] if the counter holds no number, if the user may not raise it by a transaction, or if it changes again and again, as in
+    ///   a failover.
+    /// - [`Error::Invalid`] if its number is not positive or has more than 53 bits, if the numbers of the epoch are used up, if the server cannot
+    ///   [forget](LockOptions::forget_tokens_after) it, and in a cluster for a key with a brace and no hash tag.
     /// - [`Error::Unavailable`], or [`Error::Forked`] in a forked child.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         self.one(|engine, hold| engine.fencing_tokens(hold))

@@ -315,7 +315,7 @@ fn no_token(hold: &Hold, why: Unusable) -> Error {
         ),
         Unusable::Epoch(epoch) => format!(
             "the epoch of the server's configuration is {epoch}, and a fencing token has room for {LAST_EPOCH}; set the Sentinels or the cluster up \
-             anew, so that epochs begin at 0, and see \"Numbers over a failover\" in docs/limits.md"
+             anew, so that epochs begin at 0, and see \"Fencing tokens\" in docs/limits.md"
         ),
         Unusable::UsedUp(epoch) => format!(
             "{LAST_COUNT} fencing tokens were taken in epoch {epoch} of the server's configuration, and there are no more; a failover, such as \

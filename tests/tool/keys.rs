@@ -1,8 +1,8 @@
-//! `setnx-lock status`, `list`, `clear`, `watch`, `doctor` and `key`: what they print and how they exit.
+//! `setnx-lock status`, `list`, `clear`, `fence`, `watch`, `doctor` and `key`: what they print and how they exit.
 //!
 //! | file | what it tests |
 //! |---|---|
-//! | `status`, `list`, `clear`, `watch`, `doctor` | a command |
+//! | `status`, `list`, `clear`, `fence`, `watch`, `doctor` | a command |
 //! | `cluster` | all of them on a cluster |
 //! | `general` | help, errors of usage, outputs that are closed, colours; `key` |
 //! | `refused` | servers that refuse, and what is said of them |
@@ -14,6 +14,7 @@
 mod clear;
 mod cluster;
 mod doctor;
+mod fence;
 mod general;
 mod list;
 mod passwords;
@@ -32,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("list", list::TESTS),
         ("clear", clear::TESTS),
         ("cluster", cluster::TESTS),
+        ("fence", fence::TESTS),
         ("watch", watch::TESTS),
         ("doctor", doctor::TESTS),
         ("general", general::TESTS),

@@ -14,7 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials("tool_manual", tests![pages_are_printed, completions_work, the_help_fits_a_screen])
 }
 
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "run",
     "acquire",
     "extend",
@@ -23,6 +23,7 @@ const COMMANDS: [&str; 12] = [
     "list",
     "clear",
     "watch",
+    "fence",
     "doctor",
     "key",
     "man",

@@ -24,7 +24,7 @@ pub(crate) use acquisition::{Acquisition, Condition, ExitCodes};
 pub(crate) use doctor::Doctor;
 pub(crate) use manual::{Completions, Man};
 pub(crate) use run::{Guardian, OnLoss, Run};
-pub(crate) use show::{Clear, GemKey, List, Status, Watch};
+pub(crate) use show::{Clear, Fence, GemKey, List, Status, Watch};
 pub(crate) use tokens::{Acquire, Extend, Release, TOKEN, Token};
 
 const STYLES: Styles = Styles::styled()
@@ -74,6 +74,7 @@ pub(crate) enum Command {
     List(List),
     Clear(Clear),
     Watch(Watch),
+    Fence(Fence),
     Doctor(Doctor),
     Key(GemKey),
     Man(Man),

@@ -19,6 +19,16 @@ Exit codes:
   75  the key has changed meanwhile
   77  the server refused to remove at least one key";
 
+const FENCE_EXIT_CODES: &str = "\
+Exit codes:
+  0   success
+  64  invalid arguments
+  65  the counter holds no number
+  69  unreachable: no connection to the server, or the server is not ready
+  74  the reply was lost: run it again
+  75  the counter has changed again and again
+  77  refused by the server";
+
 const STATUS_EXIT_CODES: &str = "\
 Exit codes:
   0   success; with --quiet: all keys are free or expired
@@ -103,6 +113,24 @@ pub(crate) struct Clear {
     /// With --expired: use KEYS, for servers before 2.8
     #[arg(long)]
     pub(crate) keys: bool,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+/// Show or raise the counter of a lock's fencing tokens
+///
+/// Prints the number of the last token, 0 if none was taken. Where the epoch of the server's configuration is known (Sentinel, Cluster), the
+/// upper 21 of its 53 bits are the epoch.
+#[derive(Args, Debug)]
+#[command(override_usage = "setnx-lock fence [OPTIONS] <KEY>", after_long_help = FENCE_EXIT_CODES)]
+pub(crate) struct Fence {
+    /// The lock's key
+    #[arg(value_name = "KEY", value_parser = parse::key())]
+    pub(crate) key: Key,
+    /// Raise the counter to N if it is lower, so that the next token is greater than N: the greatest one that the storage has seen. It is
+    /// never lowered
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 53))]
+    pub(crate) at_least: Option<i64>,
     #[command(flatten)]
     pub(crate) server: Server,
 }

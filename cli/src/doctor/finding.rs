@@ -38,6 +38,7 @@ impl ServerReport {
             self.no_protocol(),
             self.replica(),
             self.cluster(),
+            self.epoch(),
             self.clocks(),
             self.eviction(),
             self.forgetting(),
@@ -71,6 +72,16 @@ impl ServerReport {
     fn cluster(&self) -> Option<(Severity, String)> {
         let text = "it is a node of a cluster, and a key may belong to another node; use a redis+cluster:// URL, or `Locker::cluster`";
         self.in_a_cluster.then(|| (Severity::Warning, text.into()))
+    }
+
+    fn epoch(&self) -> Option<(Severity, String)> {
+        let refusal = self.refused.get("CLUSTER INFO")?;
+        let text = format!(
+            "it refused CLUSTER INFO ({}), so the epoch of its configuration is not known, and fencing tokens can come again after a failover; permit \
+             it to this user (+cluster|info)",
+            refusal.text()
+        );
+        Some((Severity::Warning, text))
     }
 
     fn clocks(&self) -> Option<(Severity, String)> {
@@ -131,9 +142,14 @@ impl ServerReport {
         } else {
             "; set min-replicas-to-write (min-slaves-to-write before Redis 5) to 1, so that it grants no locks once it is cut off from them"
         };
+        let tokens = if self.by_sentinel || self.in_a_cluster {
+            ""
+        } else {
+            "; fencing tokens can come again after one: with Sentinels use a redis+sentinel:// URL, else raise each counter by `fence --at-least`"
+        };
         let text = format!(
             "{who} it, a moment behind: a failover can lose the newest locks; after one wait for the longest expiration before work goes \
-             on (`run --settle-after-failover` does, with Sentinels), or make the work itself safe against running twice{cut_off}"
+             on (`run --settle-after-failover` does, with Sentinels), or make the work itself safe against running twice{cut_off}{tokens}"
         );
         Some((Severity::Note, text))
     }

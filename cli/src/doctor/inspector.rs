@@ -35,7 +35,8 @@ pub(super) fn inspect(target: &Target) -> Result<ServerReport, Failure> {
     let probe = target.key(&name.into());
     let probe = probe.as_bytes();
     let raw = &mut target.connect()?;
-    let mut inspector = Inspector { raw, probe, answers: Answers::default(), writes: false };
+    let by_sentinel = target.is_by_sentinel();
+    let mut inspector = Inspector { raw, probe, answers: Answers::default(), by_sentinel, writes: false };
     let report = inspector.inspect();
     if report.is_err() && inspector.writes {
         // The reply may have been lost after the probe was written.
@@ -48,6 +49,8 @@ struct Inspector<'a> {
     raw: &'a mut Raw,
     probe: &'a [u8],
     answers: Answers,
+    /// True if Sentinels have named the server.
+    by_sentinel: bool,
     /// True once the probe may have been written: it can be removed.
     writes: bool,
 }
@@ -67,6 +70,12 @@ impl Inspector<'_> {
                     Err(refusal) => _ = self.answers.refused.entry("CONFIG").or_insert(refusal),
                 }
             }
+        }
+        self.answers.by_sentinel = self.by_sentinel;
+        if self.raw.is_in_a_cluster()
+            && let Err(refusal) = self.one(cmd("CLUSTER").arg("INFO"))?
+        {
+            self.answers.refused.insert("CLUSTER INFO", refusal);
         }
         // A replica is only read.
         if !self.raw.is_replica() {

@@ -19,6 +19,8 @@ pub(super) struct Answers {
     pub(super) config: BTreeMap<&'static str, String>,
     pub(super) refused: BTreeMap<&'static str, Refusal>,
     pub(super) clock: Option<ClockDifference>,
+    /// True if Sentinels have named the server.
+    pub(super) by_sentinel: bool,
 }
 
 /// What a server is and can do. What it does not report, because its version does not know it or the user may not ask, is `None`.
@@ -35,6 +37,8 @@ pub(super) struct ServerReport {
     pub(super) idle_timeout: Option<Duration>,
     pub(super) clock: Option<ClockDifference>,
     pub(super) in_a_cluster: bool,
+    /// True if Sentinels have named it, which know the epoch of its configuration.
+    pub(super) by_sentinel: bool,
     /// True if it takes no writes without replicas that follow it closely.
     pub(super) stops_without_replicas: bool,
     /// The commands that it refused, and how.
@@ -66,7 +70,7 @@ pub(super) enum Persistence {
 
 impl ServerReport {
     pub(super) fn of(version: Version, info: &InfoDict, answers: Answers) -> Self {
-        let Answers { config, refused, clock } = answers;
+        let Answers { config, refused, clock, by_sentinel } = answers;
         // Newer servers report some of it in INFO, which needs fewer rights.
         let reported =
             |parameter: &str, field: &str| config.get(parameter).cloned().or_else(|| info.get(field));
@@ -80,6 +84,7 @@ impl ServerReport {
             idle_timeout: config.get("timeout").and_then(|time| time.parse().ok()).map(Duration::from_secs),
             clock,
             in_a_cluster: info.get("cluster_enabled") == Some(1),
+            by_sentinel,
             stops_without_replicas: info.find(&"min_slaves_good_slaves").is_some(),
             refused,
         }

@@ -26,6 +26,7 @@ fn answers(config: &[(&'static str, &str)], refused: &[(&'static str, &str)]) ->
         config: config.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
         refused: refused.iter().map(|(name, text)| (*name, refusal(text))).collect(),
         clock: None,
+        by_sentinel: false,
     }
 }
 

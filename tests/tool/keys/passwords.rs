@@ -45,12 +45,13 @@ fn with_variable(url: &str, password: &str, arguments: &[&str]) -> Ran {
 }
 
 /// The commands that ask a server.
-const ASKING: [&[&str]; 7] = [
+const ASKING: [&[&str]; 8] = [
     &["status", "k"],
     &["list"],
     &["clear", "--yes", "k"],
     &["clear", "--yes", "--expired", "*"],
     &["watch", "k"],
+    &["fence", "--at-least", "7", "other"],
     &["doctor"],
     &["run", "--verbose", "k", "--", "true"],
 ];

@@ -18,12 +18,14 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
 ];
 
 /// The commands that ask a server, for every version.
-const ASKING: [&[&str]; 6] = [
+const ASKING: [&[&str]; 8] = [
     &["status", "k"],
     &["list", "--keys"],
     &["clear", "--yes", "k"],
     &["clear", "--yes", "--keys", "--expired", "*"],
     &["watch", "k"],
+    &["fence", "k"],
+    &["fence", "--at-least", "7", "k"],
     &["doctor"],
 ];
 
