@@ -301,6 +301,8 @@ pub(crate) enum Note {
     ValueOverwritten(LockState),
     /// A loser's value was found in the place of the holder's own, and replaced or deleted.
     WasOverwritten(LockState),
+    /// An earlier value of the holder's was found, and replaced or deleted: the server has lost what was written since.
+    WentBack,
     /// The grant came after its own lease, and was not used.
     LateGrant,
     /// The key holds what never expires and cannot be taken over. Reported once for an attempt.

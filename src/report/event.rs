@@ -227,6 +227,9 @@ pub enum ProblemKind {
     /// - This holder found the value of a client that had lost a takeover, or had asked just as the lock was
     ///   released, in place of its own. It still had the lock, and has replaced or deleted that value.
     ValueOverwritten,
+    /// The server has lost the last writes, as in a failover or a restart from a snapshot: the key held an earlier value of this
+    /// holder. It still has the lock, and has replaced or deleted that value. Nothing certifies the hold any more.
+    ServerWentBack,
     /// The reply to a command was lost, so it is unknown whether the command was carried out. If the value names
     /// the holder, the key is read to find out.
     ReplyLost,

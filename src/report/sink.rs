@@ -190,12 +190,16 @@ impl EventSink {
         self.problem(Some(key), kind, format_args!("the reply to {command} was lost: {error}"));
     }
 
-    /// Reports that a value was overwritten, if that is what the rules have noted.
+    /// Reports that a value was overwritten or lost, if that is what the rules have noted.
     pub(crate) fn overwritten(&self, key: &Key, note: &Note) {
         let details: &dyn fmt::Display = match note {
             Note::ValueOverwritten(winner) => &format!("overwrote another holder's value: {winner}"),
             Note::WasOverwritten(loser) => {
                 &format!("a client that does not have the lock overwrote the holder's value: {loser}")
+            }
+            Note::WentBack => {
+                let details = "the server lost the last writes, as in a failover: the key held an earlier value of this holder, which still has the lock";
+                return self.problem(Some(key), ProblemKind::ServerWentBack, details);
             }
             _ => return,
         };

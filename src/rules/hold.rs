@@ -64,7 +64,8 @@ pub(crate) enum Verification {
         /// clocks did. `false` without an expiration, where the value `1` names no holder, and after an extension that was not certified.
         certified: bool,
     },
-    /// A loser of the classic takeover has overwritten this holder's value, and what came of writing it again. The server proves nothing.
+    /// A loser of the classic takeover has overwritten this holder's value, or the server has lost it, and what came of writing it again. The
+    /// server proves nothing.
     Overwritten(Result<Extension, GiveUp>),
     /// The lock is not held any more.
     Lost(LossReason),
@@ -74,9 +75,10 @@ pub(crate) enum Verification {
 /// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
 pub(crate) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     if own.by_transaction() {
-        return match change_watched(io, own, Command::Del, None).await? {
+        return match change_watched(io, own, Command::Del, None, &mut None).await? {
             // The server's time to live was over.
             Changed::Done { count: 0, .. } => Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
+            Changed::Done { replaced: Replaced::Expired, .. } => Ok(Release::Lost(LossReason::Expired)),
             Changed::Done { replaced, .. } => Ok(Release::Released { certified: own.is_certified(replaced) }),
             Changed::NotOurs(LossReason::Gone) if own.is_in_doubt() => {
                 own.deleted_if_absent(&Ok(None), io.now())
@@ -129,10 +131,31 @@ async fn renew(io: &Io, counter: Option<Duration>, new: &Lease) -> Result<bool, 
     }
 }
 
-/// Extends the lease, after the key was `seen` to hold a loser's value.
-async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Result<Extension, GiveUp> {
+/// Extends the lease, after the key was `seen` to hold a loser's value or an earlier one of ours. If an earlier one stays there, other clients see
+/// the end that it shows, and so our lease has no later one.
+async fn replace(io: &Io, own: &Lease, new: Lease, seen: Option<Seen>) -> Result<Extension, GiveUp> {
+    let mut until = None;
+    let replaced = try_to_replace(io, own, new, seen, &mut until).await;
+    match (until, replaced) {
+        (Some(until), Err(_)) => {
+            Ok(Extension::Unknown { lease: own.clone().ending_by(until), proves: false })
+        }
+        (Some(until), Ok(Extension::Unknown { lease, proves })) => {
+            Ok(Extension::Unknown { lease: lease.ending_by(until), proves })
+        }
+        (_, replaced) => replaced,
+    }
+}
+
+async fn try_to_replace(
+    io: &Io,
+    own: &Lease,
+    new: Lease,
+    mut seen: Option<Seen>,
+    until: &mut Option<End>,
+) -> Result<Extension, GiveUp> {
     if own.by_transaction() {
-        return Ok(match change_watched(io, own, Command::Set(new.new_value()), seen).await? {
+        return Ok(match change_watched(io, own, Command::Set(new.new_value()), seen, until).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
             Changed::Done { replaced, .. } => own.extended(new, replaced),
             Changed::NotOurs(reason) => own.not_extended(reason, io.now()),
@@ -157,6 +180,10 @@ async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Re
         let end = match &whose {
             Ownership::Lost(reason) => return Ok(own.not_extended(reason.clone(), io.now())),
             Ownership::Overwritten(_) => own.overwritten_until().unwrap_or(end),
+            Ownership::Before(shown) => {
+                *until = Some(*shown);
+                end.min(*shown)
+            }
             Ownership::Ours | Ownership::Unproven => end,
         };
         let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
@@ -183,14 +210,14 @@ async fn replace(io: &Io, own: &Lease, new: Lease, mut seen: Option<Seen>) -> Re
     }
 }
 
-/// Asks the server whether the lock is still held, by one look. A loser's value is replaced by our own, with the same lease and `nonce`: when the
-/// loser's time has passed, which may be before our lease does, another client would take the lock over.
+/// Asks the server whether the lock is still held, by one look. A loser's value, and an earlier one of ours, is replaced by our own, with the same
+/// lease and `nonce`: when the time there has passed, which may be before our lease does, another client would take the lock over.
 pub(crate) async fn verify(io: &Io, own: &Lease, nonce: Nonce) -> Result<Verification, GiveUp> {
     let found = look(io).await?;
     Ok(match own.judge(found.as_deref(), io.now()) {
         Ownership::Ours => Verification::Held { certified: own.proven },
         Ownership::Unproven => Verification::Held { certified: false },
-        whose @ Ownership::Overwritten(_) => {
+        whose @ (Ownership::Overwritten(_) | Ownership::Before(_)) => {
             let again = own.written_again(nonce, io.now());
             let seen = Seen { bytes: found.unwrap_or_default(), whose };
             Verification::Overwritten(replace(io, own, again, Some(seen)).await)
@@ -232,6 +259,7 @@ fn note_overwritten(io: &Io, replaced: &Ownership) {
     match replaced {
         Ownership::Overwritten(state) => io.note(Note::WasOverwritten(state.clone())),
         Ownership::Lost(LossReason::Taken(state)) => io.note(Note::ValueOverwritten(state.clone())),
+        Ownership::Before(_) => io.note(Note::WentBack),
         Ownership::Ours | Ownership::Unproven | Ownership::Lost(_) => {}
     }
 }
@@ -298,9 +326,10 @@ impl Lease {
                 self.not_extended(LossReason::Gone, now)
             }
             // Cleared in between, and not acquired by another client since: it is ours anew (I1).
-            Ownership::Unproven | Ownership::Overwritten(_) | Ownership::Lost(LossReason::Gone) => {
-                self.extended(new, Replaced::Anything)
-            }
+            Ownership::Unproven
+            | Ownership::Before(_)
+            | Ownership::Overwritten(_)
+            | Ownership::Lost(LossReason::Gone) => self.extended(new, Replaced::Anything),
             Ownership::Lost(reason) => Extension::Lost(reason),
         }
     }

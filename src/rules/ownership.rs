@@ -39,6 +39,9 @@ pub(crate) enum Ownership {
     Ours,
     /// Our own bytes by a GETSET whose reply was lost, which may have come late. By the clocks the lock is ours; nothing proves it.
     Unproven,
+    /// A value that this hold has replaced since: the server has lost later writes, as in a failover. The lock is ours until this end; nothing
+    /// proves it.
+    Before(End),
     /// The value of a loser: a client that saw no living holder just before ours was written, and whose GETSET has replaced it. The lock is
     /// ours; nothing proves it.
     Overwritten(LockState),
@@ -50,8 +53,14 @@ impl Ownership {
     pub(crate) fn judge(lease: &Lease, found: Option<&[u8]>, now: Now) -> Self {
         let Some(found) = found else { return Ownership::Lost(LossReason::Gone) };
         let wrote = lease.wrote(found);
-        if wrote == Wrote::Proven {
-            return Ownership::Ours;
+        match wrote {
+            Wrote::Proven => return Ownership::Ours,
+            Wrote::Before(end) => {
+                let lasts = |end: End| !end.has_passed(now);
+                let is_ours = lasts(end) && lease.end.is_some_and(lasts);
+                return if is_ours { Ownership::Before(end) } else { Ownership::Lost(LossReason::Expired) };
+            }
+            Wrote::Unproven | Wrote::Not => {}
         }
         let state = LockState::of_value(Some(found));
         let may_be_a_losers = match lease.protocol {

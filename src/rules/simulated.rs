@@ -1,5 +1,6 @@
 //! The simulated server of the scenarios and of the random search: one key, and what the steps of trips do to it.
 
+use std::mem;
 use std::time::Duration;
 
 use crate::rules::lease::End;
@@ -11,6 +12,8 @@ pub(crate) struct Server {
     value: Option<Vec<u8>>,
     /// When the server removes the key by itself, by its own clock.
     expires: Option<Duration>,
+    /// Both before the last write.
+    before: (Option<Vec<u8>>, Option<Duration>),
     /// Counts the writes.
     version: u64,
     /// The counter of fencing tokens, another key.
@@ -88,6 +91,13 @@ impl Server {
     /// Writes or clears the key, as any client may.
     pub(crate) fn set(&mut self, value: Option<Vec<u8>>) {
         self.write(value, None);
+    }
+
+    /// Loses the last write, as a failover may.
+    #[allow(dead_code, reason = "only in the scenarios")]
+    pub(crate) fn go_back(&mut self) {
+        let (value, expires) = mem::take(&mut self.before);
+        self.write(value, expires);
     }
 
     /// Counts as a write of the key, and leaves its value: EXPIRE.
@@ -213,7 +223,7 @@ impl Server {
     }
 
     fn write(&mut self, value: Option<Vec<u8>>, expires: Option<Duration>) {
-        (self.value, self.expires) = (value, expires);
+        self.before = (mem::replace(&mut self.value, value), mem::replace(&mut self.expires, expires));
         self.version += 1;
     }
 }

@@ -195,6 +195,7 @@ impl Engine {
                 Ok(Verification::Overwritten(again)) => {
                     if let Ok(Extension::Unknown { lease, proves }) = again {
                         state.lease.may_have_become(&lease, proves, now);
+                        hold.rely_until(state.lease.end);
                     }
                     // It is held. The keeper looks again.
                     state.failed = Some(now.uptime);

@@ -26,6 +26,7 @@
 //! | `stress` | no two leases are valid at once under kills and delays |
 //! | `transaction_faults` | faults of the protocols with WATCH |
 //! | `unreachable` | how long calls retry |
+//! | `went_back` | a server that has lost its last writes |
 //!
 //! Add a fault to `support/every_command.rs`, a path to the stage of the part. A test that injects a fault asserts that it has happened,
 //! and says with which outcomes the call may end.
@@ -53,6 +54,7 @@ pub(crate) mod sockets;
 pub(crate) mod stress;
 pub(crate) mod transaction_faults;
 pub(crate) mod unreachable;
+pub(crate) mod went_back;
 
 use libtest_mimic::Trial;
 
@@ -69,6 +71,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         leading::trials(),
         losers::trials(),
         numbers::trials(),
+        went_back::trials(),
         permit_faults::trials(),
         refusals::trials(),
         refused_for_now::trials(),

@@ -60,7 +60,7 @@ async fn increase(
 ) -> Result<Result<Increased, LossReason>, GiveUp> {
     let (count, mut asked_again) = (Command::Count { forget_after }, false);
     while own.by_transaction() {
-        match change_watched(io, own, count.clone(), None).await? {
+        match change_watched(io, own, count.clone(), None, &mut None).await? {
             Changed::Done { replaced, count, epoch } => {
                 // After the lease the counter may be forgotten, and count anew.
                 let proves = replaced == Replaced::OurValue && forget_after.is_none();

@@ -124,7 +124,7 @@ async fn end(io: &Io, own: &Lease) -> Result<HandedOver, GiveUp> {
 /// `None` if nothing was written, and our lock is to be released.
 async fn by_transaction(io: &Io, own: &Lease, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
     let lease = own.replaced_by(next, io.now());
-    Ok(Some(match change_watched(io, own, Command::Set(lease.new_value()), None).await {
+    Ok(Some(match change_watched(io, own, Command::Set(lease.new_value()), None, &mut None).await {
         // The transaction has waited for its connection. No thread has that lease, and the key would be held until it expires.
         Ok(Changed::Done { replaced, .. }) if is_late(&lease, io.now()) => {
             let mut late = lease.clone();
@@ -221,7 +221,9 @@ impl Lease {
         note_overwritten(io, &replaced);
         match replaced {
             Ownership::Ours => self.passed_on(next, Replaced::OurValue),
-            Ownership::Unproven | Ownership::Overwritten(_) => self.passed_on(next, Replaced::Anything),
+            Ownership::Unproven | Ownership::Before(_) | Ownership::Overwritten(_) => {
+                self.passed_on(next, Replaced::Anything)
+            }
             Ownership::Lost(reason) => HandedOver {
                 release: Ok(Release::Lost(self.loss(reason, io.now()))),
                 // An absent key is acquired (I1).

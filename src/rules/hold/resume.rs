@@ -22,7 +22,7 @@ pub(crate) async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Extensi
             Extension::Extended(own.settled(found.as_deref().unwrap_or_default(), proven))
         }
         // Our value is written again, as by a look.
-        whose @ Ownership::Overwritten(_) => {
+        whose @ (Ownership::Overwritten(_) | Ownership::Before(_)) => {
             let again = own.written_again(nonce, io.now());
             let seen = Seen { bytes: found.unwrap_or_default(), whose };
             match replace(io, own, again, Some(seen)).await? {

@@ -3,7 +3,7 @@
 
 use super::{LOOKS, is_refused, look, note_overwritten, read};
 use crate::rules::fencing::Epoch;
-use crate::rules::lease::{Lease, Tried};
+use crate::rules::lease::{End, Lease, Tried, Wrote};
 use crate::rules::ownership::{LossReason, Ownership};
 use crate::rules::task::Io;
 use crate::rules::{Command, Expected, GiveUp, Replies, Reply, Trip};
@@ -23,6 +23,8 @@ pub(super) enum Changed {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Replaced {
     OurValue,
+    /// A value of ours from before, after our lease: only to delete it.
+    Expired,
     /// A loser's value, or what was not compared.
     Anything,
 }
@@ -35,23 +37,31 @@ pub(super) struct Seen {
 }
 
 /// Changes the key if it holds our value, unless any client writes it meanwhile: then it looks again. It changes our own bytes also after our
-/// lease has passed. If it gives up, the key was not changed. `seen`: what the key was seen to hold, if not our own bytes.
+/// lease has passed. If it gives up, the key was not changed. `seen`: what the key was seen to hold, if not our own bytes. `until`: the end of our
+/// lease as the key shows it, if it is an earlier one.
 pub(super) async fn change_watched(
     io: &Io,
     own: &Lease,
     change: Command,
     seen: Option<Seen>,
+    until: &mut Option<End>,
 ) -> Result<Changed, GiveUp> {
     let ours = || Seen { bytes: own.value.to_vec(), whose: Ownership::Ours };
     let Seen { mut bytes, mut whose } = seen.unwrap_or_else(ours);
     let (mut looked_again, mut rewritten) = (false, 0);
     // As often it may hold something else that is ours.
     for _ in 0..2 * LOOKS {
-        let ours = whose == Ownership::Ours;
-        let replaced = if ours { Replaced::OurValue } else { Replaced::Anything };
+        let replaced = match whose {
+            Ownership::Ours => Replaced::OurValue,
+            Ownership::Lost(_) => Replaced::Expired,
+            Ownership::Unproven | Ownership::Before(_) | Ownership::Overwritten(_) => Replaced::Anything,
+        };
+        if let Ownership::Before(end) = whose {
+            *until = Some(end);
+        }
         // A loser's bytes are changed within our lease only; our own at any time. That they were seen soon enough is not checked again: EXEC
         // proves that they still stand.
-        let before = if ours { None } else { own.end };
+        let before = if replaced == Replaced::Anything { own.end } else { None };
         let if_holds = Some(Expected { bytes: bytes.clone(), without_ttl: false });
         let trip = Trip { before, if_holds, behind: change.behind(), command: change.clone() };
         let Replies { found, reply, behind, epoch } = io.send(trip).await;
@@ -77,16 +87,20 @@ pub(super) async fn change_watched(
             // What was expected is not judged again: it may have been changed meanwhile. Either its time has passed, or the thread that was to
             // send it for this one has not.
             (None, Some(Reply::Bulk(found))) if found.as_ref() == Some(&bytes) => {
-                if !ours && own.has_passed(io.now()) {
+                if replaced == Replaced::Anything && own.has_passed(io.now()) {
                     return Ok(Changed::NotOurs(LossReason::Expired));
                 }
             }
             (None, Some(Reply::Bulk(found))) => {
                 whose = Ownership::judge(own, found.as_deref(), io.now());
-                if let Ownership::Lost(reason) = whose {
-                    return Ok(Changed::NotOurs(reason));
-                }
                 bytes = found.unwrap_or_default();
+                if let Ownership::Lost(reason) = &whose {
+                    // No other client's, so that it can go.
+                    let is_left = change == Command::Del && matches!(own.wrote(&bytes), Wrote::Before(_));
+                    if !is_left {
+                        return Ok(Changed::NotOurs(reason.clone()));
+                    }
+                }
             }
             (None, Some(Reply::Lost)) if !looked_again => looked_again = true,
             (None, failed) => return Err(failed.unwrap_or(Reply::Unsent).gives_up()),

@@ -125,6 +125,7 @@ impl Client {
                     Note::TakenOver(_) => "takes over".into(),
                     Note::ValueOverwritten(_) => "overwrites the winner".into(),
                     Note::WasOverwritten(_) => "was overwritten".into(),
+                    Note::WentBack => "went back".into(),
                     Note::LateGrant => "granted too late".into(),
                     Note::NeverExpires(state) => format!("never expires: {state:?}"),
                     Note::PollerMet => return None,
@@ -297,6 +298,7 @@ pub(super) fn shown_notes(notes: &[(usize, Note)]) -> &'static str {
     match notes.first() {
         Some((_, Note::ValueOverwritten(_))) => ", overwrites it",
         Some((_, Note::WasOverwritten(_))) => ", was overwritten",
+        Some((_, Note::WentBack)) => ", the server went back",
         _ => "",
     }
 }

@@ -56,7 +56,9 @@ impl Engine {
     fn report_note(&self, key: &Key, note: &Note, session: &Session<'_>) {
         match note {
             Note::TakenOver(from) => self.observer.notify(&Event::TakenOver { key, from }),
-            Note::ValueOverwritten(_) | Note::WasOverwritten(_) => self.observer.overwritten(key, note),
+            Note::ValueOverwritten(_) | Note::WasOverwritten(_) | Note::WentBack => {
+                self.observer.overwritten(key, note);
+            }
             Note::LateGrant => self.observer.late_grant(key),
             Note::NeverExpires(state) => self.observer.notify(&Event::NeverExpires { key, state }),
             Note::RefusedForNow => {
