@@ -68,7 +68,11 @@ fn raise(raw: &mut Raw, key: &Key, counter: &[u8], least: i64) -> Result<i64, Fa
                 }
                 return Ok(number);
             }
-            number => least.saturating_sub(number.unwrap_or_default()),
+            number => least.checked_sub(number.unwrap_or_default()).ok_or_else(|| {
+                Failure::no_lock(
+                    "its fencing counter is far below 0; remove it by redis-cli DEL, then raise it",
+                )
+            })?,
         };
         // Neither SET, which could lower it, nor without a transaction, so that two commands do not add up.
         let increase = redis::cmd("INCRBY").arg(counter).arg(by).to_owned();

@@ -223,7 +223,7 @@ impl LockGuard {
     /// greatest it has seen.
     ///
     /// Behind Sentinels and in a cluster the upper 21 of 53 bits are the epoch of the server's configuration, so that no number comes again
-    /// [over a failover](crate::documentation::servers#numbers-over-a-failover). The first token after one takes up to four round trips.
+    /// [over a failover](crate::documentation::servers#numbers-over-a-failover). The first token after one takes four round trips in Classic, six in Watched and Ttl.
     ///
     /// # Errors
     ///

@@ -118,7 +118,7 @@ impl Locker {
     ///   the same length. Another call may do it sooner; it returns [`Error::Lost`] if the token is used up.
     /// - [`Error::ShutDown`] if the locker was shut down, and [`Error::Forked`] in a forked child.
     pub fn release_token(&self, token: &LockToken) -> Result<(), Error> {
-        let can_notify = self.engine().backend.can_listen();
+        let can_notify = self.engine().backend.can_listen() && self.engine().has_side_keys(&token.key);
         let options = LockOptions::expiring_after(token.expiration)
             .protocol(token.protocol)
             .notify_waiters(token.notifies && can_notify);

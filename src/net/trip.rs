@@ -262,6 +262,7 @@ impl Wire {
     ) -> AfterTrip {
         // As another connection left it.
         self.is_watching = false;
+        let mut moved = false;
         loop {
             self.pack(batch, connection.server(), now);
             if self.count() == 0 {
@@ -278,7 +279,9 @@ impl Wire {
             } else {
                 connection.exchange(&self.packed.bytes, self.count(), limit, &mut self.replies)
             };
-            let left = self.read(batch, ended);
+            let mut left = self.read(batch, ended);
+            moved |= left.moved;
+            left.moved = moved;
             if left.out_of_order || !self.is_watching {
                 return left;
             }

@@ -46,8 +46,8 @@ pub(crate) struct Lease {
     pub(crate) since: Uptime,
     /// True if it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
     pub(crate) proven: bool,
-    /// What the key may hold of this hold beside the value.
-    written: Vec<Written>,
+    /// What extensions may have written whose outcome is unknown.
+    unresolved: Vec<Written>,
     /// The allowance for clocks, in milliseconds: it ends this much earlier than the guard before the value's time.
     early: u32,
 }
@@ -56,24 +56,11 @@ pub(crate) struct Lease {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Written {
     value: ValueBytes,
-    /// The end that it gives the lease.
+    /// The end that it would have given the lease.
     end: End,
-    how: How,
+    /// True if a transaction wrote it: only over our own value.
+    proves: bool,
 }
-
-/// How a value may be in the key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
-    /// By a transaction without a reply, which writes it over our own value only.
-    Transaction,
-    /// By a GETSET without a reply, which may come at any time.
-    GetSet,
-    /// This hold has replaced it since. It is there if the server has lost the last writes, as in a failover.
-    Replaced,
-}
-
-/// How many values are remembered that this hold has replaced.
-const REPLACED_REMEMBERED: usize = 8;
 
 /// What has come before of a lock that is released, or resumed. Another client may have acquired it since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,9 +132,10 @@ impl Lease {
 
     /// Makes the lease that an extension begins now.
     pub(crate) fn next(&self, expiration: Duration, nonce: Nonce, now: Now) -> Self {
+        let nonce = nonce.of_hold(&self.value);
         let new = Self::beginning(now, Some(expiration), self.protocol, nonce).ending_earlier(self.early());
         let value = new.value.clone().named_as(&self.value);
-        Self { written: self.written_before(now), ..self.replaced_by(&Self { value, ..new }, now) }
+        self.replaced_by(&Self { value, ..new }, now)
     }
 
     /// Returns the token of a lock with this lease whose hold began then. What a hold has beside its lease is left out.
@@ -189,12 +177,12 @@ impl Lease {
 
     /// Returns true if the key may hold another value of ours.
     pub(crate) fn is_unresolved(&self) -> bool {
-        self.written.iter().any(|written| written.how != How::Replaced)
+        !self.unresolved.is_empty()
     }
 
     /// Returns the lease with the value that the key was found to hold, which is one of ours.
     pub(super) fn settled(&self, found: &[u8], proven: bool) -> Self {
-        Self { value: found.into(), written: Vec::new(), proven, ..self.clone() }
+        Self { value: found.into(), unresolved: Vec::new(), proven, ..self.clone() }
     }
 
     /// What is written into the key.
@@ -237,60 +225,46 @@ impl Lease {
     /// Returns the lease with another value for the same time, which replaces a loser's.
     pub(super) fn written_again(&self, nonce: Nonce, now: Now) -> Self {
         let left = self.end.map_or(Duration::ZERO, |end| end.remaining(now)) + self.early();
-        let (value, written) = (self.value.with_nonce(nonce), self.written_before(now));
-        Self { value, written, ttl: self.ttl.map(|_| left + TTL_GUARD), ..self.clone() }
+        let value = self.value.with_nonce(nonce.of_hold(&self.value));
+        Self { value, ttl: self.ttl.map(|_| left + TTL_GUARD), ..self.clone() }
     }
 
-    /// Returns true if the bytes are this holder's.
-    pub(super) fn wrote(&self, found: &[u8]) -> Wrote {
-        if self.value == *found {
-            return Wrote::Proven;
-        }
-        match self.written.iter().find(|written| written.value == *found) {
-            Some(Written { how: How::Transaction, .. }) => Wrote::Proven,
-            Some(Written { how: How::GetSet, .. }) => Wrote::Unproven,
-            Some(Written { how: How::Replaced, end, .. }) => Wrote::Before(*end),
-            None => Wrote::Not,
+    /// Returns whose the bytes are.
+    pub(super) fn wrote(&self, found: &[u8], now: Now) -> Wrote {
+        let unresolved = self.unresolved.iter().find(|written| written.value == *found);
+        match unresolved {
+            _ if self.value == *found => Wrote::Proven,
+            Some(Written { proves: true, .. }) => Wrote::Proven,
+            Some(Written { proves: false, .. }) => Wrote::Unproven,
+            // A hold that goes on with this one has values of its own.
+            None if self.tried == Some(Tried::HandedOver) => Wrote::Not,
+            None => self.value.time_of_same_hold(found).map_or(Wrote::Not, |shown| {
+                let later = if self.ttl.is_some() { TTL_SHOWN_LATER } else { GUARD };
+                let wall = shown.before(later + self.early());
+                Wrote::Before(End { wall, uptime: now.uptime.after(wall.since(now.wall)) })
+            }),
         }
     }
 
     /// Notes that the key may hold the value of `extended` by now. Of the two leases the one that ends first counts. In the key the value
     /// `proves` that no other client has had the lock, if a transaction was to write it.
     pub(crate) fn may_have_become(&mut self, extended: &Lease, proves: bool, now: Now) {
-        self.written.retain(|written| written.may_come(now));
+        self.unresolved.retain(|written| !written.end.has_passed(now));
         if let Some(end) = extended.end {
-            let how = if proves { How::Transaction } else { How::GetSet };
-            self.written.push(Written { value: extended.value.clone(), end, how });
+            self.unresolved.push(Written { value: extended.value.clone(), end, proves });
             self.end = self.end.map(|own| own.min(end));
         }
     }
 
     /// Returns the lease that has replaced this one. A command that is late may still bring an earlier value back.
     pub(super) fn replaced_by(&self, extended: &Lease, now: Now) -> Lease {
-        let late = |written: &&Written| written.how == How::GetSet && !written.end.has_passed(now);
-        let written = self.written.iter().filter(late).cloned().collect();
+        // What a transaction was to write can come no more.
+        let mut unresolved = self.unresolved.clone();
+        unresolved.retain(|written| {
+            !written.proves && written.value != extended.value && !written.end.has_passed(now)
+        });
         let since = if self.has_passed(now) { extended.since } else { self.since };
-        Lease { since, written, ..extended.clone() }
-    }
-
-    /// Returns what the key may hold once this hold has replaced the value.
-    fn written_before(&self, now: Now) -> Vec<Written> {
-        let replaced = |written: &Written| match written.how {
-            // It can come no more.
-            How::Transaction => Written { how: How::Replaced, ..written.clone() },
-            How::GetSet | How::Replaced => written.clone(),
-        };
-        let mut all: Vec<Written> =
-            self.written.iter().filter(|written| written.may_come(now)).map(replaced).collect();
-        let own = self.end.map(|end| Written { value: self.value.clone(), end, how: How::Replaced });
-        all.extend(own);
-        let is_replaced = |written: &Written| written.how == How::Replaced;
-        if all.iter().filter(|written| is_replaced(written)).count() > REPLACED_REMEMBERED
-            && let Some(oldest) = all.iter().position(is_replaced)
-        {
-            all.remove(oldest);
-        }
-        all
+        Lease { since, unresolved, ..extended.clone() }
     }
 
     /// Returns the lease with an end that is no later than this.
@@ -301,13 +275,6 @@ impl Lease {
 
     pub(crate) fn has_passed(&self, now: Now) -> bool {
         self.end.is_some_and(|end| end.has_passed(now))
-    }
-}
-
-impl Written {
-    /// Returns true if it may be in the key, or tells apart what is there.
-    fn may_come(&self, now: Now) -> bool {
-        self.how == How::Replaced || !self.end.has_passed(now)
     }
 }
 

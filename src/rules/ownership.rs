@@ -52,7 +52,7 @@ impl Ownership {
     /// Judges what was found in the key of a lease.
     pub(crate) fn judge(lease: &Lease, found: Option<&[u8]>, now: Now) -> Self {
         let Some(found) = found else { return Ownership::Lost(LossReason::Gone) };
-        let wrote = lease.wrote(found);
+        let wrote = lease.wrote(found, now);
         match wrote {
             Wrote::Proven => return Ownership::Ours,
             Wrote::Before(end) => {

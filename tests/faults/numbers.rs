@@ -33,7 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// What is done to a master.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Disturbance {
+pub(super) enum Disturbance {
     /// Asked for: the old master goes on granting until it is told.
     Planned,
     Killed,
@@ -41,7 +41,7 @@ enum Disturbance {
     Frozen,
 }
 
-const DOWN_AFTER: Duration = Duration::from_secs(1);
+pub(super) const DOWN_AFTER: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(4);
 const PROGRAMS: usize = 4;
 const THREADS: usize = 4;
@@ -178,12 +178,12 @@ fn work(n: usize, locker: &Locker, tokens: &Tokens, is_over: &AtomicBool) -> Res
     Ok(())
 }
 
-fn quick(builder: LockerBuilder) -> LockerBuilder {
+pub(super) fn quick(builder: LockerBuilder) -> LockerBuilder {
     builder.retry_for(LONG).connect_timeout(millis(300)).command_timeout(millis(500))
 }
 
 /// What a master's configuration has in our own advice.
-const ADVISED: &str = "min-replicas-to-write 1";
+pub(super) const ADVISED: &str = "min-replicas-to-write 1";
 
 fn behind_sentinels(disturbances: &[Disturbance], has_epoch: bool) -> Outcome {
     let mut failover = Failover::start_with(DOWN_AFTER, ADVISED, "")?;
@@ -218,7 +218,7 @@ fn behind_sentinels(disturbances: &[Disturbance], has_epoch: bool) -> Outcome {
     Ok(())
 }
 
-fn fail_over(failover: &mut Failover, disturbance: Disturbance) -> Result<(), Failure> {
+pub(super) fn fail_over(failover: &mut Failover, disturbance: Disturbance) -> Result<(), Failure> {
     let master = failover.master();
     match disturbance {
         Disturbance::Planned => {

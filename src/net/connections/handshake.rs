@@ -37,6 +37,8 @@ pub(super) struct Checks<'a> {
     pub(super) probes: Option<&'a Key>,
     /// How long after its restart it grants no locks.
     pub(super) settles: Duration,
+    /// True if it is a node of a cluster, whose epoch is asked in any case.
+    pub(super) in_cluster: bool,
 }
 
 /// Opens a connection within `limit`.
@@ -50,7 +52,7 @@ pub(super) fn open(
     let address = info.addr().to_string();
     let mut handshake = log_in(client, &address, limit, looks)?;
     let checked = if checks.info {
-        handshake.check_server(checks.settles)?
+        handshake.check_server(checks)?
     } else {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
@@ -60,14 +62,10 @@ pub(super) fn open(
         }
         None
     };
-    let mut epoch = None;
+    let is_in_cluster = checked.as_ref().is_some_and(|(info, _)| info.is_in_cluster());
+    let epoch = if checks.in_cluster || is_in_cluster { handshake.epoch_in_cluster()? } else { None };
     let (version, compares, settling) = match checked {
-        Some((info, settling)) => {
-            if info.is_in_cluster() {
-                epoch = handshake.epoch_in_cluster()?;
-            }
-            (info.version(), info.compares(), settling)
-        }
+        Some((info, settling)) => (info.version(), info.compares(), settling),
         None => (None, None, None),
     };
     Ok(Opened { transport: handshake.transport, version, compares, settling, epoch, closures_before: 0 })
@@ -147,8 +145,13 @@ impl Handshake<'_> {
     }
 
     /// Returns what the server reports of itself, if it does, and why it settles. A replica is an error.
-    fn check_server(&mut self, settles: Duration) -> Result<Option<(ServerInfo, Option<Settling>)>, Failure> {
-        let matters = |refusal: &Refusal| !settles.is_zero() && !refusal.is_about_the_command();
+    fn check_server(
+        &mut self,
+        checks: Checks<'_>,
+    ) -> Result<Option<(ServerInfo, Option<Settling>)>, Failure> {
+        let settles = checks.settles;
+        let has_to_know = !settles.is_zero() || checks.in_cluster;
+        let matters = |refusal: &Refusal| has_to_know && !refusal.is_about_the_command();
         let Some(info) = self.send_optional(&cmd("INFO"), matters)?.and_then(ServerInfo::parse) else {
             let unknown = Refusal::settling(self.address, None, settles);
             return if settles.is_zero() { Ok(None) } else { Err(Failure::Refused(unknown)) };
@@ -165,7 +168,7 @@ impl Handshake<'_> {
         }
     }
 
-    /// Returns the epoch of the configuration of a cluster's node, which has just said that it is a master; `None` if this user may not ask.
+    /// Returns the epoch of the configuration of a cluster's node, which has said that it is a master if it was asked; `None` if this user may not ask.
     fn epoch_in_cluster(&mut self) -> Result<Option<Epoch>, Failure> {
         let matters = |refusal: &Refusal| !refusal.is_about_the_command();
         let reply = self.send_optional(cmd("CLUSTER").arg("INFO"), matters)?;

@@ -43,6 +43,8 @@ pub(crate) struct Opener {
     pub(crate) connect_timeout: Duration,
     /// Limits each reply of the server.
     pub(crate) command_timeout: Duration,
+    /// True if they lead to a node of a cluster.
+    in_cluster: bool,
     /// True if INFO is sent on new connections.
     pub(crate) checks_server: bool,
     /// What is read on a connection without INFO.
@@ -90,6 +92,7 @@ impl Opener {
             credentials: None,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
+            in_cluster: false,
             checks_server: true,
             probe_key: Key::from(PROBE),
             settles: Duration::ZERO,
@@ -196,7 +199,7 @@ impl Opener {
             let limit = if self.credentials.is_some() { deadline.since(clock::uptime()) } else { limit };
             handshake::open(&client, limit, checks, &self.looks)
         };
-        let checks = Checks { info: true, probes: None, settles: self.settles };
+        let checks = Checks { info: true, probes: None, settles: self.settles, in_cluster: self.in_cluster };
         for _ in 0..if self.checks_server { 2 } else { 0 } {
             match open(checks) {
                 Err(Failure::Unreachable { cause, .. })
@@ -287,9 +290,10 @@ impl Opener {
         Ok(logging_in(&client, self.credentials.as_ref())?.into_owned())
     }
 
-    /// Returns what opens connections as this does, to the server at this address.
+    /// Returns what opens connections as this does, to the node of a cluster at this address.
     pub(in crate::net) fn at(&self, address: &Address) -> Self {
-        Self { target: Target::Server(self.client_at(address)), health: Arc::default(), ..self.clone() }
+        let target = Target::Server(self.client_at(address));
+        Self { target, health: Arc::default(), in_cluster: true, ..self.clone() }
     }
 
     /// How long an idle connection to a server of this epoch is assumed to lead to an open connection of the master.

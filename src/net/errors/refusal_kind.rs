@@ -117,7 +117,8 @@ impl RefusalKind {
             Self::WrongPassword => "the server did not accept the password or the user; check the login",
             Self::NotPermitted => {
                 "the user needs SETNX, GET, GETSET and DEL on the lock's key; with Watched or Ttl also SET, WATCH, MULTI, \
-                 EXEC and DISCARD, with Ttl also PTTL; for fencing tokens INCR and EXPIRE on KEY:setnx-lock:fence:{KEY}; if it may use keys of one \
+                 EXEC and DISCARD, with Ttl also PTTL; for fencing tokens INCR and EXPIRE on KEY:setnx-lock:fence:{KEY}, with Sentinel or Cluster also \
+                 WATCH, GET, MULTI, INCRBY, EXEC and DISCARD; if it may use keys of one \
                  prefix only, set `key_prefix`"
             }
             Self::OverMemory => {

@@ -62,8 +62,8 @@ async fn increase(
     while own.by_transaction() {
         match change_watched(io, own, count.clone(), None, &mut None).await? {
             Changed::Done { replaced, count, epoch } => {
-                // After the lease the counter may be forgotten, and count anew.
-                let proves = replaced == Replaced::OurValue && forget_after.is_none();
+                // After the lease the counter may be forgotten, and count anew; and a failover may have brought our bytes back.
+                let proves = replaced == Replaced::OurValue && forget_after.is_none() && epoch.is_none();
                 let counts = proves || !own.has_passed(io.now());
                 return Ok(Ok(Increased { number: count, epoch, counts }));
             }

@@ -33,7 +33,7 @@ impl Interpreter {
         let client = self.client(name)?;
         let own = client.own()?;
         client.extensions += 1;
-        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + 500 + client.extensions);
         let new = own.next(expiration, nonce, now);
         let (task, step) = Task::begin(now, async move |io| hold::extend(io, &own, new, None).await);
         client.extending = Some(task);
@@ -45,7 +45,7 @@ impl Interpreter {
         let client = self.client(name)?;
         let own = client.own()?;
         client.extensions += 1;
-        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + 500 + client.extensions);
         let (task, step) = Task::begin(now, async move |io| hold::verify(io, &own, nonce).await);
         client.verifying = Some(task);
         Ok(client.shown_verification(step, now))
@@ -59,7 +59,7 @@ impl Interpreter {
             return Ok(client.hands_out(&own, now));
         }
         client.extensions += 1;
-        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + 500 + client.extensions);
         let (task, step) = Task::begin(now, async move |io| hold::settle(io, &own, nonce).await);
         client.settling = Some(task);
         Ok(client.shown_settled(step, now))
@@ -70,7 +70,7 @@ impl Interpreter {
         let (now, server) = (self.now(name)?, self.version);
         let client = self.client(name)?;
         client.extensions += 1;
-        let tag = client.tag(client.number * MANY + MANY / 2 + client.extensions);
+        let tag = client.tag(client.number * MANY + MANY / 2 + 500 + client.extensions);
         let (options, acquired) = (client.options, token.acquired);
         let given = Lease::given(&token, client.protocol_on(server), now);
         let first = given.clone();
@@ -95,7 +95,7 @@ impl Interpreter {
         let now = self.now(name)?;
         let next = self.client(other)?;
         next.extensions += 1;
-        let tag = next.tag(next.number * MANY + MANY / 2 + next.extensions);
+        let tag = next.tag(next.number * MANY + MANY / 2 + 500 + next.extensions);
         let options = next.options;
         options.expiration.ok_or("it has no expiration")?;
         let client = self.client(name)?;

@@ -11,6 +11,9 @@ use crate::values::clock::Wall;
 const NONCES: u64 = 10_000_000_000;
 const NONCE_DIGITS: u8 = 10;
 
+/// How many of them a hold has.
+const OF_HOLD: u64 = 1000;
+
 /// Random digits that name one holder in the values it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nonce(u64);
@@ -36,6 +39,13 @@ impl Nonce {
     /// a clock that was set back.
     pub(crate) fn next(self) -> Self {
         Self((self.0 + 1) % NONCES)
+    }
+
+    /// Returns it as a nonce of the hold that has written this value: its values have the first seven digits in common, by which it knows those that
+    /// it has replaced.
+    pub(crate) fn of_hold(self, value: &ValueBytes) -> Self {
+        let own = value.parts().map_or(0, |(_, nonce)| nonce.0);
+        Self(own / OF_HOLD * OF_HOLD + self.0 % OF_HOLD)
     }
 
     /// Returns one behind those that an attempt which does not wait may use.
@@ -84,8 +94,10 @@ const PAIRS: [[u8; 2]; 100] = {
 
 /// The latest point in time that is written. A lease ends in ten years at most.
 const END_OF_TIME: u64 = 9_999_999_999_999;
+/// Those of the time, and the nonce.
+const DECIMALS: usize = 16;
 /// Without a name.
-const LONGEST: usize = 13 + 1 + 16;
+const LONGEST: usize = 13 + 1 + DECIMALS;
 
 impl ValueBytes {
     /// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
@@ -130,6 +142,15 @@ impl ValueBytes {
         let mut written = Short::of(&self[..shared]);
         written.digits(nonce.0, NONCE_DIGITS);
         Self(Bytes::Short(written)).named_as(self)
+    }
+
+    /// Returns the time in a value that the same hold has written; `None` of another.
+    pub(crate) fn time_of_same_hold(&self, found: &[u8]) -> Option<Wall> {
+        let found = Self::from(found);
+        let ((_, own), (time, nonce)) = (self.parts()?, found.parts()?);
+        let has_all_digits = found.iter().position(|byte| *byte == b'.')? + 1 + DECIMALS == found.time();
+        let has_same_name = found[found.time()..] == self[self.time()..];
+        (own.0 / OF_HOLD == nonce.0 / OF_HOLD && has_all_digits && has_same_name).then_some(time)
     }
 
     /// Returns the time and the nonce; `None` of a value without an expiration.

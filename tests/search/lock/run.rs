@@ -394,7 +394,7 @@ impl Run {
 
     /// A nonce that is far from all others and their successors.
     fn fresh_nonce(&mut self) -> Nonce {
-        self.nonces += 1_000_000;
+        self.nonces += 1_000_001;
         Nonce::from_random(self.nonces)
     }
 
