@@ -15,6 +15,8 @@ use crate::values::options::Protocol;
 
 /// How many rounds go together at most: a look, then a change. Transactions go together in one of them.
 const ROUNDS: usize = 2;
+/// The same while counters are raised: after a failover those of all keys are, and increased once more.
+const ROUNDS_OF_COUNTERS: usize = 4;
 
 /// Rules that were begun, and the commands that they send.
 pub(super) struct Job<'a, R: Rules> {
@@ -41,6 +43,11 @@ impl<'a, R: Rules> Job<'a, R> {
     /// Returns true if it sends what comes before an extension.
     fn renews_counter(&self) -> bool {
         self.trip().is_some_and(|trip| matches!(trip.command, Command::ForgetAfter(_)))
+    }
+
+    /// Returns true if it raises a counter, or increases it.
+    fn counts(&self) -> bool {
+        self.trip().is_some_and(|trip| matches!(trip.command, Command::Raise { .. } | Command::Count { .. }))
     }
 
     /// Ends the task as if there were no connection.
@@ -95,7 +102,10 @@ impl Engine {
         if renews {
             self.send_together(&mut jobs, false, now);
         }
-        for round in 0..ROUNDS {
+        for round in 0..ROUNDS_OF_COUNTERS {
+            if round >= ROUNDS && !jobs.iter().any(|job| job.counts()) {
+                break;
+            }
             if round > 0 || renews {
                 // A lost reply may have been reported, to an observer that takes long.
                 now = clock::now();
@@ -138,7 +148,9 @@ impl Engine {
     /// were any.
     fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], transacts: bool, now: Now) -> bool {
         let goes = |job: &&mut Job<'_, R>| match job.trip() {
-            Some(Trip { if_holds: Some(expected), .. }) => transacts && !expected.without_ttl,
+            Some(Trip { if_holds: Some(expected), .. }) => {
+                (transacts || job.counts()) && !expected.without_ttl
+            }
             Some(Trip { command, .. }) => {
                 matches!(command, Command::Get | Command::GetSet(_) | Command::Del)
                     || matches!(command, Command::Count { .. } | Command::ForgetAfter(_))

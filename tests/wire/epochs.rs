@@ -7,9 +7,11 @@ use std::thread;
 
 use libtest_mimic::Trial;
 use setnx_lock::__keys::SideKey;
-use setnx_lock::{Error, Lock, LockGuard, Locker};
-use testkit::failover::MASTER;
+use setnx_lock::redis::{InfoDict, cmd};
+use setnx_lock::{Error, Lock, LockGuard, Locker, MultiLock, Protocol};
+use testkit::failover::{MASTER, ask};
 
+use crate::support::notified::until;
 use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -21,6 +23,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_counter_is_raised_once_and_never_set,
             a_user_without_transactions_gets_no_number_that_was_not_raised,
             epochs_and_counts_that_are_used_up_say_what_to_do,
+            the_counters_of_many_keys_are_raised_together,
+            a_node_of_a_cluster_tells_its_epoch_also_without_info,
         ],
     )
 }
@@ -150,8 +154,7 @@ fn a_counter_is_raised_once_and_never_set() -> Outcome {
         let locker = sentinel.locker()?;
         say(&["CONFIG", "RESETSTAT"])?;
         assert_eq!([token(&locker, "k")?, token(&locker, "k")?], tokens.map(|count| (epoch, count)));
-        let sent: setnx_lock::redis::InfoDict =
-            testkit::failover::ask(&server, setnx_lock::redis::cmd("INFO").arg("commandstats"))?;
+        let sent: InfoDict = ask(&server, cmd("INFO").arg("commandstats"))?;
         let calls = |name: &str| sent.get::<String>(&format!("cmdstat_{name}")).is_some();
         assert_eq!(calls("incrby"), epoch == 3 && tokens == [1, 2], "it is raised once");
         assert!(!calls("set"));
@@ -161,7 +164,7 @@ fn a_counter_is_raised_once_and_never_set() -> Outcome {
     assert_eq!(token(&sentinel.locker()?, "k")?, (3, 5));
     // A counter that is forgotten is raised like one that begins, and keeps its time to live.
     sentinel.shows(vec![Shown { epoch: 4, port: server.port() }]);
-    let options = expiring().forget_tokens_after(10 * LONG).protocol(setnx_lock::Protocol::Auto);
+    let options = expiring().forget_tokens_after(10 * LONG).protocol(Protocol::Auto);
     let lock = Lock::new(&sentinel.locker()?, "k", options)?;
     assert_eq!(lock.with_result(LockGuard::fencing_token)?, (4 << 32) + 1);
     assert_ne!(say(&["TTL", &counter])?, ":-1");
@@ -205,5 +208,46 @@ fn epochs_and_counts_that_are_used_up_say_what_to_do() -> Outcome {
     // It begins the next epoch.
     sentinel.shows(vec![Shown { epoch: 3, port: server.port() }]);
     assert_eq!(token(&sentinel.locker()?, "k")?, (3, 1));
+    Ok(())
+}
+
+fn a_node_of_a_cluster_tells_its_epoch_also_without_info() -> Outcome {
+    let users = "user some on >pw ~* &* +@all -info\nuser few on >pw ~* &* +@all -info -cluster|info";
+    let node = RedisServer::start_with(&format!("cluster-enabled yes\n{users}"))?;
+    node.say(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])?;
+    node.say(&["CLUSTER", "SET-CONFIG-EPOCH", "6"])?;
+    until("it is up", || node.say(&["SETNX", "other", "1"]).is_ok_and(|reply| reply.starts_with(':')));
+    let locker = |user: &str, checks: bool| {
+        let builder = Locker::cluster_builder([format!("redis://{user}:pw@{}", node.address())])?;
+        if checks { builder.build() } else { builder.skip_server_check().build() }
+    };
+    for (key, locker) in
+        [("a", locker("some", true)?), ("b", locker("some", false)?), ("c", locker("default", false)?)]
+    {
+        assert_eq!(token(&locker, key)?, (6, 1), "{key}");
+    }
+    // Without the right there is no epoch.
+    assert_eq!(token(&locker("few", true)?, "d")?, (0, 1));
+    Ok(())
+}
+
+fn the_counters_of_many_keys_are_raised_together() -> Outcome {
+    const KEYS: usize = 100;
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Auto] {
+        let server = RedisServer::start()?;
+        let sentinel = ChangingSentinel::start()?;
+        sentinel.shows(vec![Shown { epoch: 3, port: server.port() }]);
+        let keys: Vec<String> = (0..KEYS).map(|n| format!("k{n}")).collect();
+        let several = MultiLock::new(&sentinel.locker()?, &keys, expiring().protocol(protocol))?;
+        let held = several.lock()?;
+        server.say(&["CONFIG", "RESETSTAT"])?;
+        let tokens = held.fencing_tokens()?;
+        assert!(tokens.iter().all(|(_, token)| *token == (3 << 32) + 1), "{protocol:?}: {tokens:?}");
+        let sent: InfoDict = ask(&server, cmd("INFO").arg("commandstats"))?;
+        let execs: String = sent.get("cmdstat_exec").unwrap_or_default();
+        let count = execs.split([',', '=']).nth(1).and_then(|count| count.parse::<usize>().ok());
+        assert!(count.is_some_and(|count| count < KEYS / 4), "{protocol:?}: {execs}");
+        held.release()?;
+    }
     Ok(())
 }

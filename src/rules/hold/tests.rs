@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::rules::fencing::Epoch;
 use crate::rules::task::{Rules, Task};
 use crate::rules::{Replies, Step};
 use crate::values::clock::{Uptime, Wall};
@@ -63,4 +64,18 @@ fn a_change_of_our_value_that_was_not_sent_in_time_is_tried_again() {
     let done = Some(Reply::Executed(Some(1)));
     let step = task.resume(Replies { reply: done, ..unsent() }, now);
     assert_eq!(step, Step::Done(Release::Released { certified: true }));
+}
+
+#[test]
+fn a_number_after_the_lease_is_a_token_only_where_no_failover_can_have_brought_our_value_back() {
+    let (own, late) = (own(), at(EXPIRATION));
+    for (epoch, counted) in
+        [(None, Counted::Token((5 << 32) + 1)), (Some(Epoch(5)), Counted::Lost(LossReason::Expired))]
+    {
+        let (lease, found) = (own.clone(), Some(Reply::Bulk(Some(own.value.to_vec()))));
+        let (mut task, _) = Task::begin(at(Duration::ZERO), async move |io| count(io, &lease, None).await);
+        let reply = Some(Reply::Executed(Some((5 << 32) + 1)));
+        let step = task.resume(Replies { found, reply, epoch, ..Replies::default() }, late);
+        assert_eq!(step, Step::Done(counted), "{epoch:?}");
+    }
 }
