@@ -167,7 +167,7 @@ pub(crate) trait Backend: Send + Sync {
         NodeId::ONLY
     }
 
-    /// Returns true if keys have slots, so that a key and those beside it may be on different nodes.
+    /// Returns true if keys have slots. A key and its side keys may then be on different nodes.
     fn has_slots(&self) -> bool {
         false
     }

@@ -87,7 +87,7 @@ impl Lock {
     /// - an [`auto_extend`](LockOptions::auto_extend) without an expiration, below it, or above ten years,
     /// - a [`hold_at_least`](LockOptions::hold_at_least) without an expiration, or above it,
     /// - [`notify_waiters(true)`](LockOptions::notify_waiters) on a locker made by [`Locker::with_pool`], or in a cluster with a key that has a
-    ///   brace and no hash tag, so that no key beside it can have its slot.
+    ///   brace and no hash tag: its waiting list cannot have its slot.
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         Self::of_whole_key(locker, locker.engine().whole_key(key.into()), options)
     }

@@ -186,7 +186,7 @@ impl Engine {
             && self.has_side_keys(key)
     }
 
-    /// Returns true if the keys beside this one are where it is: nearly always.
+    /// Returns true if the side keys of this key are on its node.
     #[inline]
     pub(crate) fn has_side_keys(&self, key: &Key) -> bool {
         !self.backend.has_slots() || can_share_slot(key.as_bytes())

@@ -1,7 +1,7 @@
-//! The names of the keys beside a lock's. They begin with the lock's key, and so with its prefix, and are the same on every server. In a cluster they
-//! have the slot of that key, which is that of its hash tag if it has one.
+//! The names of a lock's side keys. A name begins with the lock's key, and so with its prefix, and is the same on every server. In a cluster it has
+//! the slot of the lock's key.
 
-/// A key beside a lock's, or beside the name of a reader-writer lock.
+/// A side key of a lock, or of a reader-writer lock by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SideKey {
     /// Counts fencing tokens.
@@ -23,8 +23,8 @@ impl SideKey {
         }
     }
 
-    /// Returns the name beside this key: `KEY:setnx-lock:fence:{KEY}`, or without a tag if the key has one itself. A key with a brace and no tag gets
-    /// none: no name that begins with it has its slot.
+    /// Returns the name of the side key: `KEY:setnx-lock:fence:{KEY}`, without the last part if the key has a brace. If it has a brace and no hash
+    /// tag, no such name has its slot.
     #[must_use]
     pub fn of(self, key: &[u8]) -> Vec<u8> {
         let mut name = Vec::with_capacity(2 * key.len() + self.suffix().len() + 3);
@@ -39,7 +39,7 @@ impl SideKey {
     }
 }
 
-/// Returns true if in a cluster a key beside this one can have its slot.
+/// Returns true if in a cluster the side keys of this key have its slot.
 #[must_use]
 pub fn can_share_slot(key: &[u8]) -> bool {
     !has_brace(key) || hash_tag(key).is_some()
@@ -74,7 +74,7 @@ mod tests {
             assert_eq!(can_share_slot(key.as_bytes()), shares, "{key}");
             let tag = hash_tag(name.as_bytes()).unwrap_or(name.as_bytes());
             let own = hash_tag(key.as_bytes()).unwrap_or(key.as_bytes());
-            assert_eq!(tag == own, shares, "{key}: it hashes as its key does");
+            assert_eq!(tag == own, shares, "{key}: its slot is that of its key");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A cluster: keys on their nodes, slots that move, nodes that fail.
 
+mod side_keys;
+
 use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +9,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::__keys::SideKey;
 use setnx_lock::redis::{self, RedisResult};
 use setnx_lock::{
     Error, Key, Lock, LockGuard, LockOptions, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock,
@@ -18,7 +19,6 @@ use testkit::cluster::Cluster;
 
 use crate::support::notified::{NOTIFIED, Waiter, until};
 use crate::support::scenario::closed_port;
-use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, Test, chain, expiring, millis, name_of_holder, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -87,47 +87,8 @@ fn keys_beside_a_key_are_on_its_node(cluster: &Cluster) -> Outcome {
             }
         }
     }
-    // No name of a side key has the slot of these.
-    for key in ["job{7", "a}", "{}{a}"] {
-        let locker = locker(cluster)?;
-        let error = Lock::new(&locker, key, NOTIFIED).expect_err("its list may be elsewhere");
-        assert!(error.to_string().contains("its waiters cannot be notified: it has a brace"), "{error}");
-        for protocol in PROTOCOLS.into_iter().chain([Protocol::Auto]) {
-            let lock = Lock::new(&locker, key, expiring().protocol(protocol))?;
-            let held = lock.lock()?;
-            let error = held.fencing_token().expect_err("its counter may be elsewhere");
-            assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
-            assert!(error.to_string().contains("it has no fencing tokens: it has a brace"), "{error}");
-            held.extend()?;
-            let waiter = Waiter::of(&lock);
-            thread::sleep(millis(50));
-            held.release()?;
-            waiter.came()?.release()?;
-        }
-    }
-    counters_have_one_name(cluster)
-}
-
-/// However its node is reached, and after keys were copied from a server.
-fn counters_have_one_name(cluster: &Cluster) -> Outcome {
-    let owner = cluster.owner(cluster.slot("shared")?)?;
-    let lockers = [locker(cluster)?, Locker::open(&cluster.nodes[owner].url())?];
-    let mut tokens = Vec::new();
-    for locker in lockers.iter().cycle().take(6) {
-        let lock = Lock::new(locker, "shared", expiring().protocol(Protocol::Auto))?;
-        tokens.push(lock.with(LockGuard::fencing_token)??);
-    }
-    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
-    let server = RedisServer::start()?;
-    let counter = String::from_utf8(SideKey::Fence.of(b"copied"))?;
-    let count = |locker: Locker| -> Result<u64, Error> {
-        Lock::new(&locker, "copied", expiring())?.with(LockGuard::fencing_token)?
-    };
-    assert_eq!([count(Locker::open(&server.url())?)?, count(Locker::open(&server.url())?)?], [1, 2]);
-    let owner = cluster.owner(cluster.slot(&counter)?)?;
-    let () = cluster.ask(owner, redis::cmd("SET").arg(&counter).arg(2))?;
-    assert!(count(locker(cluster)?)? > 2);
-    Ok(())
+    side_keys::keys_without_side_keys(cluster)?;
+    side_keys::counters_have_one_name(cluster)
 }
 
 fn several_keys_are_held_wherever_they_are(cluster: &Cluster) -> Outcome {

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::raw::{Raw, accepted};
 use crate::server::{Share, Target};
 
-/// The keys beside a lock's, as docs/internals.md has them; and the name of one of earlier versions.
+/// A lock's side keys, as docs/internals.md has them; and the suffix of one of earlier versions.
 const BESIDE: [SideKey; 3] = [SideKey::Waiters, SideKey::Fence, SideKey::Readers];
 const HOLDER: &[u8] = b":setnx-lock:holder";
 
