@@ -61,8 +61,11 @@ pub(crate) enum Command {
     GetSet(ValueBytes),
     /// Only if the key holds what is expected.
     Set(NewValue),
+    /// The same, and EXPIRE of the key's counter of fencing tokens. Of a transaction that is carried out, the reply says whether there is one. Boxed,
+    /// since it is rare.
+    Renew(Box<(NewValue, Duration)>),
     Del,
-    /// Increases the key's counter of fencing tokens, which the server forgets this long after the last.
+    /// Increases that counter, which the server forgets this long after the last token.
     Count {
         forget_after: Option<Duration>,
     },
@@ -89,7 +92,7 @@ impl Command {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Command::SetNx(NewValue { ttl: None, .. }) => "SETNX",
-            Command::SetNx(NewValue { ttl: Some(_), .. }) | Command::Set(_) => "SET",
+            Command::SetNx(NewValue { ttl: Some(_), .. }) | Command::Set(_) | Command::Renew(_) => "SET",
             Command::GetAll(_) => "MGET",
             Command::Get => "GET",
             Command::TimeToLive => "PTTL",
@@ -99,14 +102,6 @@ impl Command {
             Command::Raise { .. } => "INCRBY",
             Command::ForgetAfter(_) => "EXPIRE",
             Command::Waiting(waiting) => waiting.name(),
-        }
-    }
-
-    /// Returns what goes behind it.
-    pub(crate) fn behind(&self) -> Option<Box<Command>> {
-        match self {
-            Command::Count { forget_after: Some(time) } => Some(Box::new(Command::ForgetAfter(*time))),
-            _ => None,
         }
     }
 
@@ -126,7 +121,8 @@ impl Command {
             Command::Get | Command::TimeToLive | Command::GetAll(_) => true,
             Command::Count { .. } | Command::Raise { .. } | Command::ForgetAfter(_) => true,
             Command::Waiting(_) => true,
-            Command::SetNx(_) | Command::GetSet(_) | Command::Set(_) | Command::Del => false,
+            Command::SetNx(_) | Command::GetSet(_) | Command::Set(_) => false,
+            Command::Renew(_) | Command::Del => false,
         }
     }
 }

@@ -38,18 +38,22 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
         }
         Command::GetSet(value) => packed.command(Form::Bulk, &[b"GETSET", key, value]),
         Command::Set(entry) => set(packed, Form::Okay, key, entry, &[]),
+        Command::Renew(renewed) => {
+            let (entry, time) = &**renewed;
+            set(packed, Form::Okay, key, entry, &[]);
+            expire_counter(packed, key, *time);
+        }
         Command::Del => packed.begun(Form::Integer, b"*2\r\n$3\r\nDEL\r\n", &[key]),
-        Command::Count { .. } => {
+        Command::Count { forget_after } => {
             packed.command(Form::Integer, &[b"INCR", &SideKey::Fence.of(key)]);
+            if let Some(time) = forget_after {
+                expire_counter(packed, key, *time);
+            }
         }
         Command::Raise { by, .. } => {
             packed.command(Form::Integer, &[b"INCRBY", &SideKey::Fence.of(key), by.to_string().as_bytes()]);
         }
-        Command::ForgetAfter(time) => {
-            // Rounded up.
-            let seconds = time.as_millis().div_ceil(1000).to_string();
-            packed.command(Form::Integer, &[b"EXPIRE", &SideKey::Fence.of(key), seconds.as_bytes()]);
-        }
+        Command::ForgetAfter(time) => expire_counter(packed, key, *time),
         Command::Waiting(waiting) => pack_waiting(packed, key, waiting),
     }
 }
@@ -136,6 +140,12 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
     if expires {
         expire(packed);
     }
+}
+
+fn expire_counter(packed: &mut Packed, key: &[u8], time: Duration) {
+    // Rounded up.
+    let seconds = time.as_millis().div_ceil(1000).to_string();
+    packed.command(Form::Integer, &[b"EXPIRE", &SideKey::Fence.of(key), seconds.as_bytes()]);
 }
 
 fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &NewValue, condition: &[&[u8]]) {
@@ -231,31 +241,39 @@ pub(super) fn read_look(Expected { without_ttl, .. }: &Expected, replies: &mut V
     }))
 }
 
-/// Reads the replies to a command of a transaction, which is answered by QUEUED, and to EXEC, which is answered by the outcome: nil if the key
-/// was written, or a list of exactly as many replies as there were commands. Servers before 2.6.5 carry out the rest when one could not be
-/// queued, and answer with a shorter list.
-pub(super) fn read_change(command: &Command, replies: &mut Vec<Value>) -> ReadReply {
+/// Reads the replies to the commands of a change in a transaction, each answered by QUEUED, and to EXEC, which is answered by the outcome: nil if
+/// the key was written, or a list of exactly as many replies as there were commands. Servers before 2.6.5 carry out the rest when one could not
+/// be queued, and answer with a shorter list.
+pub(super) fn read_change(command: &Command, replies: &[Value]) -> ReadReply {
+    let results = match replies.last() {
+        Some(Value::Array(results)) => results.as_slice(),
+        _ => &[],
+    };
+    // What a key was given although more was to be done shows when it is read.
+    if let (Command::Renew(_), [Value::Okay] | [Value::Okay, Value::ServerError(_)]) = (command, results) {
+        return Err(unexpected("EXEC", replies.last()));
+    }
     // The first refusal is the reason; EXEC's own only repeats that there was one.
-    if let Some(refusal) = replies.first().and_then(refusal) {
+    if let Some(refusal) = replies.iter().chain(results).find_map(refusal) {
         return Ok(Err(refusal));
     }
-    let [queued, exec] = replies.as_slice() else { return Err(unexpected("EXEC", None)) };
-    if !is_queued(queued) {
-        return Err(unexpected("EXEC", Some(queued)));
+    let Some((exec, queued)) = replies.split_last().filter(|(_, queued)| !queued.is_empty()) else {
+        return Err(unexpected("EXEC", None));
+    };
+    if let Some(other) = queued.iter().find(|queued| !is_queued(queued)) {
+        return Err(unexpected("EXEC", Some(other)));
     }
-    match exec {
-        Value::Nil => Ok(Ok(Reply::Executed(None))),
-        Value::ServerError(error) => Ok(Err(error.clone().into())),
-        Value::Array(results) => match (command, results.as_slice()) {
-            (Command::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
-            (Command::Del | Command::Count { .. } | Command::Raise { .. }, [Value::Int(n)]) => {
-                Ok(Ok(Reply::Executed(Some(*n))))
-            }
-            (_, [Value::ServerError(error)]) => Ok(Err(error.clone().into())),
-            _ => Err(unexpected("EXEC", Some(exec))),
-        },
-        _ => Err(unexpected("EXEC", Some(exec))),
-    }
+    let count = match (command, results) {
+        _ if *exec == Value::Nil => None,
+        (Command::Set(_), [Value::Okay]) => Some(1),
+        (Command::Renew(_), [Value::Okay, Value::Int(n)]) => Some(*n),
+        (Command::Del | Command::Raise { .. } | Command::Count { forget_after: None }, [Value::Int(n)]) => {
+            Some(*n)
+        }
+        (Command::Count { .. }, [Value::Int(n), Value::Int(_)]) => Some(*n),
+        _ => return Err(unexpected("EXEC", Some(exec))),
+    };
+    Ok(Ok(Reply::Executed(count)))
 }
 
 /// What a key was found to hold. The error is of a reply of another form.

@@ -96,10 +96,12 @@ impl Item {
     pub(super) fn undecided(&self) -> Option<Undecided> {
         match (&self.state, self.replies.as_slice()) {
             (ItemState::Replied, _) if self.is_refused_for_slots() => Some(Undecided::CrossSlot),
-            (ItemState::Replied, [own, exec]) if refusal(own).is_none() => match exec {
-                Value::Nil => Some(Undecided::Together),
-                exec => refusal(exec).map(|_| Undecided::Together),
-            },
+            (ItemState::Replied, [queued @ .., exec]) if !queued.is_empty() && refused(queued) == 0 => {
+                match exec {
+                    Value::Nil => Some(Undecided::Together),
+                    exec => refusal(exec).map(|_| Undecided::Together),
+                }
+            }
             _ => None,
         }
     }
@@ -242,9 +244,12 @@ impl<'a> Incoming<'a> {
         all.packed.forms.extend(items.iter().flat_map(|item| &item.packed.forms));
         all.packed.forms.push(Form::ListOrNil);
         self.give(&mut all);
-        let exec = all.replies.pop().filter(|_| all.replies.len() == items.len());
+        let exec = all.replies.pop().filter(|_| all.replies.len() + 1 == all.packed.forms.len());
+        let mut queued = all.replies.into_iter();
+        let changes: Vec<Vec<Value>> =
+            items.iter().map(|item| queued.by_ref().take(item.packed.forms.len()).collect()).collect();
         let each = match (all.state, exec) {
-            (ItemState::Replied, Some(exec)) => split_exec(&all.replies, exec),
+            (ItemState::Replied, Some(exec)) => split_exec(&changes, exec),
             (ItemState::Lost(error), _) => Err(error),
             _ => Err(hung_up()),
         };
@@ -259,8 +264,9 @@ impl<'a> Incoming<'a> {
             }
         };
         let may_be_open = each.iter().any(leaves_open);
-        for (item, (own, exec)) in items.iter_mut().zip(all.replies.into_iter().zip(each)) {
-            item.replies.extend([own, exec]);
+        for (item, (own, exec)) in items.iter_mut().zip(changes.into_iter().zip(each)) {
+            item.replies.extend(own);
+            item.replies.push(exec);
             item.state = ItemState::Replied;
         }
         may_be_open
@@ -270,11 +276,10 @@ impl<'a> Incoming<'a> {
     pub(super) fn give_change(&mut self, item: &mut Item) -> bool {
         item.packed.forms.push(Form::ListOrNil);
         self.give(item);
-        let error = match (&item.state, item.replies.as_slice()) {
-            (ItemState::Replied, [own, exec]) => {
-                let refused = refusal(own).is_some();
+        let error = match (&item.state, item.replies.split_last()) {
+            (ItemState::Replied, Some((exec, queued))) if queued.len() + 1 == item.packed.forms.len() => {
                 match exec {
-                    Value::Array(results) if results.len() + usize::from(refused) != 1 => {
+                    Value::Array(results) if results.len() + refused(queued) != queued.len() => {
                         codec::unexpected("EXEC", Some(exec))
                     }
                     exec => return leaves_open(exec),
@@ -302,17 +307,14 @@ impl<'a> Incoming<'a> {
     }
 }
 
-/// Splits the reply to the EXEC of several changes: returns for each what it would have got alone, behind the reply to the change itself.
-fn split_exec(changes: &[Value], exec: Value) -> Result<Vec<Value>, TransportError> {
-    let refused = changes.iter().filter(|queued| refusal(queued).is_some()).count();
+/// Splits the reply to the EXEC of several changes: returns for each what it would have got alone, behind the replies to its commands.
+fn split_exec(changes: &[Vec<Value>], exec: Value) -> Result<Vec<Value>, TransportError> {
+    let carried_out = |queued: &Vec<Value>| queued.len() - refused(queued);
     match exec {
         // Before 2.6.5 what could not be queued is left out, and the rest is carried out.
-        Value::Array(results) if results.len() + refused == changes.len() => {
+        Value::Array(results) if results.len() == changes.iter().map(carried_out).sum::<usize>() => {
             let mut results = results.into_iter();
-            let of = |queued: &Value| match queued {
-                Value::ServerError(_) => Value::Nil,
-                _ => Value::Array(results.by_ref().take(1).collect()),
-            };
+            let of = |queued| Value::Array(results.by_ref().take(carried_out(queued)).collect());
             Ok(changes.iter().map(of).collect())
         }
         reply @ (Value::Nil | Value::ServerError(_)) => Ok(changes.iter().map(|_| reply.clone()).collect()),
@@ -334,6 +336,11 @@ pub(super) fn is_closed_by(discard: &[Value]) -> bool {
         }
         _ => false,
     }
+}
+
+/// Returns how many could not be queued.
+fn refused(queued: &[Value]) -> usize {
+    queued.iter().filter(|queued| refusal(queued).is_some()).count()
 }
 
 fn refusal(value: &Value) -> Option<Refusal> {

@@ -6,19 +6,21 @@
 //! had the lock. A lease without an end has a value that names no holder, so that its key is never compared.
 
 mod count;
+mod extend;
 mod hand_over;
 mod resume;
 mod watched;
 
 pub(crate) use count::{Counted, count};
+use extend::replace;
+pub(crate) use extend::{Extension, extend};
 pub(crate) use hand_over::{Ending, HandedOver};
 pub(crate) use resume::{resume, settle};
 use watched::{Changed, Replaced, Seen, change_watched};
 
 use std::time::Duration;
 
-use super::acquire::GETSET_TIME_LIMIT;
-use super::lease::{End, Lease};
+use super::lease::Lease;
 use super::ownership::{LossReason, Ownership};
 use super::task::Io;
 use super::{Command, GiveUp, Note, Reply, Trip};
@@ -39,20 +41,6 @@ pub(crate) enum Release {
     },
     /// The lock was lost before. Nothing was deleted.
     Lost(LossReason),
-}
-
-/// The outcome of an extension.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Extension {
-    /// This lease is ours from now on. The caller checks whether it still lasts (I3).
-    Extended(Lease),
-    Lost(LossReason),
-    /// The reply was lost, and reading the key did not settle it: either lease may be in the key (I6).
-    Unknown {
-        lease: Lease,
-        /// True if the new value in the key proves that no other client has had the lock: a transaction writes it over our own value only.
-        proves: bool,
-    },
 }
 
 /// What the server says of a held lock.
@@ -106,110 +94,6 @@ pub(crate) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     }
 }
 
-/// Replaces our value by that of `new`, a lease of [`Lease::next`]. If it gives up, the old lease stands. Until the outcome is known
-/// the lease counts that ends first, the old or the new one: another client may see either in the key. `counter`: see [`renew`].
-pub(crate) async fn extend(
-    io: &Io,
-    own: &Lease,
-    new: Lease,
-    counter: Option<Duration>,
-) -> Result<Extension, GiveUp> {
-    if !renew(io, counter, &new).await? && own.has_passed(io.now()) {
-        return Ok(Extension::Lost(LossReason::Expired));
-    }
-    replace(io, own, new, None).await
-}
-
-/// Has the key's counter kept for so long, and at least as long as `new`, if it is one that is forgotten and this holder has a number of it.
-/// It comes before the new lease: a counter that is gone while the lock is held would give the next holder the same number. Returns false if it
-/// is gone, as it may be after the old lease.
-async fn renew(io: &Io, counter: Option<Duration>, new: &Lease) -> Result<bool, GiveUp> {
-    let Some(time) = new.kept_for(counter, io.now()) else { return Ok(true) };
-    match ask(io, Command::ForgetAfter(time)).await {
-        Reply::Integer(kept) => Ok(kept > 0),
-        failed => Err(failed.gives_up()),
-    }
-}
-
-/// Extends the lease, after the key was `seen` to hold a loser's value or an earlier one of ours. If an earlier one stays there, other clients see
-/// the end that it shows, and so our lease has no later one.
-async fn replace(io: &Io, own: &Lease, new: Lease, seen: Option<Seen>) -> Result<Extension, GiveUp> {
-    let mut until = None;
-    let replaced = try_to_replace(io, own, new, seen, &mut until).await;
-    match (until, replaced) {
-        (Some(until), Err(_)) => {
-            Ok(Extension::Unknown { lease: own.clone().ending_by(until), proves: false })
-        }
-        (Some(until), Ok(Extension::Unknown { lease, proves })) => {
-            Ok(Extension::Unknown { lease: lease.ending_by(until), proves })
-        }
-        (_, replaced) => replaced,
-    }
-}
-
-async fn try_to_replace(
-    io: &Io,
-    own: &Lease,
-    new: Lease,
-    mut seen: Option<Seen>,
-    until: &mut Option<End>,
-) -> Result<Extension, GiveUp> {
-    if own.by_transaction() {
-        return Ok(match change_watched(io, own, Command::Set(new.new_value()), seen, until).await? {
-            // The server's time to live may have ended, and no client has acquired the lock since.
-            Changed::Done { replaced, .. } => own.extended(new, replaced),
-            Changed::NotOurs(reason) => own.not_extended(reason, io.now()),
-            Changed::Unanswered { replaced, holds } => own.extended_if_found(new, replaced, &holds, io.now()),
-        });
-    }
-    loop {
-        let Some(end) = own.end.filter(|end| !end.has_passed(io.now())) else {
-            return Ok(own.not_extended(LossReason::Expired, io.now()));
-        };
-        let Seen { bytes, whose } = match seen.take() {
-            Some(seen) => seen,
-            None => {
-                let found = look(io).await?;
-                if own.has_passed(io.now()) {
-                    return Ok(own.not_extended(LossReason::Expired, io.now()));
-                }
-                Seen { whose: own.judge(found.as_deref(), io.now()), bytes: found.unwrap_or_default() }
-            }
-        };
-        // Neither after our lease (I5) nor after the time limit of a GETSET (I4): by then another client may hold the lock.
-        let end = match &whose {
-            Ownership::Lost(reason) => return Ok(own.not_extended(reason.clone(), io.now())),
-            Ownership::Overwritten(_) => own.overwritten_until().unwrap_or(end),
-            Ownership::Before(shown) => {
-                *until = Some(*shown);
-                end.min(*shown)
-            }
-            Ownership::Ours | Ownership::Unproven => end,
-        };
-        let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
-        let soon = End::of(io.now(), time);
-        let swap = Trip { before: Some(soon), ..Trip::of(Command::GetSet(new.value.clone())) };
-        match io.send(swap).await.plain() {
-            Reply::Bulk(replaced) => {
-                // What was seen is not judged again: the reply may come late.
-                let whose = if replaced.as_ref() == Some(&bytes) {
-                    whose
-                } else {
-                    own.judge(replaced.as_deref(), io.now())
-                };
-                return Ok(own.swapped(io, new, whose));
-            }
-            // What was read may no longer be so.
-            Reply::TooLate => {}
-            failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
-            _ => {
-                let holds = read(io).await;
-                return Ok(own.extended_if_found(new, Replaced::Anything, &holds, io.now()));
-            }
-        }
-    }
-}
-
 /// Asks the server whether the lock is still held, by one look. A loser's value, and an earlier one of ours, is replaced by our own, with the same
 /// lease and `nonce`: when the time there has passed, which may be before our lease does, another client would take the lock over.
 pub(crate) async fn verify(io: &Io, own: &Lease, nonce: Nonce) -> Result<Verification, GiveUp> {
@@ -220,28 +104,24 @@ pub(crate) async fn verify(io: &Io, own: &Lease, nonce: Nonce) -> Result<Verific
         whose @ (Ownership::Overwritten(_) | Ownership::Before(_)) => {
             let again = own.written_again(nonce, io.now());
             let seen = Seen { bytes: found.unwrap_or_default(), whose };
-            Verification::Overwritten(replace(io, own, again, Some(seen)).await)
+            Verification::Overwritten(replace(io, own, again, Some(seen), None).await)
         }
         Ownership::Lost(reason) => Verification::Lost(own.loss(reason, io.now())),
     })
 }
 
-fn is_refused(behind: Option<&Reply>) -> bool {
-    matches!(behind, Some(Reply::Refused(_)))
-}
-
 /// Reads the key.
 async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
-    match ask(io, Command::Get).await {
+    match ask(io, Trip::of(Command::Get)).await {
         Reply::Bulk(found) => Ok(found),
         failed => Err(failed.gives_up()),
     }
 }
 
-/// Sends a command that may be carried out twice; once more if the reply is lost, as that of a connection that the server has closed.
-async fn ask(io: &Io, command: Command) -> Reply {
-    match io.send(Trip::of(command.clone())).await.plain() {
-        Reply::Lost => io.send(Trip::of(command)).await.plain(),
+/// Makes a trip that may be made twice; once more if the reply is lost, as that of a connection that the server has closed.
+async fn ask(io: &Io, trip: Trip) -> Reply {
+    match io.send(trip.clone()).await.plain() {
+        Reply::Lost => io.send(trip).await.plain(),
         reply => reply,
     }
 }
@@ -303,54 +183,6 @@ impl Lease {
         match holds {
             Ok(None) if !self.has_passed(now) => Ok(Release::Released { certified: false }),
             _ => Err(GiveUp::Unknown),
-        }
-    }
-
-    fn extended(&self, mut lease: Lease, replaced: Replaced) -> Extension {
-        lease.proven = self.is_certified(replaced);
-        Extension::Extended(lease)
-    }
-
-    fn not_extended(&self, reason: LossReason, now: Now) -> Extension {
-        Extension::Lost(self.loss(reason, now))
-    }
-
-    /// Judges what GETSET has replaced.
-    fn swapped(&self, io: &Io, new: Lease, replaced: Ownership) -> Extension {
-        let now = io.now();
-        note_overwritten(io, &replaced);
-        match replaced {
-            Ownership::Ours => self.extended(new, Replaced::OurValue),
-            // Another client may have had the lock since, and released it.
-            Ownership::Lost(LossReason::Gone) if self.has_passed(now) => {
-                self.not_extended(LossReason::Gone, now)
-            }
-            // Cleared in between, and not acquired by another client since: it is ours anew (I1).
-            Ownership::Unproven
-            | Ownership::Before(_)
-            | Ownership::Overwritten(_)
-            | Ownership::Lost(LossReason::Gone) => self.extended(new, Replaced::Anything),
-            Ownership::Lost(reason) => Extension::Lost(reason),
-        }
-    }
-
-    /// Judges what the key holds after the reply to the command that changes it was lost. Our new bytes there show that it was carried out;
-    /// where a transaction has replaced our own, also after the old lease. An old value says nothing: the command may still arrive.
-    fn extended_if_found(
-        &self,
-        new: Lease,
-        replaced: Replaced,
-        holds: &Result<Option<Vec<u8>>, GiveUp>,
-        now: Now,
-    ) -> Extension {
-        let is_new = matches!(holds, Ok(Some(holds)) if *holds == new.value);
-        let proves = replaced == Replaced::OurValue;
-        if is_new && (proves || !self.has_passed(now)) {
-            return self.extended(new, replaced);
-        }
-        match holds.as_ref().map(|holds| self.judge(holds.as_deref(), now)) {
-            Ok(Ownership::Lost(reason)) if !is_new => Extension::Lost(reason),
-            _ => Extension::Unknown { lease: new, proves },
         }
     }
 }

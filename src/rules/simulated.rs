@@ -166,6 +166,11 @@ impl Server {
                 self.put(entry, now);
                 Reply::Integer(1)
             }
+            Command::Renew(renewed) => {
+                let (entry, time) = &**renewed;
+                self.put(entry, now);
+                self.keep_counter(now, *time)
+            }
             Command::Del => self.delete(),
             Command::Count { forget_after } => {
                 self.counter += 1;
@@ -178,11 +183,7 @@ impl Server {
                 self.counter_version += 1;
                 Reply::Integer(self.counter)
             }
-            Command::ForgetAfter(time) => {
-                let is_there = self.counter > 0;
-                self.counter_expires = is_there.then_some(now + *time);
-                Reply::Integer(i64::from(is_there))
-            }
+            Command::ForgetAfter(time) => self.keep_counter(now, *time),
             Command::GetAll(_) => unreachable!("it is on several keys"),
             Command::TimeToLive => unreachable!("no rules send it"),
             Command::Waiting(_) => unreachable!("no rules of the lock send it"),
@@ -212,6 +213,12 @@ impl Server {
 
     pub(crate) fn put(&mut self, entry: &NewValue, now: Duration) {
         self.write(Some(entry.value.to_vec()), entry.ttl.map(|ttl| now + ttl));
+    }
+
+    fn keep_counter(&mut self, now: Duration, time: Duration) -> Reply {
+        let is_there = self.counter > 0;
+        self.counter_expires = is_there.then_some(now + time);
+        Reply::Integer(i64::from(is_there))
     }
 
     fn delete(&mut self) -> Reply {

@@ -15,7 +15,7 @@ use crate::values::options::Protocol;
 
 /// How many rounds go together at most: a look, then a change. Transactions go together in one of them.
 const ROUNDS: usize = 2;
-/// The same while counters are raised: after a failover those of all keys are, and increased once more.
+/// The same where counters are raised, as those of all keys are after a failover, and increased once more; or kept between look and change.
 const ROUNDS_OF_COUNTERS: usize = 4;
 
 /// Rules that were begun, and the commands that they send.
@@ -40,14 +40,14 @@ impl<'a, R: Rules> Job<'a, R> {
         }
     }
 
-    /// Returns true if it sends what comes before an extension.
-    fn renews_counter(&self) -> bool {
-        self.trip().is_some_and(|trip| matches!(trip.command, Command::ForgetAfter(_)))
-    }
-
     /// Returns true if it raises a counter, or increases it.
     fn counts(&self) -> bool {
         self.trip().is_some_and(|trip| matches!(trip.command, Command::Raise { .. } | Command::Count { .. }))
+    }
+
+    /// Returns true if it has a counter kept, before it extends a lease.
+    fn keeps_counter(&self) -> bool {
+        self.trip().is_some_and(|trip| matches!(trip.command, Command::ForgetAfter(_)))
     }
 
     /// Ends the task as if there were no connection.
@@ -97,16 +97,13 @@ impl Engine {
         }
         let mut jobs: Vec<&mut Job<'a, R>> = jobs.iter_mut().filter_map(job).collect();
         let mut has_transacted = false;
-        let mut now = now;
-        let renews = jobs.iter().any(|job| job.renews_counter());
-        if renews {
-            self.send_together(&mut jobs, false, now);
-        }
+        let (mut now, mut has_kept) = (now, false);
         for round in 0..ROUNDS_OF_COUNTERS {
-            if round >= ROUNDS && !jobs.iter().any(|job| job.counts()) {
+            if round >= ROUNDS && !has_kept && !jobs.iter().any(|job| job.counts()) {
                 break;
             }
-            if round > 0 || renews {
+            has_kept = jobs.iter().any(|job| job.keeps_counter());
+            if round > 0 {
                 // A lost reply may have been reported, to an observer that takes long.
                 now = clock::now();
             }

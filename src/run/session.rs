@@ -271,8 +271,11 @@ impl<'a> Session<'a> {
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
     /// manages without transactions, and without a time to live.
     fn needs(&self, trip: &Trip) -> Protocol {
-        let gives_ttl =
-            matches!(&trip.command, Command::SetNx(value) | Command::Set(value) if value.ttl.is_some());
+        let gives_ttl = match &trip.command {
+            Command::SetNx(value) | Command::Set(value) => value.ttl.is_some(),
+            Command::Renew(renewed) => renewed.0.ttl.is_some(),
+            _ => false,
+        };
         match self.protocol {
             Protocol::Auto if gives_ttl => Protocol::Ttl,
             Protocol::Auto if trip.if_holds.is_some() => Protocol::Watched,

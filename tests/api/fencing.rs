@@ -1,11 +1,11 @@
 //! Fencing tokens in use: a storage refuses the write of a process that was stopped for longer than its lease.
 
-use std::io;
 use std::time::Duration;
+use std::{io, thread};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use setnx_lock::{Lock, LockGuard, LockOptions, MultiLock};
+use setnx_lock::{Lock, LockGuard, LockOptions, MultiLock, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::faults::keeping::Holder;
@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_storage_refuses_the_write_of_a_process_that_was_stopped,
             a_counter_that_is_forgotten_outlives_each_hold,
             a_lease_begins_only_if_its_counter_is_kept,
+            a_refused_call_leaves_the_counter_as_it_is,
         ],
     )
 }
@@ -155,7 +156,7 @@ fn a_lease_begins_only_if_its_counter_is_kept() -> Outcome {
         let held = lock.lock()?;
         assert_eq!(held.fencing_token()?, 1);
         let value = server.get("k");
-        server.every("EXPIRE", Fault::Refuse("NOPERM no permissions".into()));
+        server.run(&["ACL", "SETUSER", "default", "-expire"]);
         let error = held.extend().expect_err("the counter would be forgotten");
         assert!(error.to_string().contains("and EXPIRE on KEY:setnx-lock:fence:{KEY}"), "{error}");
         assert_eq!(server.get("k"), value);
@@ -163,16 +164,18 @@ fn a_lease_begins_only_if_its_counter_is_kept() -> Outcome {
         let error = lock.resume(&token).expect_err("the counter would be forgotten");
         assert!(error.to_string().contains("and EXPIRE on KEY:setnx-lock:fence:{KEY}"), "{error}");
         assert_eq!(server.get("k"), value, "the token is not used up");
-        server.clear_faults();
-        server.next("EXPIRE", Fault::CutAfter);
+        server.run(&["ACL", "SETUSER", "default", "+expire"]);
+        // What carries it out in a transaction.
+        let carries_out = if protocol == Protocol::Classic { "EXPIRE" } else { "EXEC" };
+        server.next(carries_out, Fault::CutAfter);
         let held = lock.resume(&token)?;
-        server.next("EXPIRE", Fault::CutAfter);
+        server.next(carries_out, Fault::CutAfter);
         held.extend()?;
         assert_eq!(server.faults_left(), 0);
         held.release()?;
         // The reply to INCR alone does not say that the counter is forgotten.
         let held = lock.lock()?;
-        server.next("EXPIRE", Fault::CutAfter);
+        server.next(carries_out, Fault::CutAfter);
         assert_eq!(held.fencing_token()?, 3, "{protocol:?}");
         // A counter that was deleted does not end a hold, but no other goes on with its number.
         server.delete("k:setnx-lock:fence:{k}");
@@ -181,4 +184,51 @@ fn a_lease_begins_only_if_its_counter_is_kept() -> Outcome {
         assert!(error.is_lost() && error.to_string().contains("do not begin the work"), "{error}");
     }
     Ok(())
+}
+
+/// EXPIRE only sets a time, so that of a client which has not the lock could shorten a holder's, and numbers would begin again while it holds.
+fn a_refused_call_leaves_the_counter_as_it_is() -> Outcome {
+    const COUNTER: &str = "k:setnx-lock:fence:{k}";
+    for protocol in PROTOCOLS {
+        let server = TestServer::start();
+        let locker = opened(&server.url())?;
+        let options = LockOptions::expiring_after(KEPT).timeout(LONG).protocol(protocol);
+        let [short, long] =
+            [KEPT, 9 * KEPT].map(|kept| Lock::new(&locker, "k", options.forget_tokens_after(kept)));
+        let (short, long) = (short?, long?);
+        let is_kept =
+            || server.run(&["TTL", COUNTER]).parse().is_ok_and(|left: u64| left > 8 * KEPT.as_secs());
+
+        let held = short.lock()?;
+        held.fencing_token()?;
+        let token = held.into_token()?;
+        short.resume(&token)?.release()?;
+        let next = long.lock()?;
+        next.fencing_token()?;
+        assert!(is_kept());
+        assert!(short.resume(&token).is_err_and(|error| error.is_lost()));
+        assert!(is_kept(), "{protocol:?}: it was delivered twice");
+        next.release()?;
+
+        // Both are cleared while they are held.
+        let (counted, plain) = (short.lock()?, short_of_another(&server, options)?);
+        counted.fencing_token()?;
+        server.delete("k");
+        let plain = plain.lock()?;
+        server.delete("k");
+        // Before, another client's value may be a loser's.
+        thread::sleep(Duration::from_millis(750));
+        let next = long.lock()?;
+        next.fencing_token()?;
+        assert!(counted.extend().is_err_and(|error| error.is_lost()));
+        assert!(is_kept(), "{protocol:?}: it was extended");
+        assert!(plain.fencing_token().is_err_and(|error| error.is_lost()));
+        assert!(is_kept(), "{protocol:?}: it was counted");
+        next.release()?;
+    }
+    Ok(())
+}
+
+fn short_of_another(server: &TestServer, options: LockOptions) -> Result<Lock, setnx_lock::Error> {
+    Lock::new(&opened(&server.url())?, "k", options.forget_tokens_after(KEPT))
 }

@@ -26,7 +26,8 @@ pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Red
             RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
                 // A node that takes a slot over makes a second one of a key that the other has still.
                 Redirected::Ask(_)
-                    if trip.transacts() && matches!(trip.trip.command, Command::Count { .. }) =>
+                    if trip.transacts()
+                        && matches!(trip.trip.command, Command::Count { .. } | Command::Renew(_)) =>
                 {
                     Some(Redirected::Split)
                 }

@@ -270,3 +270,32 @@ fn a_change_alone_is_read_as_one_of_several() {
         assert_eq!(replies.left.out_of_order, out_of_order, "{shown}");
     }
 }
+
+#[test]
+fn a_change_of_two_commands_has_both_results() {
+    let now = clock::now();
+    let time = Duration::from_secs(7);
+    let counts = [Command::Count { forget_after: Some(time) }, Command::Del];
+    let trips = counts.clone().map(|command| Trip {
+        if_holds: Some(Expected { bytes: b"x".to_vec(), without_ttl: false }),
+        ..Trip::of(command)
+    });
+    let mut items = [(); 2].map(|()| Item::default());
+    for (item, trip) in items.iter_mut().zip(&trips) {
+        item.set(&Key::from("k"), trip, Protocol::Watched);
+        assert!(item.sends(Known::default(), now));
+    }
+    let queued = || Value::SimpleString("QUEUED".into());
+    let exec = Value::Array(vec![Value::Int(5), Value::Int(1), Value::Int(0)]);
+    let mut replies = [queued(), queued(), queued(), exec];
+    let mut replies = Incoming::of(&mut replies, None);
+    assert!(!replies.give_changes(&mut items.each_mut()));
+    let executed = items.each_mut().into_iter().zip(&counts).map(|(item, command)| {
+        let read = item.outcome(|replies, _| codec::read_change(command, replies));
+        match read {
+            Some(Ok(Reply::Executed(count))) => count,
+            _ => None,
+        }
+    });
+    assert_eq!(executed.collect::<Vec<_>>(), [Some(5), Some(0)]);
+}

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::LOOKS;
 use super::watched::{Changed, Replaced, change_watched};
-use super::{LOOKS, is_refused};
 use crate::rules::fencing::{Epoch, Number, Unusable};
 use crate::rules::lease::Lease;
 use crate::rules::ownership::LossReason;
@@ -28,6 +28,13 @@ const ROUNDS: u32 = 2 * LOOKS;
 /// A number below the epoch of the server is none: then the counter is raised, and increased once more.
 pub(crate) async fn count(io: &Io, own: &Lease, forget_after: Option<Duration>) -> Result<Counted, GiveUp> {
     let forget_after = own.kept_for(forget_after, io.now());
+    // EXPIRE may shorten another holder's time. Otherwise the clocks decide.
+    if forget_after.is_some()
+        && !own.by_transaction()
+        && let Some(reason) = own.lost_since(io).await?
+    {
+        return Ok(Counted::Lost(reason));
+    }
     for _ in 0..ROUNDS {
         let Increased { number, epoch, counts } = match increase(io, own, forget_after).await? {
             Ok(increased) => increased,
@@ -76,11 +83,9 @@ async fn increase(
         if own.has_passed(io.now()) {
             return Ok(Err(LossReason::Expired));
         }
-        let trip = Trip { behind: count.behind(), ..own.within_lease(count.clone()) };
-        let Replies { reply, behind, epoch, .. } = io.send(trip).await;
+        let Replies { reply, epoch, .. } = io.send(own.within_lease(count.clone())).await;
         match reply.unwrap_or(Reply::TooLate) {
-            Reply::Integer(_) if is_refused(behind.as_ref()) => return Err(GiveUp::Refused),
-            Reply::Integer(number) if behind != Some(Reply::Lost) => {
+            Reply::Integer(number) => {
                 return Ok(Ok(Increased { number, epoch, counts: !own.has_passed(io.now()) }));
             }
             Reply::TooLate if own.has_passed(io.now()) => return Ok(Err(LossReason::Expired)),

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use super::{Extension, LOOKS, Replaced, Seen, look, note_overwritten, read, release, renew, replace};
+use super::extend::{Counter, Extension, replace};
+use super::{LOOKS, Replaced, Seen, look, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
@@ -25,7 +26,7 @@ pub(crate) async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Extensi
         whose @ (Ownership::Overwritten(_) | Ownership::Before(_)) => {
             let again = own.written_again(nonce, io.now());
             let seen = Seen { bytes: found.unwrap_or_default(), whose };
-            match replace(io, own, again, Some(seen)).await? {
+            match replace(io, own, again, Some(seen), None).await? {
                 Extension::Extended(lease) => Extension::Extended(lease.settled(&lease.value, lease.proven)),
                 other => other,
             }
@@ -35,7 +36,7 @@ pub(crate) async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Extensi
 }
 
 /// Replaces the value of `given`, a token's lease, by that of a lease that `new` makes: by a transaction, or in Classic by GETSET, within
-/// the token's lease and right after a look. `counter`: see [`renew`].
+/// the token's lease and right after a look. `counter`: as of an extension. If it is gone, the next holder may get its number.
 ///
 /// In Classic, another process with the same token may overwrite our new value, as the loser of a takeover does. Our lease begins with that value,
 /// so such a process is recognized as a loser.
@@ -46,11 +47,10 @@ pub(crate) async fn resume(
     counter: Option<Duration>,
 ) -> Result<Extension, GiveUp> {
     let first = new(io.now());
-    if !renew(io, counter, &first).await? {
-        return Ok(Extension::Lost(LossReason::Expired));
-    }
+    let counter = Counter::of(&first, counter, io.now());
     if given.by_transaction() {
-        return Ok(match replace(io, given, first, None).await? {
+        let counter = counter.map(|counter| Counter { must_exist: true, ..counter });
+        return Ok(match replace(io, given, first, None, counter).await? {
             // The key would be held until it expires.
             Extension::Extended(late) if late.has_passed(io.now()) => {
                 let _ = release(io, &late).await;
@@ -59,6 +59,7 @@ pub(crate) async fn resume(
             resumed => resumed,
         });
     }
+    let mut to_keep = counter;
     for _ in 0..LOOKS {
         let found = look(io).await?;
         let Some(end) = given.end.filter(|end| !end.has_passed(io.now())) else {
@@ -68,6 +69,14 @@ pub(crate) async fn resume(
             return Ok(Extension::Lost(reason));
         }
         let soon = end.min(End::of(io.now(), GETSET_TIME_LIMIT));
+        if let Some(counter) = to_keep {
+            match counter.keep(io, Some(soon)).await {
+                Ok(true) => to_keep = None,
+                Ok(false) => return Ok(Extension::Lost(LossReason::Expired)),
+                Err(Reply::TooLate) => continue,
+                Err(failed) => return Err(failed.gives_up()),
+            }
+        }
         let mut lease = new(io.now());
         if counter.is_some() {
             // The counter is kept for a lease that began before.

@@ -1,7 +1,7 @@
 //! Changing a key by a transaction that fails if any client has written it since it was read.
 //! Also another attempt to release a lock, after one that has failed.
 
-use super::{LOOKS, is_refused, look, note_overwritten, read};
+use super::{LOOKS, look, note_overwritten, read};
 use crate::rules::fencing::Epoch;
 use crate::rules::lease::{End, Lease, Tried, Wrote};
 use crate::rules::ownership::{LossReason, Ownership};
@@ -11,7 +11,7 @@ use crate::values::clock::Now;
 
 /// What came of a change by a transaction.
 pub(super) enum Changed {
-    /// Carried out: over what, how many keys there were to change, and by a server of which epoch.
+    /// Carried out: over what, how many keys there were to change or counters to keep, and by a server of which epoch.
     Done { replaced: Replaced, count: i64, epoch: Option<Epoch> },
     /// The key holds something else, or a loser's value beyond our lease. It was not changed.
     NotOurs(LossReason),
@@ -63,16 +63,9 @@ pub(super) async fn change_watched(
         // proves that they still stand.
         let before = if replaced == Replaced::Anything { own.end } else { None };
         let if_holds = Some(Expected { bytes: bytes.clone(), without_ttl: false });
-        let trip = Trip { before, if_holds, behind: change.behind(), command: change.clone() };
-        let Replies { found, reply, behind, epoch } = io.send(trip).await;
+        let Replies { found, reply, epoch, .. } =
+            io.send(Trip { before, if_holds, ..Trip::of(change.clone()) }).await;
         match (reply, found) {
-            // Otherwise counters would pile up unseen.
-            (Some(Reply::Executed(Some(_))), _) if is_refused(behind.as_ref()) => {
-                return Err(GiveUp::Refused);
-            }
-            (Some(Reply::Executed(Some(_))), _) if behind == Some(Reply::Lost) => {
-                return Ok(Changed::Unanswered { replaced, holds: Err(GiveUp::Unknown) });
-            }
             (Some(Reply::Executed(Some(count))), _) => {
                 if !matches!(change, Command::Count { .. }) {
                     note_overwritten(io, &whose);

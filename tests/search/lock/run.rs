@@ -333,7 +333,7 @@ impl Run {
     fn reply(&mut self, n: usize, leg: Leg, reply: Reply) {
         let now = self.now(n);
         let replies = match leg.answered(reply) {
-            Next::Leg(leg) => return self.clients[n].doing = self.on_its_way(leg),
+            Next::Leg(leg) => return self.clients[n].doing = self.on_its_way(n, leg),
             Next::End(replies) => replies,
         };
         let client = &mut self.clients[n];
@@ -366,7 +366,7 @@ impl Run {
         self.note(n, format_args!("{step:?}"));
         let now = self.now(n);
         self.clients[n].doing = match step {
-            Step::Send(trip) => self.sent(trip),
+            Step::Send(trip) => self.sent(n, trip),
             Step::Sleep(pause) if pause.time == gem::BETWEEN => Doing::Pausing { since: self.time },
             Step::Sleep(pause) => {
                 self.clients[n].observation = Some(Observation { seen: pause.seen, at: now.uptime });

@@ -21,14 +21,13 @@ impl Run {
     pub(super) fn act_on_token(&mut self, n: usize, step: Step<Counted>) {
         self.note(n, format_args!("{step:?}"));
         let counted = match step.outcome() {
-            Err(trip) => return self.clients[n].doing = self.sent(trip),
+            Err(trip) => return self.clients[n].doing = self.sent(n, trip),
             Ok(counted) => counted,
         };
         self.clients[n].power = None;
         let Some(held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
         match counted {
             Ok(Counted::Token(token)) => {
-                // Asked once a hold; another answer counts as well.
                 self.tokens.insert(held.number, (self.forgotten, token));
                 self.goes_on(n, held);
             }

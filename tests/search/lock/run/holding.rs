@@ -71,6 +71,8 @@ impl Run {
                 self.clients[n].power = Some(Power::Extending(task));
                 self.act_on_extension(n, step);
             }
+            // It has its token, and asks no more.
+            5 if self.tokens.contains_key(&number) => self.clients[n].doing = Doing::Working,
             5 => {
                 let kept = self.kept_for();
                 let (task, step) = Task::begin(now, async move |io| hold::count(io, &own, kept).await);
@@ -152,7 +154,7 @@ impl Run {
     pub(super) fn act_on_release(&mut self, n: usize, step: Step<Release>) {
         self.note(n, format_args!("{step:?}"));
         match step {
-            Step::Send(trip) => self.clients[n].doing = self.sent(trip),
+            Step::Send(trip) => self.clients[n].doing = self.sent(n, trip),
             Step::Done(Release::Lost(reason)) => {
                 self.is_told(n, &reason);
                 self.clients[n].releasing = None;
@@ -191,7 +193,7 @@ impl Run {
     fn act_on_hand_over(&mut self, n: usize, step: Step<HandedOver>) {
         self.note(n, format_args!("{step:?}"));
         let handed = match step.outcome() {
-            Err(trip) => return self.clients[n].doing = self.sent(trip),
+            Err(trip) => return self.clients[n].doing = self.sent(n, trip),
             Ok(handed) => handed,
         };
         let Some(Power::HandingOver(_, number, expiration)) = self.clients[n].power.take() else {
@@ -274,7 +276,7 @@ impl Run {
     fn act_on_extension(&mut self, n: usize, step: Step<Extension>) {
         self.note(n, format_args!("{step:?}"));
         let outcome = match step.outcome() {
-            Err(trip) => return self.clients[n].doing = self.sent(trip),
+            Err(trip) => return self.clients[n].doing = self.sent(n, trip),
             Ok(outcome) => outcome,
         };
         let now = self.now(n);
@@ -301,7 +303,7 @@ impl Run {
     fn act_on_verification(&mut self, n: usize, step: Step<Verification>) {
         self.note(n, format_args!("{step:?}"));
         if let Step::Send(trip) = step {
-            return self.clients[n].doing = self.sent(trip);
+            return self.clients[n].doing = self.sent(n, trip);
         }
         self.clients[n].power = None;
         let now = self.now(n);

@@ -5,17 +5,15 @@ use crate::rules::{Command, Reply, Trip};
 use crate::simulated::Leg;
 
 impl Run {
-    pub(super) fn sent(&self, trip: Trip) -> Doing {
-        self.on_its_way(Leg::first(trip))
+    pub(super) fn sent(&self, n: usize, trip: Trip) -> Doing {
+        self.on_its_way(n, Leg::first(trip))
     }
 
-    pub(super) fn on_its_way(&self, leg: Leg) -> Doing {
+    pub(super) fn on_its_way(&self, n: usize, leg: Leg) -> Doing {
+        let is_late = leg.before().is_some_and(|end| end.has_passed(self.now(n)));
         // Gems, and holders, wait no longer than a command takes.
-        if self.conditions.waits && (self.conditions.gems == Gems::None || leg.before().is_some()) {
-            Doing::Waiting(leg)
-        } else {
-            Doing::Sent { leg, since: self.time }
-        }
+        let waits = self.conditions.waits && (self.conditions.gems == Gems::None || leg.before().is_some());
+        if is_late || waits { Doing::Waiting(leg) } else { Doing::Sent { leg, since: self.time } }
     }
 
     pub(super) fn note_written(&mut self) {

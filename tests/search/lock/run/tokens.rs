@@ -35,7 +35,7 @@ impl Run {
     pub(super) fn act_on_settling(&mut self, n: usize, step: Step<Extension>) {
         self.note(n, format_args!("{step:?}"));
         if let Step::Send(trip) = step {
-            return self.clients[n].doing = self.sent(trip);
+            return self.clients[n].doing = self.sent(n, trip);
         }
         let Some(Power::HandingOut(_, number)) = self.clients[n].power.take() else {
             unreachable!("it makes a token")
@@ -79,7 +79,7 @@ impl Run {
     pub(super) fn act_on_resuming(&mut self, n: usize, step: Step<Extension>) {
         self.note(n, format_args!("{step:?}"));
         let outcome = match step.outcome() {
-            Err(trip) => return self.clients[n].doing = self.sent(trip),
+            Err(trip) => return self.clients[n].doing = self.sent(n, trip),
             Ok(outcome) => outcome,
         };
         let Some(Power::Resuming(_, token)) = self.clients[n].power.take() else {
