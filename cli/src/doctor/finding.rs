@@ -43,6 +43,7 @@ impl ServerReport {
             self.eviction(),
             self.forgetting(),
             self.failover(),
+            self.writes_after_a_failover(),
             self.idle_connections(),
             self.unanswered(),
         ]
@@ -149,7 +150,30 @@ impl ServerReport {
         };
         let text = format!(
             "{who} it, a moment behind: a failover can lose the newest locks; after one wait for the longest expiration before work goes \
-             on (`run --settle-after-failover` does, with Sentinels), or make the work itself safe against running twice{cut_off}{tokens}"
+             on (`run --settle-after-failover` does, with Sentinels), or make the work itself safe against running twice; a lease outlasts \
+             one if it is at least twice as long as down-after-milliseconds and three seconds{cut_off}{tokens}"
+        );
+        Some((Severity::Note, text))
+    }
+
+    /// What a new master needs before it takes writes, as far as that is longer than a moment.
+    fn writes_after_a_failover(&self) -> Option<(Severity, String)> {
+        let (replicas, min) = (self.replicas.filter(|replicas| *replicas > 0)?, self.min_replicas?);
+        if min >= replicas {
+            let text = format!(
+                "min-replicas-to-write is {min} and {replicas} {}, of which a failover makes one the master: it takes no writes before the old one \
+                 follows it, some ten seconds after a planned failover, and as long as a failed one is away; have one more replica, or set it to {}",
+                if replicas == 1 { "replica follows" } else { "replicas follow" },
+                replicas - 1
+            );
+            return Some((Severity::Warning, text));
+        }
+        let delay = self.replicates_after.filter(|delay| min > 0 && !delay.is_zero())?;
+        let text = format!(
+            "a new master takes no writes before a replica follows it, and repl-diskless-sync-delay holds that up for {} s; set it to 0 on all servers, \
+             or make leases at least {} s long",
+            delay.as_secs(),
+            2 * (delay.as_secs() + 2)
         );
         Some((Severity::Note, text))
     }

@@ -17,8 +17,18 @@ use crate::raw::Raw;
 use crate::server::Target;
 
 /// The parameters of CONFIG GET.
-const PARAMETERS: [&str; 6] =
-    ["maxmemory", "maxmemory-policy", "timeout", "appendonly", "appendfsync", "save"];
+const PARAMETERS: [&str; 9] = [
+    "maxmemory",
+    "maxmemory-policy",
+    "timeout",
+    "appendonly",
+    "appendfsync",
+    "save",
+    // Its name before Redis 5, which later ones know too.
+    "min-slaves-to-write",
+    "repl-diskless-sync",
+    "repl-diskless-sync-delay",
+];
 /// How often TIME is sent: the quickest reply is the most exact.
 const READINGS: usize = 5;
 /// How long the probe stays if this process crashes before it removes it, unless the clocks are further apart than that.

@@ -41,6 +41,10 @@ pub(super) struct ServerReport {
     pub(super) by_sentinel: bool,
     /// True if it takes no writes without replicas that follow it closely.
     pub(super) stops_without_replicas: bool,
+    /// How many replicas it needs to take writes.
+    pub(super) min_replicas: Option<u32>,
+    /// How long it lets a replica wait that needs all data, in case others come.
+    pub(super) replicates_after: Option<Duration>,
     /// The commands that it refused, and how.
     pub(super) refused: BTreeMap<&'static str, Refusal>,
 }
@@ -86,6 +90,12 @@ impl ServerReport {
             in_a_cluster: info.get("cluster_enabled") == Some(1),
             by_sentinel,
             stops_without_replicas: info.find(&"min_slaves_good_slaves").is_some(),
+            min_replicas: config.get("min-slaves-to-write").and_then(|number| number.parse().ok()),
+            replicates_after: config
+                .get("repl-diskless-sync-delay")
+                .filter(|_| config.get("repl-diskless-sync").is_some_and(|syncs| syncs == "yes"))
+                .and_then(|delay| delay.parse().ok())
+                .map(Duration::from_secs),
             refused,
         }
     }

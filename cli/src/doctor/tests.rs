@@ -181,6 +181,35 @@ fn what_may_harm_locks_is_found_and_nothing_else() {
 }
 
 #[test]
+fn what_keeps_a_new_master_from_taking_writes_is_found() {
+    let found = |replicas: u32, min: &str, delay: &str| {
+        let info = NEW.replace("connected_slaves:2", &format!("connected_slaves:{replicas}"));
+        let config = [
+            ("appendonly", "yes"),
+            ("min-slaves-to-write", min),
+            ("repl-diskless-sync", "yes"),
+            ("repl-diskless-sync-delay", delay),
+        ];
+        let findings = server(&info, &config, &[]).findings();
+        let others = |finding: &&Finding| !finding.text.contains("a failover can lose the newest locks");
+        findings.iter().find(others).map(|finding| (finding.severity, finding.text.clone()))
+    };
+    assert_eq!(found(0, "1", "5"), None);
+    assert_eq!(found(2, "0", "5"), None);
+    assert_eq!(found(2, "1", "0"), None);
+    let (severity, text) = found(2, "1", "5").unwrap();
+    assert_eq!(severity, Severity::Note);
+    assert!(text.contains("for 5 s") && text.contains("at least 14 s"), "{text}");
+    for (replicas, min, words) in
+        [(1, "1", "set it to 0"), (2, "2", "2 replicas follow"), (2, "3", "set it to 1")]
+    {
+        let (severity, text) = found(replicas, min, "0").unwrap();
+        assert_eq!(severity, Severity::Warning);
+        assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
 fn a_clock_that_differs_much_is_found() {
     let at = |millis: u64| Duration::from_secs(1_795_000_000) + Duration::from_millis(millis);
     for (ahead, found) in [(499, false), (503, true)] {
