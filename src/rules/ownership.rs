@@ -60,6 +60,7 @@ impl Ownership {
                 let is_ours = lasts(end) && lease.end.is_some_and(lasts);
                 return if is_ours { Ownership::Before(end) } else { Ownership::Lost(LossReason::Expired) };
             }
+            Wrote::Unproven if lease.has_passed(now) => return Ownership::Lost(LossReason::Expired),
             Wrote::Unproven | Wrote::Not => {}
         }
         let state = LockState::of_value(Some(found));

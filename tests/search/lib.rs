@@ -29,6 +29,7 @@ mod permits;
 mod quorum;
 mod several;
 
+use std::cell::Cell;
 use std::env;
 use std::ops::Range;
 
@@ -73,10 +74,19 @@ fn search<S: Strategy>(
 ) -> Result<(), String> {
     let config =
         Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
-    let searched = TestRunner::new(config)
-        .run(&prop::collection::vec(step, 1..most), |steps| run(&steps).map_err(TestCaseError::fail));
+    // What follows the first that is found looks for a shorter one.
+    let (count, is_found) = (Cell::new(0), Cell::new(false));
+    let searched = TestRunner::new(config).run(&prop::collection::vec(step, 1..most), |steps| {
+        count.set(count.get() + u32::from(!is_found.get()));
+        run(&steps).map_err(|law| {
+            is_found.set(true);
+            TestCaseError::fail(law)
+        })
+    });
     searched.map_err(|error| match error {
-        TestError::Fail(law, steps) => format!("{law} after {steps:?}:\n{}", describe(&steps)),
+        TestError::Fail(law, steps) => {
+            format!("{law}, in run {}, after {steps:?}:\n{}", count.get(), describe(&steps))
+        }
         TestError::Abort(reason) => reason.to_string(),
     })
 }

@@ -28,6 +28,7 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     touches: false,
     outages: false,
     tokens: false,
+    fails_over: false,
 };
 
 /// What happened in all runs of a search.
@@ -42,6 +43,7 @@ struct Totals {
     resumed: u64,
     overwritten: u64,
     priced: u64,
+    lost: u64,
 }
 
 /// Searches `runs` runs. Returns how much happened, or an error with the fewest steps to an overlap.
@@ -56,7 +58,7 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
     let run = |steps: &[_]| {
         let (run, broken) = Run::perform(conditions, steps);
         let Totals { grants, extensions, certified, tokens, .. } = totals.get();
-        let Totals { handed_over, again, resumed, overwritten, priced, .. } = totals.get();
+        let Totals { handed_over, again, resumed, overwritten, priced, lost, .. } = totals.get();
         totals.set(Totals {
             grants: grants + run.grants,
             extensions: extensions + run.extensions,
@@ -67,6 +69,7 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
             resumed: resumed + run.resumed,
             overwritten: overwritten + run.overwritten,
             priced: priced + run.priced,
+            lost: lost + run.lost(),
         });
         broken.map_or(Ok(()), Err)
     };
@@ -169,6 +172,26 @@ fn a_lock_that_goes_on_by_tokens_has_one_holder() {
             let totals = search(conditions, crate::runs(2000))
                 .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
             assert!(totals.resumed > 20, "{conditions:?}: little happened: {totals:?}");
+        }
+    }
+}
+
+/// Failovers lose the last writes, and an old master goes on for a second. No holder is told that its lock is lost while the key has a value that
+/// it wrote and its lease lasts; no two have the lock of one master; what is certified within a lease is true.
+fn over_failovers_a_holder_knows_its_earlier_values() {
+    for protocols in [[Protocol::Classic; 3], [Protocol::Watched; 3], [Protocol::Ttl; 3], [Protocol::Auto; 3]]
+    {
+        for tokens in [false, true] {
+            let conditions = Conditions {
+                protocols,
+                expirations: [6000; 3],
+                fails_over: true,
+                tokens,
+                ..WITHIN_THE_GUARD
+            };
+            let totals = search(conditions, crate::runs(4000))
+                .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            assert!(totals.lost > 4000, "{conditions:?}: little happened: {totals:?}");
         }
     }
 }
@@ -318,6 +341,7 @@ fn a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks() {
 }
 
 pub(crate) const SEARCHES: &Searches = &[
+    ("over_failovers_a_holder_knows_its_earlier_values", over_failovers_a_holder_knows_its_earlier_values),
     ("a_gem_that_overwrites_a_value_harms_nobody", a_gem_that_overwrites_a_value_harms_nobody),
     ("no_gems_lock_is_ended_however_late_replies_are", no_gems_lock_is_ended_however_late_replies_are),
     (

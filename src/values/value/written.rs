@@ -149,7 +149,8 @@ impl ValueBytes {
         let found = Self::from(found);
         let ((_, own), (time, nonce)) = (self.parts()?, found.parts()?);
         let has_all_digits = found.iter().position(|byte| *byte == b'.')? + 1 + DECIMALS == found.time();
-        let has_same_name = found[found.time()..] == self[self.time()..];
+        // A GETSET of an earlier second, whose reply was lost, may have come late.
+        let has_same_name = found.name() == self.name();
         (own.0 / OF_HOLD == nonce.0 / OF_HOLD && has_all_digits && has_same_name).then_some(time)
     }
 
@@ -163,6 +164,11 @@ impl ValueBytes {
     /// Returns the length of the time in front of the name.
     fn time(&self) -> usize {
         self.iter().position(|byte| *byte == b':').unwrap_or(self.len())
+    }
+
+    /// Returns the name, behind the time and since when it holds the lock.
+    fn name(&self) -> Option<&[u8]> {
+        self[self.time()..].splitn(3, |byte| *byte == b':').nth(2)
     }
 
     fn followed_by(&self, suffix: &[u8]) -> Self {

@@ -1,6 +1,8 @@
 //! One run of the random search: three clients, their clocks, one key, and the commands and replies on their way.
 
+mod attempts;
 mod conditions;
+mod failover;
 mod fencing;
 mod gem;
 mod holding;
@@ -14,16 +16,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::rules::acquire::Params;
 use crate::rules::lease::{End, Lease};
-use crate::rules::task::{Rules, Task};
-use crate::rules::{Cue, Observation, Replies, Reply, Step};
+use crate::rules::task::Task;
+use crate::rules::{Cue, Observation, Reply};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Nonce, Tag};
 use crate::values::version::Version;
 pub(super) use conditions::{Conditions, Gems};
+use failover::Failovers;
 use holding::{Held, Power};
 use releasing::Releasing;
 use tokens::HandedOut;
@@ -77,12 +79,21 @@ struct Client {
     executed: u64,
     /// And when.
     executed_at: u64,
+    /// And on the master of which configuration, and which it is connected to.
+    executed_on: u64,
+    /// Until when the server cannot have proved that it had the lock.
+    unproven: u64,
+    connected: u64,
     /// What its last change of the key has replaced.
     replaced: Option<Vec<u8>>,
     /// The lease of what it does with its lock.
     ends: Option<Lease>,
     /// True if the key held another value than its own when a command of what it does with its lock was carried out.
     found_another: bool,
+    /// True if it held its own at one of them.
+    found_own: bool,
+    /// The values that it has sent since it began to ask for the lock.
+    wrote: Vec<Vec<u8>>,
     /// When it is to look whether its value was overwritten.
     looks_at: Option<u64>,
     /// When it was granted the lock, or extended its lease too late. With a lock that is handed over it is handed over as well.
@@ -138,6 +149,7 @@ pub(super) struct Run {
     pub(super) overwritten: u64,
     /// How often a gem has lost the lock after a clear, just after another's grant.
     pub(super) priced: u64,
+    failovers: Failovers,
     nonces: u64,
 }
 
@@ -157,9 +169,14 @@ impl Run {
             power: None,
             executed: 0,
             executed_at: START,
+            executed_on: 0,
+            unproven: 0,
+            connected: 0,
             replaced: None,
             ends: None,
             found_another: false,
+            found_own: false,
+            wrote: Vec::new(),
             looks_at: None,
             granted: 0,
             handed_over: None,
@@ -192,6 +209,7 @@ impl Run {
             written: BTreeSet::new(),
             overwritten: 0,
             priced: 0,
+            failovers: Failovers::default(),
             nonces: 0,
         }
     }
@@ -236,6 +254,9 @@ impl Run {
             self.server.set(None);
             self.note(n, format_args!("finds that the key was cleared"));
         }
+        if self.conditions.fails_over && choice % 32 == 21 {
+            self.fails_over(choice);
+        }
         if self.conditions.touches && one_in(3, choice) {
             self.server.touch();
         }
@@ -257,7 +278,7 @@ impl Run {
             Doing::Waiting(leg) => self.clients[n].doing = Doing::Sent { leg, since: self.time },
             Doing::Sent { leg, since } if !self.conditions.reliable && one_in(8, choice) => {
                 // It is lost, or arrives after the client has given it up.
-                if one_in(16, choice) {
+                if one_in(16, choice) && self.clients[n].connected == self.failovers.epoch {
                     let delay = self.conditions.delay * MILLI;
                     self.late.push((since + delay, n, leg.clone()));
                 }
@@ -301,6 +322,10 @@ impl Run {
         if self.conditions.clears || self.conditions.suspends || self.conditions.late > 0 {
             return None;
         }
+        if self.conditions.fails_over {
+            let law = "two clients hold the lock, and one master has granted or confirmed it to both";
+            return (self.all_compare() && self.is_shared_on_a_master()).then_some(law);
+        }
         if self.is_shared() {
             return Some("two clients hold the lock");
         }
@@ -309,20 +334,6 @@ impl Run {
 
     fn breaks(&mut self, law: &'static str) {
         self.broken.get_or_insert(law);
-    }
-
-    fn start(&mut self, n: usize, choice: u8, now: Now) {
-        let other = usize::from(choice / 6) % 3;
-        let observation = self.clients[other].observation.clone().filter(|_| one_in(6, choice));
-        let tag = self.fresh_tag(n);
-        let options = self.options(n);
-        let client = &mut self.clients[n];
-        let protocol = options.protocol.on(client.server);
-        let protocol = if options.expiration.is_some() { protocol } else { protocol.without_ttl() };
-        let params = Params { options, protocol, deadline: None, retry_for: Duration::from_secs(5), tag };
-        let (attempt, step) = crate::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
-        client.attempt = Some(attempt);
-        self.act(n, step);
     }
 
     pub(super) fn options(&self, n: usize) -> LockOptions {
@@ -347,54 +358,9 @@ impl Run {
         }
     }
 
-    fn reply_to_attempt(&mut self, n: usize, replies: Replies, now: Now) {
-        let client = &mut self.clients[n];
-        if let Some(attempt) = &mut client.attempt {
-            let step = attempt.resume(replies, now);
-            self.act(n, step);
-        }
-    }
-
-    fn wake(&mut self, n: usize, cue: Cue, now: Now) {
-        if let Some(attempt) = &mut self.clients[n].attempt {
-            let step = attempt.wake(cue, now);
-            self.act(n, step);
-        }
-    }
-
-    fn act(&mut self, n: usize, step: Step<Lease>) {
-        self.note(n, format_args!("{step:?}"));
-        let now = self.now(n);
-        self.clients[n].doing = match step {
-            Step::Send(trip) => self.sent(n, trip),
-            Step::Sleep(pause) if pause.time == gem::BETWEEN => Doing::Pausing { since: self.time },
-            Step::Sleep(pause) => {
-                self.clients[n].observation = Some(Observation { seen: pause.seen, at: now.uptime });
-                Doing::Asleep { in_doubt: pause.in_doubt }
-            }
-            Step::Done(lease) => {
-                self.grants += 1;
-                let number = self.clients[n].executed;
-                self.holders.insert(number);
-                if !self.written.contains(&*lease.value) {
-                    self.breaks("a client was told that it has the lock, and its value was never in the key");
-                }
-                self.clients[n].held = Some(Held { lease, number });
-                self.clients[n].granted = self.clients[n].handed_over.take().unwrap_or(self.time);
-                self.looks_soon(n);
-                Doing::Working
-            }
-            Step::GiveUp(_) => {
-                // A gem that has got no reply is as one that has crashed.
-                self.clients[n].held = None;
-                Doing::Nothing
-            }
-        };
-    }
-
-    /// A nonce that is far from all others and their successors.
+    /// A nonce that is far from all others and their successors, also in its last three digits.
     fn fresh_nonce(&mut self) -> Nonce {
-        self.nonces += 1_000_001;
+        self.nonces += 1_000_017;
         Nonce::from_random(self.nonces)
     }
 

@@ -42,4 +42,6 @@ pub(in crate::lock) struct Conditions {
     pub(in crate::lock) outages: bool,
     /// True if holders mostly end their holds by tokens, which others use.
     pub(in crate::lock) tokens: bool,
+    /// True if there are failovers, which lose the last writes. Then two clients may hold the lock, but not on one master.
+    pub(in crate::lock) fails_over: bool,
 }

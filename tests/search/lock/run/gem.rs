@@ -169,7 +169,7 @@ impl Run {
         let uptime = Uptime::of(Duration::from_micros(wall - self.clients[n].skew - START));
         let mut lease = Lease::default();
         (lease.value, lease.end) = (value, Some(End { wall: Wall(wall), uptime }));
-        self.clients[n].held = Some(holding::Held { lease, number: self.executions + 1 });
+        self.clients[n].held = Some(holding::Held { lease, number: self.executions + 1, on: 0 });
     }
 
     /// A client of ours has changed what the key held before: it may be the value of a gem that has the lock.

@@ -21,6 +21,8 @@ pub(super) struct Held {
     pub(super) lease: Lease,
     /// When the server carried out the command that acquired it, counted by commands.
     pub(super) number: u64,
+    /// The configuration whose master has granted or confirmed it last.
+    pub(super) on: u64,
 }
 
 /// What a holder does with its lock, if it does something.
@@ -42,7 +44,7 @@ pub(super) enum Power {
 impl Run {
     /// A holder does something with its lock, or nothing.
     pub(super) fn work(&mut self, n: usize, choice: u8, now: Now) {
-        let Some(Held { lease, number }) = self.clients[n].held.clone() else {
+        let Some(Held { lease, number, .. }) = self.clients[n].held.clone() else {
             unreachable!("it holds the lock")
         };
         let own = lease.clone();
@@ -125,7 +127,7 @@ impl Run {
 
     pub(super) fn begins(&mut self, n: usize, own: &Lease) {
         self.clients[n].ends = Some(own.clone());
-        self.clients[n].found_another = false;
+        (self.clients[n].found_another, self.clients[n].found_own) = (false, false);
     }
 
     /// A holder is told that its lock is lost.
@@ -226,6 +228,7 @@ impl Run {
             if in_doubt {
                 return;
             }
+            self.clients[n].wrote = vec![lease.value.to_vec()];
             return self.release(n, lease, now);
         };
         let replaced = self.clients[n].replaced.take();
@@ -239,6 +242,7 @@ impl Run {
         self.clients[other].handed_over = Some(self.clients[n].granted);
         // As if it had sent the command itself.
         self.clients[other].executed = self.clients[n].executed;
+        self.clients[other].executed_on = self.clients[n].executed_on;
         let now = self.now(other);
         self.wake(other, Cue::HandedOver { lease, in_doubt }, now);
     }
@@ -290,7 +294,7 @@ impl Run {
                 if held.lease.has_passed(now) {
                     self.clients[n].granted = self.time;
                 }
-                held.lease = lease;
+                (held.lease, held.on) = (lease, self.clients[n].executed_on);
             }
             Ok(Extension::Lost(reason)) => return self.is_told(n, &reason),
             Ok(Extension::Unknown { lease, proves }) => held.lease.may_have_become(&lease, proves, now),
@@ -314,8 +318,13 @@ impl Run {
             ) => {
                 return self.is_told(n, &reason);
             }
-            Step::Done(Verification::Held { certified }) => self.certify(n, held.number, certified),
-            Step::Done(Verification::Overwritten(Ok(Extension::Extended(lease)))) => held.lease = lease,
+            Step::Done(Verification::Held { certified }) => {
+                held.on = self.clients[n].executed_on;
+                self.certify(n, held.number, certified);
+            }
+            Step::Done(Verification::Overwritten(Ok(Extension::Extended(lease)))) => {
+                (held.lease, held.on) = (lease, self.clients[n].executed_on);
+            }
             Step::Done(Verification::Overwritten(Ok(Extension::Unknown { lease, proves }))) => {
                 held.lease.may_have_become(&lease, proves, now);
             }
@@ -327,7 +336,15 @@ impl Run {
     /// A holder is told whether another client had the lock since it was acquired, until its last command was carried out.
     pub(super) fn certify(&mut self, n: usize, number: u64, certified: bool) {
         self.certified += u64::from(certified);
-        let others = number + 1..=self.clients[n].executed;
+        let lasts = self.clients[n].ends.as_ref().is_some_and(|lease| !lease.has_passed(self.now(n)));
+        // Where the server loses writes, own bytes prove nothing after the lease, which a token may have outlasted, nor on an old master.
+        let is_master = self.clients[n].executed_on == self.failovers.epoch;
+        let proves = lasts && is_master && self.all_compare() && !self.conditions.tokens;
+        if self.conditions.fails_over && !proves {
+            self.clients[n].unproven = self.clients[n].executed;
+            return;
+        }
+        let others = number.max(self.clients[n].unproven) + 1..=self.clients[n].executed;
         if certified && self.holders.range(others).next().is_some() {
             self.breaks("another client had the lock, and a holder was told that none had");
         }

@@ -1,11 +1,27 @@
 //! How trips get to the server in the random search, one step at a time.
 
-use super::{Doing, Gems, Run, gem};
+use std::time::Duration;
+
+use super::{Client, Doing, Gems, Run, gem};
+use crate::rules::lease::GUARD;
 use crate::rules::{Command, Reply, Trip};
 use crate::simulated::Leg;
+use crate::values::options::Protocol;
+use crate::values::value::{Expiry, LockState};
+
+/// Within which time after a value was made another may be that of a client that has lost the takeover.
+const LOSER_WITHIN: Duration = Duration::from_millis(700);
 
 impl Run {
-    pub(super) fn sent(&self, n: usize, trip: Trip) -> Doing {
+    pub(super) fn sent(&mut self, n: usize, trip: Trip) -> Doing {
+        self.connect(n);
+        let value = match &trip.command {
+            Command::SetNx(entry) | Command::Set(entry) => Some(&entry.value),
+            Command::Renew(renewed) => Some(&renewed.0.value),
+            Command::GetSet(value) => Some(value),
+            _ => None,
+        };
+        self.clients[n].wrote.extend(value.map(|value| value.to_vec()));
         self.on_its_way(n, Leg::first(trip))
     }
 
@@ -23,20 +39,33 @@ impl Run {
     }
 
     pub(super) fn carry_out(&mut self, n: usize, leg: &mut Leg) -> Reply {
+        self.on_its_server(n, leg, |run, leg| run.carried_out(n, leg))
+    }
+
+    fn carried_out(&mut self, n: usize, leg: &mut Leg) -> Reply {
         let now = self.since_start();
         let before = self.server.value(now).map(<[u8]>::to_vec);
         if !leg.command().is_none_or(Command::only_reads) {
             self.clients[n].replaced.clone_from(&before);
         }
-        let own = self.clients[n].ends.as_ref();
-        let is_own = own.is_some_and(|own| self.server.value(now) == Some(&*own.value));
+        let is_own = self.is_own(n, before.as_deref());
         self.clients[n].found_another |= !is_own;
+        // A loser's value is as good.
+        let since = self.clients[n].ends.as_ref().map(|own| own.since);
+        let is_losers = since.is_some_and(|since| self.now(n).uptime.since(since) < LOSER_WITHIN);
+        let wrote = before.as_ref().is_some_and(|value| self.clients[n].wrote.contains(value));
+        self.clients[n].found_own |= is_own || wrote || is_losers;
         let is_newer = self.conditions.gems == Gems::Newer;
         let of_gem = is_newer
             .then(|| gem::carry_out(&mut self.server, leg, self.clients[n].expiration, now))
             .flatten();
         let reply = of_gem.unwrap_or_else(|| self.server.carry_out(now, leg));
         self.note_written();
+        let keeps = matches!(leg.command(), Some(Command::ForgetAfter(_) | Command::Renew(_)))
+            || matches!(leg.command(), Some(Command::Count { forget_after: Some(_) }));
+        if keeps && !matches!(reply, Reply::Executed(None)) && !self.clients[n].found_own {
+            self.breaks("a call has set the time of a counter, and had not found the lock to be its own");
+        }
         if matches!(self.conditions.gems, Gems::Classic { .. }) {
             if self.is_gem(n) {
                 self.note_gem(n, leg, before.as_deref());
@@ -47,5 +76,22 @@ impl Run {
         (self.clients[n].executed, self.clients[n].executed_at) = (self.executions, self.time);
         self.note(n, format_args!("carried out: {leg:?}, reply: {reply:?}"));
         reply
+    }
+
+    /// Returns true if this is a client's own value of what it does with its lock; or one that it wrote before, since when the server has lost
+    /// writes, and both leases last.
+    fn is_own(&self, n: usize, found: Option<&[u8]>) -> bool {
+        let Client { ends: Some(own), wrote, .. } = &self.clients[n] else { return false };
+        let Some(found) = found else { return false };
+        let now = self.now(n);
+        let lasts = || {
+            let later = if own.protocol == Protocol::Ttl { GUARD * 10 } else { GUARD };
+            let LockState::Until { expiry: Expiry(shown), .. } = LockState::of_value(Some(found)) else {
+                return false;
+            };
+            shown.before(later) > now.wall && !own.has_passed(now)
+        };
+        let wrote = |bytes: &[u8]| wrote.iter().any(|value| value == bytes);
+        found == &*own.value || wrote(found) && wrote(&own.value) && lasts()
     }
 }

@@ -63,6 +63,7 @@ impl Run {
 
     pub(super) fn resumes(&mut self, n: usize, token: usize, now: Now) {
         self.clients[n].attempt = None;
+        self.clients[n].wrote.clear();
         let (options, tag) = (self.options(n), self.fresh_tag(n));
         let protocol = options.protocol.on(self.clients[n].server);
         let given = &self.handed_out[token].token;
@@ -90,7 +91,8 @@ impl Run {
             Ok(Extension::Extended(lease)) => {
                 let HandedOut { number, is_used, .. } = &mut self.handed_out[token];
                 let number = *number;
-                if std::mem::replace(is_used, true) {
+                // The server may have the token's value again.
+                if std::mem::replace(is_used, true) && !self.conditions.fails_over {
                     self.breaks("a token has worked twice");
                 }
                 self.resumed += 1;
@@ -99,7 +101,8 @@ impl Run {
                     return;
                 }
                 self.clients[n].granted = self.time;
-                self.clients[n].held = Some(Held { lease, number });
+                let on = self.clients[n].executed_on;
+                self.clients[n].held = Some(Held { lease, number, on });
                 self.clients[n].doing = Doing::Working;
                 self.looks_soon(n);
             }

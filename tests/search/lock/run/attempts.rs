@@ -1,0 +1,80 @@
+//! Clients that ask for the lock in the random search, by the rules.
+
+use std::time::Duration;
+
+use super::holding::Held;
+use super::{Doing, Run, gem, one_in};
+use crate::rules::acquire::Params;
+use crate::rules::lease::Lease;
+use crate::rules::task::Rules;
+use crate::rules::{Cue, Observation, Replies, Step};
+use crate::values::clock::Now;
+
+impl Run {
+    pub(super) fn start(&mut self, n: usize, choice: u8, now: Now) {
+        let other = usize::from(choice / 6) % 3;
+        let observation = self.clients[other].observation.clone().filter(|_| one_in(6, choice));
+        let tag = self.fresh_tag(n);
+        let options = self.options(n);
+        self.clients[n].wrote.clear();
+        let client = &mut self.clients[n];
+        let protocol = options.protocol.on(client.server);
+        let protocol = if options.expiration.is_some() { protocol } else { protocol.without_ttl() };
+        let params = Params { options, protocol, deadline: None, retry_for: Duration::from_secs(5), tag };
+        let (attempt, step) = crate::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
+        client.attempt = Some(attempt);
+        self.act(n, step);
+    }
+
+    pub(super) fn reply_to_attempt(&mut self, n: usize, replies: Replies, now: Now) {
+        let client = &mut self.clients[n];
+        if let Some(attempt) = &mut client.attempt {
+            let step = attempt.resume(replies, now);
+            self.act(n, step);
+        }
+    }
+
+    pub(super) fn wake(&mut self, n: usize, cue: Cue, now: Now) {
+        if let Some(attempt) = &mut self.clients[n].attempt {
+            let step = attempt.wake(cue, now);
+            self.act(n, step);
+        }
+    }
+
+    pub(super) fn act(&mut self, n: usize, step: Step<Lease>) {
+        self.note(n, format_args!("{step:?}"));
+        let now = self.now(n);
+        self.clients[n].doing = match step {
+            Step::Send(trip) => self.sent(n, trip),
+            Step::Sleep(pause) if pause.time == gem::BETWEEN => Doing::Pausing { since: self.time },
+            Step::Sleep(pause) => {
+                self.clients[n].observation = Some(Observation { seen: pause.seen, at: now.uptime });
+                Doing::Asleep { in_doubt: pause.in_doubt }
+            }
+            Step::Done(lease) => {
+                self.grants += 1;
+                let number = self.clients[n].executed;
+                let on = self.clients[n].executed_on;
+                if on == self.failovers.epoch {
+                    self.holders.insert(number);
+                }
+                if !self.written.contains(&*lease.value) {
+                    self.breaks("a client was told that it has the lock, and its value was never in the key");
+                }
+                // Another client has written it for this one.
+                if !self.clients[n].wrote.contains(&lease.value.to_vec()) {
+                    self.clients[n].wrote = vec![lease.value.to_vec()];
+                }
+                self.clients[n].held = Some(Held { lease, number, on });
+                self.clients[n].granted = self.clients[n].handed_over.take().unwrap_or(self.time);
+                self.looks_soon(n);
+                Doing::Working
+            }
+            Step::GiveUp(_) => {
+                // A gem that has got no reply is as one that has crashed.
+                self.clients[n].held = None;
+                Doing::Nothing
+            }
+        };
+    }
+}
