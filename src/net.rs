@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::rules::fencing::Epoch;
 use crate::rules::{Command, Reply, Trip};
-use crate::values::clock::Now;
+use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::sync;
@@ -98,6 +98,8 @@ pub(crate) struct Sent {
     undecided: Option<Undecided>,
     /// That of the server which the command was sent to, if it is known.
     pub(crate) epoch: Option<Epoch>,
+    /// When the first of its commands was sent, if one was.
+    pub(crate) began_at: Option<Uptime>,
     /// When it was, if this thread has read the clocks then.
     pub(crate) at: Option<Now>,
     /// The name of the command that changed the key, if that is not as the trip says.
@@ -131,9 +133,10 @@ impl Sent {
 
     /// Replaces it by what came of [sending the rest again](Self::again).
     fn replace(&mut self, again: Self) {
-        let behind = self.behind.take();
+        let (behind, began_at) = (self.behind.take(), self.began_at);
         *self = again;
         self.behind = self.behind.take().or(behind);
+        self.began_at = began_at.or(self.began_at);
     }
 
     /// Returns what is to be sent again of a trip: what went behind the command has been carried out, unless it was refused.

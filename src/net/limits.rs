@@ -27,6 +27,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) answered_by: Uptime,
     /// Until when the lock is held that the command releases; only of a release. It goes before other commands.
     pub(crate) held_until: Option<Uptime>,
+    /// How long the reply is waited for once the command has its connection, if that is waited for by itself; only of a release.
+    pub(crate) replied_within: Option<Duration>,
     /// Ends the wait for a connection from outside.
     pub(crate) stop: &'a dyn Stop,
 }
@@ -71,11 +73,24 @@ impl Limits<'_> {
         Self { decided_at: now, connected_by, answered_by: self.answered_by.max(by(time)), ..self }
     }
 
-    /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long as its lock is held.
-    pub(in crate::net) fn for_own_connections(self, command_timeout: Duration) -> Self {
-        let Some(held_until) = self.held_until else { return self };
+    /// Returns the limits of a trip that goes on with another, which was sent then, in the same time.
+    pub(in crate::net) fn after(self, sent_at: Option<Uptime>, now: Now) -> Self {
+        let spent = sent_at.map_or(Duration::ZERO, |sent_at| now.uptime.since(sent_at));
+        let replied_within = self.replied_within.map(|time| time.saturating_sub(spent));
+        Self { decided_at: now, replied_within, ..self }
+    }
+
+    /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long as its lock is held. That
+    /// leaves the time for the reply as it is.
+    pub(in crate::net) fn for_own_connections(self) -> Self {
+        let Some((held_until, time)) = self.held_until.zip(self.replied_within) else { return self };
         let connected_by = self.connected_by.max(held_until);
-        Self { connected_by, answered_by: self.answered_by.max(held_until.after(command_timeout)), ..self }
+        Self { connected_by, answered_by: self.answered_by.max(connected_by.after(time)), ..self }
+    }
+
+    /// Returns until when the reply is waited for of a command whose connection is there now.
+    pub(in crate::net) fn answered_by(&self, now: Uptime) -> Uptime {
+        self.replied_within.map_or(self.answered_by, |time| now.after(time).min(self.answered_by))
     }
 }
 
@@ -103,6 +118,7 @@ impl Limits<'static> {
             connected_by,
             answered_by,
             held_until: None,
+            replied_within: None,
             stop: &NeverStops,
         }
     }
@@ -138,14 +154,22 @@ mod tests {
     fn a_release_waits_for_own_connections_as_long_as_its_lock_is_held() {
         let now = clock::now();
         let limits = within(Some(now.uptime), now);
-        let own = limits.for_own_connections(2 * SECOND);
+        let own = limits.for_own_connections();
         let untils = |limits: &Limits<'_>| [limits.connected_by, limits.answered_by];
         assert_eq!(untils(&own), untils(&limits), "only a release");
-        for (held, connected, answered) in [(60, 60, 62), (1, 1, 3)] {
+        for (held, connected, answered) in [(60, 60, 61), (1, 1, 2)] {
             let until = |time: u32| now.uptime.after(time * SECOND);
-            let limits = Limits { held_until: Some(until(held)), ..limits }.for_own_connections(2 * SECOND);
+            let replied_within = Some(SECOND);
+            let limits =
+                Limits { held_until: Some(until(held)), replied_within, ..limits }.for_own_connections();
             assert_eq!(limits.connected_by, until(connected).max(now.uptime.after(SECOND + SECOND / 2)));
-            assert_eq!(limits.answered_by, until(answered));
+            assert_eq!(limits.answered_by, until(answered).max(now.uptime.after(5 * SECOND / 2)));
+            // That wait leaves the time for the reply as it is.
+            assert_eq!(limits.answered_by(now.uptime), until(1));
+            assert_eq!(limits.answered_by(until(1)), until(2));
+            let sent_at = Some(now.uptime);
+            let later = Now { uptime: now.uptime.after(SECOND / 4), ..now };
+            assert_eq!(limits.after(sent_at, later).replied_within, Some(SECOND * 3 / 4));
             assert_eq!(
                 [limits.reachable_by, limits.accepted_by],
                 [now.uptime; 2],

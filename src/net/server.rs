@@ -129,7 +129,8 @@ impl OneServer {
                 Err(failure) => return all(&failure),
             };
             let mut time = limits;
-            time.answered_by = time.answered_by.min(now.uptime.after(self.opener.command_timeout));
+            time.answered_by =
+                limits.answered_by(now.uptime).min(now.uptime.after(self.opener.command_timeout));
             let batch = &mut jobs[..trips.len()];
             let mut left = wire.exchange(&mut connection, batch, now, &time, asking);
             self.note_role(&mut left, &connection);
@@ -216,7 +217,7 @@ impl OneServer {
 
     /// Returns the limits as they are with own connections or lent ones.
     pub(super) fn limits<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
-        if self.opener.lends() { *limits } else { limits.for_own_connections(self.opener.command_timeout) }
+        if self.opener.lends() { *limits } else { limits.for_own_connections() }
     }
 
     /// Waits a moment before commands are sent again that the server has not read, since it had no room for the connection: their outcome is
@@ -346,7 +347,7 @@ impl OneServer {
             places.push(at);
         }
         if !next.is_empty() {
-            let limits = limits.for_the_next(clock::now(), self.opener.command_timeout);
+            let limits = limits.after(all[places[0]].began_at, clock::now());
             let more = self.all_by_master(&next, limits);
             for (at, (trip, more)) in places.into_iter().zip(next.iter().zip(more)) {
                 if trip.transacts() {

@@ -28,7 +28,7 @@ use super::resp::{Form, Packed};
 use super::{KeyTrip, Sent, Undecided};
 use crate::rules::fencing::Epoch;
 use crate::rules::{Command, Expected, Trip};
-use crate::values::clock::{self, Now};
+use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::side_key::SideKey;
@@ -50,6 +50,8 @@ pub(super) struct TripState {
     undecided: Option<Undecided>,
     /// That of the server which the command is sent to, if it is known.
     epoch: Option<Epoch>,
+    /// When the first of its commands was sent.
+    sent_at: Option<Uptime>,
 }
 
 /// Where the state of a trip is: it may be another thread's, which may give up.
@@ -78,7 +80,7 @@ impl TripState {
             self.expected.clear();
             self.look.clear();
         }
-        (self.watches, self.is_done, self.undecided) = (false, false, None);
+        (self.watches, self.is_done, self.undecided, self.sent_at) = (false, false, None, None);
         let KeyTrip { key, trip, behind, compares } = *trip;
         match (&trip.if_holds, compares) {
             (Some(Expected { bytes, .. }), Some(compares)) => {
@@ -133,6 +135,7 @@ impl TripState {
                 .and_then(|behind| self.behind.outcome(|replies, forms| codec::read(behind, replies, forms))),
             undecided: self.undecided.or(is_left.then_some(Undecided::Together)),
             epoch: self.epoch,
+            began_at: self.sent_at,
             at: None,
             changed_by: compares.map(|compares| compares.name(command)),
         }
@@ -140,6 +143,7 @@ impl TripState {
 
     fn sends(&mut self, server: Known, now: Now) -> bool {
         self.epoch = server.epoch;
+        self.sent_at.get_or_insert(now.uptime);
         item::send_both(&mut self.own, &mut self.behind, server, now)
     }
 }
@@ -184,6 +188,7 @@ impl Wire {
             }
             if job.changes.is_some() {
                 self.looks |= job.look.sends(server, now);
+                job.sent_at = Some(now.uptime);
             } else if job.sends(server, now) {
                 self.packed.take(&mut job.own.packed);
                 if job.behind.is_sent() {

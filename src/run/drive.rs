@@ -1,22 +1,17 @@
-//! Runs tasks until they end. The commands of several go together: what stands alone in one trip, and transactions as one. What is left then,
-//! because something went wrong, each does by itself.
+//! Runs tasks until they end. The commands of several go together: what stands alone in one trip, and transactions as one. They share the time of
+//! one call, which those of other nodes get once more if a node gives no answer.
 
 use std::mem;
 
 use super::engine::Engine;
 use super::reports::{LateReport, Outbox};
 use super::session::Session;
-use crate::net::{Failure, KeyTrip, NodeId};
+use crate::net::{KeyTrip, NodeId};
 use crate::rules::task::Rules;
 use crate::rules::{Command, GiveUp, Reply, Step, Trip};
-use crate::values::clock::{self, Now, Uptime};
+use crate::values::clock::{self, Now};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
-
-/// How many rounds go together at most: a look, then a change. Transactions go together in one of them.
-const ROUNDS: usize = 2;
-/// The same where counters are raised, as those of all keys are after a failover, and increased once more; or kept between look and change.
-const ROUNDS_OF_COUNTERS: usize = 4;
 
 /// Rules that were begun, and the commands that they send.
 pub(super) struct Job<'a, R: Rules> {
@@ -40,14 +35,13 @@ impl<'a, R: Rules> Job<'a, R> {
         }
     }
 
-    /// Returns true if it raises a counter, or increases it.
-    fn counts(&self) -> bool {
-        self.trip().is_some_and(|trip| matches!(trip.command, Command::Raise { .. } | Command::Count { .. }))
-    }
-
-    /// Returns true if it has a counter kept, before it extends a lease.
-    fn keeps_counter(&self) -> bool {
-        self.trip().is_some_and(|trip| matches!(trip.command, Command::ForgetAfter(_)))
+    /// Returns the trip that is to be made now. A task whose call has failed and has no time left ends as if there were no connection.
+    fn next(&mut self, now: Now) -> Option<&Trip> {
+        self.session.spend(now);
+        if self.session.is_over(now) {
+            self.abandon(now);
+        }
+        self.trip()
     }
 
     /// Ends the task as if there were no connection.
@@ -96,65 +90,42 @@ impl Engine {
             return;
         }
         let mut jobs: Vec<&mut Job<'a, R>> = jobs.iter_mut().filter_map(job).collect();
-        let mut has_transacted = false;
-        let (mut now, mut has_kept) = (now, false);
-        for round in 0..ROUNDS_OF_COUNTERS {
-            if round >= ROUNDS && !has_kept && !jobs.iter().any(|job| job.counts()) {
-                break;
-            }
-            has_kept = jobs.iter().any(|job| job.keeps_counter());
-            if round > 0 {
-                // A lost reply may have been reported, to an observer that takes long.
-                now = clock::now();
-            }
-            has_transacted |= self.send_together(&mut jobs, !has_transacted, now);
+        self.go_together(&mut jobs, now);
+        let node = |job: &&mut Job<'_, R>| self.backend.node_of(job.key);
+        let hung: Vec<NodeId> = jobs.iter().filter(|job| job.session.has_failed()).map(node).collect();
+        // Those of other nodes have waited for one that gives no answer.
+        let mut others: Vec<_> = jobs.into_iter().filter(|job| job.trip().is_some()).collect();
+        let is_hung = |job: &&mut Job<'_, R>| hung.is_empty() || hung.contains(&node(job));
+        let now = clock::now();
+        others.extract_if(.., |job| is_hung(job)).for_each(|job| job.run(now));
+        for job in &mut others {
+            job.session.begin_anew(now);
         }
-        self.finish_each(jobs);
-    }
-
-    /// Does what is left of each by itself. Once a server has taken long not to answer one, its others have less time; it may be one of
-    /// several servers behind a proxy. When that has passed, nothing is sent for the rest.
-    fn finish_each<R: Rules>(&self, jobs: Vec<&mut Job<'_, R>>) {
-        let command_timeout = self.backend.command_timeout();
-        let mut hung: Vec<(NodeId, Failure, Uptime)> = Vec::new();
-        for job in jobs.into_iter().filter(|job| job.trip().is_some()) {
-            let began = clock::now();
-            let node = self.backend.node_of(job.key);
-            match hung.iter().find(|(at, ..)| *at == node) {
-                Some((_, failure, until)) if began.uptime >= *until => {
-                    job.session.fail(failure.clone());
-                    job.abandon(began);
-                    continue;
-                }
-                Some(_) => job.session.hurry(command_timeout / 8),
-                None => {}
-            }
-            if !job.session.has_failed() {
-                job.session.begin_anew(began);
-            }
-            job.run(began);
-            let ended = clock::uptime();
-            let is_slow = ended.since(began.uptime) >= command_timeout / 2;
-            if is_slow && let Some(failure) = job.session.unreachable() {
-                hung.push((node, failure, ended.after(command_timeout)));
-            }
+        self.go_together(&mut others, now);
+        for job in others {
+            job.run(clock::now());
         }
     }
 
-    /// Sends what each is to send next together, now, and changes the keys that transactions change by as few as possible. Returns true if there
-    /// were any.
-    fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], transacts: bool, now: Now) -> bool {
-        let goes = |job: &&mut Job<'_, R>| match job.trip() {
-            Some(Trip { if_holds: Some(expected), .. }) => {
-                (transacts || job.counts()) && !expected.without_ttl
-            }
-            Some(Trip { command, .. }) => {
-                matches!(command, Command::Get | Command::GetSet(_) | Command::Del)
-                    || matches!(command, Command::Count { .. } | Command::ForgetAfter(_))
-            }
-            None => false,
+    /// Has jobs go together as long as there are several, and time.
+    fn go_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], mut now: Now) {
+        while self.send_together(jobs, now) {
+            // A lost reply may have been reported, to an observer that takes long.
+            now = clock::now();
+        }
+    }
+
+    /// Sends what each is to send next together, now, and changes the keys that transactions change by as few as possible. Returns false if there
+    /// are no two that can go.
+    fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], now: Now) -> bool {
+        let goes = |trip: &Trip| match (&trip.if_holds, &trip.command) {
+            (Some(expected), _) => !expected.without_ttl,
+            (None, Command::Get | Command::GetSet(_) | Command::Del) => true,
+            (None, command) => matches!(command, Command::Count { .. } | Command::ForgetAfter(_)),
         };
-        let jobs: Vec<&mut Job<'_, R>> = jobs.iter_mut().map(|job| &mut **job).filter(goes).collect();
+        let jobs = jobs.iter_mut().map(|job| &mut **job);
+        let jobs: Vec<&mut Job<'_, R>> =
+            jobs.filter_map(|job| job.next(now).is_some_and(goes).then_some(job)).collect();
         if jobs.len() < 2 {
             return false;
         }
@@ -171,6 +142,6 @@ impl Engine {
                 job.step = job.rules.resume(replies, now);
             }
         }
-        transacted
+        true
     }
 }

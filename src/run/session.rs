@@ -23,15 +23,16 @@ pub(super) struct Session<'a> {
     /// As the options say, so that it may be [`Protocol::Auto`].
     protocol: Protocol,
     budget: Budget,
-    /// Until when the lock is held that it releases; only of a release.
+    /// Until when the lock is held that it releases; only of a release, whose waits for a connection do not count as time of its commands.
     held_until: Option<Uptime>,
+    /// When the last trip was sent, until that counts as time of the commands; and how much they have taken.
+    sent_at: Option<Uptime>,
+    spent: Duration,
     stop: &'a dyn Stop,
     /// True if it acquires.
     acquires: bool,
     /// The last command that has failed, and how.
     failed: Option<Box<(&'static str, Failure)>>,
-    /// True if the last command got no answer.
-    unanswered_last: bool,
     /// When the last trip was answered, if that is known.
     answered_at: Option<Now>,
     /// Where to put what is to be reported later; `None` if it is reported at once.
@@ -66,10 +67,11 @@ impl<'a> Session<'a> {
             protocol,
             budget,
             held_until: None,
+            sent_at: None,
+            spent: Duration::ZERO,
             stop: &NeverStops,
             acquires: false,
             failed: None,
-            unanswered_last: false,
             answered_at: None,
             outbox: None,
             behind: None,
@@ -102,11 +104,6 @@ impl<'a> Session<'a> {
         self.budget.deadline = Some(now.uptime);
     }
 
-    /// Gives its commands less time, if the command timeout is longer.
-    pub(super) fn hurry(&mut self, time: Duration) {
-        self.budget.command_timeout = self.budget.command_timeout.min(time);
-    }
-
     /// Has the session also take an entry from the key's waiting list, along with the command that deletes the key.
     pub(super) fn take(&mut self, waiting: Waiting) {
         self.behind = Some(Command::Waiting(waiting));
@@ -118,8 +115,15 @@ impl<'a> Session<'a> {
         self.engine.backend.probe(self.key, self.protocol, &limits)
     }
 
+    /// Returns true if a command has failed, and there is no time for another.
+    pub(super) fn is_over(&self, now: Now) -> bool {
+        let ends = || Limits::within(self.budget_from(now), now).answered_by;
+        self.failed.is_some() && now.uptime >= ends()
+    }
+
     /// Makes a trip to the server. Returns the rules' replies.
     pub(super) fn send(&mut self, trip: &Trip, now: Now) -> Replies {
+        self.spend(now);
         let limits = self.limits(trip, now);
         if self.failed.is_some() && clock::uptime() >= limits.answered_by {
             return Reply::Unsent.into();
@@ -136,8 +140,8 @@ impl<'a> Session<'a> {
 
     /// Notes what came of a trip. Returns the rules' replies.
     pub(super) fn heard(&mut self, trip: &Trip, sent: Sent) -> Replies {
-        let Sent { found, mut reply, mut behind, epoch, at, changed_by, .. } = sent;
-        self.answered_at = at;
+        let Sent { found, mut reply, mut behind, epoch, began_at, at, changed_by, .. } = sent;
+        (self.answered_at, self.sent_at) = (at, began_at);
         // A command on the waiting list may be refused, which is no failure of the call.
         if let Command::Waiting(_) = trip.command {
             match behind {
@@ -177,7 +181,6 @@ impl<'a> Session<'a> {
         command: &'static str,
         effect: Effect,
     ) -> Reply {
-        self.unanswered_last = carried.as_ref().is_err_and(Failure::is_unanswered);
         let failure = match carried {
             Ok(reply) => {
                 if let Reply::Bulk(Some(found)) = &reply {
@@ -242,30 +245,40 @@ impl<'a> Session<'a> {
             needs: self.needs(trip),
             grants: self.acquires && trip.command.may_grant(),
             held_until: self.held_until,
+            replied_within: self.time_left(),
             stop: self.stop,
             ..Limits::within(self.budget_from(now), now)
         }
     }
 
-    /// The commands of a call share the time of one. But a release may have waited for a connection: then there is a quarter of that time
-    /// for the next command, and all of it after a longer wait than any reply takes.
-    fn budget_from(&self, now: Now) -> Budget {
-        let Budget { deadline: Some(began), command_timeout, .. } = self.budget else { return self.budget };
-        if self.held_until.is_none() || self.has_failed() {
-            return self.budget;
+    /// Counts the time from when the last trip was sent until its reply was there, which is now.
+    pub(super) fn spend(&mut self, now: Now) {
+        if let Some(sent_at) = self.sent_at.take() {
+            self.spent += now.uptime.since(sent_at);
         }
-        let waited = now.uptime.since(began);
-        let used = if waited >= command_timeout {
-            Duration::ZERO
-        } else {
-            waited.min(Budget::until_sent(command_timeout))
-        };
-        Budget { deadline: Some(now.uptime.before(used)), ..self.budget }
+    }
+
+    /// Returns how much time the commands of a release have left, beside the waits for a connection.
+    fn time_left(&self) -> Option<Duration> {
+        self.held_until.map(|_| self.budget.command_timeout.saturating_sub(self.spent))
+    }
+
+    /// The commands of a call share the time of one; those of a release without its waits for a connection.
+    fn budget_from(&self, now: Now) -> Budget {
+        match (self.held_until, self.budget.deadline) {
+            (Some(_), Some(_)) => Budget { deadline: Some(now.uptime.before(self.spent)), ..self.budget },
+            _ => self.budget,
+        }
     }
 
     /// Returns the limits of commands of several calls that go together.
     pub(super) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
-        Limits { needs, held_until: self.held_until, ..Limits::within(self.budget_from(now), now) }
+        Limits {
+            needs,
+            held_until: self.held_until,
+            replied_within: self.time_left(),
+            ..Limits::within(self.budget_from(now), now)
+        }
     }
 
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
@@ -288,11 +301,6 @@ impl Session<'_> {
     /// Returns true if a command has had no connection or no reply, so that the next may not take long.
     pub(super) fn has_failed(&self) -> bool {
         self.failure().is_some_and(Failure::is_unanswered)
-    }
-
-    /// Returns how the server was found unreachable by the last command, if it was.
-    pub(super) fn unreachable(&self) -> Option<Failure> {
-        self.failure().filter(|_| self.unanswered_last)?.of_the_next()
     }
 
     /// Returns how the server has refused the last command, if it has.
@@ -323,11 +331,6 @@ impl Session<'_> {
     /// Notes why a command was not sent. Returns why the call gives up.
     pub(super) fn refuse(&mut self, failure: Failure) -> GiveUp {
         self.reply(Err(failure), "SET", Effect::Reads).gives_up()
-    }
-
-    /// Notes that nothing is sent, since another call has found the server unreachable.
-    pub(super) fn fail(&mut self, failure: Failure) {
-        self.failed = Some(Box::new(("", failure.after(Duration::ZERO))));
     }
 
     /// Returns true if the last command was not sent because all connections were in use.

@@ -25,6 +25,7 @@
 //! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
 //! | `stress` | no two leases are valid at once under kills and delays |
 //! | `transaction_faults` | faults of the protocols with WATCH |
+//! | `trips` | how often a call on several keys goes to the server |
 //! | `unreachable` | how long calls retry |
 //! | `went_back` | a server that has lost its last writes |
 //!
@@ -53,6 +54,7 @@ pub(crate) mod slow_callbacks;
 pub(crate) mod sockets;
 pub(crate) mod stress;
 pub(crate) mod transaction_faults;
+pub(crate) mod trips;
 pub(crate) mod unreachable;
 pub(crate) mod went_back;
 
@@ -83,6 +85,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         sockets::trials(),
         stress::trials(),
         transaction_faults::trials(),
+        trips::trials(),
         unreachable::trials(),
     ]
     .into_iter()

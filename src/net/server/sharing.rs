@@ -93,7 +93,10 @@ impl OneServer {
         lane.batch.push(Arc::clone(leading.entry));
         // On a connection that ends with a timeout, this thread waits as long as the others of its batch.
         let time = self.opener.command_timeout;
-        let has_time = || limits.answered_by.since(clock::uptime()) >= Budget::until_sent(time);
+        let has_time = || {
+            let now = clock::uptime();
+            limits.answered_by(now).since(now) >= Budget::until_sent(time)
+        };
         if others && (lane.connection.connection.resumes() || has_time()) {
             self.lanes.fill(lane, batching);
         }
@@ -104,6 +107,11 @@ impl OneServer {
     fn lead(&self, mut leading: Leading<'_>, limits: &Limits<'_>) -> (Vec<Arc<Entry>>, Option<Now>) {
         let (lanes, entry) = (&self.lanes, leading.entry);
         let mut answered_by = limits.answered_by;
+        if limits.replied_within.is_some()
+            && let Some(lane) = &leading.lane
+        {
+            answered_by = limits.answered_by(lane.connection.sent_at);
+        }
         while let Some(lane) = &mut leading.lane
             && let Received::All { in_order, at } = self.receive(lane, answered_by)
         {
