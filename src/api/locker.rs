@@ -65,6 +65,11 @@ struct EndOfUse {
 }
 
 impl EndOfUse {
+    /// Waits until no release is to be tried again, for at most this time.
+    fn wait_for_releases(&self, at_most: Duration) {
+        self.unfinished.wait_for(at_most, Unfinished::releases);
+    }
+
     /// Has each release that has failed tried once more, and everything reported.
     fn finish(&self) {
         let until = clock::uptime().after(self.at_most);

@@ -29,6 +29,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) held_until: Option<Uptime>,
     /// How long the reply is waited for once the command has its connection, if that is waited for by itself; only of a release.
     pub(crate) replied_within: Option<Duration>,
+    /// True if it has its own time, and nobody waits behind it: that connecting has failed just before says nothing then.
+    pub(crate) tries: bool,
     /// Ends the wait for a connection from outside.
     pub(crate) stop: &'a dyn Stop,
 }
@@ -119,6 +121,7 @@ impl Limits<'static> {
             answered_by,
             held_until: None,
             replied_within: None,
+            tries: false,
             stop: &NeverStops,
         }
     }

@@ -28,6 +28,8 @@ pub(super) struct Session<'a> {
     /// When the last trip was sent, until that counts as time of the commands; and how much they have taken.
     sent_at: Option<Uptime>,
     spent: Duration,
+    /// True if its attempt to connect is its own, whatever others have just found.
+    tries: bool,
     stop: &'a dyn Stop,
     /// True if it acquires.
     acquires: bool,
@@ -69,6 +71,7 @@ impl<'a> Session<'a> {
             held_until: None,
             sent_at: None,
             spent: Duration::ZERO,
+            tries: false,
             stop: &NeverStops,
             acquires: false,
             failed: None,
@@ -92,6 +95,11 @@ impl<'a> Session<'a> {
     /// Returns the session as that of a call that acquires once.
     pub(super) fn acquiring(self) -> Self {
         Self { acquires: true, ..self }
+    }
+
+    /// Returns the session as that of an attempt that comes after others, when it is due.
+    pub(super) fn trying(self) -> Self {
+        Self { tries: true, ..self }
     }
 
     /// Returns the session as one that reports later: something is locked meanwhile.
@@ -246,6 +254,7 @@ impl<'a> Session<'a> {
             grants: self.acquires && trip.command.may_grant(),
             held_until: self.held_until,
             replied_within: self.time_left(),
+            tries: self.tries,
             stop: self.stop,
             ..Limits::within(self.budget_from(now), now)
         }
@@ -277,6 +286,7 @@ impl<'a> Session<'a> {
             needs,
             held_until: self.held_until,
             replied_within: self.time_left(),
+            tries: self.tries,
             ..Limits::within(self.budget_from(now), now)
         }
     }

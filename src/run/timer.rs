@@ -181,15 +181,20 @@ impl<T> Timer<T> {
         }
     }
 
-    /// Waits until everything is done, for at most this time. In a forked child there are no threads (I10).
+    /// Waits until everything is done, for at most this time.
     pub(crate) fn wait(&self, at_most: Duration) {
+        self.wait_for(at_most, |_| true);
+    }
+
+    /// Waits until everything is done that `matters`, for at most this time. In a forked child there are no threads (I10).
+    pub(crate) fn wait_for(&self, at_most: Duration, matters: impl Fn(&T) -> bool) {
         // A timer's thread would wait for itself, or for one that waits for it.
         if self.process != process::id() || IS_TIMERS.get() {
             return;
         }
         let until = clock::uptime().after(at_most);
         let mut state = self.schedule.state.lock();
-        while !(state.busy.is_empty() && state.due.is_empty()) {
+        while !state.busy.is_empty() || state.due.values().any(|item| matters(&item.work)) {
             let left = until.since(clock::uptime());
             if left.is_zero() {
                 return;

@@ -27,6 +27,13 @@ pub(super) fn work(due: Vec<Unfinished>) {
     for_each_engine(due, |unfinished| &unfinished.engine, Engine::try_again);
 }
 
+impl Unfinished {
+    /// Returns true if it is a release that has failed.
+    pub(crate) fn releases(&self) -> bool {
+        matches!(self.what, What::Release(..))
+    }
+}
+
 impl Engine {
     /// Releases a lock that may be held once its key shows it. Without a thread for that it expires.
     pub(crate) fn release_later(self: &Arc<Self>, maybe: MaybeHeld) {

@@ -30,6 +30,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_call_that_acquires_is_waited_for,
             a_quorum_is_waited_for_until_its_servers_have_released,
             a_failed_release_is_tried_once_more,
+            releases_are_tried_until_the_server_is_back,
+            releases_are_tried_while_the_server_refuses_for_now,
+            a_drain_has_its_limit,
             a_thousand_kept_locks_of_many_threads_are_drained,
             a_worker_that_is_told_to_end_leaves_no_lock,
         ],
@@ -270,5 +273,57 @@ fn a_worker_that_is_told_to_end_leaves_no_lock() -> Outcome {
         // The release whose reply was lost has been carried out, or its lock expires.
         assert!(!left(), "{signal:?}: {}", server.run(&["KEYS", "record:*"]));
     }
+    Ok(())
+}
+
+/// However shortly before connecting has failed, and whenever the server is back.
+fn releases_are_tried_until_the_server_is_back() -> Outcome {
+    for away in [0, 1, 60, 300] {
+        let server = TestServer::start();
+        let locker = opened(&server.url())?;
+        let names = ["a", "b", "c", "d"];
+        let options = expiring().protocol(Protocol::Watched);
+        let lock = |name| Lock::new(&locker, name, options)?.lock();
+        let held = names.into_iter().map(lock).collect::<Result<Vec<_>, Error>>()?;
+        server.stop();
+        for held in held {
+            assert!(held.release().is_err(), "the server is away");
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(millis(away));
+                server.start_again();
+            });
+            assert!(locker.drain(LONG).still_held.is_empty());
+        });
+        assert!(names.iter().all(|name| server.get(name).is_none()), "after {away} ms");
+    }
+    Ok(())
+}
+
+fn releases_are_tried_while_the_server_refuses_for_now() -> Outcome {
+    let server = TestServer::start();
+    let locker = opened(&server.url())?;
+    let lock = Lock::new(&locker, "k", expiring())?;
+    let held = lock.lock()?;
+    for _ in 0..3 {
+        server.next("DEL", Fault::Refuse("NOREPLICAS Not enough good replicas to write.".into()));
+    }
+    assert!(held.release().is_err());
+    assert!(locker.drain(LONG).still_held.is_empty());
+    assert_eq!((server.faults_left(), server.get("k")), (0, None));
+    Ok(())
+}
+
+/// It ends in time, and tries once more.
+fn a_drain_has_its_limit() -> Outcome {
+    let server = TestServer::start();
+    let locker = opened(&server.url())?;
+    let held = Lock::new(&locker, "k", expiring())?.lock()?;
+    server.every("DEL", Fault::Refuse("NOREPLICAS Not enough good replicas to write.".into()));
+    assert!(held.release().is_err());
+    assert!(locker.drain(millis(50)).waited >= millis(50));
+    server.clear_faults();
+    assert!(server.get("k").is_some());
     Ok(())
 }

@@ -27,7 +27,7 @@ pub struct HeldKey {
 pub struct Drained {
     /// The locks that are still held, in the order of their keys.
     pub still_held: Vec<HeldKey>,
-    /// How long the call has waited for them.
+    /// How long the call has waited for them, and for releases that have failed.
     pub waited: Duration,
 }
 
@@ -53,11 +53,11 @@ impl Locker {
     }
 
     /// Ends all waits as [`shut_down`](Self::shut_down) does, then waits until no call acquires a lock and each guard of this locker and its clones
-    /// is dropped, for at most `at_most`. Returns the locks that are still held.
+    /// is dropped and released, for at most `at_most`. Returns the locks that are still held.
     ///
     /// Call it when the program is told to end, then end the program. It never releases a lock under running work: what is still held is
-    /// released when its guard is dropped, or frees itself after its lease. Releases that have failed are tried once more, for at most one
-    /// command timeout, and what the library's threads have noticed is reported.
+    /// released when its guard is dropped, or frees itself after its lease. Releases that have failed are tried again until then, and once more
+    /// after it, for at most one command timeout. What the library's threads have noticed is reported.
     ///
     /// A thread that holds a lock must not call it, since it would wait for itself. A process that [leads](crate::Lock::lead) cancels that first:
     /// its work does not see the drain. The example `worker` is a complete program.
@@ -71,6 +71,7 @@ impl Locker {
             self.engine.drain(until);
             // A quorum's guards have ended before its thread has released their locks.
             self.jobs.finish(until.since(clock::uptime()));
+            self.end_of_use.wait_for_releases(until.since(clock::uptime()));
             drained.waited = clock::uptime().since(began);
             self.end_of_use.finish();
             drained.still_held = self.held();
