@@ -185,6 +185,20 @@ impl<J, C> Lanes<J, C> {
         mem::take(&mut self.shared.lock().idle)
     }
 
+    /// Takes out the idle lanes that are unused, which are to be closed, but not the last lane. Returns true as well if several are left.
+    pub(crate) fn take_unused(&self, is_unused: impl Fn(&C) -> bool) -> (Vec<Lane<J, C>>, bool) {
+        let (mut shared, mut unused) = (self.shared.lock(), Vec::new());
+        while shared.count() > 1 && shared.idle.front().is_some_and(|lane| is_unused(&lane.connection)) {
+            unused.extend(shared.idle.pop_front());
+        }
+        (unused, shared.count() > 1)
+    }
+
+    /// Returns how many lanes there are.
+    pub(crate) fn count(&self) -> usize {
+        self.shared.lock().count()
+    }
+
     /// Returns how many lanes are idle, how many threads lead, and how many queue.
     #[cfg(test)]
     #[allow(dead_code, reason = "the models use it")]
@@ -211,6 +225,11 @@ impl<J, C> Lanes<J, C> {
 }
 
 impl<J, C> Shared<J, C> {
+    /// Returns how many lanes there are, led or idle.
+    fn count(&self) -> usize {
+        self.idle.len() + self.leaders - self.opening
+    }
+
     fn take_idle(
         &mut self,
         most: usize,

@@ -6,6 +6,9 @@ use super::errors::Failure;
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::Protocol;
 
+/// How long a failure to connect is remembered for others, which do not try then.
+pub(in crate::net) const REMEMBERED: Duration = Duration::from_millis(50);
+
 /// What a command is sent under.
 #[derive(Clone, Copy)]
 pub(crate) struct Limits<'a> {
@@ -15,7 +18,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) grants: bool,
     /// When the command was decided on, by the clocks as just read: whatever waits before it is sent reads them again (I4, I5).
     pub(crate) decided_at: Now,
-    /// When it was first to be sent. An attempt to connect that failed since then is one that it has waited for.
+    /// When it was first to be sent. An attempt to connect that failed since then, or shortly before, is one that it has waited for.
     pub(crate) waits_since: Uptime,
     /// An unreachable server is waited for until here.
     pub(crate) reachable_by: Uptime,
@@ -29,8 +32,6 @@ pub(crate) struct Limits<'a> {
     pub(crate) held_until: Option<Uptime>,
     /// How long the reply is waited for once the command has its connection, if that is waited for by itself; only of a release.
     pub(crate) replied_within: Option<Duration>,
-    /// True if it has its own time, and nobody waits behind it: that connecting has failed just before says nothing then.
-    pub(crate) tries: bool,
     /// Ends the wait for a connection from outside.
     pub(crate) stop: &'a dyn Stop,
 }
@@ -73,6 +74,11 @@ impl Limits<'_> {
         let by = |time: Duration| now.uptime.after(time).min(most);
         let connected_by = self.connected_by.max(by(Budget::until_sent(time)));
         Self { decided_at: now, connected_by, answered_by: self.answered_by.max(by(time)), ..self }
+    }
+
+    /// Returns the limits of a trip that has its own time, and that nobody waits behind: that connecting has failed just before says nothing then.
+    pub(crate) fn trying(self) -> Self {
+        Self { waits_since: self.waits_since.after(REMEMBERED), ..self }
     }
 
     /// Returns the limits of a trip that goes on with another, which was sent then, in the same time.
@@ -121,7 +127,6 @@ impl Limits<'static> {
             answered_by,
             held_until: None,
             replied_within: None,
-            tries: false,
             stop: &NeverStops,
         }
     }

@@ -7,6 +7,7 @@
 mod parts;
 mod probe;
 mod sharing;
+mod spare;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
@@ -34,6 +35,7 @@ use crate::values::options::Protocol;
 use crate::values::value::LONGEST_READ;
 use crate::values::version::Version;
 use sharing::Carrier;
+use spare::Spare;
 
 /// How long a server that takes no more clients, settles, or refuses for now, is left alone.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
@@ -64,6 +66,7 @@ pub(crate) struct OneServer {
     patience: Patience,
     opener: Arc<Opener>,
     dialing: Arc<Dialing>,
+    spare: Spare,
     /// How many connections there may be.
     size: usize,
     abilities: Abilities,
@@ -78,6 +81,7 @@ impl OneServer {
         Self {
             lanes: Arc::new(Lanes::new()),
             patience: Patience::default(),
+            spare: Spare::new(opener.idle_timeout),
             opener: Arc::new(opener),
             dialing: Arc::default(),
             size: usize::try_from(size).unwrap_or(usize::MAX),

@@ -95,10 +95,11 @@ impl Engine {
         let turn = self.turn(&holder, key, options, now);
         let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
         // A later attempt does not keep others waiting for a connection.
-        session = match earlier {
-            Some(_) => session.trying(),
-            None => session.held_until(lease.end, now),
-        };
+        if earlier.is_none() {
+            session = session.held_until(lease.end, now);
+        } else {
+            session.try_itself();
+        }
         let next = match &turn {
             Turn::NextThread if lease.can_be_handed_over() => {
                 let is_like = |mode: &WaitMode| {

@@ -97,9 +97,9 @@ impl<'a> Session<'a> {
         Self { acquires: true, ..self }
     }
 
-    /// Returns the session as that of an attempt that comes after others, when it is due.
-    pub(super) fn trying(self) -> Self {
-        Self { tries: true, ..self }
+    /// Has the session try to connect itself: its attempt comes after others, when it is due.
+    pub(super) fn try_itself(&mut self) {
+        self.tries = true;
     }
 
     /// Returns the session as one that reports later: something is locked meanwhile.
@@ -254,9 +254,8 @@ impl<'a> Session<'a> {
             grants: self.acquires && trip.command.may_grant(),
             held_until: self.held_until,
             replied_within: self.time_left(),
-            tries: self.tries,
             stop: self.stop,
-            ..Limits::within(self.budget_from(now), now)
+            ..self.limits_from(now)
         }
     }
 
@@ -280,14 +279,18 @@ impl<'a> Session<'a> {
         }
     }
 
+    fn limits_from(&self, now: Now) -> Limits<'static> {
+        let limits = Limits::within(self.budget_from(now), now);
+        if self.tries { limits.trying() } else { limits }
+    }
+
     /// Returns the limits of commands of several calls that go together.
     pub(super) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
         Limits {
             needs,
             held_until: self.held_until,
             replied_within: self.time_left(),
-            tries: self.tries,
-            ..Limits::within(self.budget_from(now), now)
+            ..self.limits_from(now)
         }
     }
 

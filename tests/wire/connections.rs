@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind};
+use setnx_lock_testing::TestServer;
 
+use crate::support::notified::until;
 #[cfg(feature = "tls-rustls")]
 use crate::support::notified::{NOTIFIED, Waiter, elsewhere, until_waiting};
 use crate::support::scenario::{opened, patient};
@@ -28,6 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             connections_are_opened_on_demand_and_used_again,
             connections_to_a_restarted_server_are_replaced,
             a_connection_that_was_idle_for_long_is_not_used,
+            what_a_burst_has_opened_is_given_back,
+            a_connection_that_is_too_old_is_replaced,
         ],
     ));
     trials
@@ -247,5 +251,64 @@ fn a_connection_that_was_idle_for_long_is_not_used() -> Outcome {
     for held in held {
         assert_eq!(release(held)?, Release::Released { certified: false });
     }
+    Ok(())
+}
+
+/// How many clients are connected to a server.
+fn clients(server: &RedisServer) -> usize {
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut connection).unwrap();
+    list.lines().count() - 1
+}
+
+/// Has so many connections opened, which are released then.
+fn burst(locker: &Locker, count: usize) -> Outcome {
+    let names: Vec<String> = (0..count).map(|n| format!("burst{n}")).collect();
+    thread::scope(|scope| {
+        let keys = |name| move || Lock::new(locker, name, expiring())?.lock();
+        let held: Vec<_> = names.iter().map(|name| scope.spawn(keys(name.as_str()))).collect();
+        held.into_iter().try_for_each(|held| held.join().unwrap().map(drop))
+    })?;
+    Ok(())
+}
+
+fn what_a_burst_has_opened_is_given_back() -> Outcome {
+    const MOST: usize = 8;
+    let server = RedisServer::start_with("maxclients 9")?;
+    let builder = || patient(&server.url()).map(|builder| builder.pool_size(u32::try_from(MOST).unwrap()));
+    let first = builder()?.idle_timeout(millis(40)).build()?;
+    // Until a burst has opened several: threads share connections.
+    until("there was a burst", || {
+        burst(&first, 64).unwrap();
+        clients(&server) > 1
+    });
+    until("one is left", || clients(&server) == 1);
+    burst(&first, 1)?;
+    // Others have room.
+    let second = builder()?.build()?;
+    burst(&second, 64)?;
+    drop(first);
+    until("a locker that is dropped leaves none", || {
+        burst(&second, 1).unwrap();
+        clients(&server) <= MOST
+    });
+    Ok(())
+}
+
+fn a_connection_that_is_too_old_is_replaced() -> Outcome {
+    let server = TestServer::start();
+    let builder = || patient(&server.url()).map(|builder| builder.pool_size(1));
+    let connections = |locker: &Locker| {
+        let lock = Lock::new(locker, "k", expiring())?;
+        server.clear_log();
+        lock.with(|_| thread::sleep(millis(110)))?;
+        lock.with(|_| ())?;
+        let mut connections: Vec<_> = server.log().iter().map(|received| received.connection).collect();
+        connections.dedup();
+        Ok::<_, Error>(connections.len())
+    };
+    // DEL and the next SETNX each find one that is older.
+    assert!(connections(&builder()?.max_connection_age(millis(100)).build()?)? > 1);
+    assert_eq!(connections(&builder()?.build()?)?, 1, "there is no limit by default");
     Ok(())
 }

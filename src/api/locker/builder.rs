@@ -44,6 +44,8 @@ pub struct LockerBuilder {
     connections: Connections,
     pool_size: Option<u32>,
     connect_timeout: Option<Duration>,
+    idle_timeout: Option<Duration>,
+    max_connection_age: Option<Duration>,
     command_timeout: Duration,
     retry_for: Duration,
     observer: EventSink,
@@ -101,6 +103,8 @@ impl LockerBuilder {
             pool_size: None,
             connect_timeout: None,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
+            idle_timeout: None,
+            max_connection_age: None,
             retry_for: DEFAULT_RETRY_FOR,
             observer: EventSink::default(),
             holder_name: None,
@@ -122,6 +126,23 @@ impl LockerBuilder {
     /// its own size.
     pub fn pool_size(self, pool_size: u32) -> Self {
         Self { pool_size: Some(pool_size), ..self }
+    }
+
+    /// Closes connections that were not used for this time, down to one; one minute by default. A burst of calls opens up to
+    /// [`pool_size`](Self::pool_size), which others cannot use while they are open.
+    ///
+    /// They are closed up to a quarter of the time later, by a thread that is there while there are several. Not for
+    /// [your own pool](Locker::with_pool), which has its own.
+    pub fn idle_timeout(self, time: Duration) -> Self {
+        Self { idle_timeout: Some(time), ..self }
+    }
+
+    /// Uses no connection for longer than this time; without a limit by default. The next command opens another one, which asks the
+    /// name service for the address: set it if the name of a server comes to stand for another machine while the old one still answers.
+    ///
+    /// A command that is under way is not interrupted. Not for [your own pool](Locker::with_pool), which has its own.
+    pub fn max_connection_age(self, age: Duration) -> Self {
+        Self { max_connection_age: Some(age), ..self }
     }
 
     /// Limits the time for connecting, 2 s by default. Not for [your own pool](Locker::with_pool), whose manager
@@ -252,7 +273,7 @@ impl LockerBuilder {
     ///   [`skip_server_check`](Self::skip_server_check),
     /// - [`settle_after_failover`](Self::settle_after_failover) without Sentinels,
     /// - no Sentinel, no name of the master, or no node of a cluster,
-    /// - your own pool with a pool size, a connect timeout or credentials, which are set on that pool,
+    /// - your own pool with a pool size, a time for connections or credentials, which are set on that pool,
     /// - credentials of Sentinels without Sentinels,
     /// - your own pool if it tests connections on check-out.
     pub fn build(self) -> Result<Locker, Error> {
@@ -297,6 +318,8 @@ impl LockerBuilder {
         opener.credentials.clone_from(&self.credentials);
         opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
         opener.command_timeout = self.command_timeout;
+        opener.idle_timeout = self.idle_timeout.unwrap_or(opener.idle_timeout);
+        opener.max_connection_age = self.max_connection_age;
         opener.checks_server = self.checks_server;
         opener.probe_key = Key::from([self.key_prefix.as_bytes(), PROBE.as_bytes()].concat());
         opener.trusts_version = self.trusts_version;

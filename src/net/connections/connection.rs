@@ -33,6 +33,8 @@ struct Open {
     settling: Option<Refusal>,
     /// When it was last used, or opened.
     last_used: Uptime,
+    /// From when on it is too old.
+    old_at: Uptime,
     /// How many connections had been found closed when this one was opened.
     opened_at: u64,
     _counted: CountedOpen,
@@ -65,11 +67,13 @@ impl Connection {
     fn use_opened(&mut self, opened: Opened) {
         let left = opened.settling.as_ref().map(|settling| settling.left);
         let settled_at = left.map(|left| clock::uptime().after(left)).unwrap_or_default();
+        let now = clock::uptime();
         self.open = Some(Box::new(Open {
             transport: opened.transport,
             server: Known { version: opened.version, settled_at, epoch: opened.epoch },
             settling: opened.settling.map(|settling| settling.refusal),
-            last_used: clock::uptime(),
+            last_used: now,
+            old_at: self.opener.max_connection_age.map_or(Uptime::MAX, |age| now.after(age)),
             opened_at: opened.closures_before,
             _counted: self.opener.health.count_open(),
         }));
@@ -91,12 +95,19 @@ impl Connection {
         // That a server has closed an idle connection shows only after a command was sent, whose outcome is unknown then.
         let is_suspect =
             |open: &Open| now.since(open.last_used) > self.opener.trusted_while_idle(open.server.epoch);
-        self.open.as_deref().is_some_and(is_suspect) || self.is_outdated()
+        self.open.as_deref().is_some_and(is_suspect) || self.is_outdated_at(now)
     }
 
-    /// Returns true if a connection was found closed, or the master elsewhere or in another epoch, since this one was opened.
-    pub(in crate::net) fn is_outdated(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.opened_at < self.opener.health.closures())
+    /// Returns true if a connection was found closed, or the master elsewhere or in another epoch, since this one was opened; or if it is too old.
+    pub(in crate::net) fn is_outdated_at(&self, now: Uptime) -> bool {
+        let closures = self.opener.health.closures();
+        let is_outdated = |open: &Open| now >= open.old_at || open.opened_at < closures;
+        self.open.as_deref().is_some_and(is_outdated)
+    }
+
+    /// Returns true if it was not used since then.
+    pub(in crate::net) fn is_unused_since(&self, time: Uptime) -> bool {
+        self.open.as_ref().is_none_or(|open| open.last_used < time)
     }
 
     /// Sends packed commands, from `now` on within `limit`. The connection cannot be used otherwise until all replies are received.

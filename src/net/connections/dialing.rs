@@ -76,9 +76,9 @@ impl Dialing {
         state.failure = Some((now, error));
     }
 
-    /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since, unless this one `tries`. With no
-    /// time left for another attempt any failure counts.
-    pub(in crate::net) fn failure_since(&self, began: Uptime, tries: bool, over: bool) -> Option<Failure> {
+    /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since. With no time left
+    /// for another attempt any failure counts.
+    pub(in crate::net) fn failure_since(&self, began: Uptime, over: bool) -> Option<Failure> {
         let state = self.state.lock();
         let (when, error) = state.failure.as_ref()?;
         let valid = match error {
@@ -88,7 +88,6 @@ impl Dialing {
             {
                 Duration::ZERO
             }
-            _ if tries => Duration::ZERO,
             error => pause(error),
         };
         (over || when.after(valid) >= began).then(|| error.clone())
@@ -110,7 +109,7 @@ impl Dialing {
         if opener.is_connected() {
             return over.then(|| self.all_in_use(opener).after(waited));
         }
-        match self.failure_since(limits.waits_since, limits.tries, over) {
+        match self.failure_since(limits.waits_since, over) {
             Some(error) if over || now >= limits.waits_until(&error) => Some(error.after(waited)),
             None if over => {
                 let address = opener.address();
@@ -170,17 +169,16 @@ mod tests {
     #[test]
     fn a_failure_counts_for_later_calls_until_the_next_attempt_may_begin() {
         let dialing = Dialing::default();
-        assert_eq!(dialing.failure_since(at(0), false, false), None);
+        assert_eq!(dialing.failure_since(at(0), false), None);
         assert!(dialing.begin(at(50)));
         dialing.failed(at(100), Failure::Panicked("no provider".into()));
-        assert!(dialing.failure_since(at(0), false, false).is_some());
-        assert!(dialing.failure_since(at(5100), false, false).is_some());
-        assert_eq!(dialing.failure_since(at(5101), false, false), None);
-        assert_eq!(dialing.failure_since(at(5100), true, false), None, "who tries does not go by it");
+        assert!(dialing.failure_since(at(0), false).is_some());
+        assert!(dialing.failure_since(at(5100), false).is_some());
+        assert_eq!(dialing.failure_since(at(5101), false), None);
         assert!(dialing.begin(at(5990)));
         dialing.failed(at(6000), replica());
-        assert!(dialing.failure_since(at(6000), false, false).is_some());
-        assert_eq!(dialing.failure_since(at(6001), false, false), None);
-        assert!(dialing.failure_since(at(6001), false, true).is_some());
+        assert!(dialing.failure_since(at(6000), false).is_some());
+        assert_eq!(dialing.failure_since(at(6001), false), None);
+        assert!(dialing.failure_since(at(6001), true).is_some());
     }
 }

@@ -27,6 +27,8 @@ const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one command may take unless set.
 pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// After how long without use a connection is closed unless set.
+const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an idle connection is assumed to be open. Below any `timeout` that a server may sensibly have.
 const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
 /// How long it is assumed to be open with Sentinels or in a cluster: shorter than a failover takes, during which nothing is sent.
@@ -43,6 +45,10 @@ pub(crate) struct Opener {
     pub(crate) connect_timeout: Duration,
     /// Limits each reply of the server.
     pub(crate) command_timeout: Duration,
+    /// After how long without use a connection is closed that is not the last one.
+    pub(crate) idle_timeout: Duration,
+    /// How old a connection may be that is used.
+    pub(crate) max_connection_age: Option<Duration>,
     /// True if they lead to a node of a cluster.
     in_cluster: bool,
     /// True if INFO is sent on new connections.
@@ -92,6 +98,8 @@ impl Opener {
             credentials: None,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
+            idle_timeout: DEFAULT_IDLE_TIMEOUT,
+            max_connection_age: None,
             in_cluster: false,
             checks_server: true,
             probe_key: Key::from(PROBE),

@@ -131,7 +131,7 @@ impl OneServer {
                 return (leading.end(), None);
             }
             // Under load no other thread looks whether it leads to the master still. One that is lent goes back.
-            if !open && (is_lent || connection.is_outdated()) {
+            if !open && (is_lent || connection.is_outdated_at(lane.connection.sent_at)) {
                 return (leading.leave(), None);
             }
             if done && !open {

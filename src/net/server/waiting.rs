@@ -157,12 +157,16 @@ impl OneServer {
     /// Opens a connection on a thread of its own: those that wait may have less time, and be cancelled. The first of them leads then.
     fn open_one(&self) {
         let (lanes, dialing) = (Arc::clone(&self.lanes), Arc::clone(&self.dialing));
+        let spare = self.spare.watcher();
         let mut connection = Connection::new(Arc::clone(&self.opener));
         if connection.borrow() {
             return opened(&lanes, &dialing, connection);
         }
         let open = move || match connection.connect() {
-            Ok(()) => opened(&lanes, &dialing, connection),
+            Ok(()) => {
+                opened(&lanes, &dialing, connection);
+                spare.watch(&lanes);
+            }
             Err(error) => failed(&lanes, &dialing, error),
         };
         if let Err(error) = thread::Builder::new().name("setnx-lock-connect".into()).spawn(open) {
@@ -223,7 +227,7 @@ impl Drop for Alone {
             lane.connection.connection.invalidate();
         }
         let is_usable = |connection: &Connection| {
-            connection.is_connected() && !connection.is_lent() && !connection.is_outdated()
+            connection.is_connected() && !connection.is_lent() && !connection.is_outdated_at(clock::uptime())
         };
         let usable = Some(lane).filter(|lane| is_usable(&lane.connection.connection));
         self.lanes.end(usable);

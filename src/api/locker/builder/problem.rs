@@ -51,9 +51,10 @@ impl LockerBuilder {
             );
         }
         if let Connections::Lent(pool) = &self.connections {
-            if self.pool_size.is_some() || self.connect_timeout.is_some() || self.credentials.is_some() {
+            let times = [self.connect_timeout, self.idle_timeout, self.max_connection_age];
+            if self.pool_size.is_some() || times.iter().any(Option::is_some) || self.credentials.is_some() {
                 return Some(
-                    "a pool of your own has its size, its time for connecting and its login already; set them there",
+                    "a pool of your own has its size, its times for connections and its login already; set them there",
                 );
             }
             if pool.tests_on_check_out() {
@@ -72,7 +73,8 @@ impl LockerBuilder {
             }
             _ => {}
         }
-        (self.command_timeout.is_zero() || self.connect_timeout == Some(Duration::ZERO))
+        let times = [self.connect_timeout, self.idle_timeout, self.max_connection_age];
+        (self.command_timeout.is_zero() || times.contains(&Some(Duration::ZERO)))
             .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
     }
 }

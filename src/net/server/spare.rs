@@ -1,0 +1,89 @@
+//! Connections that a burst has left are given back: those that were not used for a while are closed, down to one. A thread looks at them, which is
+//! there while there are several.
+
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use super::sharing::Carrier;
+use crate::net::lanes::Lanes;
+use crate::net::trip::TripState;
+use crate::values::clock;
+use crate::values::sync::{Condvar, Mutex, wait_timeout};
+
+/// How often they are looked at within the time after which they are closed.
+const LOOKS: u32 = 4;
+
+/// The connections of one server are looked at, until this is dropped.
+pub(super) struct Spare(Arc<Watcher>);
+
+/// Looks at the connections of one server.
+pub(super) struct Watcher {
+    /// After how long without use a connection is closed.
+    idle_timeout: Duration,
+    watch: Mutex<Watch>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    /// There is no thread.
+    Off,
+    On,
+    /// The backend is gone.
+    Ended,
+}
+
+impl Spare {
+    pub(super) fn new(idle_timeout: Duration) -> Self {
+        let watch = Mutex::new(Watch::Off);
+        Self(Arc::new(Watcher { idle_timeout, watch, changed: Condvar::default() }))
+    }
+
+    pub(super) fn watcher(&self) -> Arc<Watcher> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Drop for Spare {
+    fn drop(&mut self) {
+        *self.0.watch.lock() = Watch::Ended;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Watcher {
+    /// Has a thread look at the connections, if there are several and none does. If it cannot be started, the next one that is opened has it started.
+    pub(super) fn watch(self: &Arc<Self>, lanes: &Arc<Lanes<TripState, Carrier>>) {
+        if lanes.count() < 2 {
+            return;
+        }
+        let mut watch = self.watch.lock();
+        if *watch == Watch::Off {
+            let (this, lanes) = (Arc::clone(self), Arc::downgrade(lanes));
+            let thread = thread::Builder::new().name("setnx-lock-idle".into());
+            if thread.spawn(move || while this.closes_unused(&lanes) {}).is_ok() {
+                *watch = Watch::On;
+            }
+        }
+    }
+
+    /// Waits a while, and closes what was not used. Returns false if there is nothing more to do.
+    fn closes_unused(&self, lanes: &Weak<Lanes<TripState, Carrier>>) -> bool {
+        let watch = self.watch.lock();
+        if *watch == Watch::Ended {
+            return false;
+        }
+        let mut watch = wait_timeout(&self.changed, watch, self.idle_timeout / LOOKS);
+        let Some(lanes) = lanes.upgrade().filter(|_| *watch == Watch::On) else { return false };
+        let before = clock::uptime().before(self.idle_timeout);
+        let (unused, several) = lanes.take_unused(|carrier| carrier.connection.is_unused_since(before));
+        if !several {
+            *watch = Watch::Off;
+        }
+        drop(watch);
+        // A system call each.
+        drop(unused);
+        several
+    }
+}
