@@ -2,7 +2,6 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::drive::Job;
@@ -10,6 +9,7 @@ use super::engine::Engine;
 use super::held::{Delivery, HeldLock};
 use super::reports::Outbox;
 use super::session::Session;
+use super::thread_holds;
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::GiveUp;
@@ -106,7 +106,7 @@ impl Engine {
         outbox.flush(&self.observer);
         // They are over for the program, which learns of it now.
         for (hold, ..) in &ended {
-            hold.is_dropped.store(true, Ordering::Relaxed);
+            thread_holds::end(hold);
         }
         let outcome = |(hold, way)| {
             let left = match way {
@@ -153,7 +153,7 @@ impl Engine {
 
     /// Notes how a hold has ended. It is lost too if its lease was over before and the server has not proven that it was held all the time.
     fn noted(&self, hold: &Hold, ended: Result<Left, Error>, began: Now) -> Result<Ended, Error> {
-        hold.is_dropped.store(true, Ordering::Relaxed);
+        thread_holds::end(hold);
         let outlived_lease = hold.end().is_some_and(|end| end.has_passed(began));
         let loss = match &ended {
             Ok(Some(Release::Lost(reason))) => Some(reason.clone()),

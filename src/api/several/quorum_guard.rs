@@ -1,7 +1,6 @@
 //! A lock that is held on a majority of servers.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +11,7 @@ use crate::api::guard::LockGuard;
 use crate::api::loss_signal::{Losable, LossSignal};
 use crate::report::error::Error;
 use crate::rules::ownership::LossReason;
+use crate::run::thread_holds;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
 use crate::values::sync::{Mutex, MutexGuard};
@@ -81,7 +81,7 @@ impl QuorumHold {
         drop(locks);
         for (_, guard) in &ended.0 {
             // The thread may ask for the lock again while a slow server still releases it.
-            guard.hold().is_dropped.store(true, Ordering::Relaxed);
+            thread_holds::end(guard.hold());
         }
         ended.0
     }
