@@ -65,7 +65,8 @@ impl Lock {
     ///
     /// It replaces the value in the key by one of this holder, with a new lease of this lock's expiration. So **a token works once**: a second
     /// call fails, as does one after the lock was taken over. Does not wait: takes at most one command timeout. It takes as many round trips as a
-    /// release; in Classic one more, and another with a fencing token whose counter is [forgotten](LockOptions::forget_tokens_after).
+    /// release; in Classic one more, and another with a fencing token whose counter is [forgotten](LockOptions::forget_tokens_after), for which it
+    /// takes two where one command compares.
     ///
     /// This lock's options count from now on, except that `hold_at_least` and `auto_extend` go on from the first acquisition: the longer
     /// minimum, which the lease lasts for too, and the limit of the token if it has one. The new lease may pass that limit; nothing extends it then.

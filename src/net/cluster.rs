@@ -109,8 +109,10 @@ impl ClusterBackend {
                 }
                 let to = self.follow(next, &mut trips[at], slots[at], &limits);
                 let is_redirected = to.is_some() && redirections <= REDIRECTIONS;
+                // The rules keep a counter by itself then.
+                let may_wait = !matches!(trips[at].trip.command, Command::Renew(_));
                 at_once |= is_redirected;
-                if is_redirected || clock::uptime().after(PAUSE) < waits_until {
+                if is_redirected || may_wait && clock::uptime().after(PAUSE) < waits_until {
                     again.push(Pending { at, to });
                 }
             }

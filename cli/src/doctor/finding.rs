@@ -138,7 +138,8 @@ impl ServerReport {
             1 => "a replica follows".to_owned(),
             replicas => format!("{replicas} replicas follow"),
         };
-        let cut_off = if self.stops_without_replicas {
+        // With one, a failover would leave none.
+        let cut_off = if self.stops_without_replicas || self.replicas == Some(1) {
             ""
         } else {
             "; set min-replicas-to-write (min-slaves-to-write before Redis 5) to 1, so that it grants no locks once it is cut off from them"
@@ -148,21 +149,27 @@ impl ServerReport {
         } else {
             "; fencing tokens can come again after one: with Sentinels use a redis+sentinel:// URL, else raise each counter by `fence --at-least`"
         };
+        let outlasts = if self.by_sentinel {
+            "; a lease outlasts one if it is at least 2 × (down-after-milliseconds + 2 s) long"
+        } else {
+            ""
+        };
         let text = format!(
             "{who} it, a moment behind: a failover can lose the newest locks; after one wait for the longest expiration before work goes \
-             on (`run --settle-after-failover` does, with Sentinels), or make the work itself safe against running twice; a lease outlasts \
-             one if it is at least twice as long as down-after-milliseconds and three seconds{cut_off}{tokens}"
+             on (`run --settle-after-failover` does, with Sentinels), or make the work itself safe against running twice{outlasts}{cut_off}{tokens}"
         );
         Some((Severity::Note, text))
     }
 
     /// What a new master needs before it takes writes, as far as that is longer than a moment.
     fn writes_after_a_failover(&self) -> Option<(Severity, String)> {
-        let (replicas, min) = (self.replicas.filter(|replicas| *replicas > 0)?, self.min_replicas?);
+        // A lag of zero switches it off.
+        let min = self.min_replicas.filter(|_| self.stops_without_replicas)?;
+        let replicas = self.replicas.filter(|replicas| *replicas > 0)?;
         if min >= replicas {
             let text = format!(
                 "min-replicas-to-write is {min} and {replicas} {}, of which a failover makes one the master: it takes no writes before the old one \
-                 follows it, some ten seconds after a planned failover, and as long as a failed one is away; have one more replica, or set it to {}",
+                 follows it, which Sentinels have it do ten seconds after a planned failover, and not as long as it is away; have one more replica, or set it to {}",
                 if replicas == 1 { "replica follows" } else { "replicas follow" },
                 replicas - 1
             );

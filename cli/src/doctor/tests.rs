@@ -183,7 +183,8 @@ fn what_may_harm_locks_is_found_and_nothing_else() {
 #[test]
 fn what_keeps_a_new_master_from_taking_writes_is_found() {
     let found = |replicas: u32, min: &str, delay: &str| {
-        let info = NEW.replace("connected_slaves:2", &format!("connected_slaves:{replicas}"));
+        let good = if min == "0" { "" } else { "min_slaves_good_slaves:1\r\n" };
+        let info = NEW.replace("connected_slaves:2", &format!("{good}connected_slaves:{replicas}"));
         let config = [
             ("appendonly", "yes"),
             ("min-slaves-to-write", min),

@@ -34,7 +34,7 @@ pub(crate) async fn extend(
     new: Lease,
     counter: Option<Duration>,
 ) -> Result<Extension, GiveUp> {
-    let counter = Counter::of(&new, counter, io.now());
+    let counter = Counter::of(own, &new, counter, io.now());
     replace(io, own, new, None, counter).await
 }
 
@@ -47,9 +47,10 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// At least as long as this lease, if the counter is one that is forgotten so long after a token.
-    pub(super) fn of(lease: &Lease, counter: Option<Duration>, now: Now) -> Option<Self> {
-        Some(Self { time: lease.kept_for(counter, now)?, must_exist: false })
+    /// At least as long as both leases, if the counter is one that is forgotten so long after a token: the old one may stand.
+    pub(super) fn of(own: &Lease, new: &Lease, counter: Option<Duration>, now: Now) -> Option<Self> {
+        let time = own.kept_for(new.kept_for(counter, now), now)?;
+        Some(Self { time, must_exist: false })
     }
 
     /// Has it kept, right after the key was seen to be ours: EXPIRE may shorten another holder's time. Returns false if there is none: its time
@@ -96,30 +97,46 @@ async fn by_transaction(
     counter: Option<Counter>,
     until: &mut Option<End>,
 ) -> Result<Extension, GiveUp> {
-    let change = match counter {
-        Some(Counter { time, .. }) => Command::Renew(Box::new((new.new_value(), time))),
-        None => Command::Set(new.new_value()),
-    };
-    let mut changed = change_watched(io, own, change, seen, until).await?;
-    if let Some(counter) = counter {
-        let exists = match &mut changed {
-            Changed::Done { count, .. } => *count > 0,
-            Changed::Unanswered { replaced, holds: Ok(Some(holds)) } if *holds == new.value => {
-                let Ok(exists) = counter.keep(io, None).await else {
-                    return Ok(Extension::Unknown { lease: new, proves: *replaced == Replaced::OurValue });
-                };
-                // Since the key was read another client may have acquired the lock.
-                *replaced = Replaced::Anything;
-                exists
+    let set = || Command::Set(new.new_value());
+    let changed = match counter {
+        None => change_watched(io, own, set(), seen, until).await?,
+        Some(counter) => {
+            let renew = Command::Renew(Box::new((new.new_value(), counter.time)));
+            let (changed, exists) = match change_watched(io, own, renew, seen, until).await {
+                Ok(Changed::Unanswered { replaced, holds: Ok(Some(holds)) }) if holds == new.value => {
+                    let Ok(exists) = counter.keep(io, new.end).await else {
+                        return Ok(Extension::Unknown { lease: new, proves: replaced == Replaced::OurValue });
+                    };
+                    // Another client may have acquired the lock since that was read.
+                    (Changed::Unanswered { replaced, holds: read(io).await }, exists)
+                }
+                // While a slot of a cluster moves, the counter may be on another node.
+                Err(GiveUp::Refused) => {
+                    let found = look(io).await?;
+                    let whose = own.judge(found.as_deref(), io.now());
+                    if let Ownership::Lost(reason) = whose {
+                        return Ok(own.not_extended(reason, io.now()));
+                    }
+                    let kept = counter.keep(io, new.end).await;
+                    let exists = kept.map_err(|failed| failed.gives_up())?;
+                    let seen = Some(Seen { bytes: found.unwrap_or_default(), whose });
+                    (change_watched(io, own, set(), seen, until).await?, exists)
+                }
+                changed => {
+                    let changed = changed?;
+                    let exists = !matches!(changed, Changed::Done { count: 0, .. });
+                    (changed, exists)
+                }
+            };
+            // The next holder may get the same number. Our key would be held until it expires.
+            let is_gone = !exists && (counter.must_exist || own.has_passed(io.now()));
+            if is_gone && !matches!(changed, Changed::NotOurs(_)) {
+                let _ = release(io, &new).await;
+                return Ok(Extension::Lost(LossReason::Expired));
             }
-            Changed::Unanswered { .. } | Changed::NotOurs(_) => true,
-        };
-        // The next holder may get the same number. Our key would be held until it expires.
-        if !exists && (counter.must_exist || own.has_passed(io.now())) {
-            let _ = release(io, &new).await;
-            return Ok(Extension::Lost(LossReason::Expired));
+            changed
         }
-    }
+    };
     Ok(match changed {
         // The server's time to live may have ended, and no client has acquired the lock since.
         Changed::Done { replaced, .. } => own.extended(new, replaced),

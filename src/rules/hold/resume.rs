@@ -47,7 +47,7 @@ pub(crate) async fn resume(
     counter: Option<Duration>,
 ) -> Result<Extension, GiveUp> {
     let first = new(io.now());
-    let counter = Counter::of(&first, counter, io.now());
+    let counter = Counter::of(given, &first, counter, io.now());
     if given.by_transaction() {
         let counter = counter.map(|counter| Counter { must_exist: true, ..counter });
         return Ok(match replace(io, given, first, None, counter).await? {

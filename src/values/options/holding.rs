@@ -44,7 +44,8 @@ impl LockOptions {
     /// The next token is 1 then. **So the storage has to forget its greatest token before that**: [the
     /// guide](crate::documentation::guide#fencing-tokens) has the rule. Choose days, not minutes. All clients of the key have to set the same time.
     ///
-    /// `EXPIRE` goes along with the `INCR` of a token, in the same trip, and before each extension of a holder that has one, in a trip of its own.
+    /// `EXPIRE` goes along with the `INCR` of a token, and with each extension of a holder that has one: in the same trip, in Classic once `GET` has
+    /// found its value, in a trip of its own.
     /// A [lock token](crate::LockToken) carries the time along. It is rounded up to seconds, and must be at least the expiration. Needs Redis 2.2,
     /// since `INCR` drops a time to live before: [`fencing_token`](crate::LockGuard::fencing_token) fails on an older server, and in Classic on one
     /// whose version is unknown.
