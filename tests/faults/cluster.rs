@@ -137,6 +137,8 @@ fn a_slot_moves_while_its_locks_are_taken(cluster: &Cluster) -> Outcome {
             let work = |thread: usize| {
                 move || -> Result<(), Error> {
                     let (locker, at) = (&lockers[thread % lockers.len()], thread % NAMES);
+                    let forgets = at % 2 == 1;
+                    let options = if forgets { options.forget_tokens_after(10 * LONG) } else { options };
                     let lock = Lock::new(locker, format!("{tag}:{at}"), options)?;
                     while !is_over.load(Ordering::Relaxed) {
                         let held = lock.lock()?;
@@ -145,6 +147,10 @@ fn a_slot_moves_while_its_locks_are_taken(cluster: &Cluster) -> Outcome {
                             Ok(token) => {
                                 assert!(token > *last, "{token} after {last}");
                                 *last = token;
+                                // On whichever node its counter is.
+                                if forgets {
+                                    held.extend()?;
+                                }
                             }
                             Err(error) if is_not_ready(&error) => {}
                             Err(error) => return Err(error),
