@@ -76,7 +76,7 @@ impl Limits<'_> {
         Self { decided_at: now, connected_by, answered_by: self.answered_by.max(by(time)), ..self }
     }
 
-    /// Returns the limits of a trip that has its own time, and that nobody waits behind: that connecting has failed just before says nothing then.
+    /// Returns the limits of a trip that connects by itself: a failure to connect before it does not count.
     pub(crate) fn trying(self) -> Self {
         Self { waits_since: self.waits_since.after(REMEMBERED), ..self }
     }
@@ -97,7 +97,7 @@ impl Limits<'_> {
     }
 
     /// Returns until when the reply is waited for of a command whose connection is there now.
-    pub(in crate::net) fn answered_by(&self, now: Uptime) -> Uptime {
+    pub(in crate::net) fn reply_by(&self, now: Uptime) -> Uptime {
         self.replied_within.map_or(self.answered_by, |time| now.after(time).min(self.answered_by))
     }
 }
@@ -173,8 +173,8 @@ mod tests {
             assert_eq!(limits.connected_by, until(connected).max(now.uptime.after(SECOND + SECOND / 2)));
             assert_eq!(limits.answered_by, until(answered).max(now.uptime.after(5 * SECOND / 2)));
             // That wait leaves the time for the reply as it is.
-            assert_eq!(limits.answered_by(now.uptime), until(1));
-            assert_eq!(limits.answered_by(until(1)), until(2));
+            assert_eq!(limits.reply_by(now.uptime), until(1));
+            assert_eq!(limits.reply_by(until(1)), until(2));
             let sent_at = Some(now.uptime);
             let later = Now { uptime: now.uptime.after(SECOND / 4), ..now };
             assert_eq!(limits.after(sent_at, later).replied_within, Some(SECOND * 3 / 4));

@@ -133,8 +133,7 @@ impl OneServer {
                 Err(failure) => return all(&failure),
             };
             let mut time = limits;
-            time.answered_by =
-                limits.answered_by(now.uptime).min(now.uptime.after(self.opener.command_timeout));
+            time.answered_by = limits.reply_by(now.uptime).min(now.uptime.after(self.opener.command_timeout));
             let batch = &mut jobs[..trips.len()];
             let mut left = wire.exchange(&mut connection, batch, now, &time, asking);
             self.note_role(&mut left, &connection);

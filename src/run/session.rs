@@ -266,7 +266,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns how much time the commands of a release have left, beside the waits for a connection.
+    /// Returns how much time the commands of a release have left. Its waits for a connection do not count.
     fn time_left(&self) -> Option<Duration> {
         self.held_until.map(|_| self.budget.command_timeout.saturating_sub(self.spent))
     }

@@ -33,7 +33,7 @@ struct Open {
     settling: Option<Refusal>,
     /// When it was last used, or opened.
     last_used: Uptime,
-    /// From when on it is too old.
+    /// It is not used from this time on.
     old_at: Uptime,
     /// How many connections had been found closed when this one was opened.
     opened_at: u64,

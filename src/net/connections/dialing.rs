@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::opener::Opener;
 use crate::net::errors::{Failure, RefusalKind};
-use crate::net::limits::Limits;
+use crate::net::limits::{Limits, REMEMBERED};
 use crate::values::clock::{self, Uptime};
 use crate::values::sync::Mutex;
 
 /// How long after an attempt that failed, and after the beginning of each that follows, the next begins.
-const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE: Duration = REMEMBERED;
 /// How long after a panic the next attempt begins. TLS libraries panic each time where the program has not set them up.
 const PANIC_PAUSE: Duration = Duration::from_secs(5);
 

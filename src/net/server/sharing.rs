@@ -95,7 +95,7 @@ impl OneServer {
         let time = self.opener.command_timeout;
         let has_time = || {
             let now = clock::uptime();
-            limits.answered_by(now).since(now) >= Budget::until_sent(time)
+            limits.reply_by(now).since(now) >= Budget::until_sent(time)
         };
         if others && (lane.connection.connection.resumes() || has_time()) {
             self.lanes.fill(lane, batching);
@@ -106,12 +106,8 @@ impl OneServer {
     /// Leads a lane until this thread's job is done. Returns an empty list, and the time when it was, if it was read and nothing was done since.
     fn lead(&self, mut leading: Leading<'_>, limits: &Limits<'_>) -> (Vec<Arc<Entry>>, Option<Now>) {
         let (lanes, entry) = (&self.lanes, leading.entry);
-        let mut answered_by = limits.answered_by;
-        if limits.replied_within.is_some()
-            && let Some(lane) = &leading.lane
-        {
-            answered_by = limits.answered_by(lane.connection.sent_at);
-        }
+        let sent_at = leading.lane.as_ref().map(|lane| lane.connection.sent_at);
+        let mut answered_by = sent_at.map_or(limits.answered_by, |sent_at| limits.reply_by(sent_at));
         while let Some(lane) = &mut leading.lane
             && let Received::All { in_order, at } = self.receive(lane, answered_by)
         {

@@ -2,8 +2,8 @@
 //! there while there are several.
 
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
+use std::{process, thread};
 
 use super::sharing::Carrier;
 use crate::net::lanes::Lanes;
@@ -15,7 +15,10 @@ use crate::values::sync::{Condvar, Mutex, wait_timeout};
 const LOOKS: u32 = 4;
 
 /// The connections of one server are looked at, until this is dropped.
-pub(super) struct Spare(Arc<Watcher>);
+pub(super) struct Spare {
+    watcher: Arc<Watcher>,
+    process: u32,
+}
 
 /// Looks at the connections of one server.
 pub(super) struct Watcher {
@@ -37,18 +40,22 @@ enum Watch {
 impl Spare {
     pub(super) fn new(idle_timeout: Duration) -> Self {
         let watch = Mutex::new(Watch::Off);
-        Self(Arc::new(Watcher { idle_timeout, watch, changed: Condvar::default() }))
+        let watcher = Arc::new(Watcher { idle_timeout, watch, changed: Condvar::default() });
+        Self { watcher, process: process::id() }
     }
 
     pub(super) fn watcher(&self) -> Arc<Watcher> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.watcher)
     }
 }
 
 impl Drop for Spare {
     fn drop(&mut self) {
-        *self.0.watch.lock() = Watch::Ended;
-        self.0.changed.notify_all();
+        // I10: in a forked child the thread is not there, and may have had the mutex.
+        if self.process == process::id() {
+            *self.watcher.watch.lock() = Watch::Ended;
+            self.watcher.changed.notify_all();
+        }
     }
 }
 
@@ -85,5 +92,22 @@ impl Watcher {
         // A system call each.
         drop(unused);
         several
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_does_not_wait_for_the_thread_of_its_parent() {
+        let minute = Duration::from_secs(60);
+        let mut spare = Spare::new(minute);
+        spare.process += 1;
+        let watcher = spare.watcher();
+        let locked = watcher.watch.lock();
+        // It would wait for ever.
+        drop(spare);
+        assert!(*locked == Watch::Off);
     }
 }
