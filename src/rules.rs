@@ -10,7 +10,8 @@
 //! - **I3** Nothing is granted later than its own lease.
 //! - **I4** GETSET's reply is judged by the clock read before it was sent, and it is sent soon after that or not at all.
 //! - **I5** We delete only while our own lease has not passed (Classic), or only our own bytes and, within our lease, what a
-//!   classic loser wrote over them (Watched and Ttl).
+//!   classic loser wrote over them (Watched and Ttl). Where the server has no memory for a transaction, our own bytes that were just seen, one
+//!   command timeout before our lease ends at the latest.
 //! - **I6** A command with an unknown outcome is never sent again: that is resolved by reading, or reported as unknown. Except INCR of a
 //!   token, since numbers may be skipped, EXPIRE of the counter, and a release of Watched or Ttl, whose later attempts change our own bytes only.
 //! - **I7** The deadline of a wait is monotonic; the lease is over when either clock says so.
@@ -65,6 +66,8 @@ pub(crate) enum Command {
     /// since it is rare.
     Renew(Box<(NewValue, Duration)>),
     Del,
+    /// GETDEL, since Redis 6.2.
+    GetDel,
     /// Increases that counter, which the server forgets this long after the last token.
     Count {
         forget_after: Option<Duration>,
@@ -98,6 +101,7 @@ impl Command {
             Command::TimeToLive => "PTTL",
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
+            Command::GetDel => "GETDEL",
             Command::Count { .. } => "INCR",
             Command::Raise { .. } => "INCRBY",
             Command::ForgetAfter(_) => "EXPIRE",
@@ -122,7 +126,7 @@ impl Command {
             Command::Count { .. } | Command::Raise { .. } | Command::ForgetAfter(_) => true,
             Command::Waiting(_) => true,
             Command::SetNx(_) | Command::GetSet(_) | Command::Set(_) => false,
-            Command::Renew(_) | Command::Del => false,
+            Command::Renew(_) | Command::Del | Command::GetDel => false,
         }
     }
 }
@@ -215,6 +219,7 @@ impl Reply {
     /// Returns why a call ends with this, which can do nothing else, and has left nothing in doubt.
     pub(crate) fn gives_up(&self) -> GiveUp {
         match self {
+            Reply::Refused(WhyRefused::OverMemory) => GiveUp::OverMemory,
             Reply::Refused(_) => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             _ => GiveUp::Io,
@@ -229,7 +234,9 @@ pub(crate) enum WhyRefused {
     Command,
     /// The key holds something else than a string: it is no lock.
     NoLock,
-    /// For a reason that passes by itself: it is over its memory, loads its data, has too few replicas.
+    /// It is over its `maxmemory`.
+    OverMemory,
+    /// For another reason that passes by itself: it loads its data, has too few replicas.
     ForNow,
     /// It is a replica, as a master that has just failed over; or its address leads to one, for now.
     ReadOnly,
@@ -246,6 +253,8 @@ pub(crate) enum GiveUp {
     Unknown,
     /// The server refused.
     Refused,
+    /// The server refused, since it is over its `maxmemory`.
+    OverMemory,
     /// Replies were lost until the attempt gave up, but nothing is in doubt.
     Io,
     /// There was no connection until the attempt gave up, and nothing is in doubt.

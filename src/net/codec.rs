@@ -44,6 +44,7 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
             expire_counter(packed, key, *time);
         }
         Command::Del => packed.begun(Form::Integer, b"*2\r\n$3\r\nDEL\r\n", &[key]),
+        Command::GetDel => packed.command(Form::Bulk, &[b"GETDEL", key]),
         Command::Count { forget_after } => {
             packed.command(Form::Integer, &[b"INCR", &SideKey::Fence.of(key)]);
             if let Some(time) = forget_after {

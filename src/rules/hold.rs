@@ -8,6 +8,7 @@
 mod count;
 mod extend;
 mod hand_over;
+mod release;
 mod resume;
 mod watched;
 
@@ -15,6 +16,8 @@ pub(crate) use count::{Counted, count};
 use extend::replace;
 pub(crate) use extend::{Extension, extend};
 pub(crate) use hand_over::{Ending, HandedOver};
+pub(crate) use release::Release;
+use release::release;
 pub(crate) use resume::{resume, settle};
 use watched::{Changed, Replaced, Seen, change_watched};
 
@@ -31,18 +34,6 @@ use crate::values::value::Nonce;
 /// How often the key may be written after it was read.
 pub(crate) const LOOKS: u32 = 3;
 
-/// The outcome of a release.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Release {
-    /// The key was deleted, so that the next contender can acquire the lock, or the lock was handed over.
-    Released {
-        /// True if the key still held this holder's own bytes, which proves that no other client had the lock. DEL in Classic does not look.
-        certified: bool,
-    },
-    /// The lock was lost before. Nothing was deleted.
-    Lost(LossReason),
-}
-
 /// What the server says of a held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verification {
@@ -57,41 +48,6 @@ pub(crate) enum Verification {
     Overwritten(Result<Extension, GiveUp>),
     /// The lock is not held any more.
     Lost(LossReason),
-}
-
-/// Deletes the key: in Classic only before our own lease has passed, otherwise only our own bytes, and within our lease what a loser of the
-/// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
-pub(crate) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
-    if own.by_transaction() {
-        return match change_watched(io, own, Command::Del, None, &mut None).await? {
-            // The server's time to live was over.
-            Changed::Done { count: 0, .. } => Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
-            Changed::Done { replaced: Replaced::Expired, .. } => Ok(Release::Lost(LossReason::Expired)),
-            Changed::Done { replaced, .. } => Ok(Release::Released { certified: own.is_certified(replaced) }),
-            Changed::NotOurs(LossReason::Gone) if own.is_in_doubt() => {
-                own.deleted_if_absent(&Ok(None), io.now())
-            }
-            Changed::NotOurs(reason) => Ok(Release::Lost(own.loss(reason, io.now()))),
-            Changed::Unanswered { holds, .. } => own.deleted_if_absent(&holds, io.now()),
-        };
-    }
-    if own.has_passed(io.now()) {
-        return Ok(Release::Lost(LossReason::Expired)); // I5
-    }
-    if own.tried.is_some()
-        && let Some(reason) = own.lost_since(io).await?
-    {
-        return Ok(Release::Lost(reason));
-    }
-    match io.send(own.within_lease(Command::Del)).await.plain() {
-        Reply::Integer(0) => Ok(Release::Lost(LossReason::Gone)),
-        Reply::Integer(_) => Ok(Release::Released { certified: false }),
-        Reply::TooLate => Ok(Release::Lost(LossReason::Expired)),
-        Reply::Unsent if own.has_passed(io.now()) => Ok(Release::Lost(LossReason::Expired)),
-        failed @ (Reply::Refused(_) | Reply::Unsent) => Err(failed.gives_up()),
-        _ if own.end.is_none() => Err(GiveUp::Unknown),
-        _ => own.deleted_if_absent(&read(io).await, io.now()), // I6
-    }
 }
 
 /// Asks the server whether the lock is still held, by one look. A loser's value, and an earlier one of ours, is replaced by our own, with the same
@@ -171,19 +127,6 @@ impl Lease {
     /// Returns true if a command that has replaced this proves that no other client has had the lock.
     fn is_certified(&self, replaced: Replaced) -> bool {
         replaced == Replaced::OurValue && self.proven
-    }
-
-    /// Judges what the key holds after the reply to the command that deletes it was lost. It may still come, and a loser's bytes may stand
-    /// for our lock.
-    fn deleted_if_absent(
-        &self,
-        holds: &Result<Option<Vec<u8>>, GiveUp>,
-        now: Now,
-    ) -> Result<Release, GiveUp> {
-        match holds {
-            Ok(None) if !self.has_passed(now) => Ok(Release::Released { certified: false }),
-            _ => Err(GiveUp::Unknown),
-        }
     }
 }
 

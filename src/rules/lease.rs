@@ -285,7 +285,7 @@ impl End {
     }
 
     /// Returns the end of a time that is shorter.
-    fn earlier_by(self, time: Duration) -> Self {
+    pub(super) fn earlier_by(self, time: Duration) -> Self {
         End { wall: self.wall.before(time), uptime: self.uptime.before(time) }
     }
 

@@ -21,7 +21,7 @@
 //! | `ann is served` | the server carries out its command and the reply arrives |
 //! | `ann is executed`, `ann is answered` | the same in two steps |
 //! | `ann is refused`, `ann is refused for now` | the server refuses the command to this user; it refuses for another reason |
-//! | `ann finds no lock` | the server refuses, since the key holds a list, say |
+//! | `ann finds no memory`, `ann finds no lock` | the server refuses, since it is full; since the key holds a list, say |
 //! | `ann's request is lost`, `ann's reply is lost` | an I/O error before or after the server carried it out |
 //! | `ann has no connection` | nothing was sent |
 //! | `ann has a connection too late` | nothing was sent, since the time limit of the command had passed |
@@ -53,6 +53,9 @@ use words::{possessor, relative, shifted, signed, time};
 
 /// When all scenarios begin: 2026-11-18, a round number of seconds.
 const BEGINNING: Wall = Wall(1_795_000_000_000_000);
+
+/// How late a command is carried out at most whose caller still waits for it.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The monotonic clock then.
 const START: Duration = Duration::from_secs(100);
@@ -186,6 +189,9 @@ impl Interpreter {
             [name, "is", "executed"] => self.execute(name).map(|()| None),
             [name, "is", "answered"] => self.deliver_reply(name).map(Some),
             [name, "finds", "no", "lock"] => self.deliver(name, Reply::Refused(WhyRefused::NoLock)).map(Some),
+            [name, "finds", "no", "memory"] => {
+                self.deliver(name, Reply::Refused(WhyRefused::OverMemory)).map(Some)
+            }
             [name, "is", "refused", how @ ..] => {
                 let why = if how.is_empty() { WhyRefused::Command } else { WhyRefused::ForNow };
                 self.deliver(name, Reply::Refused(why)).map(Some)

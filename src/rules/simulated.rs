@@ -61,6 +61,12 @@ impl Leg {
         if self.looks().is_some() { None } else { Some(&self.trip.command) }
     }
 
+    /// Returns true if this step is no part of a transaction.
+    #[allow(dead_code, reason = "only in a search")]
+    pub(crate) fn is_alone(&self) -> bool {
+        self.trip.if_holds.is_none()
+    }
+
     #[allow(dead_code, reason = "only in the scenarios")]
     pub(crate) fn name(&self) -> &'static str {
         if self.looks().is_some() { "WATCH" } else { self.trip.name() }
@@ -172,6 +178,10 @@ impl Server {
                 self.keep_counter(now, *time)
             }
             Command::Del => self.delete(),
+            Command::GetDel => {
+                self.delete();
+                Reply::Bulk(found)
+            }
             Command::Count { forget_after } => {
                 self.counter += 1;
                 self.counter_version += 1;

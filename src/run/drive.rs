@@ -120,7 +120,7 @@ impl Engine {
     fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], now: Now) -> bool {
         let goes = |trip: &Trip| match (&trip.if_holds, &trip.command) {
             (Some(expected), _) => !expected.without_ttl,
-            (None, Command::Get | Command::GetSet(_) | Command::Del) => true,
+            (None, Command::Get | Command::GetSet(_) | Command::Del | Command::GetDel) => true,
             (None, command) => matches!(command, Command::Count { .. } | Command::ForgetAfter(_)),
         };
         let jobs = jobs.iter_mut().map(|job| &mut **job);

@@ -228,6 +228,7 @@ pub(super) fn unanswered(failure: &Failure) -> Reply {
         Failure::Refused(refusal) => Reply::Refused(match refusal.kind() {
             RefusalKind::WrongType => WhyRefused::NoLock,
             RefusalKind::ReadOnly => WhyRefused::ReadOnly,
+            RefusalKind::OverMemory => WhyRefused::OverMemory,
             _ if refusal.is_transient() => WhyRefused::ForNow,
             _ if refusal.is_about_the_command() => WhyRefused::Command,
             _ => WhyRefused::Otherwise,
@@ -335,7 +336,7 @@ impl Session<'_> {
                 refusal.is_transient() || of_login.contains(&refusal.kind())
             }),
             GiveUp::Unknown => {
-                self.unanswered.as_ref().is_some_and(|lost| !matches!(lost.0, "DEL" | "GETSET"))
+                self.unanswered.as_ref().is_some_and(|lost| !matches!(lost.0, "DEL" | "GETDEL" | "GETSET"))
             }
             _ => true,
         }

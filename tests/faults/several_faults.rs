@@ -8,14 +8,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Key, MultiLock, Protocol, RefusalKind};
+use setnx_lock::{Error, Key, LockOptions, MultiLock, Protocol, RefusalKind};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::every_command::{self, COMMAND_TIMEOUT};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{
-    AnyServer, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all, tests,
+    AnyServer, LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all,
+    tests,
 };
 use paths::{KeysStage, PATHS};
 
@@ -113,7 +114,7 @@ fn a_server_over_its_memory() -> Outcome {
         let server = Arc::new(TestServer::start());
         let target = Target::of(&server).with(protocol);
         let keys = target.keys("memory", 3);
-        let locks = target.locks(&keys, expiring());
+        let locks = target.locks(&keys, LockOptions::expiring_after(2 * LONG).timeout(LONG));
         let over_memory = |error: &Error| {
             let Error::Refused { refusal, .. } = error else { panic!("{error:?}") };
             assert_eq!(refusal.kind(), RefusalKind::OverMemory);
@@ -126,13 +127,7 @@ fn a_server_over_its_memory() -> Outcome {
         assert_eq!((keys.iter().map(TestKey::value).collect::<Vec<_>>(), held.expires_at()), (values, end));
         held.ensure_held()?;
         for (_, outcome) in release_all(held) {
-            match (protocol, outcome) {
-                (Protocol::Classic, outcome) => {
-                    assert_eq!(outcome?, Release::Released { certified: false }, "the server executes DEL");
-                }
-                // The transaction is refused, and a plain DEL could delete another's key.
-                (_, outcome) => over_memory(&outcome.expect_err("the server has no memory")),
-            }
+            assert_eq!(outcome?, Release::Released { certified: false }, "the server executes DEL alone");
         }
         keys.iter().for_each(TestKey::delete);
         over_memory(&locks.try_lock().expect_err("the server has no memory"));

@@ -26,7 +26,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_push_message_is_not_taken_for_a_reply,
         the_round_trips_of_a_release_share_one_time_limit,
         a_takeover_whose_transaction_is_refused_changes_nothing,
-        a_release_whose_transaction_is_refused_is_carried_out_later,
+        a_full_server_deletes_the_key_of_a_release_alone,
+        near_the_end_of_its_lease_a_release_that_a_full_server_refuses_is_carried_out_later,
         a_user_without_multi_changes_no_key_without_a_transaction,
         multi_that_is_taken_away_leaves_no_change_unguarded,
         the_reply_to_exec_is_lost_in_a_release,
@@ -152,9 +153,54 @@ fn assert_left(error: &Error, key: &TestKey) {
     assert_says(error, key, &["free memory", "the release is tried again until the lease ends"]);
 }
 
-/// On a server whose memory is full. Up to 2.4 the server refuses EXEC itself, 2.6 executes it, and a current one refuses to queue. A plain
-/// DEL, which all would execute, could delete the key of another client.
-fn a_release_whose_transaction_is_refused_is_carried_out_later(load: Load) -> Outcome {
+/// The server executes DEL and GETDEL alone, where it refuses their transaction.
+fn a_full_server_deletes_the_key_of_a_release_alone(load: Load) -> Outcome {
+    for (emulated, alone) in [
+        (ServerVersion::V2_2, "GET GETDEL DEL"),
+        (ServerVersion::V2_4, "GET GETDEL DEL"),
+        (ServerVersion::V7, "GET GETDEL"),
+    ] {
+        for protocol in BOTH
+            .into_iter()
+            .filter(|protocol| emulated > ServerVersion::V2_6 || *protocol == Protocol::Watched)
+        {
+            let scenario = Scenario::of(emulated, load);
+            let (key, server) = (scenario.target.key("full"), &scenario.server);
+            let options = LockOptions::expiring_after(2 * LONG).protocol(protocol);
+            let lock = scenario.lock(&key, options);
+            let held = lock.lock()?;
+            server.clear_log();
+            server.fill_up();
+            assert_eq!(release(held)?, UNCERTIFIED, "{emulated:?}");
+            assert_eq!(key.value(), None);
+            let sent = server.names().join(" ");
+            assert!(sent.ends_with(alone) || load == Load::Contended, "{emulated:?}: {sent}");
+            server.free_memory();
+            // Cleared, and acquired by another client.
+            for (before, nth) in [("EXEC", 1), ("GET", 2)] {
+                let held = lock.lock()?;
+                server.fill_up();
+                let at = server.pause(before, nth);
+                let releasing = thread::spawn(move || held.release());
+                at.reached();
+                key.set(FOREIGN);
+                at.go_on();
+                let error = releasing.join().unwrap().expect_err("it was lost");
+                assert!(matches!(error, Error::Lost { .. }), "{error:?}");
+                assert_eq!(key.value().as_deref(), Some(FOREIGN));
+                server.free_memory();
+                key.delete();
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A command alone could come after the lease, and delete the key of another client. Up to 2.4 the server refuses EXEC itself, 2.6 executes it, and
+/// a current one refuses to queue.
+fn near_the_end_of_its_lease_a_release_that_a_full_server_refuses_is_carried_out_later(
+    load: Load,
+) -> Outcome {
     for emulated in [ServerVersion::V2_2, ServerVersion::V2_4, ServerVersion::V2_6, ServerVersion::V7] {
         let scenario = Scenario::of(emulated, load);
         let (key, server) = (scenario.target.key("memory"), &scenario.server);

@@ -29,6 +29,7 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     outages: false,
     tokens: false,
     fails_over: false,
+    fills: false,
 };
 
 /// What happened in all runs of a search.
@@ -44,6 +45,7 @@ struct Totals {
     overwritten: u64,
     priced: u64,
     lost: u64,
+    alone: u64,
 }
 
 /// Searches `runs` runs. Returns how much happened, or an error with the fewest steps to an overlap.
@@ -58,7 +60,7 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
     let run = |steps: &[_]| {
         let (run, broken) = Run::perform(conditions, steps);
         let Totals { grants, extensions, certified, tokens, .. } = totals.get();
-        let Totals { handed_over, again, resumed, overwritten, priced, lost, .. } = totals.get();
+        let Totals { handed_over, again, resumed, overwritten, priced, lost, alone, .. } = totals.get();
         totals.set(Totals {
             grants: grants + run.grants,
             extensions: extensions + run.extensions,
@@ -70,6 +72,7 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
             overwritten: overwritten + run.overwritten,
             priced: priced + run.priced,
             lost: lost + run.lost(),
+            alone: alone + run.deleted_alone,
         });
         broken.map_or(Ok(()), Err)
     };
@@ -203,6 +206,24 @@ fn a_release_that_is_tried_again_ends_no_other_holders_lock() {
         let totals =
             search(conditions, crate::runs(6000)).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
         assert!(totals.again > 200 && totals.grants > 3_000, "little happened: {totals:?}");
+    }
+}
+
+/// A full server queues nothing, so that keys are deleted by a command alone. However late that is carried out whose caller still waits for it, no
+/// other holder's key goes.
+fn a_full_server_gives_up_a_lock_to_its_holder_alone() {
+    let early = Conditions { expirations: [6000; 3], ..WITHIN_THE_GUARD };
+    let late = Conditions { expirations: [12_000; 3], skew: 900, delay: 3000, ..WITHIN_THE_GUARD };
+    for protocols in [[Protocol::Watched; 3], [Protocol::Ttl; 3]] {
+        for conditions in [early, late] {
+            let conditions = Conditions { protocols, fills: true, ..conditions };
+            let totals = search(conditions, crate::runs(4000))
+                .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            assert!(
+                totals.alone > 100 && totals.grants > 3_000,
+                "{conditions:?}: little happened: {totals:?}"
+            );
+        }
     }
 }
 
@@ -361,6 +382,7 @@ pub(crate) const SEARCHES: &Searches = &[
         "a_release_that_is_tried_again_ends_no_other_holders_lock",
         a_release_that_is_tried_again_ends_no_other_holders_lock,
     ),
+    ("a_full_server_gives_up_a_lock_to_its_holder_alone", a_full_server_gives_up_a_lock_to_its_holder_alone),
     ("there_is_no_overlap_within_the_guard", there_is_no_overlap_within_the_guard),
     (
         "watched_needs_neither_equal_expirations_nor_quick_commands",

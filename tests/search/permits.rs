@@ -152,7 +152,7 @@ impl Search {
         self.nonces += 1_000_000;
         let expiration = Duration::from_millis(1500);
         let lease = Lease::beginning(now, Some(expiration), protocol, Nonce::from_random(self.nonces));
-        let (mut ending, mut step) = Ending::begin(own, next.map(|_| &lease), now);
+        let (mut ending, mut step) = Ending::begin(own, next.map(|_| &lease), Duration::ZERO, now);
         while let Step::Send(trip) = step {
             let mut leg = Leg::first(trip);
             let replies = loop {

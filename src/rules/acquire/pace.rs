@@ -262,7 +262,7 @@ impl Pace {
     pub(in crate::rules) fn refused(&mut self, why: WhyRefused, io: &Io) -> Round {
         let now = io.now();
         let passes = match why {
-            WhyRefused::ForNow => {
+            WhyRefused::OverMemory | WhyRefused::ForNow => {
                 self.read_only_since = None;
                 true
             }

@@ -2,7 +2,9 @@
 //! command, so that the key is never absent in between. It is judged as an extension is.
 
 use std::mem;
+use std::time::Duration;
 
+use super::release::delete_alone;
 use super::{Changed, Release, Replaced, change_watched, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
@@ -29,16 +31,23 @@ pub(crate) struct Ending {
     own: Lease,
     /// The lease that the next thread is to have.
     next: Option<Box<Lease>>,
+    command_timeout: Duration,
     began: Now,
     rules: Option<Task<HandedOver>>,
 }
 
 impl Ending {
     /// Begins to end a hold now. `next`: the lease that the next thread is to have, if there is one; both have an end then, and one protocol.
+    /// `command_timeout`: how late a command is carried out at most whose caller still waits for it.
     #[inline]
-    pub(crate) fn begin(own: Lease, next: Option<&Lease>, now: Now) -> (Self, Step<HandedOver>) {
+    pub(crate) fn begin(
+        own: Lease,
+        next: Option<&Lease>,
+        command_timeout: Duration,
+        now: Now,
+    ) -> (Self, Step<HandedOver>) {
         let next = next.map(|next| Box::new(own.replaced_by(next, now)));
-        let mut ending = Self { own, next, began: now, rules: None };
+        let mut ending = Self { own, next, command_timeout, began: now, rules: None };
         let first = match &ending.next {
             None => ending.own.first_of_release(now),
             Some(next) => ending.own.first_of_hand_over(next, now),
@@ -53,10 +62,20 @@ impl Ending {
 
     #[cold]
     fn by_rules(&mut self) -> Step<HandedOver> {
-        let (own, next) = (self.own.clone(), self.next.as_deref().cloned());
-        let code = async move |io: &Io| match &next {
-            Some(next) => hand_over(io, &own, next).await,
-            None => end(io, &own).await,
+        let (own, next, command_timeout) =
+            (self.own.clone(), self.next.as_deref().cloned(), self.command_timeout);
+        let code = async move |io: &Io| {
+            let ended = match &next {
+                Some(next) => hand_over(io, &own, next).await,
+                None => end(io, &own).await,
+            };
+            match ended {
+                // The transaction of an earlier attempt may still come, and another client acquire the lock.
+                Err(GiveUp::OverMemory) if own.by_transaction() && !own.is_in_doubt() => {
+                    delete_alone(io, &own, command_timeout).await.map(to_nobody)
+                }
+                ended => ended,
+            }
         };
         let (task, step) = Task::begin(self.began, code);
         self.rules = Some(task);

@@ -114,7 +114,12 @@ impl Lease {
         match gave_up {
             GiveUp::Unknown if !self.by_transaction() => return None,
             GiveUp::Unknown => self.tried = Some(Tried::InDoubt),
-            GiveUp::Timeout | GiveUp::Refused | GiveUp::Io | GiveUp::Unsent | GiveUp::Rewritten => {
+            GiveUp::Timeout
+            | GiveUp::Refused
+            | GiveUp::OverMemory
+            | GiveUp::Io
+            | GiveUp::Unsent
+            | GiveUp::Rewritten => {
                 self.tried.get_or_insert(Tried::NotCarriedOut);
             }
         }

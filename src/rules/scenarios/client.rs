@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{ScriptResult, time};
+use super::{COMMAND_TIMEOUT, ScriptResult, time};
 use crate::rules::hold::{Counted, Ending, Extension, HandedOver, Release, Verification};
 use crate::rules::lease::Lease;
 use crate::rules::ownership::LossReason;
@@ -175,7 +175,7 @@ impl Client {
 
     pub(super) fn release(&mut self, own: Lease, now: Now) -> String {
         self.ended = Some(own.clone());
-        let (ending, step) = Ending::begin(own, None, now);
+        let (ending, step) = Ending::begin(own, None, COMMAND_TIMEOUT, now);
         self.releasing = Some(ending);
         self.shown_release(step, now)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::client::{shown_notes, shown_release};
-use super::{Interpreter, MANY, ScriptResult};
+use super::{COMMAND_TIMEOUT, Interpreter, MANY, ScriptResult};
 use crate::rules::hold::{self, Ending, HandedOver};
 use crate::rules::lease::Lease;
 use crate::rules::task::{Rules, Task};
@@ -103,7 +103,7 @@ impl Interpreter {
         let next = Lease::of(&options, own.protocol, &tag, now);
         client.lease = None;
         client.ended = Some(own.clone());
-        let (ending, step) = Ending::begin(own, Some(&next), now);
+        let (ending, step) = Ending::begin(own, Some(&next), COMMAND_TIMEOUT, now);
         client.handing_over = Some((ending, other.to_owned()));
         self.shows_hand_over(name, step)
     }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::rules::lease::{End, Lease};
 use crate::rules::task::Task;
-use crate::rules::{Cue, Observation, Reply};
+use crate::rules::{Command, Cue, Observation, Reply};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
@@ -92,6 +92,8 @@ struct Client {
     found_another: bool,
     /// True if it held its own at one of them.
     found_own: bool,
+    /// True if the command that deletes its key got no reply, and compares nothing.
+    lost_alone: bool,
     /// The values that it has sent since it began to ask for the lock.
     wrote: Vec<Vec<u8>>,
     /// When it is to look whether its value was overwritten.
@@ -150,6 +152,9 @@ pub(super) struct Run {
     /// How often a gem has lost the lock after a clear, just after another's grant.
     pub(super) priced: u64,
     failovers: Failovers,
+    is_full: bool,
+    /// How often the key was deleted by a command alone.
+    pub(super) deleted_alone: u64,
     nonces: u64,
 }
 
@@ -176,6 +181,7 @@ impl Run {
             ends: None,
             found_another: false,
             found_own: false,
+            lost_alone: false,
             wrote: Vec::new(),
             looks_at: None,
             granted: 0,
@@ -210,6 +216,8 @@ impl Run {
             overwritten: 0,
             priced: 0,
             failovers: Failovers::default(),
+            is_full: false,
+            deleted_alone: 0,
             nonces: 0,
         }
     }
@@ -256,6 +264,13 @@ impl Run {
         }
         if self.conditions.fails_over && choice % 32 == 21 {
             self.fails_over(choice);
+        }
+        if self.conditions.fills && choice % 8 == 7 {
+            self.is_full = !self.is_full;
+            self.note(
+                n,
+                format_args!("finds the server {}", if self.is_full { "full" } else { "with memory" }),
+            );
         }
         if self.conditions.touches && one_in(3, choice) {
             self.server.touch();
@@ -343,6 +358,8 @@ impl Run {
 
     fn reply(&mut self, n: usize, leg: Leg, reply: Reply) {
         let now = self.now(n);
+        let deletes = leg.is_alone() && matches!(leg.command(), Some(Command::Del | Command::GetDel));
+        self.clients[n].lost_alone |= deletes && reply == Reply::Lost;
         let replies = match leg.answered(reply) {
             Next::Leg(leg) => return self.clients[n].doing = self.on_its_way(n, leg),
             Next::End(replies) => replies,

@@ -104,7 +104,7 @@ impl Run {
             return self.go_on(n);
         };
         client.deletes(lease);
-        let (ending, step) = Ending::begin(lease.clone(), None, now);
+        let (ending, step) = Ending::begin(lease.clone(), None, Duration::ZERO, now);
         if let Step::Send(_) = step {
             client.part = Part::Releasing(left, Box::new(ending));
             return self.release_step(n, step);

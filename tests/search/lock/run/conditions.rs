@@ -44,4 +44,6 @@ pub(in crate::lock) struct Conditions {
     pub(in crate::lock) tokens: bool,
     /// True if there are failovers, which lose the last writes. Then two clients may hold the lock, but not on one master.
     pub(in crate::lock) fails_over: bool,
+    /// True if the server is full at times.
+    pub(in crate::lock) fills: bool,
 }

@@ -96,7 +96,7 @@ impl Run {
                 let options = LockOptions { expiration: Some(expiration), ..self.options(n) };
                 let next = Lease::of(&options, own.protocol, &self.fresh_tag(n), now);
                 self.clients[n].ended = Some(own.clone());
-                let (ending, step) = Ending::begin(own, Some(&next), now);
+                let (ending, step) = Ending::begin(own, Some(&next), self.command_timeout(), now);
                 self.clients[n].power = Some(Power::HandingOver(Box::new(ending), number, expiration));
                 self.act_on_hand_over(n, step);
             }
@@ -128,6 +128,7 @@ impl Run {
     pub(super) fn begins(&mut self, n: usize, own: &Lease) {
         self.clients[n].ends = Some(own.clone());
         (self.clients[n].found_another, self.clients[n].found_own) = (false, false);
+        self.clients[n].lost_alone = false;
     }
 
     /// A holder is told that its lock is lost.
@@ -148,9 +149,14 @@ impl Run {
     fn release(&mut self, n: usize, own: Lease, now: Now) {
         self.begins(n, &own);
         self.clients[n].ended = Some(own.clone());
-        let (ending, step) = Ending::begin(own, None, now);
+        let (ending, step) = Ending::begin(own, None, self.command_timeout(), now);
         self.clients[n].releasing = Some(Releasing::Own(Box::new(ending)));
         self.act_on_release(n, release_of(step));
+    }
+
+    /// How long a command may take whose caller still waits for it.
+    fn command_timeout(&self) -> Duration {
+        Duration::from_millis(self.conditions.delay)
     }
 
     pub(super) fn act_on_release(&mut self, n: usize, step: Step<Release>) {
@@ -173,6 +179,8 @@ impl Run {
     fn gave_up(&mut self, n: usize, reason: GiveUp, next: Option<&Lease>) {
         let now = self.now(n);
         let own = self.clients[n].ended.take();
+        // What compares nothing may still come, and delete the lock of the next.
+        let own = own.filter(|_| reason != GiveUp::Unknown || !self.clients[n].lost_alone);
         self.clients[n].again = own.and_then(|own| own.again(reason, next, now));
     }
 

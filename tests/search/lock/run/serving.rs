@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Client, Doing, Gems, Run, gem};
 use crate::rules::lease::GUARD;
-use crate::rules::{Command, Reply, Trip};
+use crate::rules::{Command, Reply, Trip, WhyRefused};
 use crate::simulated::Leg;
 use crate::values::options::Protocol;
 use crate::values::value::{Expiry, LockState};
@@ -59,7 +59,8 @@ impl Run {
         let of_gem = is_newer
             .then(|| gem::carry_out(&mut self.server, leg, self.clients[n].expiration, now))
             .flatten();
-        let reply = of_gem.unwrap_or_else(|| self.server.carry_out(now, leg));
+        let of_full = self.refusal_of_a_full_server(n, leg);
+        let reply = of_gem.or(of_full).unwrap_or_else(|| self.server.carry_out(now, leg));
         self.note_written();
         let keeps = matches!(leg.command(), Some(Command::ForgetAfter(_) | Command::Renew(_)))
             || matches!(leg.command(), Some(Command::Count { forget_after: Some(_) }));
@@ -76,6 +77,21 @@ impl Run {
         (self.clients[n].executed, self.clients[n].executed_at) = (self.executions, self.time);
         self.note(n, format_args!("carried out: {leg:?}, reply: {reply:?}"));
         reply
+    }
+
+    /// A full server refuses what may need memory, and queues nothing. It carries out what deletes; one of the clients has an old one.
+    fn refusal_of_a_full_server(&mut self, n: usize, leg: &Leg) -> Option<Reply> {
+        let command = leg.command().filter(|_| self.conditions.fills)?;
+        let is_alone = leg.is_alone();
+        self.deleted_alone += u64::from(is_alone && matches!(command, Command::Del | Command::GetDel));
+        let why = match command {
+            Command::GetDel if n == 0 => WhyRefused::Command,
+            Command::Get | Command::Del | Command::GetDel if is_alone => return None,
+            Command::ForgetAfter(_) => return None,
+            _ if self.is_full => WhyRefused::OverMemory,
+            _ => return None,
+        };
+        Some(Reply::Refused(why))
     }
 
     /// Returns true if this is a client's own value of what it does with its lock; or one that it wrote before, since when the server has lost

@@ -1,0 +1,105 @@
+//! Releasing a lock: deleting its key.
+
+use std::time::Duration;
+
+use super::{Changed, LossReason, Replaced, change_watched, look, note_overwritten, read};
+use crate::rules::lease::Lease;
+use crate::rules::ownership::Ownership;
+use crate::rules::task::Io;
+use crate::rules::{Command, GiveUp, Reply, Trip, WhyRefused};
+use crate::values::clock::Now;
+
+/// The outcome of a release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// The key was deleted, so that the next contender can acquire the lock, or the lock was handed over.
+    Released {
+        /// True if the key still held this holder's own bytes, which proves that no other client had the lock. DEL in Classic does not look.
+        certified: bool,
+    },
+    /// The lock was lost before. Nothing was deleted.
+    Lost(LossReason),
+}
+
+/// Deletes the key: in Classic only before our own lease has passed, otherwise only our own bytes, and within our lease what a loser of the
+/// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
+pub(super) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
+    if own.by_transaction() {
+        return match change_watched(io, own, Command::Del, None, &mut None).await? {
+            // The server's time to live was over.
+            Changed::Done { count: 0, .. } => Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
+            Changed::Done { replaced: Replaced::Expired, .. } => Ok(Release::Lost(LossReason::Expired)),
+            Changed::Done { replaced, .. } => Ok(Release::Released { certified: own.is_certified(replaced) }),
+            Changed::NotOurs(LossReason::Gone) if own.is_in_doubt() => {
+                own.deleted_if_absent(&Ok(None), io.now())
+            }
+            Changed::NotOurs(reason) => Ok(Release::Lost(own.loss(reason, io.now()))),
+            Changed::Unanswered { holds, .. } => own.deleted_if_absent(&holds, io.now()),
+        };
+    }
+    if own.has_passed(io.now()) {
+        return Ok(Release::Lost(LossReason::Expired)); // I5
+    }
+    if own.tried.is_some()
+        && let Some(reason) = own.lost_since(io).await?
+    {
+        return Ok(Release::Lost(reason));
+    }
+    match io.send(own.within_lease(Command::Del)).await.plain() {
+        Reply::Integer(0) => Ok(Release::Lost(LossReason::Gone)),
+        Reply::Integer(_) => Ok(Release::Released { certified: false }),
+        Reply::TooLate => Ok(Release::Lost(LossReason::Expired)),
+        Reply::Unsent if own.has_passed(io.now()) => Ok(Release::Lost(LossReason::Expired)),
+        failed @ (Reply::Refused(_) | Reply::Unsent) => Err(failed.gives_up()),
+        _ if own.end.is_none() => Err(GiveUp::Unknown),
+        _ => own.deleted_if_absent(&read(io).await, io.now()), // I6
+    }
+}
+
+/// Deletes the key by a command alone, where the server has no memory to queue one for a transaction: if the key holds our own bytes, as a look
+/// shows just before, and so early that it is carried out within our lease, or comes later than its caller waits for it (I5). What the key held
+/// then is known only from a server with GETDEL, since 6.2. If it gives up, the key was not changed.
+pub(super) async fn delete_alone(io: &Io, own: &Lease, command_timeout: Duration) -> Result<Release, GiveUp> {
+    let found = look(io).await?;
+    match own.judge(found.as_deref(), io.now()) {
+        Ownership::Ours | Ownership::Unproven | Ownership::Before(_) => {}
+        Ownership::Overwritten(_) => return Err(GiveUp::OverMemory),
+        Ownership::Lost(reason) => return Ok(Release::Lost(own.loss(reason, io.now()))),
+    }
+    let before = own.end.map(|end| end.earlier_by(command_timeout));
+    let delete = async |command| io.send(Trip { before, ..Trip::of(command) }).await.plain();
+    let reply = match delete(Command::GetDel).await {
+        Reply::Refused(WhyRefused::Command) => delete(Command::Del).await,
+        reply => reply,
+    };
+    match reply {
+        Reply::Bulk(deleted) => {
+            let whose = own.judge(deleted.as_deref(), io.now());
+            note_overwritten(io, &whose);
+            Ok(match whose {
+                Ownership::Lost(reason) => Release::Lost(own.loss(reason, io.now())),
+                _ => Release::Released { certified: false },
+            })
+        }
+        Reply::Integer(0) => Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
+        Reply::Integer(_) => Ok(Release::Released { certified: false }),
+        Reply::TooLate => Err(GiveUp::OverMemory),
+        failed @ (Reply::Refused(_) | Reply::Unsent) => Err(failed.gives_up()),
+        _ => own.deleted_if_absent(&read(io).await, io.now()), // I6
+    }
+}
+
+impl Lease {
+    /// Judges what the key holds after the reply to the command that deletes it was lost. It may still come, and a loser's bytes may stand
+    /// for our lock.
+    pub(super) fn deleted_if_absent(
+        &self,
+        holds: &Result<Option<Vec<u8>>, GiveUp>,
+        now: Now,
+    ) -> Result<Release, GiveUp> {
+        match holds {
+            Ok(None) if !self.has_passed(now) => Ok(Release::Released { certified: false }),
+            _ => Err(GiveUp::Unknown),
+        }
+    }
+}
