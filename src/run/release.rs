@@ -117,7 +117,7 @@ impl Engine {
             // As the lock was acquired: that is decided for Auto.
             Lease::of(mode.options(), lease.protocol, &self.tag(), now)
         });
-        let ending = hold::Ending::begin(lease, next_lease.as_ref(), self.backend.command_timeout(), now);
+        let ending = hold::Ending::begin(lease, next_lease.as_ref(), session.command_timeout(), now);
         Releasing { options, earlier, holder, turn, next, job: Job::new(key, ending, session) }
     }
 

@@ -107,6 +107,11 @@ impl<'a> Session<'a> {
         Self { outbox: Some(outbox), ..self }
     }
 
+    /// How long a command may take from its call on.
+    pub(super) fn command_timeout(&self) -> Duration {
+        self.budget.command_timeout
+    }
+
     /// Gives the commands that follow the time of a call that begins now.
     pub(super) fn begin_anew(&mut self, now: Now) {
         self.budget.deadline = Some(now.uptime);
