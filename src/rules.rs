@@ -13,7 +13,8 @@
 //!   classic loser wrote over them (Watched and Ttl). Where the server has no memory for a transaction, our own bytes that were just seen, one
 //!   command timeout before our lease ends at the latest.
 //! - **I6** A command with an unknown outcome is never sent again: that is resolved by reading, or reported as unknown. Except INCR of a
-//!   token, since numbers may be skipped, EXPIRE of the counter, and a release of Watched or Ttl, whose later attempts change our own bytes only.
+//!   token, since numbers may be skipped, EXPIRE of the counter, and a release of Watched or Ttl, whose later attempts change our own bytes only; none follows
+//!   a deletion alone.
 //! - **I7** The deadline of a wait is monotonic; the lease is over when either clock says so.
 //! - **I8** A connection that saw an I/O or protocol error is never used again.
 //! - **I9** A waiting thread and a thread in its critical section hold no connection.

@@ -273,8 +273,8 @@ impl LockGuard {
     /// the lease ends, and reports [`Event::ReleasedLate`](crate::Event::ReleasedLate) when it succeeds; otherwise the lock
     /// frees itself. Without an expiration it tries for at most
     /// [`retry_for`](crate::LockerBuilder::retry_for). It stops when the locker is shut down or its last clone dropped. It
-    /// does not try again after a refusal that stays, nor after a lost reply in Classic or without an expiration, where
-    /// nothing shows whose lock it would delete.
+    /// does not try again after a refusal that stays, nor after a lost reply in Classic, without an expiration or on a
+    /// [full server](crate::documentation::limits#a-full-server), where nothing shows whose lock it would delete.
     ///
     /// - [`Error::InDoubt`] if the reply to the deletion was lost.
     /// - [`Error::Unavailable`] if there was no connection, or no reply to the read before the deletion.

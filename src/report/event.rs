@@ -223,7 +223,7 @@ pub enum ProblemKind {
     ///
     /// - This contender lost a takeover, which is harmless while all clients use the same expiration.
     /// - This holder extended its lease, or handed the lock over, and overwrote the value of a client that had
-    ///   taken the lock.
+    ///   taken the lock; or released it on a [full server](crate::documentation::limits#a-full-server), and deleted that.
     /// - This holder found the value of a client that had lost a takeover, or had asked just as the lock was
     ///   released, in place of its own. It still had the lock, and has replaced or deleted that value.
     ValueOverwritten,

@@ -147,7 +147,7 @@ impl<'a> Session<'a> {
 
     /// Returns a trip of this call, with what goes behind a command that deletes the key.
     pub(super) fn trip<'b>(&'b self, trip: &'b Trip) -> KeyTrip<'b> {
-        let taking = self.behind.as_ref().filter(|_| trip.command == Command::Del);
+        let taking = self.behind.as_ref().filter(|_| matches!(trip.command, Command::Del | Command::GetDel));
         KeyTrip { behind: trip.behind.as_deref().or(taking), ..KeyTrip::new(self.key, trip) }
     }
 
@@ -204,7 +204,9 @@ impl<'a> Session<'a> {
             Err(failure) => failure,
         };
         let reply = unanswered(&failure);
-        if reply == Reply::TooLate {
+        // A server that has no GETDEL gets DEL.
+        let goes_on = command == "GETDEL" && reply == Reply::Refused(WhyRefused::Command);
+        if reply == Reply::TooLate || goes_on {
             return reply;
         }
         if let Failure::Lost(error) = &failure {

@@ -53,6 +53,7 @@ pub(crate) mod shared_connections;
 pub(crate) mod slow_callbacks;
 pub(crate) mod sockets;
 pub(crate) mod stress;
+pub(crate) mod time_limits;
 pub(crate) mod transaction_faults;
 pub(crate) mod trips;
 pub(crate) mod unreachable;
@@ -85,6 +86,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         sockets::trials(),
         stress::trials(),
         transaction_faults::trials(),
+        time_limits::trials(),
         trips::trials(),
         unreachable::trials(),
     ]

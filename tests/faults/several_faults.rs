@@ -127,7 +127,17 @@ fn a_server_over_its_memory() -> Outcome {
         assert_eq!((keys.iter().map(TestKey::value).collect::<Vec<_>>(), held.expires_at()), (values, end));
         held.ensure_held()?;
         for (_, outcome) in release_all(held) {
-            assert_eq!(outcome?, Release::Released { certified: false }, "the server executes DEL alone");
+            match outcome {
+                // The machine stalled between its look and what was to follow soon.
+                Err(error) if protocol != Protocol::Classic => over_memory(&error),
+                outcome => {
+                    assert_eq!(
+                        outcome?,
+                        Release::Released { certified: false },
+                        "the server executes DEL alone"
+                    );
+                }
+            }
         }
         keys.iter().for_each(TestKey::delete);
         over_memory(&locks.try_lock().expect_err("the server has no memory"));

@@ -35,7 +35,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(format!("stress::{name}_has_no_overlaps"), move || has_no_overlaps(contender))
     }));
     // Some take long, or have a lease that does not outlast what pauses a busy machine makes.
-    let long = [Situation::Kept, Situation::KeptInCluster, Situation::HungNode];
+    let long = [
+        Situation::Kept,
+        Situation::KeptInCluster,
+        Situation::HungNode,
+        Situation::KeptWhileCut,
+        Situation::LateReplies,
+    ];
     let situations = Situation::ALL.into_iter().filter(|(_, situation)| !long.contains(situation));
     trials.extend(situations.map(|(name, situation)| {
         trial(format!("stress::own_keys::{name}"), move || no_hold_is_reported_lost(situation))

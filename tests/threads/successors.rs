@@ -126,6 +126,7 @@ fn the_hand_over_is_refused(protocol: Protocol) -> Outcome {
         assert_says(&error, &scenario.key, &["OOM"]);
         assert_eq!(scenario.key.value(), None);
     } else {
+        // With that lease it is too late to delete the key alone.
         assert_says(&release(held).expect_err("over memory"), &scenario.key, &["OOM", "is tried again"]);
         next.rests();
         cancel_token.cancel();

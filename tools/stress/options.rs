@@ -55,7 +55,7 @@ pub(crate) struct Options {
     /// Run on this server, through the same proxy, with keys of its own, which are removed; a URL as `redis://:password@host:6379/3`, without TLS
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// Instead, let threads hold keys of their own while what they share is disturbed, and count the holds that are reported lost: in all situations, or in these, of cluster, one-node-cluster, one-node-cluster-as-server, full-server, no-replicas, takeovers, writer-of-other-keys, text-in-counters, kept-locks, kept-locks-in-cluster and hung-node
+    /// Instead, let threads hold keys of their own while what they share is disturbed, and count the holds that are reported lost: in all situations, or in these, of cluster, one-node-cluster, one-node-cluster-as-server, full-server, no-replicas, takeovers, writer-of-other-keys, text-in-counters, kept-locks, kept-locks-in-cluster, hung-node, kept-locks-and-cuts and late-replies-and-cuts
     #[arg(long, value_name = "SITUATION", value_delimiter = ',', num_args = 0..)]
     pub(crate) own_keys: Option<Vec<Situation>>,
     /// With --own-keys: how long a command takes to arrive, and its reply

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::{Changed, LossReason, Replaced, change_watched, look, note_overwritten, read};
-use crate::rules::lease::Lease;
+use crate::rules::acquire::GETSET_TIME_LIMIT;
+use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::Ownership;
 use crate::rules::task::Io;
 use crate::rules::{Command, GiveUp, Reply, Trip, WhyRefused};
@@ -61,13 +62,16 @@ pub(super) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
 /// then is known only from a server with GETDEL, since 6.2. If it gives up, the key was not changed.
 pub(super) async fn delete_alone(io: &Io, own: &Lease, command_timeout: Duration) -> Result<Release, GiveUp> {
     let found = look(io).await?;
-    match own.judge(found.as_deref(), io.now()) {
-        Ownership::Ours | Ownership::Unproven | Ownership::Before(_) => {}
+    let end = match own.judge(found.as_deref(), io.now()) {
+        Ownership::Ours | Ownership::Unproven => own.end,
+        Ownership::Before(end) => own.end.map(|own| own.min(end)),
         Ownership::Overwritten(_) => return Err(GiveUp::OverMemory),
         Ownership::Lost(reason) => return Ok(Release::Lost(own.loss(reason, io.now()))),
-    }
-    let before = own.end.map(|end| end.earlier_by(command_timeout));
-    let delete = async |command| io.send(Trip { before, ..Trip::of(command) }).await.plain();
+    };
+    // Soon after the look, too.
+    let before = |now| end.map(|end| end.earlier_by(command_timeout).min(End::of(now, GETSET_TIME_LIMIT)));
+    let delete =
+        async |command| io.send(Trip { before: before(io.now()), ..Trip::of(command) }).await.plain();
     let reply = match delete(Command::GetDel).await {
         Reply::Refused(WhyRefused::Command) => delete(Command::Del).await,
         reply => reply,

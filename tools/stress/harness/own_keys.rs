@@ -1,6 +1,7 @@
 //! Threads with keys of their own: nobody else holds one, so that no hold may be reported lost. What the threads share is disturbed: the
 //! server refuses, other clients write other threads' keys, the keys have several slots of a cluster.
 
+mod cut;
 mod kept;
 
 use std::fmt;
@@ -33,6 +34,8 @@ pub(crate) enum Situation {
     Kept,
     KeptInCluster,
     HungNode,
+    KeptWhileCut,
+    LateReplies,
 }
 
 /// How much is done.
@@ -58,10 +61,14 @@ pub(crate) struct Tally {
     pub(crate) took: Duration,
     /// The least time that any kept lock had left.
     pub(crate) least_left: Option<Duration>,
+    /// How long the longest call has taken.
+    pub(crate) longest: Option<Duration>,
 }
 
 /// How many connections a pool lends.
 const LENT: u32 = 8;
+/// By when released keys are deleted, also where a machine stalls.
+const LEFT_BY: Duration = Duration::from_secs(5);
 /// Keys that another client writes all the time.
 const WRITTEN: usize = 8;
 
@@ -74,14 +81,15 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { holds, lost, refused, failed, took, least_left } = self;
+        let Self { holds, lost, refused, failed, took, least_left, longest } = self;
         let rate = u128::try_from(*holds).unwrap_or(0) * 1000 / took.as_millis().max(1);
         let (lost, failed) = (lost.len(), failed.len());
         write!(
             f,
             "{holds} holds, {rate} a second; {lost} reported lost, {refused} refused, {failed} failed"
         )?;
-        least_left.map_or(Ok(()), |left| write!(f, "; at least {left:.2?} left"))
+        least_left.map_or(Ok(()), |left| write!(f, "; at least {left:.2?} left"))?;
+        longest.map_or(Ok(()), |longest| write!(f, "; the longest call took {longest:.2?}"))
     }
 }
 
@@ -102,7 +110,7 @@ impl FromStr for Situation {
 }
 
 impl Situation {
-    pub(crate) const ALL: [(&'static str, Self); 11] = [
+    pub(crate) const ALL: [(&'static str, Self); 13] = [
         ("cluster", Self::Cluster),
         ("one-node-cluster", Self::OneNode),
         ("one-node-cluster-as-server", Self::OneNodeAsServer),
@@ -114,6 +122,8 @@ impl Situation {
         ("kept-locks", Self::Kept),
         ("kept-locks-in-cluster", Self::KeptInCluster),
         ("hung-node", Self::HungNode),
+        ("kept-locks-and-cuts", Self::KeptWhileCut),
+        ("late-replies-and-cuts", Self::LateReplies),
     ];
 
     /// Has the threads hold their locks until there are enough holds.
@@ -138,14 +148,16 @@ impl Situation {
                 };
                 work.hold_and_release(&locker, plan.threads)
             }
-            Self::Full => work.refused(&["CONFIG", "SET", "maxmemory", "1"]),
-            Self::NoReplicas => work.refused(&["CONFIG", "SET", "min-replicas-to-write", "1"]),
+            Self::Full => work.refused(&["CONFIG", "SET", "maxmemory", "1"], true),
+            Self::NoReplicas => work.refused(&["CONFIG", "SET", "min-replicas-to-write", "1"], false),
             Self::Takeover => work.take_over(),
             Self::Writer => work.beside_a_writer(),
             Self::TextCounter => work.counted(),
             Self::Kept => work.kept(),
             Self::KeptInCluster => work.kept_in_a_cluster(),
             Self::HungNode => work.kept_beside_a_node_that_hangs(),
+            Self::KeptWhileCut => work.kept_while_cut(),
+            Self::LateReplies => work.several_with_late_replies(),
         }?;
         Ok(work.tally.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
@@ -233,14 +245,22 @@ impl Work {
         Ok((server, relay, locker))
     }
 
-    /// Locks that are held are extended on a server that refuses writes since this command.
-    fn refused(&self, command: &[&str]) -> Result<(), Failure> {
+    /// Locks that are held are extended on a server that refuses writes since this command. `deletes`: it deletes what is released.
+    fn refused(&self, command: &[&str], deletes: bool) -> Result<(), Failure> {
         let (server, _relay, locker) = self.server()?;
         let held: Vec<LockGuard> = (0..self.plan.threads)
             .map(|n| self.lock(&locker, &format!("own:{n}"))?.lock())
             .collect::<Result<_, _>>()?;
         server.say(command)?;
         self.on_threads(held.len(), |n, _| held[n].extend());
+        if deletes {
+            drop(held);
+            let _ = locker.drain(LEFT_BY);
+            let left: usize = cmd("DBSIZE").query(&mut Client::open(server.url())?.get_connection()?)?;
+            if left > 0 {
+                self.note_failure(&format!("{left} keys are left"));
+            }
+        }
         Ok(())
     }
 

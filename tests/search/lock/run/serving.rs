@@ -83,9 +83,11 @@ impl Run {
     fn refusal_of_a_full_server(&mut self, n: usize, leg: &Leg) -> Option<Reply> {
         let command = leg.command().filter(|_| self.conditions.fills)?;
         let is_alone = leg.is_alone();
-        self.deleted_alone += u64::from(is_alone && matches!(command, Command::Del | Command::GetDel));
+        let lacks = n == 0 && *command == Command::GetDel;
+        let deletes = matches!(command, Command::Del | Command::GetDel);
+        self.deleted_alone += u64::from(is_alone && deletes && !lacks);
         let why = match command {
-            Command::GetDel if n == 0 => WhyRefused::Command,
+            _ if lacks => WhyRefused::Command,
             Command::Get | Command::Del | Command::GetDel if is_alone => return None,
             Command::ForgetAfter(_) => return None,
             _ if self.is_full => WhyRefused::OverMemory,

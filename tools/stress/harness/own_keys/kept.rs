@@ -68,7 +68,7 @@ impl Work {
         Ok(())
     }
 
-    fn hold(
+    pub(super) fn hold(
         &self,
         locker: &Locker,
         keys: impl Iterator<Item = String>,
@@ -82,7 +82,7 @@ impl Work {
     }
 
     /// Looks for a while how much time the locks have left, and releases them.
-    fn keep(&self, held: Vec<LockGuard>, time: Duration) {
+    pub(super) fn keep(&self, held: Vec<LockGuard>, time: Duration) {
         let began = Instant::now();
         let mut least_left = Duration::MAX;
         while began.elapsed() < time {
