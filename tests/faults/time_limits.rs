@@ -46,7 +46,7 @@ const ROWS: [(&str, &str); 8] = [
     ("acquiring several keys", "as for one key, plus up to four command timeouts"),
     (
         "calls on the guard of several keys",
-        "as for one key; in a cluster, plus one command timeout while a node hangs",
+        "as for one key; in a cluster, plus one command timeout: a node may hang, or have fewer connections than slots",
     ),
     ("`ensure_held()`, `remaining()`, `is_lost()`", "at once"),
 ];

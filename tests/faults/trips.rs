@@ -78,6 +78,13 @@ fn several_keys_take_no_more_trips_than_one() -> Outcome {
                 }
             }
         }
+        // As many as a keeper extends at a time.
+        let many = 512;
+        let (usual, _) = trips(protocol, Call::Extend, 1, None);
+        for nth in [1, many / 2, many + 1] {
+            let (made, _) = trips(protocol, Call::Extend, many, Some((nth, Fault::CutBefore)));
+            assert!(made <= usual + 4, "{protocol:?} {many} keys, cut at {nth}: {made} trips");
+        }
     }
     Ok(())
 }
