@@ -235,6 +235,11 @@ impl From<RedisError> for Failure {
         } else {
             ""
         };
+        let error = if error.is_io_error() {
+            error.to_string()
+        } else {
+            "it does not answer as a Redis server does; a port that speaks TLS needs rediss://".to_owned()
+        };
         Self::of(
             Condition::Unreachable,
             format!("no reply from the server; check that it is up and the address is right{tls}: {error}"),

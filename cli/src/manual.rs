@@ -26,7 +26,8 @@ const OF_SERVERS: [(&str, &str); 2] = [
   REDISCLI_AUTH             the password, unless --password-file or the URL
                             has one
   SETNX_LOCK_PREFIX, SETNX_LOCK_CONNECT_TIMEOUT, SETNX_LOCK_COMMAND_TIMEOUT
-                            the defaults of these options",
+                            the defaults of these options
+  A variable that is empty counts as not set.",
     ),
     ("FILES", "  --password-file: its first line is the password."),
 ];

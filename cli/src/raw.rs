@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use setnx_lock::redis::{
-    self, Client, Cmd, Connection, ConnectionLike as _, FromRedisValue, InfoDict, Pipeline,
-    RedisConnectionInfo, RedisError, Value, cmd,
+    self, Client, Cmd, Connection, FromRedisValue, InfoDict, Pipeline, RedisConnectionInfo, RedisError,
+    Value, cmd,
 };
 use setnx_lock::{Refusal, RefusalKind, Version};
 
@@ -16,6 +16,9 @@ const HAS_SCAN: Version = Version::new(2, 8, 0);
 
 /// A key to read where nothing else is answered.
 const PROBE: &str = "setnx-lock:probe";
+
+/// How long it is waited for what a server says by itself.
+const HEARD_FOR: Duration = Duration::from_millis(50);
 
 /// How long connecting and a reply may take.
 #[derive(Clone, Copy, Debug)]
@@ -44,10 +47,13 @@ impl Raw {
 
     fn connected(client: &Client, timeouts: Timeouts) -> Result<Self, Failure> {
         let mut raw = Self::log_in(client, timeouts)?;
-        let info = match raw.carry(&cmd("INFO").get_packed_command()) {
+        let reply = raw.carry(&cmd("INFO").get_packed_command());
+        // As twemproxy does on what it does not forward.
+        let hangs_up = reply.as_ref().is_err_and(RedisError::is_connection_dropped);
+        let info = match reply {
             Ok(Value::ServerError(error)) => {
                 let refusal = Refusal::from(error);
-                if refusal.kind() == RefusalKind::TooManyClients {
+                if raw.turns_away(&refusal) {
                     return Err(Failure::from(refusal).at(client));
                 }
                 None
@@ -67,20 +73,43 @@ impl Raw {
             raw.version = version;
             return Ok(raw);
         }
-        // As twemproxy does, which hangs up on what it does not forward.
-        if !raw.connection.is_open() {
+        if hangs_up {
+            if let Some(refusal) = Self::log_in(client, timeouts)?.says() {
+                return Err(Failure::from(refusal).at(client));
+            }
             raw = Self::log_in(client, timeouts)?;
         }
-        match raw.has_scan() {
-            Ok(true) => raw.version = HAS_SCAN,
-            Ok(false) => {}
-            Err(_) if !raw.connection.is_open() => {
+        let mut commands = Pipeline::new();
+        commands.cmd("PING").cmd("SCAN").arg(0).arg("COUNT").arg(1);
+        match raw.carry_all(&commands) {
+            Ok(replies) => {
+                if has_scan(replies).map_err(|failure| failure.at(client))? {
+                    raw.version = HAS_SCAN;
+                }
+            }
+            Err(error) if error.is_connection_dropped() => {
                 raw = Self::log_in(client, timeouts)?;
                 raw.carry(&cmd("GET").arg(PROBE).get_packed_command())?;
             }
-            Err(failure) => return Err(failure.at(client)),
+            Err(error) => return Err(Failure::from(error).at(client)),
         }
         Ok(raw)
+    }
+
+    /// Returns what a server says by itself, whose words are lost if it hangs up on what it has not read. The connection is of no further use.
+    fn says(&mut self) -> Option<Refusal> {
+        self.connection.set_read_timeout(Some(HEARD_FOR)).ok()?;
+        match self.connection.recv_response() {
+            Ok(Value::ServerError(error)) => Some(error.into()),
+            _ => None,
+        }
+    }
+
+    /// Returns true if the server hangs up after this refusal, which came in place of its first reply: it is about the connection.
+    fn turns_away(&mut self, refusal: &Refusal) -> bool {
+        let closes = matches!(refusal.kind(), RefusalKind::TooManyClients | RefusalKind::ProtectedMode);
+        let ping = cmd("PING").get_packed_command();
+        closes || self.carry(&ping).is_err_and(|error| error.is_connection_dropped())
     }
 
     /// Connects, and sends AUTH and SELECT by itself: the redis crate hides the server's words.
@@ -112,23 +141,6 @@ impl Raw {
             selected.map_err(|failure| failure.at(client))?;
         }
         Ok(raw)
-    }
-
-    /// Asks a server that does not report its version. One that lacks SCAN may refuse a client without a password by PING only.
-    fn has_scan(&mut self) -> Result<bool, Failure> {
-        let mut commands = Pipeline::new();
-        commands.cmd("PING").cmd("SCAN").arg(0).arg("COUNT").arg(1);
-        let mut has_scan = true;
-        for reply in self.ask_all(&commands)? {
-            let Value::ServerError(error) = reply else { continue };
-            let refusal = Refusal::from(error);
-            match refusal.kind() {
-                RefusalKind::NotPermitted => {}
-                RefusalKind::UnknownCommand | RefusalKind::Other => has_scan = false,
-                _ => return Err(refusal.into()),
-            }
-        }
-        Ok(has_scan)
     }
 
     /// Returns what the server answered to INFO; nothing if it did not.
@@ -166,8 +178,12 @@ impl Raw {
 
     /// Sends the commands in one trip, and returns their replies, refusals among them.
     pub(crate) fn ask_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
+        Ok(self.carry_all(commands)?)
+    }
+
+    fn carry_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, RedisError> {
         self.connection.send_packed_command(&commands.get_packed_pipeline())?;
-        Ok((0..commands.len()).map(|_| self.connection.recv_response()).collect::<Result<_, _>>()?)
+        (0..commands.len()).map(|_| self.connection.recv_response()).collect()
     }
 
     /// Carries out one command by a transaction; `None` if a key that is watched was changed.
@@ -190,6 +206,22 @@ impl Raw {
         self.connection.send_packed_command(packed)?;
         self.connection.recv_response()
     }
+}
+
+/// Reads the replies to PING and SCAN of a server that does not report its version. One that lacks SCAN may refuse a client without a password by
+/// PING only.
+fn has_scan(replies: Vec<Value>) -> Result<bool, Failure> {
+    let mut has_scan = true;
+    for reply in replies {
+        let Value::ServerError(error) = reply else { continue };
+        let refusal = Refusal::from(error);
+        match refusal.kind() {
+            RefusalKind::NotPermitted => {}
+            RefusalKind::UnknownCommand | RefusalKind::Other => has_scan = false,
+            _ => return Err(refusal.into()),
+        }
+    }
+    Ok(has_scan)
 }
 
 /// The reply to INFO. A file's name in it may have any bytes.

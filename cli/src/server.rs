@@ -23,6 +23,9 @@ use crate::raw::{Raw, Timeouts};
 /// The longest first line of a file that is taken for a password or a token, in bytes.
 const LONGEST_LINE: u64 = 64 << 10;
 
+/// With what editors have text begin, in UTF-8 and UTF-16.
+const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
+
 /// How long connecting may take unless given.
 const CONNECTING: Duration = Duration::from_secs(2);
 /// The same for a command over [`Raw`].
@@ -229,9 +232,13 @@ pub(crate) fn first_line(what: &str, file: &Path) -> Result<String, Failure> {
         Failure::usage(format!("cannot read the {what} from {}: {problem}", file.display()))
     };
     let opened = File::open(file).map_err(|error| unreadable(&error))?;
-    let mut line = String::new();
+    let mut line = Vec::new();
     let mut reader = BufReader::new(std::io::Read::take(opened, LONGEST_LINE));
-    reader.read_line(&mut line).map_err(|error| unreadable(&error))?;
+    reader.read_until(b'\n', &mut line).map_err(|error| unreadable(&error))?;
+    if BYTE_ORDER_MARKS.iter().any(|mark| line.starts_with(mark)) {
+        return Err(unreadable(&"it begins with a byte order mark; save it as UTF-8 without one"));
+    }
+    let line = str::from_utf8(&line).map_err(|_| unreadable(&"it is no UTF-8"))?;
     match line.trim_end_matches(['\r', '\n']) {
         "" => Err(unreadable(&"its first line is empty")),
         line => Ok(line.to_owned()),

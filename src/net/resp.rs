@@ -3,7 +3,9 @@
 use std::mem;
 use std::ops::Deref;
 
-use redis::Value;
+use redis::{ErrorKind, RedisError, Value};
+
+use crate::values::key::CutAt;
 
 /// What QUEUED is read as, which costs no text. No command is answered by a boolean.
 pub(super) const QUEUED: Value = Value::Boolean(true);
@@ -221,6 +223,25 @@ fn unfinished(rest: &[u8]) -> Read {
         None | Some(b':' | b'+' | b'-' | b'$' | b'*') => Read::Part,
         Some(_) => Read::Other,
     }
+}
+
+/// With what any reply begins, in RESP2 and RESP3.
+const BEGINNINGS: &[u8] = b"+-:$*_,#!=(%~>|";
+/// How much is shown of what is none, in bytes of text.
+const LONGEST_SHOWN: usize = 80;
+
+/// Returns the error of bytes that no Redis server sends, if they are none: they are shown, which says more about the server than the parser does.
+#[cold]
+pub(super) fn foreign(bytes: &[u8]) -> Option<RedisError> {
+    let first = bytes.first().filter(|first| !BEGINNINGS.contains(first))?;
+    // A record of TLS.
+    let what = if *first == 0x15 && bytes.get(1) == Some(&3) {
+        "it speaks TLS; use rediss:// in its URL".to_owned()
+    } else {
+        let line = bytes.split(|byte| b"\r\n".contains(byte)).next().unwrap_or_default();
+        format!("it says \"{}\"", CutAt(line, LONGEST_SHOWN))
+    };
+    Some((ErrorKind::Parse, "no reply", what).into())
 }
 
 fn number(text: &[u8]) -> Result<i64, Read> {

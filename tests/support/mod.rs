@@ -14,6 +14,7 @@ pub(crate) mod rounds;
 pub(crate) mod sample;
 pub(crate) mod scenario;
 pub(crate) mod second_run;
+pub(crate) mod stranger;
 pub(crate) mod target;
 pub(crate) mod tool;
 pub(crate) mod variant;

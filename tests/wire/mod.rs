@@ -11,6 +11,7 @@
 //! | `prefixes` | lockers with a key prefix |
 //! | `sentinels` | a master that Sentinels know |
 //! | `transactions` | what the protocols with WATCH do that Classic cannot |
+//! | `turned_away` | servers that let no client in, or are none |
 //!
 //! Add a test when docs/internals.md gets a row. A `TestServer` records what it receives.
 
@@ -23,6 +24,7 @@ pub(crate) mod pools;
 pub(crate) mod prefixes;
 pub(crate) mod sentinels;
 pub(crate) mod transactions;
+pub(crate) mod turned_away;
 
 use libtest_mimic::Trial;
 
@@ -37,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         prefixes::trials(),
         sentinels::trials(),
         transactions::trials(),
+        turned_away::trials(),
     ]
     .into_iter()
     .flatten()

@@ -11,13 +11,14 @@ mod run;
 mod show;
 mod tokens;
 
+use std::env;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{Arg, ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use setnx_lock::Key;
 
 pub(crate) use acquisition::{Acquisition, Condition, ExitCodes};
@@ -40,11 +41,22 @@ impl Arguments {
     /// Reads the words of a command line, the program's name among them.
     pub(crate) fn read(words: impl Iterator<Item = OsString>) -> Result<Self, clap::Error> {
         let mut are_options = true;
-        Self::try_parse_from(words.map(|word| {
+        let words = words.map(|word| {
             are_options &= word != "--";
             if are_options && word == "--help=all" { format!("--{HELP_ALL}").into() } else { word }
-        }))
+        });
+        let mut command =
+            Self::command().mut_subcommands(|command| command.mut_args(without_an_empty_variable));
+        let read = command.try_get_matches_from_mut(words);
+        read.and_then(|read| Self::from_arg_matches(&read)).map_err(|error| error.format(&mut command))
     }
+}
+
+/// Has a variable that is set but empty count as not set, as scripts and units set those that they have no value for.
+fn without_an_empty_variable(option: Arg) -> Arg {
+    let is_empty =
+        option.get_env().is_some_and(|name| env::var_os(name).is_some_and(|value| value.is_empty()));
+    if is_empty { option.env(None::<&'static str>) } else { option }
 }
 
 /// Run commands under distributed locks on Redis 1.2 or newer; show and clear locks
@@ -143,7 +155,6 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn the_command_line_is_consistent() {

@@ -78,9 +78,11 @@ impl<N: Clone> SlotMap<N> {
 
 /// Asks a node which has which slot.
 pub(super) fn ask(client: &Client, _: usize, mut node: Handshake<'_>) -> Result<Vec<Range>, Failure> {
-    let told = node.send(cmd("CLUSTER").arg("SLOTS")).map_err(|error| match error {
+    let told = node.send(cmd("CLUSTER").arg("SLOTS"));
+    let told = told.map_err(|error| match error {
         Failure::Refused(refusal)
-            if matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::Other) =>
+            if matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::Other)
+                && !node.turns_away(&refusal) =>
         {
             Failure::Refused(Refusal::of_no_cluster(&client.get_connection_info().addr().to_string()))
         }

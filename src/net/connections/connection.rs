@@ -37,6 +37,8 @@ struct Open {
     old_at: Uptime,
     /// How many connections had been found closed when this one was opened.
     opened_at: u64,
+    /// True once the server has answered with anything but a refusal.
+    was_let_in: bool,
     _counted: CountedOpen,
 }
 
@@ -75,6 +77,7 @@ impl Connection {
             last_used: now,
             old_at: self.opener.max_connection_age.map_or(Uptime::MAX, |age| now.after(age)),
             opened_at: opened.closures_before,
+            was_let_in: opened.was_let_in,
             _counted: self.opener.health.count_open(),
         }));
     }
@@ -147,7 +150,9 @@ impl Connection {
         let received = collect(missing, replies, || open.transport.receive(deadline, Longest::VALUE, spin));
         match received {
             Ok(()) => {
-                self.broken = false;
+                // After a refusal in place of the first reply a server may hang up.
+                self.broken = !open.was_let_in && matches!(replies.as_slice(), [Value::ServerError(_)]);
+                open.was_let_in = true;
                 Ok(())
             }
             Err(error) => Err(self.failed(limit, &error)),

@@ -16,6 +16,9 @@ use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
 
+/// How long it is waited for what a server says by itself.
+const HEARD_FOR: Duration = Duration::from_millis(50);
+
 /// An open connection, and what its server reported.
 pub(super) struct Opened {
     pub(super) transport: Transport,
@@ -24,6 +27,8 @@ pub(super) struct Opened {
     pub(super) settling: Option<Settling>,
     /// That of the server, if it is known.
     pub(super) epoch: Option<Epoch>,
+    /// True if the server has answered with anything but a refusal.
+    pub(super) was_let_in: bool,
     /// How many connections had been found closed before.
     pub(super) closures_before: u64,
 }
@@ -58,6 +63,7 @@ pub(super) fn open(
             // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
             handshake.send_optional(&cmd("PING"), |_| false)?;
         } else if let Some(key) = checks.probes {
+            handshake.hear()?;
             handshake.expect_plaintext(key)?;
         }
         None
@@ -68,7 +74,8 @@ pub(super) fn open(
         Some((info, settling)) => (info.version(), info.compares(), settling),
         None => (None, None, None),
     };
-    Ok(Opened { transport: handshake.transport, version, compares, settling, epoch, closures_before: 0 })
+    let Handshake { transport, was_let_in, .. } = handshake;
+    Ok(Opened { transport, version, compares, settling, epoch, was_let_in, closures_before: 0 })
 }
 
 /// Connects to the server at `address`, the client's, and logs in, within `limit`.
@@ -82,7 +89,7 @@ pub(super) fn log_in<'a>(
     let info = client.get_connection_info();
     let settings = info.redis_settings();
     let transport = Transport::open(info, limit, looks).map_err(|error| failed(address, limit, &error))?;
-    let mut handshake = Handshake { transport, address, limit, deadline };
+    let mut handshake = Handshake { transport, address, limit, deadline, was_let_in: false };
     // These are sent here for TLS as well: the redis crate hides the server's words, and "too many clients" must not be taken for a
     // wrong password.
     // Their replies are those of RESP2, whatever the URL says: RESP3 has nothing that locks need.
@@ -108,24 +115,57 @@ pub(in crate::net) struct Handshake<'a> {
     address: &'a str,
     limit: Duration,
     deadline: Uptime,
+    /// True once the server has carried out a command, or refused one and left the connection open.
+    was_let_in: bool,
 }
 
 impl Handshake<'_> {
     pub(in crate::net) fn send(&mut self, command: &Cmd) -> Result<Value, Failure> {
         let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
         let reply = sent.and_then(|()| self.transport.receive(self.deadline, Longest::WHOLE, Spin::First));
-        reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))
+        let reply = reply.and_then(Value::extract_error);
+        self.was_let_in |= reply.is_ok();
+        reply.map_err(|error| failed(self.address, self.limit, &error))
+    }
+
+    /// Returns true if a refusal is not of the command but of the connection: it came before the first reply or in its place, and the server hangs
+    /// up. So does one in protected mode, and a proxy that is full or has no server.
+    pub(in crate::net) fn turns_away(&mut self, refusal: &Refusal) -> bool {
+        if refusal.closes_connection() {
+            return true;
+        }
+        if self.was_let_in {
+            return false;
+        }
+        let answer = self.send(&cmd("PING"));
+        let hangs_up = matches!(&answer, Err(Failure::Unreachable { cause, .. }) if cause.is_disconnect());
+        self.was_let_in = !hangs_up;
+        hangs_up
     }
 
     /// Sends a command whose refusal does not matter, unless `matters` says so: the user may not run it, or the server has renamed it.
-    fn send_optional(
+    pub(in crate::net) fn send_optional(
         &mut self,
         command: &Cmd,
         matters: impl Fn(&Refusal) -> bool,
     ) -> Result<Option<Value>, Failure> {
         match self.send(command) {
-            Err(Failure::Refused(refusal)) if !refusal.closes_connection() && !matters(&refusal) => Ok(None),
+            Err(Failure::Refused(refusal)) if !matters(&refusal) && !self.turns_away(&refusal) => Ok(None),
             reply => reply.map(Some),
+        }
+    }
+
+    /// Hears what a server says that has hung up on the first command before: its words may be lost if it hangs up on what it has not read.
+    fn hear(&mut self) -> Result<(), Failure> {
+        let until = self.deadline.min(clock::uptime().after(HEARD_FOR));
+        if !self.transport.resumes() {
+            return Ok(());
+        }
+        match self.transport.receive(until, Longest::WHOLE, Spin::Never).and_then(Value::extract_error) {
+            Err(error) if !error.is_timeout() && !error.is_connection_dropped() => {
+                Err(failed(self.address, self.limit, &error))
+            }
+            _ => Ok(()),
         }
     }
 

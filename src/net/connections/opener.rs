@@ -195,7 +195,16 @@ impl Opener {
 
     fn borrowed(&self, transport: Transport) -> Opened {
         let closures_before = self.health.closures();
-        Opened { transport, version: None, compares: None, settling: None, epoch: None, closures_before }
+        let was_let_in = true;
+        Opened {
+            transport,
+            version: None,
+            compares: None,
+            settling: None,
+            epoch: None,
+            was_let_in,
+            closures_before,
+        }
     }
 
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened

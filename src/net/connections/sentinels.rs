@@ -201,10 +201,8 @@ impl Sentinels {
         session: &mut Handshake<'_>,
         failed: impl Fn(&RedisError) -> Failure,
     ) -> Result<Option<Described>, Failure> {
-        match session.send(cmd("SENTINEL").arg("MASTER").arg(&self.name)) {
-            Err(Failure::Refused(_)) => Ok(None),
-            told => redis::from_redis_value(told?).map(Some).map_err(|error| failed(&error.into())),
-        }
+        let told = session.send_optional(cmd("SENTINEL").arg("MASTER").arg(&self.name), |_| false)?;
+        told.map(|told| redis::from_redis_value(told).map_err(|error| failed(&error.into()))).transpose()
     }
 
     /// Describes why the server is no master, or cannot be reached, and has another Sentinel asked next.

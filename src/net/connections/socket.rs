@@ -112,7 +112,10 @@ impl Socket {
                 resp::Read::Part | resp::Read::Long { .. } => {
                     self.receive_more(deadline, &mut looks)?;
                 }
-                resp::Read::Other => self.parser = Some(Parser::new()),
+                resp::Read::Other => match resp::foreign(&self.buffer[self.start..self.end]) {
+                    Some(error) => return Err(error),
+                    None => self.parser = Some(Parser::new()),
+                },
             }
         }
         let Self { stream, buffer, start, end, parser: Some(parser), .. } = self else {

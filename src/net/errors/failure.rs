@@ -137,7 +137,8 @@ impl TransportError {
 
     /// A reply that is none. The parser's words go over several lines.
     fn unreadable(server: &str, error: &RedisError) -> Self {
-        let words = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+        let words = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
         Self::new(
             io::ErrorKind::InvalidData,
             &format!("{server} does not answer as a Redis server does: {words}"),

@@ -29,8 +29,13 @@ impl Refusal {
     /// Makes a refusal of the server's words as they stood on the wire, without the leading `-`. They may quote a key or a value of
     /// any length.
     pub(crate) fn new(text: impl AsRef<[u8]>) -> Self {
-        let text = without_arguments(&Cut(text.as_ref()).to_string()).to_owned();
-        Self(Box::new(RefusalParts { kind: RefusalKind::of(&text), text, is_said: true, address: None }))
+        let text = Cut(text.as_ref()).to_string();
+        let (kind, mut text) = (RefusalKind::of(&text), without_arguments(&text));
+        // A whole page follows of what to do about it.
+        if kind == RefusalKind::ProtectedMode {
+            text = text.split_once(". ").map_or(text, |(first, _)| first);
+        }
+        Self(Box::new(RefusalParts { kind, text: text.to_owned(), is_said: true, address: None }))
     }
 
     /// What is known of a server without its word.
@@ -271,7 +276,7 @@ impl Refusal {
 
     /// Returns true if the server closes the connection after this refusal.
     pub(crate) fn closes_connection(&self) -> bool {
-        self.0.kind == RefusalKind::TooManyClients
+        matches!(self.0.kind, RefusalKind::TooManyClients | RefusalKind::ProtectedMode)
     }
 }
 

@@ -23,6 +23,8 @@ pub enum RefusalKind {
     Busy,
     /// The server has as many clients as it takes.
     TooManyClients,
+    /// The server is in protected mode: it has no password, and takes clients of its own machine only.
+    ProtectedMode,
     /// The server is a replica: it takes no writes, or a lock there would protect nothing.
     ReadOnly,
     /// The server is a Sentinel, which has no keys.
@@ -78,7 +80,7 @@ const WORDS: &[(&str, RefusalKind)] = &[
     ("err db index is out of range", RefusalKind::NoSuchDatabase), // from 4
     ("err unknown command", RefusalKind::UnknownCommand),
     ("noproto", RefusalKind::UnknownCommand),
-    ("denied", RefusalKind::NotPermitted), // protected mode
+    ("denied", RefusalKind::ProtectedMode),
     ("moved ", RefusalKind::OtherNode),
     ("ask ", RefusalKind::OtherNode),
     ("crossslot", RefusalKind::CrossSlot),
@@ -129,6 +131,10 @@ impl RefusalKind {
             Self::Busy => "the server runs a script that takes long; try again when it has ended",
             Self::TooManyClients => {
                 "the server takes no more clients; use smaller pools, or raise its maxclients"
+            }
+            Self::ProtectedMode => {
+                "the server is in protected mode, and takes clients of its own machine only; give it a password (`requirepass`, or a user in its \
+                 ACL), or set `protected-mode no` if no stranger can reach it"
             }
             Self::ReadOnly => {
                 "the server is a replica; lock on its master, since a lock on a replica protects nothing"

@@ -20,6 +20,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     a_pipe_gets_no_colours,
     key_prints_the_keys_of_both_gems,
     wrong_arguments_of_key_exit_with_64,
+    a_variable_that_is_empty_is_not_set,
 ];
 
 pub(super) const COMMANDS: [&str; 7] = ["run", "status", "list", "clear", "watch", "doctor", "key"];
@@ -75,7 +76,7 @@ fn wrong_arguments_exit_with_64() -> Outcome {
         assert!(!ran.err.contains("--url"), "REDIS_URL is set: {ran}");
     }
     for arguments in ASKING {
-        for wrong in ["127.0.0.1", "http://127.0.0.1/", "redis://127.0.0.1:99999/", ""] {
+        for wrong in ["127.0.0.1", "http://127.0.0.1/", "redis://127.0.0.1:99999/"] {
             ran(wrong, arguments).exits(64).says_only(&["invalid Redis URL in --url or REDIS_URL"]);
         }
     }
@@ -193,5 +194,26 @@ fn wrong_arguments_of_key_exit_with_64() -> Outcome {
         let ran = ran("no address", arguments).exits(64).says(&["Usage: "]);
         assert_eq!(ran.out, "");
     }
+    Ok(())
+}
+
+/// As scripts and units set those that they have no value for.
+fn a_variable_that_is_empty_is_not_set() -> Outcome {
+    let server = TestServer::start();
+    let mut command = tool("");
+    command.args(["status", "--url", &server.url(), "k"]);
+    for variable in
+        ["SETNX_LOCK_PREFIX", "SETNX_LOCK_CONNECT_TIMEOUT", "SETNX_LOCK_COMMAND_TIMEOUT", "REDISCLI_AUTH"]
+    {
+        command.env(variable, "");
+    }
+    to_the_end(command).exits(0).shows(&["k: free"]);
+    // The address that counts if none is given.
+    let without = to_the_end({
+        let mut command = tool("");
+        command.args(["status", "--connect-timeout", "200ms", "k"]);
+        command
+    });
+    assert!(!without.err.contains("invalid Redis URL"), "{without}");
     Ok(())
 }

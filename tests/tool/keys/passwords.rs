@@ -123,7 +123,11 @@ fn a_file_that_has_no_password_exits_with_64() -> Outcome {
         fs::write(&file, text)?;
         refused("its first line is empty");
     }
-    fs::write(&file, b"\xff\xfe")?;
+    for text in [&b"\xef\xbb\xbfsecret\n"[..], b"\xff\xfes\0e\0", b"\xfe\xff\0s"] {
+        fs::write(&file, text)?;
+        refused("it begins with a byte order mark; save it as UTF-8 without one");
+    }
+    fs::write(&file, b"\xffsecret")?;
     refused("cannot read the password");
     Ok(())
 }

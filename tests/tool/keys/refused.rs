@@ -6,6 +6,7 @@ use super::list::set_all_kinds;
 use super::program::ran;
 use super::schema::reports;
 use super::values::{get, set};
+use crate::support::stranger::{Says, Stranger};
 use crate::support::{Outcome, PAST, Test, server_of, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
@@ -15,6 +16,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     keys_on_another_node_do_not_hide_the_others,
     a_list_of_one_node_says_that_it_is_partial,
     behind_a_proxy_that_forwards_little,
+    what_a_server_says_to_a_client_that_it_turns_away,
 ];
 
 /// The commands that ask a server, for every version.
@@ -142,5 +144,23 @@ fn behind_a_proxy_that_forwards_little() -> Outcome {
     ran(&server.url(), run).exits(77).says_only(&["closed on WATCH", "use --protocol auto"]);
     assert_eq!(get(&server, "k"), None);
     ran(&server.url(), ["run", "k", "--", "echo", "started"]).exits(0).shows(&["started"]);
+    Ok(())
+}
+
+fn what_a_server_says_to_a_client_that_it_turns_away() -> Outcome {
+    let protected = b"-DENIED Redis is running in protected mode because no password is set. In this mode it is not for you.\r\n";
+    for (words, says) in [
+        (&protected[..], ["because no password is set: ", "protected-mode no"]),
+        (b"-ERR the proxy has no server\r\n", ["refused: ERR the proxy has no server", "127.0.0.1"]),
+    ] {
+        for when in [Says::AtOnce, Says::First] {
+            let stranger = Stranger::start(when, words)?;
+            for arguments in ASKING {
+                let refused = ran(&stranger.url(), arguments).exits(77);
+                refused.says_only(&says);
+            }
+            ran(&stranger.url(), ["run", "-n", "k", "--", "true"]).exits(77).says_only(&says);
+        }
+    }
     Ok(())
 }

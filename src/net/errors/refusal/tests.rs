@@ -63,7 +63,7 @@ fn words_of_all_versions_are_understood() {
         ("EXECABORT Transaction discarded because of previous errors.", Kind::Other),
         ("BUSYKEY Target key name already exists.", Kind::Other),
         ("NOPROTO unsupported protocol version", Kind::UnknownCommand),
-        ("DENIED Redis is running in protected mode", Kind::NotPermitted),
+        ("DENIED Redis is running in protected mode", Kind::ProtectedMode),
         ("TRYAGAIN Multiple keys request during rehashing of slot", Kind::NotReady),
         ("CROSSSLOT Keys in request don't hash to the same slot", Kind::CrossSlot),
         ("ERR Connection refused", Kind::NotReady),
