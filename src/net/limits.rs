@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::errors::Failure;
+use super::errors::{Failure, Refusal};
 use crate::values::clock::{Now, Uptime};
+use crate::values::key::Key;
 use crate::values::options::Protocol;
 
 /// How long a failure to connect is remembered for others, which do not try then.
@@ -135,6 +136,9 @@ impl Limits<'static> {
 /// Says whether a wait has been ended from outside.
 pub(crate) trait Stop: Sync {
     fn is_over(&self) -> bool;
+
+    /// Notes that a server refuses connections for now, and is waited for with a command for this key.
+    fn waits(&self, _key: &Key, _refusal: &Refusal) {}
 }
 
 /// Of waits that end by themselves.

@@ -128,7 +128,7 @@ impl OneServer {
             for (job, trip) in jobs.iter_mut().zip(trips) {
                 job.get_mut().set(trip, limits.needs, limits.grants);
             }
-            let (mut connection, now) = match self.connection(&mut limits) {
+            let (mut connection, now) = match self.connection(trips[0].key, &mut limits) {
                 Ok(ready) => ready,
                 Err(failure) => return all(&failure),
             };

@@ -10,7 +10,7 @@ use super::engine::Engine;
 use super::held::{Acquired, MaybeHeld};
 use super::readers::ReaderCount;
 use super::session::Session;
-use crate::net::{Failure, KeyTrip, Sent, Stop};
+use crate::net::{Failure, KeyTrip, Refusal, Sent, Stop};
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::rules::acquire::first_command;
@@ -340,6 +340,10 @@ impl<'a> Call<'a> {
 impl Stop for Call<'_> {
     fn is_over(&self) -> bool {
         self.is_cancelled() || self.engine.queue.is_closed()
+    }
+
+    fn waits(&self, key: &Key, refusal: &Refusal) {
+        self.engine.observer.notify(&Event::RefusedForNow { key, refusal });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A login: a password, and the user whose it is.
 ///
@@ -41,15 +42,29 @@ impl fmt::Debug for Credentials {
 
 /// Returns the login of the moment.
 #[derive(Clone)]
-pub(crate) struct CredentialSource(Arc<dyn Fn() -> Credentials + Send + Sync>);
+pub(crate) struct CredentialSource {
+    source: Arc<dyn Fn() -> Credentials + Send + Sync>,
+    /// True once a server has accepted one.
+    was_right: Arc<AtomicBool>,
+}
 
 impl CredentialSource {
     pub(crate) fn new(source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
-        Self(Arc::new(source))
+        Self { source: Arc::new(source), was_right: Arc::default() }
     }
 
     pub(crate) fn now(&self) -> Credentials {
-        (self.0)()
+        (self.source)()
+    }
+
+    /// Notes that a server has accepted a login.
+    pub(crate) fn is_right(&self) {
+        self.was_right.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if a server has accepted a login before: one that is wrong now is about to change here as well.
+    pub(crate) fn was_right(&self) -> bool {
+        self.was_right.load(Ordering::Relaxed)
     }
 }
 

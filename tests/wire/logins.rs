@@ -1,21 +1,24 @@
 //! Logins: passwords that change while a program runs, those of Sentinels, and that no text shows a secret.
 
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Credentials, Error, Lock, LockOptions, Locker, LockerBuilder, RefusalKind};
+use setnx_lock::{Credentials, Error, Event, Lock, LockOptions, Locker, LockerBuilder, RefusalKind};
 
 use crate::support::notified::until;
 use crate::support::scenario::patient;
-use crate::support::{LONG, Outcome, RedisServer, chain, expiring, tests};
+use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "logins",
         tests![
             a_password_that_changes_loses_no_lock,
+            a_password_that_is_about_to_change_is_waited_for,
             sentinels_have_a_login_of_their_own,
             an_address_with_special_characters_is_explained,
             no_text_shows_a_secret,
@@ -69,6 +72,59 @@ fn a_password_that_changes_loses_no_lock() -> Outcome {
     Ok(())
 }
 
+/// Between the change on the server and that of the secret, once a login has been accepted. One that never was, or cannot change, ends a call at once.
+fn a_password_that_is_about_to_change_is_waited_for() -> Outcome {
+    let server = protected()?;
+    let (password, credentials) = changing(SECRET);
+    let refusals = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&refusals);
+    let observe = move |event: &Event<'_>| {
+        if let Event::RefusedForNow { refusal, .. } = event {
+            assert_eq!(refusal.kind(), RefusalKind::WrongPassword);
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let locker = patient(&server.url())?.credentials(credentials).observer(observe).build()?;
+    drop(Lock::new(&locker, "k", expiring())?.lock()?);
+    let url = format!("redis://:{SECRET}@{}/", server.address());
+    let fixed = patient(&url)?.build()?;
+    drop(Lock::new(&fixed, "k", expiring())?.lock()?);
+    let mut other = redis::Client::open(url)?.get_connection()?;
+    for (n, options) in [expiring(), expiring().wait_forever()].into_iter().enumerate() {
+        let next = format!("next {n}");
+        let _: () = redis::cmd("CONFIG").arg("SET").arg("requirepass").arg(&next).query(&mut other)?;
+        let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut other)?;
+        for locker in [&fixed, &locker] {
+            // It finds its connection closed.
+            let _ = Lock::new(locker, "k", options)?.state();
+        }
+        let ends = |locker: &Locker| {
+            let error = Lock::new(locker, "k", options)?.lock().expect_err("the login is wrong");
+            assert!(
+                matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::WrongPassword),
+                "{error:?}"
+            );
+            Ok::<_, Error>(())
+        };
+        ends(&fixed)?;
+        ends(&patient(&server.url())?.credentials(|| Credentials::password("never right")).build()?)?;
+        let error = Lock::new(&locker, "k", options)?.try_lock().expect_err("it does not wait");
+        assert!(error.is_transient(), "{error:?}");
+        let before = refusals.load(Ordering::Relaxed);
+        let waiting = ["k", "another"].map(|key| {
+            let lock = Lock::new(&locker, key, options).unwrap();
+            thread::spawn(move || lock.lock()?.release())
+        });
+        until("it says why it waits", || refusals.load(Ordering::Relaxed) >= before + 2);
+        assert!(!waiting.iter().any(thread::JoinHandle::is_finished));
+        *password.lock().unwrap() = next;
+        for waiting in waiting {
+            waiting.join().unwrap()?;
+        }
+    }
+    Ok(())
+}
+
 fn sentinels_have_a_login_of_their_own() -> Outcome {
     let server = protected()?;
     let config = format!(
@@ -99,6 +155,28 @@ fn sentinels_have_a_login_of_their_own() -> Outcome {
     ] {
         drop(Lock::new(&builder.build()?, "k", expiring())?.lock()?);
     }
+    // Between the change of the Sentinels' password and that of the secret.
+    let (password, credentials) = changing("watch");
+    let locker = builder("")?.sentinel_credentials(credentials).build()?;
+    let lock = Lock::new(&locker, "k", expiring())?;
+    lock.lock()?.release()?;
+    let mut watching =
+        redis::Client::open(format!("redis://:watch@{}/", sentinel.address()))?.get_connection()?;
+    let _: () = redis::cmd("ACL")
+        .arg("SETUSER")
+        .arg("default")
+        .arg("resetpass")
+        .arg(">later")
+        .query(&mut watching)?;
+    let mut other =
+        redis::Client::open(format!("redis://:{SECRET}@{}/", server.address()))?.get_connection()?;
+    let _: () = redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").query(&mut other)?;
+    let _ = lock.state();
+    let waiting = thread::spawn(move || lock.lock()?.release());
+    thread::sleep(millis(300));
+    assert!(!waiting.is_finished());
+    "later".clone_into(&mut password.lock().unwrap());
+    waiting.join().unwrap()?;
     Ok(())
 }
 

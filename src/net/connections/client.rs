@@ -60,6 +60,23 @@ pub(crate) fn logging_in<'a>(
     ))
 }
 
+/// Notes whether a login was accepted. Where one was before, a refusal passes: the server's password has changed, and that here is about to.
+pub(super) fn logged_in<T>(
+    credentials: Option<&CredentialSource>,
+    outcome: Result<T, Failure>,
+) -> Result<T, Failure> {
+    match (credentials, outcome) {
+        (Some(source), Ok(done)) => {
+            source.is_right();
+            Ok(done)
+        }
+        (Some(source), Err(Failure::Refused(refusal))) if refusal.is_of_login() && source.was_right() => {
+            Err(Failure::Refused(refusal.passing()))
+        }
+        (_, outcome) => outcome,
+    }
+}
+
 /// Returns the error of a panic while connecting.
 pub(in crate::net) fn panicked(panic: &(dyn Any + Send)) -> Failure {
     Failure::Panicked(words_of(panic))

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::opener::Opener;
-use crate::net::errors::{Failure, RefusalKind};
+use crate::net::errors::{Failure, Refusal, RefusalKind};
 use crate::net::limits::{Limits, REMEMBERED};
 use crate::values::clock::{self, Uptime};
 use crate::values::sync::Mutex;
@@ -100,6 +100,16 @@ impl Dialing {
         Failure::all_in_use(address.as_deref())
     }
 
+    /// Returns the refusal of connections that a thread waits for to pass, if there is one.
+    pub(in crate::net) fn refused_for_now(&self, limits: &Limits<'_>, opener: &Opener) -> Option<Refusal> {
+        let failure = self.failure_since(limits.waits_since, false).filter(|_| !opener.is_connected());
+        match failure? {
+            // A replica is waited for as one that is unreachable.
+            Failure::Refused(refusal) if refusal.is_transient() && !refusal.is_of_replica() => Some(refusal),
+            _ => None,
+        }
+    }
+
     /// Returns why a thread waits for a connection no longer, if so.
     pub(in crate::net) fn given_up(&self, limits: &Limits<'_>, opener: &Opener) -> Option<Failure> {
         let now = clock::uptime();
@@ -131,7 +141,6 @@ fn pause(error: &Failure) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::errors::Refusal;
 
     fn at(millis: u64) -> Uptime {
         Uptime::of(Duration::from_millis(millis))

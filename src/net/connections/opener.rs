@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::client::{self, Address, logging_in, panicked};
+use super::client::{self, Address, logged_in, logging_in, panicked};
 use super::handshake::{self, Checks, Opened};
 use super::health::Health;
 use super::lender::Lender;
@@ -214,7 +214,7 @@ impl Opener {
         let client = logging_in(client, self.credentials.as_ref())?;
         let open = |checks| {
             let limit = if self.credentials.is_some() { deadline.since(clock::uptime()) } else { limit };
-            handshake::open(&client, limit, checks, &self.looks)
+            logged_in(self.credentials.as_ref(), handshake::open(&client, limit, checks, &self.looks))
         };
         let checks = Checks { info: true, probes: None, settles: self.settles, in_cluster: self.in_cluster };
         for _ in 0..if self.checks_server { 2 } else { 0 } {

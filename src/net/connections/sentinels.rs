@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::client::{Address, logging_in};
+use super::client::{Address, logged_in, logging_in};
 use super::handshake::{self, Handshake};
 use super::socket::in_steps;
 use crate::net::errors::{Failure, Refusal, RefusalKind, TransportError};
@@ -292,7 +292,9 @@ pub(in crate::net) fn ask_in_turn<T>(
         // One that hangs leaves time for the others, and for what is done with the answer.
         let share = u32::try_from(left + 1).unwrap_or(u32::MAX);
         let limit = in_steps(deadline.since(clock::uptime()) / share);
-        match handshake::log_in(client, &address, limit, looks).and_then(|session| ask(client, at, session)) {
+        let answer =
+            handshake::log_in(client, &address, limit, looks).and_then(|session| ask(client, at, session));
+        match logged_in(credentials, answer) {
             Ok(answer) => return Ok(answer),
             Err(error) => {
                 failures.push(error.to_string());

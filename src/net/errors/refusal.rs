@@ -23,6 +23,8 @@ struct RefusalParts {
     is_said: bool,
     /// Host and port, if the connection itself was refused.
     address: Option<String>,
+    /// True if it passes, whatever its kind.
+    passes: bool,
 }
 
 impl Refusal {
@@ -35,12 +37,18 @@ impl Refusal {
         if kind == RefusalKind::ProtectedMode {
             text = text.split_once(". ").map_or(text, |(first, _)| first);
         }
-        Self(Box::new(RefusalParts { kind, text: text.to_owned(), is_said: true, address: None }))
+        Self(Box::new(RefusalParts {
+            kind,
+            text: text.to_owned(),
+            is_said: true,
+            address: None,
+            passes: false,
+        }))
     }
 
     /// What is known of a server without its word.
     fn found(kind: RefusalKind, text: String) -> Self {
-        Self(Box::new(RefusalParts { kind, text, is_said: false, address: None }))
+        Self(Box::new(RefusalParts { kind, text, is_said: false, address: None, passes: false }))
     }
 
     /// The server at this address is a replica of that one.
@@ -195,6 +203,12 @@ impl Refusal {
         self
     }
 
+    /// Returns it as one that passes.
+    pub(in crate::net) fn passing(mut self) -> Self {
+        self.0.passes = true;
+        self
+    }
+
     /// Returns the refusal in an error, if it is the server's own word and not a failure to read it.
     pub(crate) fn of(error: &RedisError) -> Option<Self> {
         match error.kind() {
@@ -223,10 +237,11 @@ impl Refusal {
     }
 
     /// Returns true if the server may accept the same command later without any change: while it restarts, is over its memory, has too few
-    /// replicas, or is a replica. A call that waits for a lock goes on then.
+    /// replicas, or is a replica; or if it refuses a login that [can change](crate::LockerBuilder::credentials), after it has accepted one. A call
+    /// that waits for a lock goes on then.
     #[must_use]
     pub fn is_transient(&self) -> bool {
-        matches!(
+        let passes = matches!(
             self.0.kind,
             RefusalKind::Loading
                 | RefusalKind::Settling
@@ -238,7 +253,8 @@ impl Refusal {
                 | RefusalKind::NotReady
                 | RefusalKind::Rewritten
                 | RefusalKind::ReadOnly
-        )
+        );
+        passes || self.0.passes
     }
 
     /// Returns the protocol that the server is too old for, if that is why it refused this command.

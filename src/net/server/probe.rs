@@ -29,7 +29,7 @@ impl OneServer {
             |refusal| if protocol == Protocol::Auto { Ok(()) } else { Err(Failure::Refused(refusal)) };
         let mut was_closed = false;
         loop {
-            let (mut connection, now) = self.connection(&mut limits)?;
+            let (mut connection, now) = self.connection(key, &mut limits)?;
             let version = connection.server().version.or_else(|| self.server_version());
             let tried = protocol.on(version);
             let is_trusted =

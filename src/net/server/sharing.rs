@@ -61,9 +61,9 @@ impl OneServer {
         let told = match self.enter(&entry, batching, limits) {
             // Nothing was waited for since then.
             Entered::Leads { lane, others } => Ok((Told::Lead(lane), others, Some(limits.decided_at))),
-            Entered::Waits { opens, ahead } => {
-                self.wait_for_lane(&entry, batching, limits, opens, ahead).map(|told| (told, true, None))
-            }
+            Entered::Waits { opens, ahead } => self
+                .wait_for_lane(trip.key, &entry, batching, limits, (opens, ahead))
+                .map(|told| (told, true, None)),
         };
         let (finished, at) = match told {
             Ok((Told::Lead(lane), others, now)) => {

@@ -14,19 +14,38 @@ use crate::net::lanes::{Batching, Entered, Lanes, Terms, Told};
 use crate::net::limits::Limits;
 use crate::net::trip::TripState;
 use crate::values::clock::{self, Now, Uptime};
+use crate::values::key::Key;
 use redis::cmd;
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection, or where others use them as well.
 const LOOK: Duration = Duration::from_millis(50);
 
+/// How often it is said that a server refuses connections for now.
+const SAID_EVERY: Duration = Duration::from_secs(1);
+
+/// When that was said last.
+#[derive(Default)]
+struct Said(Option<Uptime>);
+
+impl Said {
+    fn waits(&mut self, key: &Key, refusal: &Refusal, limits: &Limits<'_>) {
+        let now = clock::uptime();
+        if self.0.is_none_or(|said| now.since(said) >= SAID_EVERY) {
+            self.0 = Some(now);
+            limits.stop.waits(key, refusal);
+        }
+    }
+}
+
 impl OneServer {
     /// Returns a connection that this thread has for itself, and the time when it was there.
-    fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
+    fn checkout(&self, key: &Key, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
         let spare = take_spare();
         let (lane, now) = match self.enter(&spare.0, Batching::Alone, limits) {
             Entered::Leads { lane, .. } => (lane, limits.decided_at),
             Entered::Waits { opens, ahead } => {
-                let Told::Lead(lane) = self.wait_for_lane(&spare.0, Batching::Alone, limits, opens, ahead)?
+                let Told::Lead(lane) =
+                    self.wait_for_lane(key, &spare.0, Batching::Alone, limits, (opens, ahead))?
                 else {
                     unreachable!("its job is in no batch")
                 };
@@ -38,10 +57,11 @@ impl OneServer {
     }
 
     /// Returns a connection to a server that is not too old, and has settled if the command may grant a lock.
-    pub(super) fn connection(&self, limits: &mut Limits<'_>) -> Result<(Alone, Now), Failure> {
+    pub(super) fn connection(&self, key: &Key, limits: &mut Limits<'_>) -> Result<(Alone, Now), Failure> {
+        let mut said = Said::default();
         loop {
             let began = limits.decided_at.uptime;
-            let (mut connection, now) = self.checkout(limits)?;
+            let (mut connection, now) = self.checkout(key, limits)?;
             let server = connection.server();
             if limits.grants
                 && server.settled_at > now.uptime
@@ -49,6 +69,7 @@ impl OneServer {
             {
                 drop(connection);
                 let waits_until = limits.accepted_by;
+                said.waits(key, &refusal, limits);
                 if pause(limits, waits_until) {
                     continue;
                 }
@@ -101,16 +122,16 @@ impl OneServer {
         self.lanes.enter(entry, batching, self.terms(batching, limits, limits.decided_at.uptime))
     }
 
-    /// Waits, queued behind so many, until this thread leads or its job is done. `opens`: and has a connection opened.
+    /// Waits until this thread leads or its job, for this key, is done. `opens`: and has a connection opened; it is queued behind so many.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_lane(
         &self,
+        key: &Key,
         entry: &Arc<Entry>,
         batching: Batching,
         limits: &Limits<'_>,
-        opens: bool,
-        ahead: usize,
+        (opens, ahead): (bool, usize),
     ) -> Result<Told<TripState, Carrier>, Failure> {
         if opens {
             self.open_one();
@@ -118,6 +139,7 @@ impl OneServer {
         let mut waiting = WaitingJob::of(&self.lanes, entry);
         let (mut queued, mut woken, mut ended) = (true, false, None);
         let mut yields = self.patience.yields(ahead);
+        let mut said = Said::default();
         let park = || {
             if queued && let Some(failure) = self.dialing.given_up(limits, &self.opener) {
                 if self.lanes.leave(entry) {
@@ -125,6 +147,9 @@ impl OneServer {
                     return false;
                 }
                 queued = false;
+            }
+            if queued && let Some(refusal) = self.dialing.refused_for_now(limits, &self.opener) {
+                said.waits(key, &refusal, limits);
             }
             if woken && queued {
                 match self.lanes.enter_again(entry, self.terms(batching, limits, clock::uptime())) {

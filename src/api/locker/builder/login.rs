@@ -14,6 +14,9 @@ impl LockerBuilder {
     /// Sets a function that returns the login, in place of the login in the address. It runs each time a connection is
     /// opened, so that a password can change while the program runs.
     ///
+    /// Once the server has accepted a login, a later one that it refuses is about to change here as well: a call that waits for a lock goes on
+    /// ([`RefusedForNow`](crate::Event::RefusedForNow)), and so do extensions and releases.
+    ///
     /// Connections that are open stay logged in. With Sentinels this is the login to the master. The function runs on a
     /// thread of the library and must return soon: it uses up the time for connecting, and cannot be interrupted. A panic
     /// counts as a failure to connect. Not for [your own pool](crate::Locker::with_pool), whose manager connects.
