@@ -1,7 +1,7 @@
 //! A socket to the server: sends packed commands and receives replies, within a deadline for all of them. A signal does not end a wait. After an error a socket must not be used again: a late reply would be taken for the next command's (I8).
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::TcpStream;
 #[cfg(unix)]
 use std::os::{fd::OwnedFd, unix::net::UnixStream};
 #[cfg(unix)]
@@ -14,6 +14,7 @@ use redis::io::tcp::TcpSettings;
 use redis::io::tcp::socket2::{self, SockRef};
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 
+use super::addresses;
 use crate::net::errors::TransportError;
 use crate::net::patience::Looks;
 use crate::net::resp;
@@ -296,21 +297,9 @@ fn is_not_ready(error: &io::Error) -> bool {
 }
 
 fn connect_tcp(host: &str, port: u16, settings: &TcpSettings, deadline: Uptime) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-    for address in (host, port).to_socket_addrs()? {
-        let left = deadline.since(clock::uptime());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        match TcpStream::connect_timeout(&address, left) {
-            Ok(stream) => {
-                set(&stream, settings)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+    let stream = addresses::connect(host, port, deadline)?;
+    set(&stream, settings)?;
+    Ok(stream)
 }
 
 /// A process that accepts no connection makes a blocking call wait for ever, even when another process listens at the path.
