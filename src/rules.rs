@@ -252,6 +252,8 @@ pub(crate) enum GiveUp {
     Timeout,
     /// The reply to a command that may have changed the key was lost, and reading did not settle it (I6).
     Unknown,
+    /// The same of a command that compares nothing, and may still come: no other attempt follows.
+    UnknownAlone,
     /// The server refused.
     Refused,
     /// The server refused, since it is over its `maxmemory`.

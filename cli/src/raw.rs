@@ -17,8 +17,8 @@ const HAS_SCAN: Version = Version::new(2, 8, 0);
 /// A key to read where nothing else is answered.
 const PROBE: &str = "setnx-lock:probe";
 
-/// How long it is waited for what a server says by itself.
-const HEARD_FOR: Duration = Duration::from_millis(50);
+/// How long a server's greeting is waited for: what it sends before any command, as to clients that it refuses.
+const GREETING_WITHIN: Duration = Duration::from_millis(50);
 
 /// How long connecting and a reply may take.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +53,7 @@ impl Raw {
         let info = match reply {
             Ok(Value::ServerError(error)) => {
                 let refusal = Refusal::from(error);
-                if raw.turns_away(&refusal) {
+                if raw.refuses_connection(&refusal) {
                     return Err(Failure::from(refusal).at(client));
                 }
                 None
@@ -74,7 +74,7 @@ impl Raw {
             return Ok(raw);
         }
         if hangs_up {
-            if let Some(refusal) = Self::log_in(client, timeouts)?.says() {
+            if let Some(refusal) = Self::log_in(client, timeouts)?.greeting() {
                 return Err(Failure::from(refusal).at(client));
             }
             raw = Self::log_in(client, timeouts)?;
@@ -96,9 +96,10 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Returns what a server says by itself, whose words are lost if it hangs up on what it has not read. The connection is of no further use.
-    fn says(&mut self) -> Option<Refusal> {
-        self.connection.set_read_timeout(Some(HEARD_FOR)).ok()?;
+    /// Returns a refusal that the server sends before any command. The system drops it if the server closes a connection with a command unread. No
+    /// command may follow on this connection.
+    fn greeting(&mut self) -> Option<Refusal> {
+        self.connection.set_read_timeout(Some(GREETING_WITHIN)).ok()?;
         match self.connection.recv_response() {
             Ok(Value::ServerError(error)) => Some(error.into()),
             _ => None,
@@ -106,7 +107,7 @@ impl Raw {
     }
 
     /// Returns true if the server hangs up after this refusal, which came in place of its first reply: it is about the connection.
-    fn turns_away(&mut self, refusal: &Refusal) -> bool {
+    fn refuses_connection(&mut self, refusal: &Refusal) -> bool {
         let closes = matches!(refusal.kind(), RefusalKind::TooManyClients | RefusalKind::ProtectedMode);
         let ping = cmd("PING").get_packed_command();
         closes || self.carry(&ping).is_err_and(|error| error.is_connection_dropped())

@@ -104,7 +104,8 @@ impl Lock {
 }
 
 impl Locker {
-    /// Releases the lock of a token, whatever the locker's prefix, for a process that does not go on with it. Deletes no other holder's lock, except as a [release](LockGuard::release) may.
+    /// Releases the lock of a token, whatever the locker's prefix, for a process that does not go on with it. Deletes no other holder's lock, except
+    /// as a [release](LockGuard::release) may.
     ///
     /// It resumes the lock, as [`Lock::resume`] does, and releases it: within `hold_at_least` the key is left to expire, and waiting processes are
     /// notified if the holder would have done so. Takes at most two command timeouts, and the wait of a [release](LockGuard::release) for a free

@@ -333,8 +333,7 @@ impl Session<'_> {
         self.failed.as_deref().map(|(_, failure)| failure)
     }
 
-    /// Returns true if a release that gave up for this reason may be tried again: not after a refusal that stays, nor after a command without
-    /// a reply that compares nothing.
+    /// Returns true if a release that gave up for this reason may be tried again: not after a refusal that stays.
     pub(super) fn may_pass(&self, gave_up: GiveUp) -> bool {
         match gave_up {
             // A password may be about to change on this side as well.
@@ -342,9 +341,6 @@ impl Session<'_> {
                 let of_login = [RefusalKind::NoPassword, RefusalKind::WrongPassword];
                 refusal.is_transient() || of_login.contains(&refusal.kind())
             }),
-            GiveUp::Unknown => {
-                self.unanswered.as_ref().is_some_and(|lost| !matches!(lost.0, "DEL" | "GETDEL" | "GETSET"))
-            }
             _ => true,
         }
     }
@@ -386,7 +382,7 @@ impl Session<'_> {
     /// Makes the user's error, and forgets the failure that it names.
     pub(super) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
         let key = self.key.clone();
-        if let (GiveUp::Unknown, Some((command, cause))) =
+        if let (GiveUp::Unknown | GiveUp::UnknownAlone, Some((command, cause))) =
             (reason, self.unanswered.take().map(|unanswered| *unanswered))
         {
             return Error::InDoubt { key, command, advice, cause };

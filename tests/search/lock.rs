@@ -215,8 +215,7 @@ fn a_full_server_gives_up_a_lock_to_its_holder_alone() {
     let early = Conditions { expirations: [6000; 3], ..WITHIN_THE_GUARD };
     let late = Conditions { expirations: [12_000; 3], skew: 900, delay: 3000, ..WITHIN_THE_GUARD };
     for protocols in [[Protocol::Watched; 3], [Protocol::Ttl; 3]] {
-        let fails_over = Conditions { fails_over: true, ..late };
-        for conditions in [early, late, fails_over] {
+        for conditions in [early, late] {
             let conditions = Conditions { protocols, fills: true, ..conditions };
             let totals = search(conditions, crate::runs(4000))
                 .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));

@@ -11,7 +11,7 @@
 //! | `prefixes` | lockers with a key prefix |
 //! | `sentinels` | a master that Sentinels know |
 //! | `transactions` | what the protocols with WATCH do that Classic cannot |
-//! | `turned_away` | servers that let no client in, or are none |
+//! | `refused_connections` | servers that refuse the connection, or are no Redis servers |
 //!
 //! Add a test when docs/internals.md gets a row. A `TestServer` records what it receives.
 
@@ -22,9 +22,9 @@ pub(crate) mod epochs;
 pub(crate) mod logins;
 pub(crate) mod pools;
 pub(crate) mod prefixes;
+pub(crate) mod refused_connections;
 pub(crate) mod sentinels;
 pub(crate) mod transactions;
-pub(crate) mod turned_away;
 
 use libtest_mimic::Trial;
 
@@ -39,7 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         prefixes::trials(),
         sentinels::trials(),
         transactions::trials(),
-        turned_away::trials(),
+        refused_connections::trials(),
     ]
     .into_iter()
     .flatten()

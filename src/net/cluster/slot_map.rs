@@ -82,7 +82,7 @@ pub(super) fn ask(client: &Client, _: usize, mut node: Handshake<'_>) -> Result<
     let told = told.map_err(|error| match error {
         Failure::Refused(refusal)
             if matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::Other)
-                && !node.turns_away(&refusal) =>
+                && !node.refuses_connection(&refusal) =>
         {
             Failure::Refused(Refusal::of_no_cluster(&client.get_connection_info().addr().to_string()))
         }

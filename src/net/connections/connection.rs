@@ -37,8 +37,8 @@ struct Open {
     old_at: Uptime,
     /// How many connections had been found closed when this one was opened.
     opened_at: u64,
-    /// True once the server has answered with anything but a refusal.
-    was_let_in: bool,
+    /// True once the server has answered a command: a refusal then is of a command, not of the connection.
+    has_answered: bool,
     _counted: CountedOpen,
 }
 
@@ -77,7 +77,7 @@ impl Connection {
             last_used: now,
             old_at: self.opener.max_connection_age.map_or(Uptime::MAX, |age| now.after(age)),
             opened_at: opened.closures_before,
-            was_let_in: opened.was_let_in,
+            has_answered: opened.has_answered,
             _counted: self.opener.health.count_open(),
         }));
     }
@@ -151,8 +151,8 @@ impl Connection {
         match received {
             Ok(()) => {
                 // After a refusal in place of the first reply a server may hang up.
-                self.broken = !open.was_let_in && matches!(replies.as_slice(), [Value::ServerError(_)]);
-                open.was_let_in = true;
+                self.broken = !open.has_answered && matches!(replies.as_slice(), [Value::ServerError(_)]);
+                open.has_answered = true;
                 Ok(())
             }
             Err(error) => Err(self.failed(limit, &error)),

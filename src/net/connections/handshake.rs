@@ -16,8 +16,8 @@ use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
 use crate::values::version::Version;
 
-/// How long it is waited for what a server says by itself.
-const HEARD_FOR: Duration = Duration::from_millis(50);
+/// How long a server's greeting is waited for: what it sends before any command, as to clients that it refuses.
+const GREETING_WITHIN: Duration = Duration::from_millis(50);
 
 /// An open connection, and what its server reported.
 pub(super) struct Opened {
@@ -27,8 +27,8 @@ pub(super) struct Opened {
     pub(super) settling: Option<Settling>,
     /// That of the server, if it is known.
     pub(super) epoch: Option<Epoch>,
-    /// True if the server has answered with anything but a refusal.
-    pub(super) was_let_in: bool,
+    /// True if the server has answered a command: a refusal then is of a command, not of the connection.
+    pub(super) has_answered: bool,
     /// How many connections had been found closed before.
     pub(super) closures_before: u64,
 }
@@ -63,7 +63,7 @@ pub(super) fn open(
             // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
             handshake.send_optional(&cmd("PING"), |_| false)?;
         } else if let Some(key) = checks.probes {
-            handshake.hear()?;
+            handshake.read_greeting()?;
             handshake.expect_plaintext(key)?;
         }
         None
@@ -74,8 +74,8 @@ pub(super) fn open(
         Some((info, settling)) => (info.version(), info.compares(), settling),
         None => (None, None, None),
     };
-    let Handshake { transport, was_let_in, .. } = handshake;
-    Ok(Opened { transport, version, compares, settling, epoch, was_let_in, closures_before: 0 })
+    let Handshake { transport, has_answered, .. } = handshake;
+    Ok(Opened { transport, version, compares, settling, epoch, has_answered, closures_before: 0 })
 }
 
 /// Connects to the server at `address`, the client's, and logs in, within `limit`.
@@ -89,7 +89,7 @@ pub(super) fn log_in<'a>(
     let info = client.get_connection_info();
     let settings = info.redis_settings();
     let transport = Transport::open(info, limit, looks).map_err(|error| failed(address, limit, &error))?;
-    let mut handshake = Handshake { transport, address, limit, deadline, was_let_in: false };
+    let mut handshake = Handshake { transport, address, limit, deadline, has_answered: false };
     // These are sent here for TLS as well: the redis crate hides the server's words, and "too many clients" must not be taken for a
     // wrong password.
     // Their replies are those of RESP2, whatever the URL says: RESP3 has nothing that locks need.
@@ -115,8 +115,8 @@ pub(in crate::net) struct Handshake<'a> {
     address: &'a str,
     limit: Duration,
     deadline: Uptime,
-    /// True once the server has carried out a command, or refused one and left the connection open.
-    was_let_in: bool,
+    /// True once the server has carried out a command, or refused one and left the connection open: a refusal then is of a command.
+    has_answered: bool,
 }
 
 impl Handshake<'_> {
@@ -124,22 +124,22 @@ impl Handshake<'_> {
         let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
         let reply = sent.and_then(|()| self.transport.receive(self.deadline, Longest::WHOLE, Spin::First));
         let reply = reply.and_then(Value::extract_error);
-        self.was_let_in |= reply.is_ok();
+        self.has_answered |= reply.is_ok();
         reply.map_err(|error| failed(self.address, self.limit, &error))
     }
 
     /// Returns true if a refusal is not of the command but of the connection: it came before the first reply or in its place, and the server hangs
     /// up. So does one in protected mode, and a proxy that is full or has no server.
-    pub(in crate::net) fn turns_away(&mut self, refusal: &Refusal) -> bool {
+    pub(in crate::net) fn refuses_connection(&mut self, refusal: &Refusal) -> bool {
         if refusal.closes_connection() {
             return true;
         }
-        if self.was_let_in {
+        if self.has_answered {
             return false;
         }
         let answer = self.send(&cmd("PING"));
         let hangs_up = matches!(&answer, Err(Failure::Unreachable { cause, .. }) if cause.is_disconnect());
-        self.was_let_in = !hangs_up;
+        self.has_answered = !hangs_up;
         hangs_up
     }
 
@@ -150,14 +150,17 @@ impl Handshake<'_> {
         matters: impl Fn(&Refusal) -> bool,
     ) -> Result<Option<Value>, Failure> {
         match self.send(command) {
-            Err(Failure::Refused(refusal)) if !matters(&refusal) && !self.turns_away(&refusal) => Ok(None),
+            Err(Failure::Refused(refusal)) if !matters(&refusal) && !self.refuses_connection(&refusal) => {
+                Ok(None)
+            }
             reply => reply.map(Some),
         }
     }
 
-    /// Hears what a server says that has hung up on the first command before: its words may be lost if it hangs up on what it has not read.
-    fn hear(&mut self) -> Result<(), Failure> {
-        let until = self.deadline.min(clock::uptime().after(HEARD_FOR));
+    /// Reads the greeting of a server that has closed connections on the first command. The system drops a greeting if the server closes a connection
+    /// with a command unread.
+    fn read_greeting(&mut self) -> Result<(), Failure> {
+        let until = self.deadline.min(clock::uptime().after(GREETING_WITHIN));
         if !self.transport.resumes() {
             return Ok(());
         }

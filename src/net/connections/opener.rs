@@ -195,14 +195,14 @@ impl Opener {
 
     fn borrowed(&self, transport: Transport) -> Opened {
         let closures_before = self.health.closures();
-        let was_let_in = true;
+        let has_answered = true;
         Opened {
             transport,
             version: None,
             compares: None,
             settling: None,
             epoch: None,
-            was_let_in,
+            has_answered,
             closures_before,
         }
     }

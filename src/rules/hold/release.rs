@@ -89,7 +89,8 @@ pub(super) async fn delete_alone(io: &Io, own: &Lease, command_timeout: Duration
         Reply::Integer(_) => Ok(Release::Released { certified: false }),
         Reply::TooLate => Err(GiveUp::OverMemory),
         failed @ (Reply::Refused(_) | Reply::Unsent) => Err(failed.gives_up()),
-        _ => own.deleted_if_absent(&read(io).await, io.now()), // I6
+        // I6
+        _ => own.deleted_if_absent(&read(io).await, io.now()).map_err(|_| GiveUp::UnknownAlone),
     }
 }
 

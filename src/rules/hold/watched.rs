@@ -112,6 +112,7 @@ impl Lease {
     /// server that comes back may have lost it.
     pub(crate) fn again(mut self, gave_up: GiveUp, next: Option<&Lease>, now: Now) -> Option<Self> {
         match gave_up {
+            GiveUp::UnknownAlone => return None,
             GiveUp::Unknown if !self.by_transaction() => return None,
             GiveUp::Unknown => self.tried = Some(Tried::InDoubt),
             GiveUp::Timeout

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use crate::rules::lease::{End, Lease};
 use crate::rules::task::Task;
-use crate::rules::{Command, Cue, Observation, Reply};
+use crate::rules::{Cue, Observation, Reply};
 use crate::simulated::{Leg, Next, Server};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol};
@@ -92,8 +92,6 @@ struct Client {
     found_another: bool,
     /// True if it held its own at one of them.
     found_own: bool,
-    /// True if the command that deletes its key got no reply, and compares nothing.
-    lost_alone: bool,
     /// The values that it has sent since it began to ask for the lock.
     wrote: Vec<Vec<u8>>,
     /// When it is to look whether its value was overwritten.
@@ -181,7 +179,6 @@ impl Run {
             ends: None,
             found_another: false,
             found_own: false,
-            lost_alone: false,
             wrote: Vec::new(),
             looks_at: None,
             granted: 0,
@@ -358,8 +355,6 @@ impl Run {
 
     fn reply(&mut self, n: usize, leg: Leg, reply: Reply) {
         let now = self.now(n);
-        let deletes = leg.is_alone() && matches!(leg.command(), Some(Command::Del | Command::GetDel));
-        self.clients[n].lost_alone |= deletes && reply == Reply::Lost;
         let replies = match leg.answered(reply) {
             Next::Leg(leg) => return self.clients[n].doing = self.on_its_way(n, leg),
             Next::End(replies) => replies,

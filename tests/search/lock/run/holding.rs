@@ -128,7 +128,6 @@ impl Run {
     pub(super) fn begins(&mut self, n: usize, own: &Lease) {
         self.clients[n].ends = Some(own.clone());
         (self.clients[n].found_another, self.clients[n].found_own) = (false, false);
-        self.clients[n].lost_alone = false;
     }
 
     /// A holder is told that its lock is lost.
@@ -179,8 +178,6 @@ impl Run {
     fn gave_up(&mut self, n: usize, reason: GiveUp, next: Option<&Lease>) {
         let now = self.now(n);
         let own = self.clients[n].ended.take();
-        // What compares nothing may still come, and delete the lock of the next.
-        let own = own.filter(|_| reason != GiveUp::Unknown || !self.clients[n].lost_alone);
         self.clients[n].again = own.and_then(|own| own.again(reason, next, now));
     }
 

@@ -11,7 +11,7 @@ use crate::support::{LONG, Outcome, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "turned_away",
+        "refused_connections",
         tests![
             what_a_server_says_first_is_the_error,
             without_the_check_as_well,
