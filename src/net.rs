@@ -131,6 +131,14 @@ impl Sent {
         failures.filter(|failure| !failure.found_all_in_use()).find_map(Failure::of_the_next)
     }
 
+    /// Returns the strongest protocol of a server that is too old for the trip.
+    pub(crate) fn protocol_instead(&self) -> Option<Protocol> {
+        match self.found.as_ref().or(self.reply.as_ref()) {
+            Some(Err(Failure::Refused(refusal))) => refusal.protocol_instead(),
+            _ => None,
+        }
+    }
+
     /// Replaces it by what came of [sending the rest again](Self::again).
     fn replace(&mut self, again: Self) {
         let (behind, began_at) = (self.behind.take(), self.began_at);

@@ -45,6 +45,7 @@ use std::time::Duration;
 
 use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
+use crate::values::options::Protocol;
 use crate::values::value::{Expiry, LockState, ValueBytes};
 use fencing::Epoch;
 use lease::{End, GUARD, Lease};
@@ -118,6 +119,15 @@ impl Command {
     /// Returns true if a call that acquires sends it to be granted the lock.
     pub(crate) fn may_grant(&self) -> bool {
         matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Set(_))
+    }
+
+    /// Returns true if it gives the key a time to live.
+    pub(crate) fn gives_ttl(&self) -> bool {
+        match self {
+            Command::SetNx(value) | Command::Set(value) => value.ttl.is_some(),
+            Command::Renew(renewed) => renewed.0.ttl.is_some(),
+            _ => false,
+        }
     }
 
     /// Returns true if it leaves the lock's key as it is.
@@ -221,6 +231,7 @@ impl Reply {
     pub(crate) fn gives_up(&self) -> GiveUp {
         match self {
             Reply::Refused(WhyRefused::OverMemory) => GiveUp::OverMemory,
+            Reply::Refused(WhyRefused::TooOld(has)) => GiveUp::TooOld(*has),
             Reply::Refused(_) => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             _ => GiveUp::Io,
@@ -233,6 +244,8 @@ impl Reply {
 pub(crate) enum WhyRefused {
     /// It lacks the command, or this user may not send it.
     Command,
+    /// It is too old for the protocol that Auto has selected, as after a restart or a failover, and has this one. Nothing was sent.
+    TooOld(Protocol),
     /// The key holds something else than a string: it is no lock.
     NoLock,
     /// It is over its `maxmemory`.
@@ -258,6 +271,8 @@ pub(crate) enum GiveUp {
     Refused,
     /// The server refused, since it is over its `maxmemory`.
     OverMemory,
+    /// The server is too old for the protocol that Auto has selected, and has this one.
+    TooOld(Protocol),
     /// Replies were lost until the attempt gave up, but nothing is in doubt.
     Io,
     /// There was no connection until the attempt gave up, and nothing is in doubt.

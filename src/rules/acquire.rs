@@ -139,6 +139,11 @@ impl Attempt {
                 self.pace.answered();
                 Continue(reply)
             }
+            // Auto goes on by what the server has; what was sent before is looked at as ever.
+            Reply::Refused(WhyRefused::TooOld(has)) => {
+                self.pace.protocol = has;
+                Continue(reply)
+            }
             Reply::Refused(why) => {
                 self.refused = Some(why);
                 Break(self.pace.refused(why, io))
@@ -168,6 +173,7 @@ impl Attempt {
                 Reply::Integer(0) => return Break(self.pace.wait(io)),
                 Reply::Integer(_) => return Break(self.granted(io, lease, None)),
                 Reply::TooLate => self.pace.retry(io)?,
+                Reply::Refused(_) => {}
                 // The value names no holder.
                 _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
                 _ => {
@@ -241,6 +247,7 @@ impl Attempt {
                     self.pace.retry(io)?;
                     Continue(Some(found))
                 }
+                Reply::Refused(_) => Continue(None),
                 Reply::Expiring(found) => match self.leave_to_server(io, &found.0, found.1)? {},
                 _ => self.pace.lost(io.now()).map_continue(|()| None),
             };
@@ -250,6 +257,7 @@ impl Attempt {
             Reply::Executed(Some(_)) => return Break(self.granted(io, lease, Some(from))),
             // Another client was faster, and nothing was overwritten; or nothing was sent.
             Reply::Executed(None) | Reply::TooLate => self.pace.retry(io)?,
+            Reply::Refused(_) => {}
             _ => {
                 self.note_lost(io, lease, Some(from));
                 self.pace.lost(io.now())?;

@@ -113,20 +113,26 @@ impl Choice {
     async fn ask(
         &mut self,
         io: &Io,
-        answered: Option<(Lease, Replies)>,
+        mut answered: Option<(Lease, Replies)>,
     ) -> ControlFlow<Round, (Values, Option<usize>)> {
         match &answered {
             Some((lease, _)) => self.pace.was_sent(lease),
             None => self.pace.begin_round(),
         }
-        let (lease, Replies { reply, behind, .. }) = match answered {
-            Some(answered) => answered,
-            None => {
-                self.pace.take_nonce();
-                let Pace { options, protocol, tag, .. } = &self.pace;
-                let (slot, lease, trip) = first_trip(options, *protocol, &self.slots, tag, io.now());
-                io.on(slot);
-                (lease, io.send(trip).await)
+        let (lease, Replies { reply, behind, .. }) = loop {
+            let (lease, replies) = match answered.take() {
+                Some(answered) => answered,
+                None => {
+                    self.pace.take_nonce();
+                    let Pace { options, protocol, tag, .. } = &self.pace;
+                    let (slot, lease, trip) = first_trip(options, *protocol, &self.slots, tag, io.now());
+                    io.on(slot);
+                    (lease, io.send(trip).await)
+                }
+            };
+            match replies.reply {
+                Some(Reply::Refused(WhyRefused::TooOld(has))) => self.pace.protocol = has,
+                _ => break (lease, replies),
             }
         };
         let (set, found) = (reply.unwrap_or(Reply::TooLate), behind.unwrap_or(Reply::Unsent));
@@ -241,6 +247,7 @@ impl Choice {
             };
             let mut attempt = Attempt::new(self.once(now));
             let round = attempt.round(io, cue).await;
+            self.pace.protocol = attempt.pace.protocol;
             self.pace.removed_at = self.pace.removed_at.into_iter().chain(attempt.pace.removed_at).min();
             tries += 1;
             match round {

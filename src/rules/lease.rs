@@ -46,6 +46,8 @@ pub(crate) struct Lease {
     pub(crate) since: Uptime,
     /// True if it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
     pub(crate) proven: bool,
+    /// True if one of its values may be one of Ttl, which shows a later time.
+    shows_later: bool,
     /// What extensions may have written whose outcome is unknown.
     unresolved: Vec<Written>,
     /// The allowance for clocks, in milliseconds: it ends this much earlier than the guard before the value's time.
@@ -65,7 +67,7 @@ struct Written {
 /// What has come before of a lock that is released, or resumed. Another client may have acquired it since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tried {
-    /// An attempt to release it was not carried out. The server may have lost the key since.
+    /// An attempt to release it was not carried out, or not sent to a server that is too old. The server may have lost the key since.
     NotCarriedOut,
     /// An attempt to release it got no reply, and may have been carried out.
     InDoubt,
@@ -110,7 +112,8 @@ impl Lease {
             Protocol::Auto | Protocol::Classic | Protocol::Watched => (None, GUARD),
         };
         let value = ValueBytes::until(now.wall.after(expiration).after(later), nonce);
-        Self { value, ttl, end, protocol, since: now.uptime, proven: true, ..Self::default() }
+        let shows_later = ttl.is_some();
+        Self { value, ttl, end, protocol, since: now.uptime, proven: true, shows_later, ..Self::default() }
     }
 
     /// Makes the lease of a lock with these options that begins now, by the protocol that they mean on this server.
@@ -209,6 +212,11 @@ impl Lease {
         Duration::from_millis(self.early.into())
     }
 
+    /// Returns the lease as one of a server that is older than the one before it, and has this protocol. The value stays.
+    pub(super) fn on_older(&self, has: Protocol) -> Self {
+        Self { protocol: has, ttl: None, ..self.clone() }
+    }
+
     /// Returns when the server has first said that the lock is held. A grant alone does not show that the value has stayed.
     pub(crate) fn first_asked(&self, granted: Uptime) -> Uptime {
         if granted < self.since.after(LOSER_WITHIN) { self.since } else { granted }
@@ -239,7 +247,7 @@ impl Lease {
             // A hold that goes on with this one has values of its own.
             None if self.tried == Some(Tried::HandedOver) => Wrote::Not,
             None => self.value.time_of_same_hold(found).map_or(Wrote::Not, |shown| {
-                let later = if self.ttl.is_some() { TTL_SHOWN_LATER } else { GUARD };
+                let later = if self.shows_later { TTL_SHOWN_LATER } else { GUARD };
                 let wall = shown.before(later + self.early());
                 Wrote::Before(End { wall, uptime: now.uptime.after(wall.since(now.wall)) })
             }),
@@ -264,7 +272,8 @@ impl Lease {
             !written.proves && written.value != extended.value && !written.end.has_passed(now)
         });
         let since = if self.has_passed(now) { extended.since } else { self.since };
-        Lease { since, unresolved, ..extended.clone() }
+        let shows_later = self.shows_later || extended.shows_later;
+        Lease { since, shows_later, unresolved, ..extended.clone() }
     }
 
     /// Returns the lease with an end that is no later than this.

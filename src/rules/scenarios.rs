@@ -22,6 +22,7 @@
 //! | `ann is executed`, `ann is answered` | the same in two steps |
 //! | `ann is refused`, `ann is refused for now` | the server refuses the command to this user; it refuses for another reason |
 //! | `ann finds no memory`, `ann finds no lock` | the server refuses, since it is full; since the key holds a list, say |
+//! | `ann finds Redis 2.0.4` | nothing was sent, since the server is that version, too old for it |
 //! | `ann's request is lost`, `ann's reply is lost` | an I/O error before or after the server carried it out |
 //! | `ann has no connection` | nothing was sent |
 //! | `ann has a connection too late` | nothing was sent, since the time limit of the command had passed |
@@ -46,6 +47,7 @@ use super::simulated::{Leg, Next, Server};
 use super::task::Rules;
 use super::{Cue, Observation, Reply, Step, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
+use crate::values::options::Protocol;
 use crate::values::value::LockState;
 use crate::values::version::Version;
 use client::Client;
@@ -191,6 +193,10 @@ impl Interpreter {
             [name, "finds", "no", "lock"] => self.deliver(name, Reply::Refused(WhyRefused::NoLock)).map(Some),
             [name, "finds", "no", "memory"] => {
                 self.deliver(name, Reply::Refused(WhyRefused::OverMemory)).map(Some)
+            }
+            [name, "finds", "Redis", version] => {
+                let has = Protocol::Auto.on(Some(version.parse().map_err(|_| "that is no version")?));
+                self.deliver(name, Reply::Refused(WhyRefused::TooOld(has))).map(Some)
             }
             [name, "is", "refused", how @ ..] => {
                 let why = if how.is_empty() { WhyRefused::Command } else { WhyRefused::ForNow };

@@ -61,10 +61,10 @@ impl Leg {
         if self.looks().is_some() { None } else { Some(&self.trip.command) }
     }
 
-    /// Returns true if this step is no part of a transaction.
+    /// The trip that this step is part of.
     #[allow(dead_code, reason = "only in a search")]
-    pub(crate) fn is_alone(&self) -> bool {
-        self.trip.if_holds.is_none()
+    pub(crate) fn trip(&self) -> &Trip {
+        &self.trip
     }
 
     #[allow(dead_code, reason = "only in the scenarios")]

@@ -131,13 +131,19 @@ impl Engine {
         }
         let trips = jobs.iter().filter_map(|job| Some(job.session.trip(job.trip()?)));
         let trips: Vec<KeyTrip<'_>> = trips.collect();
-        let transacted = trips.iter().any(|trip| trip.trip.if_holds.is_some());
-        let needs = if transacted { Protocol::Watched } else { Protocol::Classic };
+        let needs =
+            |job: &&mut Job<'_, R>| job.trip().map_or(Protocol::Classic, |trip| job.session.needs(trip));
+        let needs = jobs.iter().map(needs).max_by_key(|protocol| protocol.min_version()).unwrap_or_default();
         let sent = self.backend.send_all(&trips, &jobs[0].session.limits_together(needs, now));
         drop(trips);
         let now = clock::now();
         for (job, sent) in jobs.into_iter().zip(sent) {
             if let Step::Send(trip) = &job.step {
+                // What another of them needs goes by itself then.
+                let has = sent.protocol_instead();
+                if has.is_some_and(|has| has.min_version() >= job.session.needs(trip).min_version()) {
+                    continue;
+                }
                 let replies = job.session.heard(trip, sent);
                 job.step = job.rules.resume(replies, now);
             }

@@ -203,7 +203,7 @@ impl<'a> Session<'a> {
             }
             Err(failure) => failure,
         };
-        let reply = unanswered(&failure);
+        let reply = unanswered(&failure, self.protocol);
         // A server that has no GETDEL gets DEL.
         let goes_on = command == "GETDEL" && reply == Reply::Refused(WhyRefused::Command);
         if reply == Reply::TooLate || goes_on {
@@ -228,8 +228,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Returns the rules' reply for a failure.
-pub(super) fn unanswered(failure: &Failure) -> Reply {
+/// Returns the rules' reply for a failure, with options of this protocol. Only Auto goes on by another one.
+pub(super) fn unanswered(failure: &Failure, protocol: Protocol) -> Reply {
     match failure {
         Failure::TooLate => Reply::TooLate,
         Failure::Refused(refusal) => Reply::Refused(match refusal.kind() {
@@ -237,6 +237,11 @@ pub(super) fn unanswered(failure: &Failure) -> Reply {
             RefusalKind::ReadOnly => WhyRefused::ReadOnly,
             RefusalKind::OverMemory => WhyRefused::OverMemory,
             _ if refusal.is_transient() => WhyRefused::ForNow,
+            _ if let Some(has) = refusal.protocol_instead()
+                && protocol == Protocol::Auto =>
+            {
+                WhyRefused::TooOld(has)
+            }
             _ if refusal.is_about_the_command() => WhyRefused::Command,
             _ => WhyRefused::Otherwise,
         }),
@@ -304,14 +309,9 @@ impl<'a> Session<'a> {
 
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
     /// manages without transactions, and without a time to live.
-    fn needs(&self, trip: &Trip) -> Protocol {
-        let gives_ttl = match &trip.command {
-            Command::SetNx(value) | Command::Set(value) => value.ttl.is_some(),
-            Command::Renew(renewed) => renewed.0.ttl.is_some(),
-            _ => false,
-        };
+    pub(super) fn needs(&self, trip: &Trip) -> Protocol {
         match self.protocol {
-            Protocol::Auto if gives_ttl => Protocol::Ttl,
+            Protocol::Auto if trip.command.gives_ttl() => Protocol::Ttl,
             Protocol::Auto if trip.if_holds.is_some() => Protocol::Watched,
             protocol => protocol.on(None),
         }

@@ -246,7 +246,8 @@ impl<'a> WaitAll<'a> {
         }
         for (lock, asked) in (from..).zip(asked) {
             self.report_lost(lock);
-            self.rules.asked(lock, &asked.lease, &reply(asked.sent.reply.as_ref()), asked.at);
+            let reply = self.reply(asked.sent.reply.as_ref());
+            self.rules.asked(lock, &asked.lease, &reply, asked.at);
             self.asked[lock] = Some(asked);
         }
         self.note_in_doubt();
@@ -263,7 +264,8 @@ impl<'a> WaitAll<'a> {
         };
         let found = engine.backend.send_all(&trips, &session.limits(&get, now));
         for (lock, Sent { reply: found, .. }) in locks.iter().zip(found) {
-            if self.rules.read(*lock, &reply(found.as_ref())) {
+            let found = self.reply(found.as_ref());
+            if self.rules.read(*lock, &found) {
                 self.report_lost(*lock);
                 if let Some(asked) = &mut self.asked[*lock] {
                     asked.sent.reply = Some(Ok(Reply::Integer(1)));
@@ -307,13 +309,13 @@ impl<'a> WaitAll<'a> {
             self.call.engine.observer.reply_lost(key, trip.name(), cause);
         }
     }
-}
 
-/// Returns the rules' reply.
-fn reply(outcome: Option<&Result<Reply, Failure>>) -> Reply {
-    match outcome {
-        Some(Ok(reply)) => reply.clone(),
-        Some(Err(failure)) => unanswered(failure),
-        None => Reply::TooLate,
+    /// Returns the rules' reply.
+    fn reply(&self, outcome: Option<&Result<Reply, Failure>>) -> Reply {
+        match outcome {
+            Some(Ok(reply)) => reply.clone(),
+            Some(Err(failure)) => unanswered(failure, self.call.options.protocol),
+            None => Reply::TooLate,
+        }
     }
 }

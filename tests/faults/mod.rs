@@ -14,6 +14,7 @@
 //! | `leading` | processes of which one leads |
 //! | `losers` | values that gems write over those of holders |
 //! | `numbers` | fencing tokens over failovers |
+//! | `older_servers` | a server that comes back older |
 //! | `permit_faults` | a fault at every command on permits |
 //! | `refusals` | what the server or the library refuses |
 //! | `refused_for_now` | what a server refuses for a time |
@@ -43,6 +44,7 @@ pub(crate) mod keeping;
 pub(crate) mod leading;
 pub(crate) mod losers;
 pub(crate) mod numbers;
+pub(crate) mod older_servers;
 pub(crate) mod permit_faults;
 pub(crate) mod refusals;
 pub(crate) mod refused_for_now;
@@ -74,6 +76,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         leading::trials(),
         losers::trials(),
         numbers::trials(),
+        older_servers::trials(),
         went_back::trials(),
         permit_faults::trials(),
         refusals::trials(),

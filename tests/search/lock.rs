@@ -30,6 +30,7 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     tokens: false,
     fails_over: false,
     fills: false,
+    ages: false,
 };
 
 /// What happened in all runs of a search.
@@ -46,6 +47,7 @@ struct Totals {
     priced: u64,
     lost: u64,
     alone: u64,
+    too_old: u64,
 }
 
 /// Searches `runs` runs. Returns how much happened, or an error with the fewest steps to an overlap.
@@ -60,7 +62,8 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
     let run = |steps: &[_]| {
         let (run, broken) = Run::perform(conditions, steps);
         let Totals { grants, extensions, certified, tokens, .. } = totals.get();
-        let Totals { handed_over, again, resumed, overwritten, priced, lost, alone, .. } = totals.get();
+        let Totals { handed_over, again, resumed, overwritten, priced, lost, alone, too_old, .. } =
+            totals.get();
         totals.set(Totals {
             grants: grants + run.grants,
             extensions: extensions + run.extensions,
@@ -73,6 +76,7 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
             priced: priced + run.priced,
             lost: lost + run.lost(),
             alone: alone + run.deleted_alone,
+            too_old: too_old + run.too_old,
         });
         broken.map_or(Ok(()), Err)
     };
@@ -224,6 +228,18 @@ fn a_full_server_gives_up_a_lock_to_its_holder_alone() {
                 "{conditions:?}: little happened: {totals:?}"
             );
         }
+    }
+}
+
+/// The server comes back older, or newer, with all data, while holders hold and clients ask.
+fn on_a_server_that_comes_back_older_auto_goes_on() {
+    let ages = Conditions { protocols: [Protocol::Auto; 3], ages: true, ..WITHIN_THE_GUARD };
+    for conditions in
+        [ages, Conditions { tokens: true, ..ages }, Conditions { expirations: [6000; 3], ..ages }]
+    {
+        let totals =
+            search(conditions, crate::runs(8000)).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+        assert!(totals.too_old > 2000 && totals.grants > 3_000, "little happened: {totals:?}");
     }
 }
 
@@ -383,6 +399,7 @@ pub(crate) const SEARCHES: &Searches = &[
         a_release_that_is_tried_again_ends_no_other_holders_lock,
     ),
     ("a_full_server_gives_up_a_lock_to_its_holder_alone", a_full_server_gives_up_a_lock_to_its_holder_alone),
+    ("on_a_server_that_comes_back_older_auto_goes_on", on_a_server_that_comes_back_older_auto_goes_on),
     ("there_is_no_overlap_within_the_guard", there_is_no_overlap_within_the_guard),
     (
         "watched_needs_neither_equal_expirations_nor_quick_commands",

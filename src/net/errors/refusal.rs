@@ -25,6 +25,8 @@ struct RefusalParts {
     address: Option<String>,
     /// True if it passes, whatever its kind.
     passes: bool,
+    /// The strongest protocol of a server whose version is too old for another.
+    has: Option<Protocol>,
 }
 
 impl Refusal {
@@ -43,12 +45,13 @@ impl Refusal {
             is_said: true,
             address: None,
             passes: false,
+            has: None,
         }))
     }
 
     /// What is known of a server without its word.
     fn found(kind: RefusalKind, text: String) -> Self {
-        Self(Box::new(RefusalParts { kind, text, is_said: false, address: None, passes: false }))
+        Self(Box::new(RefusalParts { kind, text, is_said: false, address: None, passes: false, has: None }))
     }
 
     /// The server at this address is a replica of that one.
@@ -179,7 +182,16 @@ impl Refusal {
             protocol.min_version(),
             protocol.instead()
         );
-        Self::found(RefusalKind::TooOld, text)
+        let mut refusal = Self::found(RefusalKind::TooOld, text);
+        if let TooOld::Reported(version) = known_by {
+            refusal.0.has = Some(Protocol::Auto.on(Some(version)));
+        }
+        refusal
+    }
+
+    /// Returns the strongest protocol of the server, if its version is why it is too old for another.
+    pub(crate) fn protocol_instead(&self) -> Option<Protocol> {
+        self.0.has
     }
 
     /// The server is too old for channels.

@@ -271,7 +271,7 @@ impl Pace {
                 let since = *self.read_only_since.get_or_insert(self.round_began);
                 now.uptime.since(since) < self.retry_for
             }
-            WhyRefused::Command | WhyRefused::NoLock | WhyRefused::Otherwise => false,
+            WhyRefused::Command | WhyRefused::TooOld(_) | WhyRefused::NoLock | WhyRefused::Otherwise => false,
         };
         if !passes || self.is_last(now) || self.options.max_attempts == Some(1) {
             return self.give_up(GiveUp::Refused);

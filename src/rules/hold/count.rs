@@ -27,6 +27,15 @@ const ROUNDS: u32 = 2 * LOOKS;
 ///
 /// A number below the epoch of the server is none: then the counter is raised, and increased once more.
 pub(crate) async fn count(io: &Io, own: &Lease, forget_after: Option<Duration>) -> Result<Counted, GiveUp> {
+    match count_by_protocol(io, own, forget_after).await {
+        Err(GiveUp::TooOld(has)) if own.by_transaction() => {
+            count_by_protocol(io, &own.on_older(has), forget_after).await
+        }
+        counted => counted,
+    }
+}
+
+async fn count_by_protocol(io: &Io, own: &Lease, forget_after: Option<Duration>) -> Result<Counted, GiveUp> {
     let forget_after = own.kept_for(forget_after, io.now());
     // EXPIRE may shorten another holder's time. Otherwise the clocks decide.
     if forget_after.is_some()

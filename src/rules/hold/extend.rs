@@ -64,8 +64,29 @@ impl Counter {
 }
 
 /// Extends the lease, after the key was `seen` to hold a loser's value or an earlier one of ours. If an earlier one stays there, other clients see
-/// the end that it shows, and so our lease has no later one.
+/// the end that it shows, and so our lease has no later one. On a server that is older than the one before it, the lock goes on by what that has.
 pub(super) async fn replace(
+    io: &Io,
+    own: &Lease,
+    new: Lease,
+    seen: Option<Seen>,
+    counter: Option<Counter>,
+) -> Result<Extension, GiveUp> {
+    let mut older = None;
+    loop {
+        let (own, new, seen) = match &older {
+            None => (own, new.clone(), seen.clone()),
+            Some(has) => (&own.on_older(*has), new.on_older(*has), None),
+        };
+        match replace_by_protocol(io, own, new, seen, counter).await {
+            Err(GiveUp::TooOld(has)) if own.by_transaction() => older = Some(has),
+            replaced => return replaced,
+        }
+    }
+}
+
+/// The same by the protocol of the lease.
+pub(super) async fn replace_by_protocol(
     io: &Io,
     own: &Lease,
     new: Lease,
@@ -79,6 +100,8 @@ pub(super) async fn replace(
         by_getset(io, own, new, seen, counter, &mut until).await
     };
     match (until, replaced) {
+        // What was seen is looked at again.
+        (_, replaced @ Err(GiveUp::TooOld(_))) => replaced,
         (Some(until), Err(_)) => {
             Ok(Extension::Unknown { lease: own.clone().ending_by(until), proves: false })
         }

@@ -161,7 +161,7 @@ async fn by_transaction(io: &Io, own: &Lease, next: &Lease) -> Result<Option<Han
             own.passed_on(lease, replaced)
         }
         Ok(Changed::Unanswered { holds, .. }) => in_doubt(own.deleted_if_absent(&holds, io.now()), lease),
-        Err(GiveUp::Refused | GiveUp::OverMemory) => return Ok(None),
+        Err(GiveUp::Refused | GiveUp::OverMemory | GiveUp::TooOld(_)) => return Ok(None),
         Err(reason) => return Err(reason),
     }))
 }

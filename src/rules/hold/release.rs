@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Changed, LossReason, Replaced, change_watched, look, note_overwritten, read};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
-use crate::rules::lease::{End, Lease};
+use crate::rules::lease::{End, Lease, Tried};
 use crate::rules::ownership::Ownership;
 use crate::rules::task::Io;
 use crate::rules::{Command, GiveUp, Reply, Trip, WhyRefused};
@@ -26,25 +26,42 @@ pub(crate) enum Release {
 /// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
 pub(super) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     if own.by_transaction() {
-        return match change_watched(io, own, Command::Del, None, &mut None).await? {
+        return match change_watched(io, own, Command::Del, None, &mut None).await {
             // The server's time to live was over.
-            Changed::Done { count: 0, .. } => Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
-            Changed::Done { replaced: Replaced::Expired, .. } => Ok(Release::Lost(LossReason::Expired)),
-            Changed::Done { replaced, .. } => Ok(Release::Released { certified: own.is_certified(replaced) }),
-            Changed::NotOurs(LossReason::Gone) if own.is_in_doubt() => {
+            Ok(Changed::Done { count: 0, .. }) => Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
+            Ok(Changed::Done { replaced: Replaced::Expired, .. }) => Ok(Release::Lost(LossReason::Expired)),
+            Ok(Changed::Done { replaced, .. }) => {
+                Ok(Release::Released { certified: own.is_certified(replaced) })
+            }
+            Ok(Changed::NotOurs(LossReason::Gone)) if own.is_in_doubt() => {
                 own.deleted_if_absent(&Ok(None), io.now())
             }
-            Changed::NotOurs(reason) => Ok(Release::Lost(own.loss(reason, io.now()))),
-            Changed::Unanswered { holds, .. } => own.deleted_if_absent(&holds, io.now()),
+            Ok(Changed::NotOurs(reason)) => Ok(Release::Lost(own.loss(reason, io.now()))),
+            Ok(Changed::Unanswered { holds, .. }) => own.deleted_if_absent(&holds, io.now()),
+            // What an earlier attempt has sent went to another server, and comes to this one no more.
+            Err(GiveUp::TooOld(has)) => {
+                let mut older = own.on_older(has);
+                older.tried.get_or_insert(Tried::NotCarriedOut);
+                let alone = |reason| if reason == GiveUp::Unknown { GiveUp::UnknownAlone } else { reason };
+                by_del(io, &older).await.map_err(alone)
+            }
+            Err(reason) => Err(reason),
         };
     }
+    by_del(io, own).await
+}
+
+/// Deletes the key by a command alone, before our own lease has passed.
+async fn by_del(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     if own.has_passed(io.now()) {
         return Ok(Release::Lost(LossReason::Expired)); // I5
     }
-    if own.tried.is_some()
-        && let Some(reason) = own.lost_since(io).await?
-    {
-        return Ok(Release::Lost(reason));
+    if own.tried.is_some() {
+        match own.lost_since(io).await? {
+            Some(LossReason::Gone) if own.is_in_doubt() => return own.deleted_if_absent(&Ok(None), io.now()),
+            Some(reason) => return Ok(Release::Lost(reason)),
+            None => {}
+        }
     }
     match io.send(own.within_lease(Command::Del)).await.plain() {
         Reply::Integer(0) => Ok(Release::Lost(LossReason::Gone)),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::extend::{Counter, Extension, replace};
+use super::extend::{Counter, Extension, replace, replace_by_protocol};
 use super::{LOOKS, Replaced, Seen, look, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
@@ -46,11 +46,29 @@ pub(crate) async fn resume(
     new: impl Fn(Now) -> Lease,
     counter: Option<Duration>,
 ) -> Result<Extension, GiveUp> {
+    let mut older = None;
+    loop {
+        let on = |lease: Lease| older.map_or_else(|| lease.clone(), |has| lease.on_older(has));
+        let given = on(given.clone());
+        match resume_by_protocol(io, &given, |now| on(new(now)), counter).await {
+            Err(GiveUp::TooOld(has)) if given.by_transaction() => older = Some(has),
+            resumed => return resumed,
+        }
+    }
+}
+
+/// The same by the protocol of the lease.
+async fn resume_by_protocol(
+    io: &Io,
+    given: &Lease,
+    new: impl Fn(Now) -> Lease,
+    counter: Option<Duration>,
+) -> Result<Extension, GiveUp> {
     let first = new(io.now());
     let counter = Counter::of(given, &first, counter, io.now());
     if given.by_transaction() {
         let counter = counter.map(|counter| Counter { must_exist: true, ..counter });
-        return Ok(match replace(io, given, first, None, counter).await? {
+        return Ok(match replace_by_protocol(io, given, first, None, counter).await? {
             // The key would be held until it expires.
             Extension::Extended(late) if late.has_passed(io.now()) => {
                 let _ = release(io, &late).await;

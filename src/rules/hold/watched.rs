@@ -118,6 +118,7 @@ impl Lease {
             GiveUp::Timeout
             | GiveUp::Refused
             | GiveUp::OverMemory
+            | GiveUp::TooOld(_)
             | GiveUp::Io
             | GiveUp::Unsent
             | GiveUp::Rewritten => {

@@ -1,5 +1,6 @@
 //! One run of the random search: three clients, their clocks, one key, and the commands and replies on their way.
 
+mod aging;
 mod attempts;
 mod conditions;
 mod failover;
@@ -151,6 +152,9 @@ pub(super) struct Run {
     pub(super) priced: u64,
     failovers: Failovers,
     is_full: bool,
+    /// How often the server was found too old for what was sent.
+    pub(super) too_old: u64,
+    version: Version,
     /// How often the key was deleted by a command alone.
     pub(super) deleted_alone: u64,
     nonces: u64,
@@ -161,7 +165,7 @@ impl Run {
         let clients = (0..3).map(|n| Client {
             protocol: conditions.protocols[n],
             // One knows that the server has Watched, and one Ttl.
-            server: [None, Some(Version::new(2, 4, 18)), Some(Version::new(7, 0, 0))][n],
+            server: [None, Some(aging::WITH_WATCH), Some(aging::WITH_TTL)][n],
             expiration: Duration::from_millis(conditions.expirations[n]),
             skew: conditions.skew * MILLI * n as u64 / 2,
             doing: Doing::Nothing,
@@ -214,6 +218,8 @@ impl Run {
             priced: 0,
             failovers: Failovers::default(),
             is_full: false,
+            version: aging::WITH_TTL,
+            too_old: 0,
             deleted_alone: 0,
             nonces: 0,
         }
@@ -262,12 +268,11 @@ impl Run {
         if self.conditions.fails_over && choice % 32 == 21 {
             self.fails_over(choice);
         }
+        if self.conditions.ages && choice % 16 == 5 {
+            self.ages(choice);
+        }
         if self.conditions.fills && choice % 8 == 7 {
-            self.is_full = !self.is_full;
-            self.note(
-                n,
-                format_args!("finds the server {}", if self.is_full { "full" } else { "with memory" }),
-            );
+            self.fills(n);
         }
         if self.conditions.touches && one_in(3, choice) {
             self.server.touch();

@@ -55,7 +55,7 @@ impl Run {
                 self.grants += 1;
                 let number = self.clients[n].executed;
                 let on = self.clients[n].executed_on;
-                if on == self.failovers.epoch {
+                if on == self.failovers.epoch || !self.conditions.fails_over {
                     self.holders.insert(number);
                 }
                 if !self.written.contains(&*lease.value) {

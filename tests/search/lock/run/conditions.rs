@@ -46,4 +46,6 @@ pub(in crate::lock) struct Conditions {
     pub(in crate::lock) fails_over: bool,
     /// True if the server is full at times.
     pub(in crate::lock) fills: bool,
+    /// True if the server comes back older at times, or newer.
+    pub(in crate::lock) ages: bool,
 }

@@ -29,6 +29,12 @@ impl Run {
         self.failovers.lost
     }
 
+    /// The server has restarted: what was on its way is gone.
+    pub(super) fn restarts(&mut self) {
+        self.failovers.epoch += 1;
+        self.late.clear();
+    }
+
     /// Another server becomes the master.
     pub(super) fn fails_over(&mut self, choice: u8) {
         let lost = 1 + usize::from(choice / 32) % 3;
@@ -50,6 +56,9 @@ impl Run {
         let goes_on = self.failovers.old.is_some() && (self.time / MILLI).is_multiple_of(2);
         if !goes_on || !self.is_connected(n) {
             self.clients[n].connected = self.failovers.epoch;
+            if self.conditions.ages {
+                self.clients[n].server = Some(self.version);
+            }
         }
     }
 

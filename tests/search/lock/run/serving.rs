@@ -60,7 +60,8 @@ impl Run {
             .then(|| gem::carry_out(&mut self.server, leg, self.clients[n].expiration, now))
             .flatten();
         let of_full = self.refusal_of_a_full_server(n, leg);
-        let reply = of_gem.or(of_full).unwrap_or_else(|| self.server.carry_out(now, leg));
+        let of_older = self.refusal_of_an_older_server(n, leg);
+        let reply = of_gem.or(of_full).or(of_older).unwrap_or_else(|| self.server.carry_out(now, leg));
         self.note_written();
         let keeps = matches!(leg.command(), Some(Command::ForgetAfter(_) | Command::Renew(_)))
             || matches!(leg.command(), Some(Command::Count { forget_after: Some(_) }));
@@ -79,10 +80,17 @@ impl Run {
         reply
     }
 
+    /// The server gets full, or has memory again.
+    pub(super) fn fills(&mut self, n: usize) {
+        self.is_full = !self.is_full;
+        let what = if self.is_full { "full" } else { "with memory" };
+        self.note(n, format_args!("finds the server {what}"));
+    }
+
     /// A full server refuses what may need memory, and queues nothing. It carries out what deletes; one of the clients has an old one.
     fn refusal_of_a_full_server(&mut self, n: usize, leg: &Leg) -> Option<Reply> {
         let command = leg.command().filter(|_| self.conditions.fills)?;
-        let is_alone = leg.is_alone();
+        let is_alone = leg.trip().if_holds.is_none();
         let lacks = n == 0 && *command == Command::GetDel;
         let deletes = matches!(command, Command::Del | Command::GetDel);
         self.deleted_alone += u64::from(is_alone && deletes && !lacks);

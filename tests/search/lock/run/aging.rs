@@ -1,0 +1,38 @@
+//! A server that comes back older, or newer, in the random search.
+
+use super::Run;
+use crate::rules::{Reply, WhyRefused};
+use crate::simulated::Leg;
+use crate::values::options::Protocol;
+use crate::values::version::Version;
+
+pub(super) const WITH_TTL: Version = Version::new(7, 0, 0);
+pub(super) const WITH_WATCH: Version = Version::new(2, 4, 18);
+const WITHOUT_WATCH: Version = Version::new(2, 0, 4);
+
+impl Run {
+    /// The server restarts as another version, and has all that it had.
+    pub(super) fn ages(&mut self, choice: u8) {
+        self.version = [WITH_TTL, WITH_WATCH, WITHOUT_WATCH][usize::from(choice / 16) % 3];
+        self.restarts();
+        let version = self.version;
+        self.note(0, format_args!("sees the server restart as {version}"));
+    }
+
+    /// A client whose connection has told the version sends nothing that the server is too old for.
+    pub(super) fn refusal_of_an_older_server(&mut self, n: usize, leg: &Leg) -> Option<Reply> {
+        if !self.conditions.ages || self.clients[n].protocol != Protocol::Auto {
+            return None;
+        }
+        let trip = leg.trip();
+        let needs = match &trip.if_holds {
+            _ if trip.command.gives_ttl() => Protocol::Ttl,
+            Some(_) => Protocol::Watched,
+            None => Protocol::Classic,
+        };
+        let has = Protocol::Auto.on(Some(self.version));
+        let is_too_old = self.version < needs.min_version();
+        self.too_old += u64::from(is_too_old);
+        is_too_old.then_some(Reply::Refused(WhyRefused::TooOld(has)))
+    }
+}
