@@ -11,7 +11,7 @@ use super::fault::{Fault, Paused, Which};
 use super::inside::{Inside, lock};
 use super::port::{listen, listen_again};
 use super::received::Received;
-use super::serving::{Power, Shared};
+use super::serving::Shared;
 use super::session::{Behind, shut};
 
 /// The way from clients to a server: it records what they send, and has commands and replies delayed, refused and lost on request.
@@ -180,12 +180,9 @@ impl Proxy {
     ///
     /// If something else listens there by now.
     pub fn start_again(&self) {
-        self.stop();
-        let listener = listen_again(self.address);
-        let listener =
-            listener.unwrap_or_else(|error| panic!("cannot listen on {} again: {error}", self.address));
-        self.shared.turn(Power::On);
-        self.shared.accept(listener, false);
+        self.shared.start_again(|address| {
+            listen_again(address).unwrap_or_else(|error| panic!("cannot listen on {address} again: {error}"))
+        });
     }
 
     /// From now on, or no longer, closes the connection on a command that twemproxy does not forward.

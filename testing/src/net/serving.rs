@@ -48,6 +48,8 @@ pub(super) struct Shared {
     /// Where it listens. What is taken from here ends.
     pub(super) listening: Mutex<Vec<(SocketAddr, JoinHandle<()>)>>,
     life: Mutex<Life>,
+    /// Locked while it stops, or starts again: one that a fault stops may be started meanwhile.
+    switching: Mutex<()>,
     changed: Condvar,
 }
 
@@ -97,6 +99,7 @@ impl Shared {
             open: Mutex::default(),
             listening: Mutex::default(),
             life: Mutex::new(Life { power: Power::On, stops: 0 }),
+            switching: Mutex::default(),
             changed: Condvar::new(),
         }
     }
@@ -164,6 +167,20 @@ impl Shared {
     }
 
     pub(super) fn stop(&self) {
+        let _switching = lock(&self.switching);
+        self.end_all();
+    }
+
+    /// Listens at its address, which `listen` returns, after it has stopped.
+    pub(super) fn start_again(self: &Arc<Self>, listen: impl FnOnce(SocketAddr) -> TcpListener) {
+        let _switching = lock(&self.switching);
+        self.end_all();
+        let listener = listen(self.address);
+        self.turn(Power::On);
+        self.accept(listener, false);
+    }
+
+    fn end_all(&self) {
         self.end_listening(self.address);
         self.turn(Power::Off);
     }
