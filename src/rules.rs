@@ -11,7 +11,7 @@
 //! - **I4** GETSET's reply is judged by the clock read before it was sent, and it is sent soon after that or not at all.
 //! - **I5** We delete only while our own lease has not passed (Classic), or only our own bytes and, within our lease, what a
 //!   classic loser wrote over them (Watched and Ttl). Where the server has no memory for a transaction, our own bytes that were just seen, one
-//!   command timeout before our lease ends at the latest.
+//!   command timeout before our lease ends at the latest. On a server that has come back without WATCH, as Classic, after a look.
 //! - **I6** A command with an unknown outcome is never sent again: that is resolved by reading, or reported as unknown. Except INCR of a
 //!   token, since numbers may be skipped, EXPIRE of the counter, and a release of Watched or Ttl, whose later attempts change our own bytes only; none follows
 //!   a deletion alone.
@@ -121,15 +121,6 @@ impl Command {
         matches!(self, Command::SetNx(_) | Command::GetSet(_) | Command::Set(_))
     }
 
-    /// Returns true if it gives the key a time to live.
-    pub(crate) fn gives_ttl(&self) -> bool {
-        match self {
-            Command::SetNx(value) | Command::Set(value) => value.ttl.is_some(),
-            Command::Renew(renewed) => renewed.0.ttl.is_some(),
-            _ => false,
-        }
-    }
-
     /// Returns true if it leaves the lock's key as it is.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
@@ -168,6 +159,20 @@ impl Trip {
     /// Returns the trip of a command alone, at any time.
     pub(crate) fn of(command: Command) -> Self {
         Self { command, before: None, if_holds: None, behind: None }
+    }
+
+    /// Returns the weakest protocol whose servers have all commands of the trip.
+    pub(crate) fn needs(&self) -> Protocol {
+        let gives_ttl = match &self.command {
+            Command::SetNx(value) | Command::Set(value) => value.ttl.is_some(),
+            Command::Renew(renewed) => renewed.0.ttl.is_some(),
+            _ => false,
+        };
+        match self.if_holds {
+            _ if gives_ttl => Protocol::Ttl,
+            Some(_) => Protocol::Watched,
+            None => Protocol::Classic,
+        }
     }
 
     /// The name of the command that may change the key, or of the one that reads it.

@@ -127,7 +127,7 @@ impl Attempt {
         }
     }
 
-    /// Sends a command. Returns its reply; one that is lost or does not fit is for the caller.
+    /// Sends a command. Returns its reply; one that is lost or does not fit, and that the server is too old, is for the caller.
     async fn send(&mut self, io: &Io, trip: Trip) -> ControlFlow<Round, Reply> {
         let reply = io.send(trip).await.plain();
         self.heard(io, reply)
@@ -139,7 +139,7 @@ impl Attempt {
                 self.pace.answered();
                 Continue(reply)
             }
-            // Auto goes on by what the server has; what was sent before is looked at as ever.
+            // What was sent before is settled by a look, as a lost reply is.
             Reply::Refused(WhyRefused::TooOld(has)) => {
                 self.pace.protocol = has;
                 Continue(reply)

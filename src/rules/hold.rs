@@ -66,6 +66,23 @@ pub(crate) async fn verify(io: &Io, own: &Lease, nonce: Nonce) -> Result<Verific
     })
 }
 
+/// Does something by the protocol of a lease. If the server is too old for it, as after a restart or a failover, does it by the server's protocol,
+/// within the same lease.
+async fn by_what_it_has<T>(
+    own: &Lease,
+    by: impl AsyncFn(&Lease, Option<Protocol>) -> Result<T, GiveUp>,
+) -> Result<T, GiveUp> {
+    let (mut outcome, mut is_classic) = (by(own, None).await, !own.by_transaction());
+    while let Err(GiveUp::TooOld(has)) = outcome
+        && !is_classic
+    {
+        let older = own.clone().on(Some(has));
+        is_classic = !older.by_transaction();
+        outcome = by(&older, Some(has)).await;
+    }
+    outcome
+}
+
 /// Reads the key.
 async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
     match ask(io, Trip::of(Command::Get)).await {

@@ -67,7 +67,7 @@ struct Written {
 /// What has come before of a lock that is released, or resumed. Another client may have acquired it since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tried {
-    /// An attempt to release it was not carried out, or not sent to a server that is too old. The server may have lost the key since.
+    /// An attempt to release it was not carried out, or the server is too old for the lease's protocol. It may have lost the key since.
     NotCarriedOut,
     /// An attempt to release it got no reply, and may have been carried out.
     InDoubt,
@@ -212,9 +212,12 @@ impl Lease {
         Duration::from_millis(self.early.into())
     }
 
-    /// Returns the lease as one of a server that is older than the one before it, and has this protocol. The value stays.
-    pub(super) fn on_older(&self, has: Protocol) -> Self {
-        Self { protocol: has, ttl: None, ..self.clone() }
+    /// Returns the lease as one by the protocol of a server that is too old for its own, if it is. The value stays.
+    pub(super) fn on(self, older: Option<Protocol>) -> Self {
+        match older {
+            Some(protocol) => Self { protocol, ttl: None, ..self },
+            None => self,
+        }
     }
 
     /// Returns when the server has first said that the lock is held. A grant alone does not show that the value has stayed.

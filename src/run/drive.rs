@@ -116,7 +116,7 @@ impl Engine {
     }
 
     /// Sends what each is to send next together, now, and changes the keys that transactions change by as few as possible. Returns false if there
-    /// are no two that can go.
+    /// are no two that can go, or none went.
     fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], now: Now) -> bool {
         let goes = |trip: &Trip| match (&trip.if_holds, &trip.command) {
             (Some(expected), _) => !expected.without_ttl,
@@ -137,17 +137,19 @@ impl Engine {
         let sent = self.backend.send_all(&trips, &jobs[0].session.limits_together(needs, now));
         drop(trips);
         let now = clock::now();
+        let mut went = false;
         for (job, sent) in jobs.into_iter().zip(sent) {
             if let Step::Send(trip) = &job.step {
-                // What another of them needs goes by itself then.
+                // The server is too old only for what another of them has sent: this one goes again.
                 let has = sent.protocol_instead();
                 if has.is_some_and(|has| has.min_version() >= job.session.needs(trip).min_version()) {
                     continue;
                 }
                 let replies = job.session.heard(trip, sent);
                 job.step = job.rules.resume(replies, now);
+                went = true;
             }
         }
-        true
+        went
     }
 }

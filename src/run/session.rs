@@ -228,7 +228,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Returns the rules' reply for a failure, with options of this protocol. Only Auto goes on by another one.
+/// Returns the rules' reply for a failure of a call whose options have this protocol. Only Auto switches to another one.
 pub(super) fn unanswered(failure: &Failure, protocol: Protocol) -> Reply {
     match failure {
         Failure::TooLate => Reply::TooLate,
@@ -237,12 +237,10 @@ pub(super) fn unanswered(failure: &Failure, protocol: Protocol) -> Reply {
             RefusalKind::ReadOnly => WhyRefused::ReadOnly,
             RefusalKind::OverMemory => WhyRefused::OverMemory,
             _ if refusal.is_transient() => WhyRefused::ForNow,
-            _ if let Some(has) = refusal.protocol_instead()
-                && protocol == Protocol::Auto =>
-            {
-                WhyRefused::TooOld(has)
-            }
-            _ if refusal.is_about_the_command() => WhyRefused::Command,
+            _ if refusal.is_about_the_command() => match refusal.protocol_instead() {
+                Some(has) if protocol == Protocol::Auto => WhyRefused::TooOld(has),
+                _ => WhyRefused::Command,
+            },
             _ => WhyRefused::Otherwise,
         }),
         Failure::Unreachable { .. } | Failure::Panicked(_) => Reply::Unsent,
@@ -310,11 +308,7 @@ impl<'a> Session<'a> {
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
     /// manages without transactions, and without a time to live.
     pub(super) fn needs(&self, trip: &Trip) -> Protocol {
-        match self.protocol {
-            Protocol::Auto if trip.command.gives_ttl() => Protocol::Ttl,
-            Protocol::Auto if trip.if_holds.is_some() => Protocol::Watched,
-            protocol => protocol.on(None),
-        }
+        if self.protocol == Protocol::Auto { trip.needs() } else { self.protocol }
     }
 }
 

@@ -1,7 +1,8 @@
 //! A server that comes back older, as after a restart, or whose address leads to an older replica: Auto goes on by what that has.
 
 use std::net::TcpStream;
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use std::{iter, thread};
 
 use libtest_mimic::Trial;
@@ -256,26 +257,51 @@ fn is_too_old(error: &Error) -> bool {
     matches!(error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::TooOld)
 }
 
+/// When a lock was held, as far as its first lease lasted.
+type Times = Mutex<Vec<(Instant, Instant)>>;
+
+fn no_two_at_once(times: &Times) -> bool {
+    let mut times = times.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    times.sort();
+    assert!(times.len() > 10, "{} times", times.len());
+    times.windows(2).all(|both| both[0].1 <= both[1].0)
+}
+
 fn many_threads_notice_nothing() -> Outcome {
-    const THREADS: usize = 64;
+    const THREADS: usize = 128;
+    const LEASE: Duration = Duration::from_secs(2);
     on_each(|server, locker, after, _| {
         // In Classic nothing follows a release without a reply, and the lock frees itself.
-        let options = LockOptions::expiring_after(millis(2000)).timeout(LONG).protocol(Protocol::Auto);
+        let options = LockOptions::expiring_after(LEASE).timeout(LONG).protocol(Protocol::Auto);
         let (keys, end) = (["a", "b", "c", "d"], Instant::now() + millis(1200));
+        let times: [Times; 4] = Default::default();
+        let note = |key: usize, from: Instant, lease_ends: Instant| {
+            let time = (from, lease_ends.min(Instant::now()));
+            times[key].lock().unwrap_or_else(PoisonError::into_inner).push(time);
+        };
         thread::scope(|scope| {
             let work = |n: usize| {
                 let lock = Lock::new(locker, keys[n % keys.len()], options)?;
                 let all = MultiLock::new(locker, keys, options)?;
-                while Instant::now() < end {
+                loop {
                     if n.is_multiple_of(16) {
-                        unless_in_doubt(all.lock()?.release())?;
+                        let held = all.lock()?;
+                        let from = Instant::now();
+                        let lease_ends = from + held.remaining().unwrap_or_default();
+                        (0..keys.len()).for_each(|key| note(key, from, lease_ends));
+                        unless_in_doubt(held.release())?;
                     } else {
                         let held = lock.lock()?;
+                        let from = Instant::now();
+                        let lease_ends = from + held.remaining().unwrap_or_default();
                         unless_in_doubt(held.extend())?;
+                        note(n % keys.len(), from, lease_ends);
                         unless_in_doubt(held.release())?;
                     }
+                    if Instant::now() >= end {
+                        return Ok(());
+                    }
                 }
-                Ok(())
             };
             let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || work(n))).collect();
             for version in [after, "7", after] {
@@ -285,6 +311,7 @@ fn many_threads_notice_nothing() -> Outcome {
             threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
         })
         .map_err(|error: Error| format!("{after}: {error}"))?;
+        assert!(times.iter().all(no_two_at_once), "{after}: {times:?}");
         Ok(())
     })
 }

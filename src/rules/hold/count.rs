@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::LOOKS;
 use super::watched::{Changed, Replaced, change_watched};
+use super::{LOOKS, by_what_it_has};
 use crate::rules::fencing::{Epoch, Number, Unusable};
 use crate::rules::lease::Lease;
 use crate::rules::ownership::LossReason;
@@ -27,12 +27,7 @@ const ROUNDS: u32 = 2 * LOOKS;
 ///
 /// A number below the epoch of the server is none: then the counter is raised, and increased once more.
 pub(crate) async fn count(io: &Io, own: &Lease, forget_after: Option<Duration>) -> Result<Counted, GiveUp> {
-    match count_by_protocol(io, own, forget_after).await {
-        Err(GiveUp::TooOld(has)) if own.by_transaction() => {
-            count_by_protocol(io, &own.on_older(has), forget_after).await
-        }
-        counted => counted,
-    }
+    by_what_it_has(own, async |own, _| count_by_protocol(io, own, forget_after).await).await
 }
 
 async fn count_by_protocol(io: &Io, own: &Lease, forget_after: Option<Duration>) -> Result<Counted, GiveUp> {

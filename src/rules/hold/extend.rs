@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::watched::{Changed, Replaced, Seen, change_watched};
-use super::{ask, look, note_overwritten, read, release};
+use super::{ask, by_what_it_has, look, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
@@ -64,7 +64,7 @@ impl Counter {
 }
 
 /// Extends the lease, after the key was `seen` to hold a loser's value or an earlier one of ours. If an earlier one stays there, other clients see
-/// the end that it shows, and so our lease has no later one. On a server that is older than the one before it, the lock goes on by what that has.
+/// the end that it shows, and so our lease has no later one.
 pub(super) async fn replace(
     io: &Io,
     own: &Lease,
@@ -72,17 +72,12 @@ pub(super) async fn replace(
     seen: Option<Seen>,
     counter: Option<Counter>,
 ) -> Result<Extension, GiveUp> {
-    let mut older = None;
-    loop {
-        let (own, new, seen) = match &older {
-            None => (own, new.clone(), seen.clone()),
-            Some(has) => (&own.on_older(*has), new.on_older(*has), None),
-        };
-        match replace_by_protocol(io, own, new, seen, counter).await {
-            Err(GiveUp::TooOld(has)) if own.by_transaction() => older = Some(has),
-            replaced => return replaced,
-        }
-    }
+    by_what_it_has(own, async |own, older| {
+        // On another server it is looked at again.
+        let seen = seen.clone().filter(|_| older.is_none());
+        replace_by_protocol(io, own, new.clone().on(older), seen, counter).await
+    })
+    .await
 }
 
 /// The same by the protocol of the lease.

@@ -38,9 +38,9 @@ pub(super) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
             }
             Ok(Changed::NotOurs(reason)) => Ok(Release::Lost(own.loss(reason, io.now()))),
             Ok(Changed::Unanswered { holds, .. }) => own.deleted_if_absent(&holds, io.now()),
-            // What an earlier attempt has sent went to another server, and comes to this one no more.
+            // I5. What an earlier attempt has sent went to another server, and cannot reach this one.
             Err(GiveUp::TooOld(has)) => {
-                let mut older = own.on_older(has);
+                let mut older = own.clone().on(Some(has));
                 older.tried.get_or_insert(Tried::NotCarriedOut);
                 let alone = |reason| if reason == GiveUp::Unknown { GiveUp::UnknownAlone } else { reason };
                 by_del(io, &older).await.map_err(alone)

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::extend::{Counter, Extension, replace, replace_by_protocol};
-use super::{LOOKS, Replaced, Seen, look, note_overwritten, read, release};
+use super::{LOOKS, Replaced, Seen, by_what_it_has, look, note_overwritten, read, release};
 use crate::rules::acquire::GETSET_TIME_LIMIT;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::{LossReason, Ownership};
@@ -46,15 +46,10 @@ pub(crate) async fn resume(
     new: impl Fn(Now) -> Lease,
     counter: Option<Duration>,
 ) -> Result<Extension, GiveUp> {
-    let mut older = None;
-    loop {
-        let on = |lease: Lease| older.map_or_else(|| lease.clone(), |has| lease.on_older(has));
-        let given = on(given.clone());
-        match resume_by_protocol(io, &given, |now| on(new(now)), counter).await {
-            Err(GiveUp::TooOld(has)) if given.by_transaction() => older = Some(has),
-            resumed => return resumed,
-        }
-    }
+    by_what_it_has(given, async |given, older| {
+        resume_by_protocol(io, given, |now| new(now).on(older), counter).await
+    })
+    .await
 }
 
 /// The same by the protocol of the lease.

@@ -73,6 +73,23 @@ fn what_replaces_a_losers_value_names_the_same_time_and_lasts_as_long() {
 }
 
 #[test]
+fn an_earlier_value_of_ttl_shows_the_same_end_on_an_older_server() {
+    let began = at(2_000_000_000, 50);
+    let lease =
+        |protocol| Lease::beginning(began, Some(Duration::from_secs(10)), protocol, Nonce::from_random(7));
+    for older in [Protocol::Watched, Protocol::Classic] {
+        let ttl = lease(Protocol::Ttl);
+        let extended = ttl.clone().on(Some(older));
+        let extended = extended.next(Duration::from_secs(10), Nonce::from_random(8), at(2_000_000_005, 55));
+        assert_eq!((extended.protocol, extended.ttl), (older, None));
+        let Wrote::Before(end) = extended.wrote(&ttl.value, at(2_000_000_006, 56)) else {
+            panic!("it is an earlier one")
+        };
+        assert_eq!(Some(end), ttl.end, "and not nine seconds later");
+    }
+}
+
+#[test]
 fn a_command_of_ttl_is_sent_within_four_seconds_whatever_the_allowance() {
     let now = at(2_000_000_000, 50);
     let sent_within = |expiration, early| {

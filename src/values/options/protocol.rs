@@ -22,9 +22,9 @@ pub enum Protocol {
     /// server refuses `PTTL`, `WATCH` or `MULTI` to this user, it selects a weaker protocol. A locker tries these
     /// commands before the first lock that needs them.
     ///
-    /// The protocol is selected for each call; [`LockGuard::protocol`](crate::LockGuard::protocol) returns it. If the server is
-    /// an older version when the call reaches it, as after a restart or a failover, the call goes on by what that version
-    /// has. Locks that were acquired before are extended and released there within their leases.
+    /// The protocol is selected for each call; [`LockGuard::protocol`](crate::LockGuard::protocol) returns it. If the
+    /// server comes back as an older version, for example after a restart or a failover, the call switches to the best
+    /// protocol of that version. Locks acquired before are extended and released there within their leases.
     Auto,
     /// `SETNX`, `GET`, `GETSET` and `DEL`, for Redis 1.2 and newer. The default, because these are the commands of
     /// redis-objects 0.2.3 to 1.4.1.

@@ -24,14 +24,8 @@ impl Run {
         if !self.conditions.ages || self.clients[n].protocol != Protocol::Auto {
             return None;
         }
-        let trip = leg.trip();
-        let needs = match &trip.if_holds {
-            _ if trip.command.gives_ttl() => Protocol::Ttl,
-            Some(_) => Protocol::Watched,
-            None => Protocol::Classic,
-        };
         let has = Protocol::Auto.on(Some(self.version));
-        let is_too_old = self.version < needs.min_version();
+        let is_too_old = self.version < leg.trip().needs().min_version();
         self.too_old += u64::from(is_too_old);
         is_too_old.then_some(Reply::Refused(WhyRefused::TooOld(has)))
     }
