@@ -50,7 +50,7 @@ impl Target {
                 "this binary was built without TLS; rebuild it with --features tls-native-tls",
             ));
         }
-        let builder = with_certificates(Locker::builder(&server.url)?.trusting_version(), server)?;
+        let builder = with_certificates(Locker::builder(&server.url)?, server)?;
         let is_cluster = server.url.contains("+cluster://");
         let builder = match &server.password_file {
             Some(file) => builder.credentials(by_file(file)?),

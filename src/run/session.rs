@@ -385,6 +385,10 @@ impl Session<'_> {
             return Error::refused(key, Refusal::of_rewritten(LOOKS));
         }
         let (command, failure) = self.failed.take().map_or(("", Failure::TooLate), |failed| *failed);
-        Error::of_failure(key, command, failure)
+        match failure {
+            // Auto has used what the server had, so that another protocol is no advice.
+            Failure::Refused(refusal) if self.protocol == Protocol::Auto => Error::refused(key, refusal),
+            failure => Error::of_failure(key, command, failure),
+        }
     }
 }

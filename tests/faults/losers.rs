@@ -12,6 +12,7 @@ use setnx_lock_testing::{Received, TestServer};
 
 use crate::support::rounds::until_soon;
 use crate::support::scenario::opened;
+use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, Target, expiring, millis, name_of_holder, tests};
 
@@ -45,9 +46,9 @@ fn see_a_gem(target: &Target, locker: &Locker) -> Outcome {
 fn a_lock_is_looked_at_once_where_a_gem_was_seen() -> Outcome {
     let server = Arc::new(TestServer::start());
     for protocol in PROTOCOLS {
-        server.clear_log();
         let target = Target::of(&server).with(protocol);
         let locker = opened(&server.url())?;
+        probed(&locker, protocol)?;
         let key = target.key("looked-at");
         let lock = target.lock_through(&locker, &key, expiring());
         let looks = || {
@@ -122,6 +123,7 @@ fn locks_acquired_one_after_the_other_are_looked_at_once_each() -> Outcome {
     let server = Arc::new(TestServer::start());
     let target = Target::of(&server).with(Protocol::Watched);
     let locker = opened(&server.url())?;
+    probed(&locker, Protocol::Watched)?;
     see_a_gem(&target, &locker)?;
     let keys = target.keys("staggered", MANY);
     let locks: Vec<_> = keys.iter().map(|key| target.lock_through(&locker, key, expiring())).collect();

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, Protocol, RefusalKind};
+use setnx_lock::{Error, Lock, MultiLock, Protocol, RefusalKind};
 use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
 
 use crate::support::scenario::{Scenario, impatient, opened, patient};
@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             a_proxy_that_disconnects_on_info_is_used_without_it,
             a_proxy_without_transactions_is_probed_before_a_lock_is_acquired,
+            nothing_is_acquired_that_could_not_be_released,
             a_replica_is_refused_before_anything_is_sent,
             connections_to_a_master_that_becomes_a_replica_are_closed,
             a_server_that_loads_its_data_is_waited_for,
@@ -87,6 +88,38 @@ fn a_proxy_without_transactions_is_probed_before_a_lock_is_acquired() -> Outcome
             names.retain(|name| name != "GET");
             assert_eq!(names, ["SETNX", "DEL"], "{protocol:?}");
             scenario.server.clear_log();
+        }
+    }
+    Ok(())
+}
+
+/// What a server has renamed is found out before the first lock: `Auto` goes without it, or the call fails. Without DEL all do.
+fn nothing_is_acquired_that_could_not_be_released() -> Outcome {
+    for lacking in ["WATCH", "MULTI", "EXEC", "DISCARD", "GET", "DEL", "PTTL"] {
+        let server = RedisServer::start_with(&format!("rename-command {lacking} \"\""))?;
+        for protocol in [Protocol::Auto, Protocol::Watched, Protocol::Ttl] {
+            let locker = opened(&server.url())?;
+            let options = expiring().protocol(protocol);
+            let one = Lock::new(&locker, "one", options)?;
+            let several = MultiLock::new(&locker, ["one", "two"], options)?;
+            let works = match lacking {
+                "DEL" => false,
+                "PTTL" => protocol != Protocol::Ttl,
+                _ => protocol == Protocol::Auto,
+            };
+            if works {
+                one.lock()?.release()?;
+                several.lock()?.release()?;
+            } else {
+                for error in [one.lock().expect_err(lacking), several.lock().expect_err(lacking)] {
+                    assert!(matches!(error, Error::Refused { .. }), "{lacking}, {protocol:?}: {error:?}");
+                    let text = crate::support::chain(&error);
+                    let advised = text.contains("use the protocol Auto");
+                    assert_eq!(advised, lacking != "DEL", "{protocol:?}: {text}");
+                }
+            }
+            assert_eq!(server.say(&["EXISTS", "one"])?, ":0", "{lacking}, {protocol:?}");
+            assert_eq!(server.say(&["EXISTS", "two"])?, ":0", "{lacking}, {protocol:?}");
         }
     }
     Ok(())

@@ -13,6 +13,7 @@ use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::every_command::{self, COMMAND_TIMEOUT};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
+use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
 use crate::support::{
     AnyServer, LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all,
@@ -203,7 +204,9 @@ fn what_could_not_be_given_back_is_reported() -> Outcome {
         let keys = scenario.target.keys("left", 3);
         let named = || keys.iter().map(|key| key.key.clone());
         let options = expiring().timeout(millis(100)).protocol(protocol);
-        let locks = MultiLock::new(&scenario.locker(), named(), options)?;
+        let locker = scenario.locker();
+        probed(&locker, protocol)?;
+        let locks = MultiLock::new(&locker, named(), options)?;
         keys[2].set(FOREIGN);
         // Together; then a transaction for each; then, as of any lock, a deletion without one.
         for _ in 0..6 {

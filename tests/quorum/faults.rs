@@ -10,6 +10,7 @@ use setnx_lock_testing::{Fault, TestServer};
 use super::{KEY, OPTIONS, Servers};
 use crate::support::notified::until;
 use crate::support::scenario::{BRIEF, FOREIGN, brief, opened};
+use crate::support::sent::probed;
 use crate::support::{LONG, Outcome, chain, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -212,8 +213,11 @@ fn without_replies(servers: &Servers, protocol: Protocol) -> Result<Quorum, Erro
     let name = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
     let mut lockers = vec![opened(&servers.0[2].url())?];
     for server in &servers.0[..2] {
+        let locker = brief(&server.url(), 1).build()?;
+        probed(&locker, protocol)?;
+        server.clear_log();
         server.lose_reply(name);
-        lockers.push(brief(&server.url(), 1).build()?);
+        lockers.push(locker);
     }
     let options = LockOptions::expiring_after(2 * LONG).protocol(protocol);
     Quorum::new(lockers, KEY, options)

@@ -135,7 +135,7 @@ pub(crate) struct Server {
         hide_short_help = true
     )]
     pub(crate) prefix: OsString,
-    /// How long connecting may take [default: 2s]
+    /// How long connecting may take; with --no-wait also at most 3/4 of --command-timeout [default: 2s]
     #[arg(long, value_name = "TIME", env = "SETNX_LOCK_CONNECT_TIMEOUT", value_parser = parse::interval)]
     #[arg(hide_short_help = true)]
     pub(crate) connect_timeout: Option<Duration>,

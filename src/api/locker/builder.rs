@@ -58,7 +58,6 @@ pub struct LockerBuilder {
     sentinel_credentials: Option<CredentialSource>,
     /// True if threads look for a reply before they sleep.
     looks: bool,
-    trusts_version: bool,
 }
 
 /// Where the locker's connections come from.
@@ -115,7 +114,6 @@ impl LockerBuilder {
             credentials: None,
             sentinel_credentials: None,
             looks: true,
-            trusts_version: false,
         }
     }
 
@@ -157,13 +155,6 @@ impl LockerBuilder {
     /// [exceptions](crate::documentation::limits#how-long-a-call-takes).
     pub fn command_timeout(self, limit: Duration) -> Self {
         Self { command_timeout: limit, ..self }
-    }
-
-    /// For the tool, which acquires one lock: Auto believes the version of a server that has all commands, without the
-    /// trip of a probe.
-    #[doc(hidden)]
-    pub fn trusting_version(self) -> Self {
-        Self { trusts_version: true, ..self }
     }
 
     /// For `make bench-gate`: what it counts does not depend on how often a thread looks for its reply.
@@ -322,7 +313,6 @@ impl LockerBuilder {
         opener.max_connection_age = self.max_connection_age;
         opener.checks_server = self.checks_server;
         opener.probe_key = Key::from([self.key_prefix.as_bytes(), PROBE.as_bytes()].concat());
-        opener.trusts_version = self.trusts_version;
         opener.settles = self.settles;
         opener.settles_after_failover = self.settles_after_failover;
         if !self.looks {

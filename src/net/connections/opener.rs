@@ -61,8 +61,6 @@ pub(crate) struct Opener {
     pub(crate) settles_after_failover: Duration,
     pub(in crate::net) looks: Arc<Looks>,
     pub(in crate::net) health: Arc<Health>,
-    /// True if Auto believes the version of a server that has all, without a probe.
-    pub(crate) trusts_version: bool,
 }
 
 /// The key that is read on a connection without INFO. There need be none.
@@ -106,7 +104,6 @@ impl Opener {
             settles: Duration::ZERO,
             settles_after_failover: Duration::ZERO,
             health: Arc::default(),
-            trusts_version: false,
             looks: Arc::default(),
         }
     }

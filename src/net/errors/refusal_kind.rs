@@ -143,7 +143,7 @@ impl RefusalKind {
                 "the server cannot save its data and takes no writes; repair that on the server"
             }
             Self::UnknownCommand => {
-                "the server does not know a command that Redis has had since 1.2, or has it renamed; allow it there"
+                "the server does not know a command that locks need, or has it renamed; allow it there"
             }
             Self::NoSuchDatabase => {
                 "the server has no database of that number; check the address, or the server's `databases`"

@@ -1,5 +1,5 @@
 //! The probe: what a server has and its user may use beyond Classic is found out before the first lock that needs it, on the key of that lock,
-//! by a transaction without a change: no lock is acquired that could not be released. Some proxies close the connection on WATCH.
+//! by transactions without a change: no lock is acquired that could not be released. Some proxies close the connection on WATCH.
 
 use std::time::Duration;
 
@@ -32,11 +32,6 @@ impl OneServer {
             let (mut connection, now) = self.connection(key, &mut limits)?;
             let version = connection.server().version.or_else(|| self.server_version());
             let tried = protocol.on(version);
-            let is_trusted =
-                self.opener.trusts_version && protocol == Protocol::Auto && tried == Protocol::Ttl;
-            if is_trusted {
-                abilities.note_works(tried);
-            }
             // Another thread may have found it out meanwhile.
             if tried == Protocol::Classic || abilities.know(protocol, version) {
                 return Ok(());
@@ -63,6 +58,7 @@ impl OneServer {
                     let too_old = || Refusal::too_old(tried, TooOld::Refuses(&refusal));
                     return lacks(if is_unknown { too_old() } else { refusal });
                 }
+                Ok(Probed::NoRelease(refusal)) => return Err(Failure::Refused(refusal)),
                 Ok(Probed::Refused(refusal)) => match after_refusal(refusal, &mut limits) {
                     Some(outcome) => return outcome,
                     None => continue,
@@ -103,6 +99,8 @@ enum Probed {
     Works,
     /// A command is lacking, or not for this user. Those of this protocol work.
     Lacks(Protocol, Refusal),
+    /// Even a lock of Classic could not be released.
+    NoRelease(Refusal),
     /// All are refused, for another reason.
     Refused(Refusal),
 }
@@ -128,9 +126,14 @@ fn probe_once(
     }
     let mut packed = Packed::default();
     packed.command(Form::Okay, &[b"WATCH", key.as_bytes()]);
-    packed.command(Form::Okay, &[b"MULTI"]);
-    packed.command(Form::Okay, &[b"DISCARD"]);
-    let transaction = packed.forms.len();
+    packed.command(Form::Bulk, &[b"GET", key.as_bytes()]);
+    for ends in [&b"DISCARD"[..], b"EXEC"] {
+        packed.command(Form::Okay, &[b"MULTI"]);
+        packed.command(if ends == b"EXEC" { Form::ListOrNil } else { Form::Okay }, &[ends]);
+    }
+    let del = packed.forms.len();
+    // Without a key it is refused, by other words where it is unknown.
+    packed.command(Form::Integer, &[b"DEL"]);
     if protocol == Protocol::Ttl {
         packed.command(Form::Integer, &[b"PTTL", key.as_bytes()]);
     }
@@ -149,9 +152,15 @@ fn probe_once(
         RefusalKind::Other => ended.is_none() && !refusal.text().ends_with("without MULTI"),
         _ => false,
     };
+    if let Some(at) = refused.iter().position(|(at, _)| *at == del) {
+        let (_, refusal) = refused.remove(at);
+        if matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::NotPermitted) {
+            return Ok(Probed::NoRelease(refusal));
+        }
+    }
     if let Some(at) = refused.iter().position(|(_, refusal)| lacks(refusal)) {
         let (at, refusal) = refused.swap_remove(at);
-        let works = if at < transaction { Protocol::Classic } else { Protocol::Watched };
+        let works = if at < del { Protocol::Classic } else { Protocol::Watched };
         return Ok(Probed::Lacks(works, refusal));
     }
     match (ended, refused.into_iter().next()) {

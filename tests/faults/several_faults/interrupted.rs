@@ -10,6 +10,7 @@ use setnx_lock_testing::{Fault, Received};
 use crate::support::every_command::Failure;
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, Scenario, patient};
+use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
 use crate::support::{Outcome, TestKey, expiring, millis, release_all, tests};
 
@@ -37,6 +38,8 @@ impl Stage {
         let scenario = Scenario::set();
         let keys = scenario.target.keys("interrupted", 3);
         let locker = scenario.open(patient(&scenario.server.url())?.pool_size(1));
+        probed(&locker, Protocol::Ttl)?;
+        scenario.server.clear_log();
         let locks = MultiLock::new(&locker, keys.iter().map(|key| key.key.clone()), options)?;
         Ok(Self { scenario, keys, locks })
     }

@@ -6,12 +6,17 @@ use setnx_lock_testing::{ServerVersion, TestServer};
 use super::running::{Running, finished, run};
 use crate::support::notified::until;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer, TTL};
-use crate::support::{AnyServer, LONG, Outcome, millis, server_of, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, millis, server_of, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "tool_run::others",
-        tests![old_servers, a_free_lock_is_one_trip, a_gem_without_and_with_time_to_live],
+        tests![
+            old_servers,
+            a_free_lock_is_two_trips,
+            what_cannot_be_released_is_not_acquired,
+            a_gem_without_and_with_time_to_live
+        ],
     )
 }
 
@@ -37,15 +42,34 @@ fn old_servers() -> Outcome {
     Ok(())
 }
 
-/// Nothing is probed where the version says all.
-fn a_free_lock_is_one_trip() -> Outcome {
+/// With Classic nothing is probed.
+fn a_free_lock_is_two_trips() -> Outcome {
     let server = TestServer::start();
-    for (protocol, asks) in [("auto", "SET"), ("classic", "SETNX")] {
+    for (protocol, asks) in
+        [("auto", "WATCH GET MULTI DISCARD MULTI EXEC DEL PTTL SET"), ("classic", "SETNX")]
+    {
         server.clear_log();
         let ended = finished(run(&server.url()).args(["--protocol", protocol, "k", "--", "true"]))?;
         ended.with_code(0).says_nothing();
-        let names = server.names();
-        assert!(names[0] == asks && !names.contains(&"DISCARD".to_owned()), "{protocol}: {names:?}");
+        let names = server.names().join(" ");
+        assert!(names.starts_with(asks), "{protocol}: {names}");
+    }
+    Ok(())
+}
+
+/// On a server that has renamed a command.
+fn what_cannot_be_released_is_not_acquired() -> Outcome {
+    for lacking in ["WATCH", "MULTI", "EXEC", "GET", "DEL"] {
+        let server = RedisServer::start_with(&format!("rename-command {lacking} \"\""))?;
+        for keys in [&["k"][..], &["k", "l"], &["--permits", "2", "k"]] {
+            let ended = finished(run(&server.url()).args(keys).args(["--", "echo", "ran"]))?;
+            if lacking == "DEL" {
+                ended.with_code(77).prints("").says(&["ERR unknown command 'DEL'", "allow it there"]);
+            } else {
+                ended.with_code(0).prints("ran\n").says_nothing();
+            }
+            assert_eq!(server.say(&["DBSIZE"])?, ":0", "{lacking}, {keys:?}");
+        }
     }
     Ok(())
 }
