@@ -58,7 +58,7 @@ impl OneServer {
                     let too_old = || Refusal::too_old(tried, TooOld::Refuses(&refusal));
                     return lacks(if is_unknown { too_old() } else { refusal });
                 }
-                Ok(Probed::NoRelease(refusal)) => return Err(Failure::Refused(refusal)),
+                Ok(Probed::LacksAll(refusal)) => return Err(Failure::Refused(refusal)),
                 Ok(Probed::Refused(refusal)) => match after_refusal(refusal, &mut limits) {
                     Some(outcome) => return outcome,
                     None => continue,
@@ -99,8 +99,8 @@ enum Probed {
     Works,
     /// A command is lacking, or not for this user. Those of this protocol work.
     Lacks(Protocol, Refusal),
-    /// Even a lock of Classic could not be released.
-    NoRelease(Refusal),
+    /// A command is lacking that every protocol needs.
+    LacksAll(Refusal),
     /// All are refused, for another reason.
     Refused(Refusal),
 }
@@ -126,6 +126,7 @@ fn probe_once(
     }
     let mut packed = Packed::default();
     packed.command(Form::Okay, &[b"WATCH", key.as_bytes()]);
+    let get = packed.forms.len();
     packed.command(Form::Bulk, &[b"GET", key.as_bytes()]);
     for ends in [&b"DISCARD"[..], b"EXEC"] {
         packed.command(Form::Okay, &[b"MULTI"]);
@@ -152,12 +153,14 @@ fn probe_once(
         RefusalKind::Other => ended.is_none() && !refusal.text().ends_with("without MULTI"),
         _ => false,
     };
-    if let Some(at) = refused.iter().position(|(at, _)| *at == del) {
-        let (_, refusal) = refused.remove(at);
-        if matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::NotPermitted) {
-            return Ok(Probed::NoRelease(refusal));
-        }
+    let is_needed_by_all = |at, refusal: &Refusal| {
+        [get, del].contains(&at) && lacks(refusal) && refusal.kind() != RefusalKind::Other
+    };
+    if let Some(at) = refused.iter().position(|(at, refusal)| is_needed_by_all(*at, refusal)) {
+        return Ok(Probed::LacksAll(refused.swap_remove(at).1));
     }
+    // That it has no key.
+    refused.retain(|(at, _)| *at != del);
     if let Some(at) = refused.iter().position(|(_, refusal)| lacks(refusal)) {
         let (at, refusal) = refused.swap_remove(at);
         let works = if at < del { Protocol::Classic } else { Protocol::Watched };
