@@ -15,7 +15,8 @@ use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting}
 use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::sent::{connected, names, recorded};
 use crate::support::{
-    AnyServer, LONG, Outcome, Release, Target, expiring, log_capture, millis, release, server_of, tests,
+    AnyServer, LONG, Outcome, Release, Target, chain, expiring, log_capture, millis, release, server_of,
+    tests,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -30,7 +31,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_is_refused_of_the_key_hides_no_missing_right,
             what_is_refused_for_now_is_tried_again,
             a_probe_without_a_reply_is_repeated,
+            a_server_that_is_full_has_transactions,
             a_right_that_is_taken_away_later_is_missed,
+            a_command_that_is_missing_later_is_named,
             the_first_command_of_a_locker_knows_the_version,
             a_lease_does_not_begin_before_the_locker_has_connected,
             keys_that_are_asked_for_together_get_ttl,
@@ -136,6 +139,16 @@ fn a_probe_without_a_reply_is_repeated() -> Outcome {
     Ok(())
 }
 
+/// Up to 2.4 it refuses EXEC, and the transaction stays open.
+fn a_server_that_is_full_has_transactions() -> Outcome {
+    let server = server_of(ServerVersion::V2_4);
+    server.next("EXEC", Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n"));
+    let held = Lock::new(&opened(&server.url())?, KEY, expiring().protocol(Protocol::Auto))?.lock()?;
+    assert_eq!(server.names().join(" "), "WATCH GET MULTI EXEC DISCARD DEL SETNX");
+    assert_eq!((held.protocol(), release(held)?), (Protocol::Watched, CERTIFIED));
+    Ok(())
+}
+
 /// It is refused from then on, and granted again by a user with the right.
 fn a_right_that_is_taken_away_later_is_missed() -> Outcome {
     let server = Arc::new(TestServer::builder().config("user tester on >pw ~* &* +@all").start());
@@ -147,6 +160,19 @@ fn a_right_that_is_taken_away_later_is_missed() -> Outcome {
     assert!(matches!(held.release(), Err(Error::Refused { .. })));
     assert!(key.value().is_some(), "until it expires");
     key.delete();
+    Ok(())
+}
+
+/// Auto has used what the server had: another protocol is no advice.
+fn a_command_that_is_missing_later_is_named() -> Outcome {
+    for (protocol, advises) in [(Protocol::Auto, false), (Protocol::Watched, true)] {
+        let server = TestServer::start();
+        let held = Lock::new(&opened(&server.url())?, KEY, expiring().protocol(protocol))?.lock()?;
+        server.next("EXEC", Fault::Say("-ERR unknown command 'EXEC'\r\n"));
+        let text = chain(&held.release().expect_err("EXEC is unknown"));
+        assert!(text.contains("ERR unknown command 'EXEC'"), "{text}");
+        assert_eq!(text.contains("use the protocol Auto"), advises, "{protocol:?}: {text}");
+    }
     Ok(())
 }
 

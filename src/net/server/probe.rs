@@ -128,12 +128,11 @@ fn probe_once(
     packed.command(Form::Okay, &[b"WATCH", key.as_bytes()]);
     let get = packed.forms.len();
     packed.command(Form::Bulk, &[b"GET", key.as_bytes()]);
-    for ends in [&b"DISCARD"[..], b"EXEC"] {
-        packed.command(Form::Okay, &[b"MULTI"]);
-        packed.command(if ends == b"EXEC" { Form::ListOrNil } else { Form::Okay }, &[ends]);
-    }
+    packed.command(Form::Okay, &[b"MULTI"]);
+    packed.command(Form::ListOrNil, &[b"EXEC"]);
+    // Both are refused, by other words where they are unknown: one has no transaction, and one no key.
+    packed.command(Form::Okay, &[b"DISCARD"]);
     let del = packed.forms.len();
-    // Without a key it is refused, by other words where it is unknown.
     packed.command(Form::Integer, &[b"DEL"]);
     if protocol == Protocol::Ttl {
         packed.command(Form::Integer, &[b"PTTL", key.as_bytes()]);
@@ -145,22 +144,24 @@ fn probe_once(
         _ => None,
     });
     let mut refused: Vec<(usize, Refusal)> = refused.collect();
-    // One of a command says more than those of the key, or of what follows from the first.
-    let lacks = |refusal: &Refusal| match refusal.kind() {
+    let is_missing = |refusal: &Refusal| match refusal.kind() {
         RefusalKind::UnknownCommand => true,
         RefusalKind::NotPermitted => !refusal.is_about_a_key(),
-        // A proxy's words. Without all replies it is not known to what they belong.
-        RefusalKind::Other => ended.is_none() && !refusal.text().ends_with("without MULTI"),
         _ => false,
     };
-    let is_needed_by_all = |at, refusal: &Refusal| {
-        [get, del].contains(&at) && lacks(refusal) && refusal.kind() != RefusalKind::Other
-    };
-    if let Some(at) = refused.iter().position(|(at, refusal)| is_needed_by_all(*at, refusal)) {
+    if let Some(at) = refused.iter().position(|(at, refusal)| [get, del].contains(at) && is_missing(refusal))
+    {
         return Ok(Probed::LacksAll(refused.swap_remove(at).1));
     }
-    // That it has no key.
-    refused.retain(|(at, _)| *at != del);
+    refused.retain(|(at, refusal)| {
+        // Up to 2.4 a full server refuses EXEC, and so has it.
+        let has_it = refusal.kind() == RefusalKind::OverMemory || refusal.text().ends_with("without MULTI");
+        *at != del && !has_it
+    });
+    // One of a command says more than those of the key, or of what follows from the first. A proxy has words of its own: without all
+    // replies it is not known to what they belong.
+    let lacks =
+        |refusal: &Refusal| is_missing(refusal) || refusal.kind() == RefusalKind::Other && ended.is_none();
     if let Some(at) = refused.iter().position(|(_, refusal)| lacks(refusal)) {
         let (at, refusal) = refused.swap_remove(at);
         let works = if at < del { Protocol::Classic } else { Protocol::Watched };

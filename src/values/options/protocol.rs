@@ -19,8 +19,8 @@ pub enum Protocol {
     /// If the server's version is unknown, it selects Classic: with
     /// [`Locker::with_pool`](crate::Locker::with_pool), with
     /// [`skip_server_check`](crate::LockerBuilder::skip_server_check), or if the server refuses `INFO`. If the
-    /// server refuses `PTTL`, `WATCH` or `MULTI` to this user, it selects a weaker protocol. A locker tries these
-    /// commands before the first lock that needs them.
+    /// server lacks `PTTL`, `WATCH`, `MULTI`, `EXEC` or `DISCARD`, or refuses one to this user, it selects a weaker
+    /// protocol. A locker tries these commands before the first lock that needs them.
     ///
     /// The protocol is selected for each call; [`LockGuard::protocol`](crate::LockGuard::protocol) returns it. If the
     /// server comes back as an older version, for example after a restart or a failover, the call switches to the best

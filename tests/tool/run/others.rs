@@ -13,7 +13,7 @@ pub(super) fn trials() -> Vec<Trial> {
         "tool_run::others",
         tests![
             old_servers,
-            a_free_lock_is_two_trips,
+            what_a_free_lock_sends,
             what_cannot_be_released_is_not_acquired,
             a_gem_without_and_with_time_to_live
         ],
@@ -43,11 +43,9 @@ fn old_servers() -> Outcome {
 }
 
 /// With Classic nothing is probed.
-fn a_free_lock_is_two_trips() -> Outcome {
+fn what_a_free_lock_sends() -> Outcome {
     let server = TestServer::start();
-    for (protocol, asks) in
-        [("auto", "WATCH GET MULTI DISCARD MULTI EXEC DEL PTTL SET"), ("classic", "SETNX")]
-    {
+    for (protocol, asks) in [("auto", "WATCH GET MULTI EXEC DISCARD DEL PTTL SET"), ("classic", "SETNX")] {
         server.clear_log();
         let ended = finished(run(&server.url()).args(["--protocol", protocol, "k", "--", "true"]))?;
         ended.with_code(0).says_nothing();
