@@ -5,6 +5,7 @@ mod codes;
 mod failover;
 mod killed;
 mod lead;
+mod left;
 mod loss;
 mod others;
 mod output;
@@ -25,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         output::trials(),
         signals::trials(),
         lead::trials(),
+        left::trials(),
         loss::trials(),
         killed::trials(),
         failover::trials(),

@@ -62,13 +62,11 @@ pub(super) fn spawn(
         guard.watch(group, &hold.names());
         Group::of(group).send(Signal::SIGCONT);
     }
-    let (events, runs_once) = (events.clone(), !arguments.lead);
-    thread::Builder::new().name("command".into()).spawn(move || report(group, &events, runs_once)).map_err(
-        |error| {
-            Group::of(group).send(Signal::SIGKILL);
-            Failure::system("cannot wait for the command, which was killed", error)
-        },
-    )?;
+    let events = events.clone();
+    thread::Builder::new().name("command".into()).spawn(move || report(group, &events)).map_err(|error| {
+        Group::of(group).send(Signal::SIGKILL);
+        Failure::system("cannot wait for the command, which was killed", error)
+    })?;
     Ok(Group::of(group))
 }
 
@@ -124,9 +122,8 @@ fn keys_for_environment(hold: Hold<'_>) -> OsString {
     OsString::from_vec(hold.keys().map(bytes).collect::<Vec<_>>().join(&b'\n'))
 }
 
-/// Sends what happens to the command, until it has ended. If it runs once, goes on to wait for other children: the guardian, and as process 1
-/// those that have lost their parents. Otherwise the next command's thread waits for them.
-fn report(group: Pid, events: &Sender<Event>, runs_once: bool) {
+/// Sends what happens to the command, until it has ended. Meanwhile waits for other children too: those that have lost their parents.
+fn report(group: Pid, events: &Sender<Event>) {
     loop {
         let status = match wait(WaitOptions::UNTRACED) {
             Ok(Some((child, status))) if child.as_raw_pid() == group.as_raw() => status,
@@ -140,7 +137,7 @@ fn report(group: Pid, events: &Sender<Event>, runs_once: bool) {
             (.., Some(signal)) => Event::Stopped(signal),
             _ => continue,
         };
-        let is_over = matches!(event, Event::Ended(_)) && !runs_once;
+        let is_over = matches!(event, Event::Ended(_));
         // Nothing waits for it any more when this program ends.
         let _ = events.send(event);
         if is_over {

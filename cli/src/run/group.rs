@@ -1,12 +1,12 @@
 //! The command's process group.
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getpgid};
+use rustix::process::{WaitOptions, WaitStatus, wait};
 
 use crate::output;
 
@@ -39,30 +39,43 @@ impl Group {
 
     /// Waits for what is left of the group until then, and kills the rest; at once if no time is given.
     pub(super) fn end_rest(&self, until: Option<Instant>) {
-        while self.exists() && until.is_some_and(|until| Instant::now() < until) {
+        while until.is_some_and(|until| Instant::now() < until) && self.exists() {
             thread::sleep(LOOK);
         }
-        if self.exists() {
-            self.send(Signal::SIGKILL);
-        }
+        // To a group that has ended nothing is sent.
+        self.send(Signal::SIGKILL);
     }
 
-    /// Returns true if a process of the group is still running. One that has ended and is not waited for, as under a process 1 that takes its
-    /// time, counts only where the system does not tell the difference.
+    /// Returns true if a process of the group is left, once the command itself has ended. What the kernel says counts: `/proc` may hide a
+    /// process, and shows only the first thread of one. A process that has ended and is not waited for counts too, but those that the command
+    /// leaves behind are waited for here.
     pub(super) fn exists(&self) -> bool {
-        killpg(self.0, None) != Err(Errno::ESRCH) && self.has_running().unwrap_or(true)
+        while let Ok(Some((child, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            self.go_on(child, status);
+        }
+        killpg(self.0, None) != Err(Errno::ESRCH)
     }
 
-    /// Looks at all processes; `None` without Linux's `/proc`.
-    fn has_running(&self) -> Option<bool> {
-        let group = self.0.to_string();
-        let mut processes = fs::read_dir("/proc").ok()?.flatten();
-        // Behind the name in parentheses: the state, the parent and the group.
-        fs::metadata("/proc/self/stat").ok()?;
-        Some(processes.any(|process| {
-            let status = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
-            let mut fields = status.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
-            fields.next().is_some_and(|state| state != "Z") && fields.nth(1) == Some(&group)
-        }))
+    /// No shell can resume what the command has left behind. Without this process as its parent, the system would not stop it, and would refuse
+    /// it the terminal.
+    fn go_on(&self, child: rustix::process::Pid, status: WaitStatus) {
+        let stopped_by = status.stopping_signal().and_then(|signal| Signal::try_from(signal).ok());
+        let of_group = || getpgid(Some(Pid::from_raw(child.as_raw_pid()))) == Ok(self.0);
+        let Some(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU) = stopped_by.filter(|_| of_group())
+        else {
+            return;
+        };
+        if stopped_by != Some(Signal::SIGTSTP) {
+            self.send(Signal::SIGHUP);
+        }
+        self.send(Signal::SIGCONT);
     }
+}
+
+/// Makes this process the parent of what the command leaves behind, so that it waits for those as soon as they have ended. Process 1 might take
+/// its time.
+pub(super) fn adopt_orphans() {
+    // Before Linux 3.4 and elsewhere, process 1 has them.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_child_subreaper(true);
 }

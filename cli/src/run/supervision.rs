@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use super::child;
 use super::event::{Event, Loss, Status};
 use super::events::RunEvent;
-use super::group::Group;
+use super::group::{self, Group};
 use super::guardian::Guard;
 use super::session::Session;
 use super::supervisor::{Action, Supervisor};
@@ -45,6 +45,7 @@ impl Outcome {
 
 /// Runs the command, and waits until it has ended.
 pub(super) fn supervise(arguments: &Run, session: &Session, hold: Hold<'_>) -> Result<Outcome, Failure> {
+    group::adopt_orphans();
     let guard = Guard::start(arguments);
     let group = child::spawn(arguments, hold, &guard, &session.events)?;
     let expires_at = hold.expires_at();

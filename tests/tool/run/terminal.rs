@@ -24,6 +24,7 @@ pub(super) fn trials() -> Vec<Trial> {
             a_job_that_was_stopped_too_long_has_lost_the_lock,
             a_command_reads_from_the_terminal,
             a_job_in_the_background_stops_when_it_reads,
+            what_the_command_leaves_behind_has_no_terminal,
             a_terminal_that_is_closed_ends_the_command,
             the_holder_is_shown_in_colors_while_it_waits,
         ],
@@ -177,6 +178,27 @@ fn a_command_reads_from_the_terminal() -> Outcome {
     screen.exit_code(0)?;
     screen.line("setnx-lock run k -- sh -c 'echo written; exit 3'")?;
     screen.shows("written")?;
+    screen.exit_code(3)?;
+    assert!(!is_held(&server)?);
+    screen.still_reads()
+}
+
+/// No shell could resume it.
+fn what_the_command_leaves_behind_has_no_terminal() -> Outcome {
+    let server = TestServer::start();
+    let mut screen = Screen::open(&server)?;
+    // It would be stopped with the job if it had one, and the lock held until somebody ended it.
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("go");
+    let left = format!("until test -e {}; do echo left; sleep 0.05; done", file.display());
+    screen.line(&format!("setnx-lock run --wait-group k -- sh -c '({left}) & exit 3'"))?;
+    screen.shows("left")?;
+    screen.control('z')?;
+    thread::sleep(millis(300));
+    fs::write(&file, "")?;
+    screen.exit_code(3)?;
+    assert!(!is_held(&server)?);
+    screen.line("setnx-lock run --wait-group k -- sh -c '(read line < /dev/tty) & exit 3'")?;
     screen.exit_code(3)?;
     assert!(!is_held(&server)?);
     screen.still_reads()

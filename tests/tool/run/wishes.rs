@@ -1,19 +1,17 @@
-//! Options that scripts ask for: JSON, a whole process group, silence, keys that begin with a hyphen; and a command that cannot be signalled.
+//! Options that scripts ask for: JSON, silence, keys that begin with a hyphen; and a command that cannot be signalled.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::thread;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
 use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run, shell};
-use crate::support::notified::{connection, until};
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::program;
-use crate::support::{AnyServer, Outcome, millis, tests};
+use crate::support::{AnyServer, Outcome, tests};
 use crate::tool::keys::schema::{RUN_EVENT, read};
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -21,8 +19,6 @@ pub(super) fn trials() -> Vec<Trial> {
         "tool_run::wishes",
         tests![
             each_event_is_a_line_of_json,
-            a_process_group_that_outlives_its_command_keeps_the_lock,
-            a_group_that_outlives_its_command_ends_with_the_lock,
             contention_is_no_error,
             a_key_that_begins_with_a_hyphen,
             a_command_that_cannot_be_ended_is_named_again,
@@ -66,43 +62,6 @@ fn each_event_is_a_line_of_json() -> Outcome {
     Ok(())
 }
 
-fn a_process_group_that_outlives_its_command_keeps_the_lock() -> Outcome {
-    let server = TestServer::start();
-    let folder = tempfile::tempdir()?;
-    let flag = folder.path().join("flag");
-    let script = format!("(while ! test -e {}; do sleep 0.05; done) & echo started; exit 6", flag.display());
-    let words = shell(&script);
-    let options = ["-e", "3s", "--wait-group", "k", "--"];
-    let mut running = Running::started(run(&server.url()).args(options).args(&words))?;
-    // Longer than the lease: it is extended.
-    thread::sleep(millis(4500));
-    assert!(!running.has_ended());
-    assert_eq!(server.say(&["EXISTS", "k"])?, ":1");
-    fs::write(&flag, "")?;
-    running.ends()?.with_code(6).says_nothing();
-    assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
-    // Without the option the lock goes with the command.
-    fs::remove_file(&flag)?;
-    let mut running = Running::started(run(&server.url()).args(["k", "--"]).args(&words))?;
-    until("it has ended", || running.has_ended());
-    fs::write(&flag, "")?;
-    running.ends()?.with_code(6);
-    Ok(())
-}
-
-fn a_group_that_outlives_its_command_ends_with_the_lock() -> Outcome {
-    let server = TestServer::start();
-    let words = shell("sleep 1000 & echo started; exit 0");
-    let options = ["-e", "3s", "--kill-after", "200ms", "--wait-group", "k", "--"];
-    let running = Running::started(run(&server.url()).args(options).args(words))?;
-    thread::sleep(millis(300));
-    let mut connection = connection(&server);
-    let deleted: u64 = redis::cmd("DEL").arg("k").query(&mut connection)?;
-    assert_eq!(deleted, 1);
-    running.ends()?.with_code(70);
-    Ok(())
-}
-
 fn contention_is_no_error() -> Outcome {
     let server = TestServer::start();
     server.say(&["SET", "k", FOREIGN])?;
@@ -125,7 +84,7 @@ fn a_key_that_begins_with_a_hyphen() -> Outcome {
 }
 
 /// Copies a program by another process: children that other tests fork here would keep the file open for writing.
-fn copy(from: &Path, to: &Path) -> Outcome {
+pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
     assert!(std::process::Command::new("cp").args([from, to]).status()?.success());
     Ok(())
 }
