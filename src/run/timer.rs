@@ -6,10 +6,12 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
-use std::{io, process};
+
+use setnx_lock_fork::Process;
 
 use crate::net::NodeId;
 use crate::values::clock::{self, Now, Uptime};
@@ -42,7 +44,7 @@ pub(crate) type Due = (Uptime, u64);
 /// dropped.
 pub(crate) struct Timer<T> {
     schedule: Arc<Schedule<T>>,
-    process: u32,
+    process: Process,
 }
 
 struct Schedule<T> {
@@ -105,7 +107,7 @@ impl<T: Send + 'static> Timer<T> {
             #[cfg(test)]
             refuses_threads: std::sync::atomic::AtomicBool::default(),
         };
-        Self { schedule: Arc::new(schedule), process: process::id() }
+        Self { schedule: Arc::new(schedule), process: Process::current() }
     }
 
     /// Has each start of a thread fail, or none, as the system may.
@@ -175,7 +177,7 @@ impl<T> Timer<T> {
 
     /// Ends the threads, and waits until they have done what is left, for at most this time.
     pub(crate) fn finish(&self, at_most: Duration) {
-        if self.process == process::id() {
+        if self.process.is_current() {
             self.close();
             self.wait(at_most);
         }
@@ -189,7 +191,7 @@ impl<T> Timer<T> {
     /// Waits until everything is done that `matters`, for at most this time. In a forked child there are no threads (I10).
     pub(crate) fn wait_for(&self, at_most: Duration, matters: impl Fn(&T) -> bool) {
         // A timer's thread would wait for itself, or for one that waits for it.
-        if self.process != process::id() || IS_TIMERS.get() {
+        if !self.process.is_current() || IS_TIMERS.get() {
             return;
         }
         let until = clock::uptime().after(at_most);
@@ -315,7 +317,7 @@ impl<T> DueWork<T> {
 impl<T> Drop for Timer<T> {
     fn drop(&mut self) {
         // I10: in a forked child a thread that is not there may have the mutex.
-        if self.process == process::id() {
+        if self.process.is_current() {
             self.close();
         }
     }

@@ -1,25 +1,24 @@
 //! The identity of a holder: the random digits that name it, and its process.
 
 use std::hash::{BuildHasher, RandomState};
-use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use setnx_lock_fork::Process;
 
 use crate::values::value::Nonce;
 
 /// The source of the nonces of one locker, and the process it belongs to.
 #[derive(Debug)]
 pub(crate) struct Identity {
-    process: u32,
-    /// Of the standard library's randomness, seeded by the system. The process id is mixed in, since a forked child inherits the state that this
-    /// is made from: a new locker in the child would have the same as the parent's next.
+    process: Process,
     seed: u64,
     count: AtomicU64,
 }
 
 impl Identity {
     pub(crate) fn new() -> Self {
-        let process = process::id();
-        Self { process, seed: RandomState::new().hash_one(process), count: AtomicU64::new(0) }
+        Self { process: Process::current(), seed: seed(), count: AtomicU64::new(0) }
     }
 
     /// Returns random digits for the next holder.
@@ -30,13 +29,21 @@ impl Identity {
 
     /// Returns true if this is the process that made it, and not a forked child (I10).
     pub(crate) fn is_this_process(&self) -> bool {
-        self.process == process::id()
+        self.process.is_current()
     }
 
     #[cfg(test)]
     pub(crate) fn in_forked_child() -> Self {
-        Self { process: process::id().wrapping_add(1), ..Self::new() }
+        Self { process: Process::another(), ..Self::new() }
     }
+}
+
+/// Returns random digits of the system. The standard library asks it once for each thread, and a forked child inherits what its own was given:
+/// a new locker in the child would have the same as the parent's next, or as that of another child.
+fn seed() -> u64 {
+    let of_system = || RandomState::new().hash_one(Process::current());
+    let of_thread = thread::Builder::new().name("setnx-lock-seed".into()).spawn(of_system);
+    of_thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(of_system)
 }
 
 /// The last step of splitmix64, Steele, Lea and Flood's generator: each bit of the number changes about half of these.

@@ -39,6 +39,7 @@ pub(crate) mod clocks;
 pub(crate) mod cluster;
 pub(crate) mod failed_releases;
 pub(crate) mod failover;
+pub(crate) mod forks;
 pub(crate) mod handing_over;
 pub(crate) mod keeping;
 pub(crate) mod leading;
@@ -71,6 +72,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         cluster::trials(),
         failed_releases::trials(),
         failover::trials(),
+        forks::trials(),
         handing_over::trials(),
         keeping::trials(),
         leading::trials(),

@@ -2,8 +2,10 @@
 //! there while there are several.
 
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::Duration;
-use std::{process, thread};
+
+use setnx_lock_fork::Process;
 
 use super::sharing::Carrier;
 use crate::net::lanes::Lanes;
@@ -17,7 +19,7 @@ const LOOKS: u32 = 4;
 /// The connections of one server are looked at, until this is dropped.
 pub(super) struct Spare {
     watcher: Arc<Watcher>,
-    process: u32,
+    process: Process,
 }
 
 /// Looks at the connections of one server.
@@ -41,7 +43,7 @@ impl Spare {
     pub(super) fn new(idle_timeout: Duration) -> Self {
         let watch = Mutex::new(Watch::Off);
         let watcher = Arc::new(Watcher { idle_timeout, watch, changed: Condvar::default() });
-        Self { watcher, process: process::id() }
+        Self { watcher, process: Process::current() }
     }
 
     pub(super) fn watcher(&self) -> Arc<Watcher> {
@@ -52,7 +54,7 @@ impl Spare {
 impl Drop for Spare {
     fn drop(&mut self) {
         // I10: in a forked child the thread is not there, and may have had the mutex.
-        if self.process == process::id() {
+        if self.process.is_current() {
             *self.watcher.watch.lock() = Watch::Ended;
             self.watcher.changed.notify_all();
         }
@@ -103,7 +105,7 @@ mod tests {
     fn a_forked_child_does_not_wait_for_the_thread_of_its_parent() {
         let minute = Duration::from_secs(60);
         let mut spare = Spare::new(minute);
-        spare.process += 1;
+        spare.process = Process::another();
         let watcher = spare.watcher();
         let locked = watcher.watch.lock();
         // It would wait for ever.
