@@ -284,6 +284,8 @@ pub(crate) enum GiveUp {
     Unsent,
     /// Nothing was carried out: the key was written each time after it had been read, and holds this holder's value still.
     Rewritten,
+    /// This machine's wall clock shows a time that cannot be right. In a value it would be taken for no time.
+    ClockUnset,
 }
 
 /// How an attempt begins, or goes on after a pause.

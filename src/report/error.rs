@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::net::{Refusal, TransportError};
 use crate::rules::ownership::LossReason;
 use crate::rules::quorum;
+use crate::values::clock::Wall;
 use crate::values::key::{Cut, Key};
 pub use contention::Contention;
 use text::{AnswersInWords, Cancellation, Chain, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
@@ -157,7 +158,7 @@ pub enum Error {
     },
 
     /// An argument or a setting is invalid: options, a key, an address, an id, a value of the builder, TLS without a crypto provider. Also for
-    /// a counter of fencing tokens that is not positive, and a number of readers that differs from that of other callers.
+    /// a clock of this machine that cannot be right, such as one that shows 1970, for a counter of fencing tokens that is not positive, and a number of readers that differs from that of other callers.
     #[error("{}{problem}", Of(key.as_ref()))]
     #[non_exhaustive]
     Invalid {
@@ -314,6 +315,15 @@ impl Error {
     /// Returns the error of a call on a lock that is invalid.
     pub(crate) fn invalid(key: Key, problem: impl Into<Cow<'static, str>>) -> Self {
         Self::Invalid { key: Some(key), problem: problem.into() }
+    }
+
+    /// Returns the error of a call on a lock by a clock that shows this.
+    pub(crate) fn clock_unset(key: Key, shows: Wall) -> Self {
+        let problem = format!(
+            "the clock of this machine shows {shows}, which cannot be right, and others would take the lock's time for none; set the clock, for \
+             example by NTP, and then acquire the lock"
+        );
+        Self::invalid(key, problem)
     }
 
     /// Returns the error of a locker that is invalid.

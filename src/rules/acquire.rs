@@ -103,6 +103,7 @@ impl Attempt {
     }
 
     async fn go_on(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
+        self.pace.may_begin(&cue, io.now())?;
         let mut looked = None;
         match self.first(io, cue)? {
             First::Ask(sent) => self.ask(io, sent).await?,

@@ -70,6 +70,7 @@ impl Choice {
     }
 
     async fn go_on(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
+        self.pace.may_begin(&cue, io.now())?;
         self.pace.enter_round(io.now());
         let (mut looks, mut answered) = (self.pace.in_doubt, None);
         match cue {

@@ -133,8 +133,11 @@ impl Lease {
         Self { value: self.value.named(name, since), ..self }
     }
 
-    /// Makes the lease that an extension begins now.
+    /// Makes the lease that an extension begins now. If the wall clock was set back since the lease was made, its value shows the time by the clock
+    /// as it was: the time that others see never goes back.
     pub(crate) fn next(&self, expiration: Duration, nonce: Nonce, now: Now) -> Self {
+        let unset = self.end.map(|end| end.wall_at(now.uptime));
+        let now = Now { wall: unset.map_or(now.wall, |unset| unset.max(now.wall)), ..now };
         let nonce = nonce.of_hold(&self.value);
         let new = Self::beginning(now, Some(expiration), self.protocol, nonce).ending_earlier(self.early());
         let value = new.value.clone().named_as(&self.value);
@@ -296,14 +299,19 @@ impl End {
         End { wall: now.wall.after(time), uptime: now.uptime.after(time) }
     }
 
+    /// Returns what the wall clock shows then, unless it is set.
+    fn wall_at(self, uptime: Uptime) -> Wall {
+        self.wall.before(self.uptime.since(uptime)).after(uptime.since(self.uptime))
+    }
+
     /// Returns the end of a time that is shorter.
     pub(super) fn earlier_by(self, time: Duration) -> Self {
         End { wall: self.wall.before(time), uptime: self.uptime.before(time) }
     }
 
-    /// Over when either clock says so (I7).
+    /// Over when either clock says so (I7), and when the wall clock cannot be right: then nobody knows.
     pub(crate) fn has_passed(self, now: Now) -> bool {
-        now.wall >= self.wall || now.uptime >= self.uptime
+        now.wall >= self.wall || now.uptime >= self.uptime || !now.is_plausible()
     }
 
     /// Returns the end of a time that is over as soon as one of the two is.
@@ -313,6 +321,9 @@ impl End {
 
     /// How long it can still be relied on: by the clock that allows less.
     pub(crate) fn remaining(self, now: Now) -> Duration {
+        if !now.is_plausible() {
+            return Duration::ZERO;
+        }
         self.wall.since(now.wall).min(self.uptime.since(now.uptime))
     }
 }

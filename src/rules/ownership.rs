@@ -14,6 +14,8 @@ pub enum LossReason {
     /// The lease has ended according to the wall clock or the monotonic clock, and the server did not prove that no other client has had the
     /// lock since.
     Expired,
+    /// The wall clock of this machine has been set to a time that cannot be right, such as 1970, so that nobody knows when the lease ends.
+    ClockUnset,
     /// The key is missing: it was cleared, or the server lost it (eviction, a failover, a restart without persistence).
     Gone,
     /// The key holds this value of another client.
@@ -24,6 +26,9 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LossReason::Expired => f.write_str("its lease has ended"),
+            LossReason::ClockUnset => {
+                f.write_str("the clock of this machine shows a time that cannot be right, such as 1970")
+            }
             LossReason::Gone => {
                 f.write_str("its key is missing (cleared, evicted, or lost in a failover or restart)")
             }

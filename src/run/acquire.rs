@@ -63,6 +63,7 @@ impl<'a> Call<'a> {
     fn may_ask(&self, want: Want<'_>) -> bool {
         let Self { engine, .. } = self;
         engine.identity.is_this_process()
+            && self.knows_time()
             && !self.is_cancelled()
             && engine.knows_meaning_of(self.options)
             && self.readers.is_none_or(|count| engine.has_compared(count))
@@ -304,6 +305,16 @@ impl<'a> Call<'a> {
 
     pub(super) fn is_cancelled(&self) -> bool {
         self.cancel_token.is_some_and(CancelToken::is_cancelled)
+    }
+
+    /// Returns true if the lock has no expiration, or this machine's clock may be right.
+    fn knows_time(&self) -> bool {
+        self.options.expiration.is_none() || self.began.is_plausible()
+    }
+
+    /// Fails where this machine's clock shows a time that the lock's value cannot.
+    pub(super) fn refuse_unset_clock(&self, key: &Key) -> Result<(), Error> {
+        if self.knows_time() { Ok(()) } else { Err(Error::clock_unset(key.clone(), self.began.wall)) }
     }
 
     /// Fails where the call was ended from outside.

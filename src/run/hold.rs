@@ -168,8 +168,9 @@ impl Hold {
         let passed = status.end.is_some_and(|end| end.has_passed(now));
         drop(status);
         passed.then(|| {
-            self.lose(&LossReason::Expired);
-            LossReason::Expired
+            let reason = if now.is_plausible() { LossReason::Expired } else { LossReason::ClockUnset };
+            self.lose(&reason);
+            reason
         })
     }
 

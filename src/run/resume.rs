@@ -81,6 +81,7 @@ impl Call<'_> {
 
     fn may_resume(&self, key: &Key) -> Result<(), Error> {
         self.engine.refuse_after_fork(key)?;
+        self.refuse_unset_clock(key)?;
         self.engine.refuse_nested(key)?;
         self.check(key)
     }

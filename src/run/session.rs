@@ -384,6 +384,9 @@ impl Session<'_> {
         if reason == GiveUp::Rewritten {
             return Error::refused(key, Refusal::of_rewritten(LOOKS));
         }
+        if reason == GiveUp::ClockUnset {
+            return Error::clock_unset(key, clock::now().wall);
+        }
         let (command, failure) = self.failed.take().map_or(("", Failure::TooLate), |failed| *failed);
         match failure {
             // Auto has used what the server had, so that another protocol is no advice.

@@ -57,6 +57,7 @@ impl<'a> Call<'a> {
     /// Fails where the locks are not to be waited for.
     fn may_begin(&self, keys: &[Key]) -> Result<(), Error> {
         self.engine.refuse_after_fork(&keys[0])?;
+        self.refuse_unset_clock(&keys[0])?;
         keys.iter().try_for_each(|key| self.engine.refuse_nested(key))?;
         self.check(&keys[0])
     }

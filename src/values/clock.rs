@@ -40,6 +40,19 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// Clocks show no earlier second (September 2001, before there was Redis): a smaller number is taken for no point in time.
+pub(crate) const FIRST_PLAUSIBLE_SECOND: u32 = 1_000_000_000;
+
+/// And none from this one on (in 2255). The times in values are up to ten years later, and may have ten digits.
+const LAST_PLAUSIBLE_SECOND: u64 = 9_000_000_000;
+
+impl Now {
+    /// Returns true if the wall clock may be right. The clock of a board without a battery begins in 1970 until a server has told it the time.
+    pub(crate) fn is_plausible(self) -> bool {
+        (FIRST_PLAUSIBLE_SECOND.into()..LAST_PLAUSIBLE_SECOND).contains(&(self.wall.0 / 1_000_000))
+    }
+}
+
 impl Wall {
     #[cfg(test)]
     pub(crate) const MAX: Wall = Wall(u64::MAX);

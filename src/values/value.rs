@@ -9,11 +9,11 @@ mod written;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::values::clock::{self, Wall};
+use crate::values::clock::{self, FIRST_PLAUSIBLE_SECOND, Wall};
 use crate::values::key::Cut;
 use float::{Float, to_f};
-use forms::{FIRST_PLAUSIBLE_SECOND, looks_like, time};
 pub(crate) use forms::{classic_time, gem_time};
+use forms::{looks_like, time};
 pub use holder::Holder;
 pub(crate) use holder::is_name;
 pub(crate) use written::{Nonce, Tag, ValueBytes};
@@ -108,7 +108,7 @@ impl LockState {
             return LockState::Until { expiry: Expiry(time), holder };
         }
         let Float { value, whole } = to_f(bytes);
-        if whole && (0.0..FIRST_PLAUSIBLE_SECOND).contains(&value) {
+        if whole && (0.0..FIRST_PLAUSIBLE_SECOND.into()).contains(&value) {
             LockState::Unexpiring
         } else {
             LockState::Unreadable(bytes.into())

@@ -1,8 +1,10 @@
 //! Clocks that differ, and clocks that are set while a lock is held: `faketime` sets the wall clock of worker processes. The tests
 //! compare leases by the monotonic clock, which it leaves alone and which is the same for all processes.
 
+pub(crate) mod set;
+
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Mutex, PoisonError};
@@ -22,15 +24,9 @@ use crate::support::tool::tool;
 use crate::support::{AnyServer, LONG, Outcome, RedisServer, millis, server_of, tests, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = crate::support::trials(
-        "clocks",
-        tests![
-            a_clock_set_forward_ends_the_lease,
-            a_clock_set_forward_is_noticed_by_a_thread,
-            a_clock_set_back_does_not_lengthen_the_lease,
-            a_clock_that_differs_from_the_server_s_is_found_by_doctor,
-        ],
-    );
+    let mut trials =
+        crate::support::trials("clocks", tests![a_clock_that_differs_from_the_server_s_is_found_by_doctor,]);
+    trials.extend(set::trials());
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
         let apart: (&str, fn(Protocol) -> Outcome) = match protocol {
             Protocol::Ttl => ("clocks_hours_apart_let_no_leases_overlap", hours_apart),
@@ -191,28 +187,6 @@ pub(crate) fn take_over_on_each(
     }
 }
 
-/// Worker: acquires the lock, and for each line of input prints what it knows about the lease.
-pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> processes::TaskOutcome {
-    let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
-    let held = Lock::new(&opened(url)?, key, options)?.lock()?;
-    let taken = Instant::now();
-    println!("holding");
-    for _asked in io::stdin().lines() {
-        let still = match held.ensure_held() {
-            Ok(()) => "held",
-            Err(Error::Lost { .. }) => "expired",
-            Err(error) => return Err(error.into()),
-        };
-        let remaining = held.remaining().expect("it expires");
-        println!("{still} {} {}", remaining.as_micros(), taken.elapsed().as_micros());
-    }
-    match held.release() {
-        Err(Error::Lost { reason, .. }) => println!("{reason:?}"),
-        released => released?,
-    }
-    Ok(())
-}
-
 /// A lease, as a worker printed it.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
@@ -304,78 +278,6 @@ fn further_apart(protocol: Protocol) -> Outcome {
 fn hours_apart(protocol: Protocol) -> Outcome {
     let overlap = contest(["+7200s", "-7200s"], protocol, 3)?;
     assert!(overlap.is_none(), "{overlap:?}");
-    Ok(())
-}
-
-/// Reads what a worker prints about its lease: whether it holds, the time that remains, and the time since it was granted.
-fn reported(line: &str) -> Result<(bool, Duration, Duration), Box<dyn std::error::Error>> {
-    let words: Vec<&str> = line.split(' ').collect();
-    let [still, remaining, held] = words.as_slice() else { return Err(line.into()) };
-    let micros = |word: &str| word.parse().map(Duration::from_micros);
-    Ok((*still == "held", micros(remaining)?, micros(held)?))
-}
-
-/// Starts a worker whose clock has the offset in a file. Returns both once the worker has acquired the lock.
-fn holder(server: &RedisServer, expiration: &str) -> Result<(Worker, PathBuf), Box<dyn std::error::Error>> {
-    let file = server.folder().join("clock");
-    fs::write(&file, "+0s")?;
-    let worker = Worker::with_clock_in(&file, &["report_the_lease", &server.url(), "clocks", expiration])?;
-    assert_eq!(worker.lines.recv_timeout(LONG)?, "holding");
-    Ok((worker, file))
-}
-
-fn a_clock_set_forward_ends_the_lease() -> Outcome {
-    const LEASE: Duration = Duration::from_millis(4900);
-    let server = RedisServer::start()?;
-    loop {
-        let (mut worker, file) = holder(&server, "4900ms")?;
-        let (holds, ..) = reported(&worker.ask("?")?)?;
-        fs::write(&file, "+5s")?;
-        let (still_holds, remaining, held) = reported(&worker.ask("?")?)?;
-        if holds && held < LEASE {
-            assert!(!still_holds, "by the wall clock, which contenders go by, the lease has passed");
-            assert_eq!(remaining, Duration::ZERO);
-            return Ok(());
-        }
-        // The machine was so busy that the lease has passed anyway.
-        server.say(&["DEL", "clocks"])?;
-    }
-}
-
-/// Worker: acquires the lock, and prints when a loss of it is noticed.
-pub(crate) fn notice_the_loss(url: &str, key: &str, expiration: &str) -> processes::TaskOutcome {
-    let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
-    let held = Lock::new(&opened(url)?, key, options)?.lock()?;
-    held.on_loss(|reason| println!("{reason:?}"));
-    println!("holding");
-    let ended = io::stdin().lines().next().is_none();
-    drop(held);
-    if ended { Ok(()) } else { Err("there was a line".into()) }
-}
-
-fn a_clock_set_forward_is_noticed_by_a_thread() -> Outcome {
-    let server = RedisServer::start()?;
-    let file = server.folder().join("clock");
-    fs::write(&file, "+0s")?;
-    let worker = Worker::with_clock_in(&file, &["notice_the_loss", &server.url(), "clocks", "1h"])?;
-    assert_eq!(worker.lines.recv_timeout(LONG)?, "holding");
-    fs::write(&file, "+2h")?;
-    assert_eq!(worker.lines.recv_timeout(LONG)?, "Expired", "long before an hour has passed");
-    Ok(())
-}
-
-fn a_clock_set_back_does_not_lengthen_the_lease() -> Outcome {
-    const LEASE: Duration = Duration::from_secs(2);
-    let server = RedisServer::start()?;
-    let (mut worker, file) = holder(&server, "2s")?;
-    fs::write(&file, "-5s")?;
-    let (_, remaining, held) = reported(&worker.ask("?")?)?;
-    assert!(remaining <= LEASE.saturating_sub(held) + millis(1), "{remaining:?} left after {held:?}");
-    thread::sleep(remaining);
-    let (holds, remaining, _) = reported(&worker.ask("?")?)?;
-    assert_eq!((holds, remaining), (false, Duration::ZERO), "by the monotonic clock");
-    drop(worker.process.stdin.take());
-    assert_eq!(worker.lines.recv_timeout(LONG)?, "Expired");
     Ok(())
 }
 

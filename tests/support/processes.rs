@@ -33,8 +33,8 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["take_over_on_each", urls, key, expiration, allowance, protocol] => {
             clocks::take_over_on_each(urls, key, [expiration, allowance, protocol])
         }
-        ["report_the_lease", url, key, expiration] => clocks::report_the_lease(url, key, expiration),
-        ["notice_the_loss", url, key, expiration] => clocks::notice_the_loss(url, key, expiration),
+        ["report_the_lease", url, key, expiration] => clocks::set::report_the_lease(url, key, expiration),
+        ["notice_the_loss", url, key, expiration] => clocks::set::notice_the_loss(url, key, expiration),
         ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
         ["notifications", task @ ..] => notifications::as_worker(task),
         ["hand_out", url, key, protocol] => handing_over::as_worker(url, key, protocol),

@@ -1,6 +1,7 @@
 //! What may harm locks on a server, each with what to do. Pure.
 
-use std::time::Duration;
+use std::ops::Range;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 use setnx_lock::Protocol;
@@ -10,8 +11,12 @@ use super::report::{Persistence, Role, ServerReport};
 /// The clocks of all clients of a key must be within a second of each other; two that are both within half a second of the
 /// server's are.
 const CLOSE_TO_THE_SERVER: Duration = Duration::from_millis(500);
+/// By a clock that shows an earlier second, or a later one, the library acquires no lock with an expiration, as its `values/clock.rs` says.
+const PLAUSIBLE_SECONDS: Range<u64> = 1_000_000_000..9_000_000_000;
 /// The library uses a connection that has been idle for up to this time, as its `net/connections/connection.rs` says.
 const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
+
+const LAST_OF_YEAR_9999: Duration = Duration::from_secs(253_402_300_799);
 
 /// How grave a finding is; the exit code is that of the gravest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -86,6 +91,14 @@ impl ServerReport {
     }
 
     fn clocks(&self) -> Option<(Severity, String)> {
+        if !PLAUSIBLE_SECONDS.contains(&self.ours.as_secs()) {
+            let shown = humantime::format_rfc3339_seconds(UNIX_EPOCH + self.ours.min(LAST_OF_YEAR_9999));
+            let text = format!(
+                "the clock of this machine shows {shown}, which cannot be right, so that it acquires no lock with an expiration; set it, for \
+                 example by NTP"
+            );
+            return Some((Severity::Error, text));
+        }
         let difference = self.clock.filter(|clock| clock.at_least() > CLOSE_TO_THE_SERVER)?;
         let text = format!(
             "its clock is {difference}; clients compare expiry times with their own clocks, which must be within a second of each other; \

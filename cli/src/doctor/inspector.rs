@@ -46,7 +46,13 @@ pub(super) fn inspect(target: &Target) -> Result<ServerReport, Failure> {
     let probe = probe.as_bytes();
     let raw = &mut target.connect()?;
     let by_sentinel = target.is_by_sentinel();
-    let mut inspector = Inspector { raw, probe, answers: Answers::default(), by_sentinel, writes: false };
+    let mut inspector = Inspector {
+        raw,
+        probe,
+        answers: Answers { ours: since_1970(), ..Answers::default() },
+        by_sentinel,
+        writes: false,
+    };
     let report = inspector.inspect();
     if report.is_err() && inspector.writes {
         // The reply may have been lost after the probe was written.

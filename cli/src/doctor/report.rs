@@ -19,6 +19,8 @@ pub(super) struct Answers {
     pub(super) config: BTreeMap<&'static str, String>,
     pub(super) refused: BTreeMap<&'static str, Refusal>,
     pub(super) clock: Option<ClockDifference>,
+    /// What the clock of this machine shows, as the time since 1970.
+    pub(super) ours: Duration,
     /// True if Sentinels have named the server.
     pub(super) by_sentinel: bool,
 }
@@ -36,6 +38,8 @@ pub(super) struct ServerReport {
     /// After how long it closes idle connections; zero for never.
     pub(super) idle_timeout: Option<Duration>,
     pub(super) clock: Option<ClockDifference>,
+    /// What the clock of this machine shows, as the time since 1970.
+    pub(super) ours: Duration,
     pub(super) in_a_cluster: bool,
     /// True if Sentinels have named it, which know the epoch of its configuration.
     pub(super) by_sentinel: bool,
@@ -74,7 +78,7 @@ pub(super) enum Persistence {
 
 impl ServerReport {
     pub(super) fn of(version: Version, info: &InfoDict, answers: Answers) -> Self {
-        let Answers { config, refused, clock, by_sentinel } = answers;
+        let Answers { config, refused, clock, ours, by_sentinel } = answers;
         // Newer servers report some of it in INFO, which needs fewer rights.
         let reported =
             |parameter: &str, field: &str| config.get(parameter).cloned().or_else(|| info.get(field));
@@ -87,6 +91,7 @@ impl ServerReport {
             maxmemory: reported("maxmemory", "maxmemory").and_then(|bytes| bytes.parse().ok()),
             idle_timeout: config.get("timeout").and_then(|time| time.parse().ok()).map(Duration::from_secs),
             clock,
+            ours,
             in_a_cluster: info.get("cluster_enabled") == Some(1),
             by_sentinel,
             stops_without_replicas: info.find(&"min_slaves_good_slaves").is_some(),

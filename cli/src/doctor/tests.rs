@@ -26,6 +26,7 @@ fn answers(config: &[(&'static str, &str)], refused: &[(&'static str, &str)]) ->
         config: config.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
         refused: refused.iter().map(|(name, text)| (*name, refusal(text))).collect(),
         clock: None,
+        ours: Duration::from_secs(1_795_000_000),
         by_sentinel: false,
     }
 }
@@ -207,6 +208,20 @@ fn what_keeps_a_new_master_from_taking_writes_is_found() {
         let (severity, text) = found(replicas, min, "0").unwrap();
         assert_eq!(severity, Severity::Warning);
         assert!(text.contains(words), "{text}");
+    }
+}
+
+#[test]
+fn a_clock_that_cannot_be_right_is_found() {
+    for (ours, shown) in [
+        (24, "1970-01-01T00:00:24Z"),
+        (999_999_999, "2001-09-09T01:46:39Z"),
+        (u64::MAX, "9999-12-31T23:59:59Z"),
+    ] {
+        let ours = Duration::from_secs(ours);
+        let server = report(OLD, Answers { ours, ..answers(&[("appendonly", "yes")], &[]) });
+        let expected = format!("the clock of this machine shows {shown}, which cannot be right");
+        assert_found(&server, &[(Severity::Error, &expected)]);
     }
 }
 

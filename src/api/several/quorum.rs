@@ -212,8 +212,12 @@ impl Quorum {
     /// Fails if the lock must not be requested.
     fn check(&self, began: Uptime) -> Result<(), Error> {
         self.servers.refuse_after_fork()?;
+        let now = clock::now();
+        if !now.is_plausible() {
+            return Err(Error::clock_unset(self.servers.key.clone(), now.wall));
+        }
         if self.is_ended() {
-            let (waited, shut_down) = (clock::uptime().since(began), self.servers.is_shut_down());
+            let (waited, shut_down) = (now.uptime.since(began), self.servers.is_shut_down());
             return Err(Error::ended(self.servers.key.clone(), waited, shut_down));
         }
         if self.servers.by_this_thread() == Some(HoldKind::Scoped) {

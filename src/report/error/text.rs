@@ -62,7 +62,7 @@ impl fmt::Display for LostBy<'_> {
         if let Some(advice) = advice {
             f.write_str(": its token cannot be used: ")?;
             match reason {
-                LossReason::Expired => write!(f, "{reason}"),
+                LossReason::Expired | LossReason::ClockUnset => write!(f, "{reason}"),
                 LossReason::Gone => f.write_str("its key is missing, as after a use, a release or a clear"),
                 LossReason::Taken(_) => write!(f, "{reason}, as after a use or a takeover"),
             }?;

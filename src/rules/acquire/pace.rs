@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::rules::lease::{Lease, TTL_GUARD, TTL_SHOWN_LATER};
 use crate::rules::task::Io;
-use crate::rules::{GiveUp, Note, Pause, WhyRefused};
+use crate::rules::{Cue, GiveUp, Note, Pause, WhyRefused};
 use crate::values::clock::{Now, Uptime};
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::value::{Expiry, LockState, Tag};
@@ -105,6 +105,20 @@ impl Pace {
         self.options.expiration.is_some()
     }
 
+    /// Returns true if the lock's value has a time, and this machine's clock shows none that can be right.
+    fn lacks_time(&self, now: Now) -> bool {
+        self.expires() && !now.is_plausible()
+    }
+
+    /// Gives up before a command is made of a time that cannot be right. What was sent before is judged all the same.
+    pub(in crate::rules) fn may_begin(&self, cue: &Cue, now: Now) -> ControlFlow<Round> {
+        match cue {
+            Cue::Sent(..) | Cue::HandedOver { .. } => Continue(()),
+            _ if self.lacks_time(now) => Break(self.give_up(GiveUp::ClockUnset)),
+            _ => Continue(()),
+        }
+    }
+
     /// Takes a nonce for the tag that is in no other command of this client (I2).
     pub(in crate::rules) fn take_nonce(&mut self) {
         self.tag.nonce = self.tag.nonce.next();
@@ -164,6 +178,7 @@ impl Pace {
         }
         let now = io.now();
         match self.time_left(looked, now) {
+            _ if self.lacks_time(now) => self.give_up(GiveUp::ClockUnset),
             Some(time) => Round::Pause(time.min(self.until_free(now))),
             None => self.give_up(GiveUp::Timeout),
         }
@@ -295,7 +310,7 @@ mod tests {
     use super::*;
     use crate::rules::choose::stepped;
     use crate::rules::task::Rules;
-    use crate::rules::{Cue, Reply, Step};
+    use crate::rules::{Reply, Step};
     use crate::values::clock::Wall;
     use crate::values::identity::Identity;
     use crate::values::options::LockOptions;

@@ -34,6 +34,9 @@ pub(crate) async fn extend(
     new: Lease,
     counter: Option<Duration>,
 ) -> Result<Extension, GiveUp> {
+    if !io.now().is_plausible() {
+        return Ok(Extension::Lost(LossReason::ClockUnset));
+    }
     let counter = Counter::of(own, &new, counter, io.now());
     replace(io, own, new, None, counter).await
 }

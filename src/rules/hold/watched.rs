@@ -121,7 +121,8 @@ impl Lease {
             | GiveUp::TooOld(_)
             | GiveUp::Io
             | GiveUp::Unsent
-            | GiveUp::Rewritten => {
+            | GiveUp::Rewritten
+            | GiveUp::ClockUnset => {
                 self.tried.get_or_insert(Tried::NotCarriedOut);
             }
         }

@@ -22,10 +22,11 @@ fn the_wire_names_a_second_more_than_is_promised() {
 
 #[test]
 fn what_remains_is_by_the_clock_that_allows_less() {
-    let end = End { wall: Wall(10_000_000), uptime: Uptime::of(Duration::from_secs(10)) };
-    assert_eq!(end.remaining(at(4, 1)), Duration::from_secs(6));
-    assert_eq!(end.remaining(at(1, 4)), Duration::from_secs(6));
-    assert_eq!(end.remaining(at(99, 1)), Duration::ZERO);
+    let end = End { wall: Wall(2_000_000_010_000_000), uptime: Uptime::of(Duration::from_secs(10)) };
+    assert_eq!(end.remaining(at(2_000_000_004, 1)), Duration::from_secs(6));
+    assert_eq!(end.remaining(at(2_000_000_001, 4)), Duration::from_secs(6));
+    assert_eq!(end.remaining(at(2_000_000_099, 1)), Duration::ZERO);
+    assert_eq!(end.remaining(at(4, 1)), Duration::ZERO, "a clock that cannot be right says nothing");
 }
 
 #[test]

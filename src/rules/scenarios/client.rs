@@ -306,6 +306,7 @@ pub(super) fn shown_notes(notes: &[(usize, Note)]) -> &'static str {
 fn shown_loss(reason: &LossReason) -> String {
     match reason {
         LossReason::Expired => "lost: expired".into(),
+        LossReason::ClockUnset => "lost: clock unset".into(),
         LossReason::Gone => "lost: gone".into(),
         LossReason::Taken(LockState::Until { .. }) => "lost: taken".into(),
         LossReason::Taken(state) => format!("lost: {state:?}"),

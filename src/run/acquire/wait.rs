@@ -130,6 +130,7 @@ impl<'a> Wait<'a> {
     fn may_begin(&self) -> Result<(), Error> {
         let Self { call: Call { engine, .. }, want, .. } = self;
         engine.refuse_after_fork(want.name())?;
+        self.call.refuse_unset_clock(want.name())?;
         let is_ours = |slot| thread_holds::by_this_thread(&engine.identity, slot) == Some(HoldKind::Scoped);
         if want.slots().iter().all(is_ours) {
             return Err(Error::Nested { key: want.name().clone() });

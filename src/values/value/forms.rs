@@ -1,11 +1,9 @@
 //! The forms of the numbers in values: a time as locks write it, a gem's, and what looks like a time and is none.
 
 use super::float::{Float, to_f};
-use crate::values::clock::Wall;
+use crate::values::clock::{FIRST_PLAUSIBLE_SECOND, Wall};
 
-/// Numbers from here on (September 2001, before there was Redis) are taken for points in time, smaller ones are not.
-pub(super) const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
-/// And smaller than this (November 2286): larger ones are in another unit.
+/// Smaller numbers are taken for points in time (before November 2286): larger ones are in another unit.
 const END_OF_SECONDS: u64 = 10_000_000_000;
 /// How many decimals this library writes. Behind them the name of the holder may follow.
 const DECIMALS: usize = 16;
@@ -24,7 +22,7 @@ pub(super) fn time(bytes: &[u8]) -> Option<(Wall, Option<&[u8]>)> {
         return None;
     }
     let time = plain_decimal(number)?;
-    let is_plausible = (1_000_000_000..END_OF_SECONDS).contains(&(time.0 / 1_000_000));
+    let is_plausible = (FIRST_PLAUSIBLE_SECOND.into()..END_OF_SECONDS).contains(&(time.0 / 1_000_000));
     is_plausible.then_some((time, behind))
 }
 
@@ -47,7 +45,7 @@ pub(super) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
     let Float { value, whole } = to_f(bytes);
     let is_digits = bytes.iter().all(u8::is_ascii_digit);
     Some(match value {
-        ..FIRST_PLAUSIBLE_SECOND => return None,
+        _ if value < FIRST_PLAUSIBLE_SECOND.into() => return None,
         1e12..1e13 if is_digits => "a time in milliseconds",
         1e15..1e16 if is_digits => "a time in microseconds",
         1e18..1e19 if is_digits => "a time in nanoseconds",
