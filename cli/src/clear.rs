@@ -42,7 +42,7 @@ fn clear_one(arguments: &Clear, raw: &mut Raw, key: &Key) -> Result<ExitCode, Fa
     }
     let report = keys::detail(raw, key)?;
     let value: Option<Vec<u8>> = match &report.found {
-        Found::State(_) => raw.ask(redis::cmd("GET").arg(key.as_bytes()))?,
+        Found::State(_) => keys::value(raw, key)?,
         Found::Other(_) => None,
     };
     let mut out = anstream::stdout().lock();
@@ -69,7 +69,7 @@ fn clear_one(arguments: &Clear, raw: &mut Raw, key: &Key) -> Result<ExitCode, Fa
     let is_removed = if watches { remove_if_unchanged(raw, key)? } else { remove_if(raw, key, &value)? };
     if is_removed {
         let _ = writeln!(out, "removed");
-    } else if raw.ask::<Option<Vec<u8>>>(redis::cmd("GET").arg(key.as_bytes()))?.is_none() {
+    } else if !raw.ask::<bool>(redis::cmd("EXISTS").arg(key.as_bytes()))? {
         let _ = writeln!(out, "released meanwhile");
     } else {
         return Err(changed(key));

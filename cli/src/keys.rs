@@ -8,7 +8,7 @@ use serde::Serialize;
 use setnx_lock::chrono::{DateTime, SecondsFormat, TimeDelta, Utc};
 use setnx_lock::{Holder, Key, LockState};
 
-pub(crate) use read::{detail, details, details_of_each, locks, may_be_a_locks};
+pub(crate) use read::{detail, details, details_of_each, locks, may_be_a_locks, value};
 
 /// How much of a value is shown that is no lock's, in bytes.
 const SHOWN: usize = 60;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use setnx_lock::__keys::SideKey;
 use setnx_lock::chrono::TimeDelta;
-use setnx_lock::redis::{self, Pipeline, ServerError, Value};
+use setnx_lock::redis::{self, Pipeline, RedisError, ServerError, Value};
 use setnx_lock::{Key, LockState, Refusal};
 
 use super::{Found, HeldBy, KeyReport, now};
@@ -58,13 +58,13 @@ pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyRepor
     for keys in keys.chunks(PER_TRIP) {
         let mut commands = Pipeline::new();
         for key in keys {
-            read_value(raw, &mut commands, key);
+            read_value(raw, &mut commands, key.as_bytes());
             let time_to_live = if raw.is_since(2, 6) { "PTTL" } else { "TTL" };
             commands.cmd("TYPE").arg(key.as_bytes());
             commands.cmd(time_to_live).arg(key.as_bytes());
-            commands.cmd("GET").arg([key.as_bytes(), HOLDER].concat());
+            read_value(raw, &mut commands, &[key.as_bytes(), HOLDER].concat());
             commands.cmd("LLEN").arg(SideKey::Waiters.of(key.as_bytes()));
-            commands.cmd("GET").arg(SideKey::Fence.of(key.as_bytes()));
+            read_value(raw, &mut commands, &SideKey::Fence.of(key.as_bytes()));
         }
         let replies = raw.ask_all(&commands)?;
         let is_in_seconds = !raw.is_since(2, 6);
@@ -76,8 +76,8 @@ pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyRepor
     }
     let is_empty = |report: &&mut KeyReport| report.found == Found::State(LockState::Empty);
     for report in reports.iter_mut().flatten().filter(is_empty) {
-        // A part of a missing value is empty as well, and the key may have come between two commands.
-        let value: Option<Vec<u8>> = raw.ask(redis::cmd("GET").arg(report.key.as_bytes()))?;
+        // The key may have come between two commands.
+        let value = value(raw, &report.key)?;
         let KeyReport { found, holder, .. } =
             KeyReport::of(report.key.clone(), Found::State(LockState::of_value(value.as_deref())));
         (report.found, report.holder) = (found, holder);
@@ -85,11 +85,23 @@ pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyRepor
     Ok(reports)
 }
 
-fn read_value(raw: &Raw, commands: &mut Pipeline, key: &Key) {
+/// Reads what this key holds: no more of it than a lock's value can have, where the server can return a part. `None` if there is no key.
+pub(crate) fn value(raw: &mut Raw, key: &Key) -> Result<Option<Vec<u8>>, Failure> {
+    let mut commands = Pipeline::new();
+    read_value(raw, &mut commands, key.as_bytes());
+    commands.cmd("EXISTS").arg(key.as_bytes());
+    let replies = raw.ask_all(&commands)?.into_iter().map(accepted).collect::<Result<_, _>>()?;
+    let (value, exists): (Option<Vec<u8>>, bool) =
+        redis::from_redis_value(Value::Array(replies)).map_err(RedisError::from)?;
+    // A part of a missing value is empty.
+    Ok(value.filter(|value| exists || !value.is_empty()))
+}
+
+fn read_value(raw: &Raw, commands: &mut Pipeline, key: &[u8]) {
     if raw.is_since(2, 4) {
-        commands.cmd("GETRANGE").arg(key.as_bytes()).arg(0).arg(ENOUGH - 1);
+        commands.cmd("GETRANGE").arg(key).arg(0).arg(ENOUGH - 1);
     } else {
-        commands.cmd("GET").arg(key.as_bytes());
+        commands.cmd("GET").arg(key);
     }
 }
 
@@ -155,7 +167,7 @@ pub(crate) fn locks(
                 keys.iter().filter(|key| !is_beside(key)).map(|key| Key::from(key.as_slice())).collect();
             let mut commands = Pipeline::new();
             for key in &keys {
-                read_value(raw, &mut commands, key);
+                read_value(raw, &mut commands, key.as_bytes());
             }
             let replies = if keys.is_empty() { Vec::new() } else { raw.ask_all(&commands)? };
             for (key, reply) in keys.into_iter().zip(replies) {
@@ -249,6 +261,7 @@ fn is_lock(key: &Key, value: &[u8]) -> bool {
 pub(crate) fn may_be_a_locks(value: &[u8]) -> bool {
     let is_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
     match LockState::of_value(Some(value)) {
+        _ if value.len() >= ENOUGH => false,
         LockState::Until { .. } | LockState::Empty => true,
         LockState::Unexpiring => value.splitn(2, |byte| *byte == b'.').all(is_digits),
         _ => false,
@@ -280,6 +293,7 @@ mod tests {
         ] {
             assert!(may_be_a_locks(value.as_bytes()), "{value}");
         }
+        assert!(!may_be_a_locks(format!("1795157376.{:0>1024}", 5).as_bytes()));
         for value in
             [".5", "5.", "1.2.3", "1:2", "1795157376.5: sold", "1795157376.5 sold", "1795157376000", "hello"]
         {

@@ -56,6 +56,12 @@ impl Group {
         killpg(self.0, None) != Err(Errno::ESRCH)
     }
 
+    /// Has those go on that were stopped before the command ended.
+    pub(super) fn resume(&self) {
+        // Nobody may be left.
+        let _ = killpg(self.0, Signal::SIGCONT);
+    }
+
     /// No shell can resume what the command has left behind. Without this process as its parent, the system would not stop it, and would refuse
     /// it the terminal.
     fn go_on(&self, child: rustix::process::Pid, status: WaitStatus) {

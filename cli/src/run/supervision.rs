@@ -108,6 +108,7 @@ impl<'a> Supervision<'a> {
                 if !self.arguments.wait_group {
                     return self.outcome(status);
                 }
+                self.group.resume();
                 ended = Some(status);
                 continue;
             }

@@ -20,6 +20,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     a_terminal_is_asked,
     with_yes_the_key_is_removed,
     a_key_that_holds_no_lock_is_left_alone,
+    a_long_value_is_no_locks,
     a_value_that_is_written_meanwhile_is_left_alone,
     a_lost_reply_says_to_look_again,
     a_server_that_refuses_keeps_the_key,
@@ -130,6 +131,23 @@ fn of_each_version() -> impl Iterator<Item = (Version, TestServer)> {
 }
 
 /// From 2.2 on until the transaction, before until the last look.
+/// It is read in part, on servers that can return one.
+fn a_long_value_is_no_locks() -> Outcome {
+    let values = [1024, 1025, 1_000_000].map(|length| "x".repeat(length));
+    let times = [1024, 1025, 5000].map(|length| format!("{PAST:0<length$}"));
+    for version in ServerVersion::ALL {
+        let server = server_of(version);
+        for value in values.iter().chain(&times) {
+            set(&server, "k", value);
+            ran(&server.url(), ["clear", "k", "--yes"]).exits(65).says(&["it does not hold a lock"]);
+            assert_eq!(get(&server, "k").map(|value| value.len()), Some(value.len()));
+        }
+        set(&server, "k", PAST);
+        ran(&server.url(), ["clear", "k", "--yes"]).exits(0).shows(&["removed"]);
+    }
+    Ok(())
+}
+
 fn a_value_that_is_written_meanwhile_is_left_alone() -> Outcome {
     let other = ending_in(LONG);
     for (version, server) in of_each_version() {

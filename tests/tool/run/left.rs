@@ -30,6 +30,7 @@ pub(super) fn trials() -> Vec<Trial> {
             it_ends_when_the_time_is_over_whatever_it_is,
             it_ends_with_the_tool_whatever_it_is,
             it_keeps_the_lock_where_it_is_hidden,
+            it_goes_on_if_it_was_stopped,
             what_has_ended_is_not_waited_for,
         ],
     )
@@ -196,6 +197,19 @@ fn it_keeps_the_lock_where_it_is_hidden() -> Outcome {
     assert_eq!(server.say(&["EXISTS", "k"])?, ":1");
     lingers.end()?;
     running.ends()?.with_code(0).says_nothing();
+    Ok(())
+}
+
+/// No shell can resume it: before the command ended, and after.
+fn it_goes_on_if_it_was_stopped() -> Outcome {
+    let server = TestServer::start();
+    let options = ["--wait-group", "k", "--"];
+    for (first, then) in [("kill -TSTP $BASHPID", "sleep 0.3"), ("sleep 0.3; kill -TSTP $BASHPID", "true")] {
+        // It is a child of the tool at once.
+        let words = shell(&format!("(({first}; echo went on) &); echo started; {then}; exit 6"));
+        let running = Running::started(run(&server.url()).args(options).args(words))?;
+        running.ends()?.with_code(6).prints("went on\n").says_nothing();
+    }
     Ok(())
 }
 
