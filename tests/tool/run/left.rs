@@ -204,7 +204,9 @@ fn it_keeps_the_lock_where_it_is_hidden() -> Outcome {
 fn it_goes_on_if_it_was_stopped() -> Outcome {
     let server = TestServer::start();
     let options = ["--wait-group", "k", "--"];
-    for (first, then) in [("kill -TSTP $BASHPID", "sleep 0.3"), ("sleep 0.3; kill -TSTP $BASHPID", "true")] {
+    for (first, then) in
+        [("sleep 0.1; kill -TSTP $BASHPID", "sleep 0.5"), ("sleep 0.5; kill -TSTP $BASHPID", "true")]
+    {
         // It is a child of the tool at once.
         let words = shell(&format!("(({first}; echo went on) &); echo started; {then}; exit 6"));
         let running = Running::started(run(&server.url()).args(options).args(words))?;
