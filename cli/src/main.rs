@@ -50,6 +50,7 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == run::GUARDIAN) {
         return Guardian::try_parse_from(words).map_or(USAGE.into(), |guardian| run::guardian(&guardian));
     }
+    run::unblock_ending();
     let arguments = match Arguments::read(env::args_os()) {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -36,6 +36,7 @@ use crate::{keys, output};
 use event::{Loss, Status};
 pub(crate) use guardian::{GUARDIAN, guardian};
 pub(crate) use session::Session;
+pub(crate) use signals::unblock_ending;
 pub(crate) use starter::start;
 use supervision::{Outcome, supervise};
 pub(crate) use wanted::{Held, Wanted};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use setnx_lock::CancelToken;
 
 use super::event::Event;
@@ -24,6 +24,17 @@ const PASSED_ON: [Signal; 8] = [
     Signal::SIGWINCH,
     Signal::SIGTSTP,
 ];
+
+/// Unblocks the signals that tell programs to end. Whoever starts this one may have blocked them, as a thread that waits for signals does.
+pub(crate) fn unblock_ending() {
+    unblock([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
+}
+
+/// Unblocks signals for this thread, and for threads and processes that it starts from now on.
+fn unblock(signals: impl IntoIterator<Item = Signal>) {
+    // It cannot fail.
+    let _ = SigSet::from_iter(signals).thread_unblock();
+}
 
 /// True while a lock is waited for: a signal that stops a job then stops this process at once.
 pub(super) struct Waiting(Arc<AtomicBool>);
@@ -46,6 +57,8 @@ pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>, leads: bool) -
     // If it was ignored, the system would tell nothing of the command's end.
     signal_hook::flag::register(Signal::SIGCHLD as i32, Arc::default()).map_err(|error| problem(&error))?;
     terminal::note_resumptions().map_err(|error| problem(&error))?;
+    // Not before they are listened for.
+    unblock(PASSED_ON.into_iter().chain([Signal::SIGCHLD, Signal::SIGCONT]));
     let waiting = Arc::new(AtomicBool::new(true));
     let (is_waiting, cancel) = (Arc::clone(&waiting), cancel.clone());
     let receive = move || {

@@ -22,6 +22,8 @@ pub(super) fn trials() -> Vec<Trial> {
             a_command_that_does_not_is_ended_by_it,
             each_signal_is_passed_on_once,
             a_signal_that_is_ignored_ends_nothing,
+            signals_that_were_blocked_are_passed_on,
+            a_signal_that_was_blocked_ends_the_wait,
             signals_reach_the_commands_children,
             a_signal_ends_the_wait,
             an_ignored_signal_does_not_but_a_release_does,
@@ -125,6 +127,56 @@ fn a_signal_that_is_ignored_ends_nothing() -> Outcome {
         running.say("go")?;
         running.ends()?.with_code(4).says_nothing();
         assert!(!is_held(&server)?);
+    }
+    Ok(())
+}
+
+/// Has the tool started by a program that blocks these.
+fn blocking(signals: &str, tool: &Command) -> Command {
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(format!("--block-signal={signals}")).arg(program());
+    command.args(tool.get_args().skip(2));
+    command.envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
+/// The command gets the mask that the tool was given, less these.
+fn signals_that_were_blocked_are_passed_on() -> Outcome {
+    let server = TestServer::start();
+    let blocked = "INT,TERM,HUP,QUIT,USR1,USR2,WINCH,TSTP,CHLD,CONT,ALRM,PIPE";
+    let mask = "while read -r name value; do [ $name = SigBlk: ] && echo $value; done < /proc/self/status";
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::USR1, 138)] {
+        let mut tool = run(&server.url());
+        tool.args(["k", "--"]).args(shell(&format!("echo started; {mask}; read go; echo ran on")));
+        let running = Running::started(&mut blocking(blocked, &tool))?;
+        // SIGALRM and SIGPIPE.
+        running.prints("0000000000003000");
+        running.send(signal)?;
+        running.ends()?.with_code(code).prints("").says_nothing();
+        assert!(!is_held(&server)?);
+    }
+    Ok(())
+}
+
+fn a_signal_that_was_blocked_ends_the_wait() -> Outcome {
+    let server = TestServer::start();
+    server.say(&["SET", "k", FOREIGN])?;
+    let mut runs = run(&server.url());
+    runs.args(["--wait-forever", "k", "--", "true"]);
+    let mut acquires = crate::support::tool::tool(&server.url());
+    acquires.args(["acquire", "--wait-forever", "k"]);
+    let mut watches = crate::support::tool::tool(&server.url());
+    watches.args(["watch", "k"]);
+    for tool in [runs, acquires, watches] {
+        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+            server.clear_log();
+            let mut running = Running::start(&mut blocking("INT,TERM,HUP", &tool))?;
+            until("it has asked", || {
+                server.names().iter().any(|name| ["SETNX", "SET", "TYPE"].contains(&name.as_str()))
+            });
+            running.send(signal)?;
+            until("it has ended", || running.has_ended());
+        }
     }
     Ok(())
 }
