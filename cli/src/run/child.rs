@@ -33,7 +33,8 @@ pub(super) fn spawn(
     guard: &Guard,
     events: &Sender<Event>,
 ) -> Result<Group, Failure> {
-    let mut command = command(arguments, guard.exists());
+    let starts_stopped = guard.exists() || starter::is_named();
+    let mut command = command(arguments, starts_stopped);
     command.process_group(0).env("SETNX_LOCK_KEY", keys_for_environment(hold));
     // Those of an enclosing `run` are of another lock.
     for name in ["SETNX_LOCK_EXPIRES_AT", "SETNX_LOCK_FENCING_TOKEN", "SETNX_LOCK_SLOT"] {
@@ -56,7 +57,7 @@ pub(super) fn spawn(
     }
     let child = command.spawn().map_err(|error| not_run(program(arguments), &error))?;
     let group = Pid::from_raw(child.id().cast_signed());
-    if guard.exists() {
+    if starts_stopped {
         // It stops before it becomes the command. If it has ended, the thread says so.
         let _ = waitid(Id::Pid(group), WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
         guard.watch(group, &hold.names());
@@ -100,13 +101,13 @@ pub(super) fn find(arguments: &Run) -> Result<(), Failure> {
     Err(not_run(program.as_os_str(), &io::Error::new(kind, problem)))
 }
 
-fn command(arguments: &Run, is_guarded: bool) -> Command {
+fn command(arguments: &Run, starts_stopped: bool) -> Command {
     let words = if arguments.shell {
         vec!["-c".into(), arguments.command.join(OsStr::new(" "))]
     } else {
         arguments.command.get(1..).unwrap_or_default().to_vec()
     };
-    if is_guarded {
+    if starts_stopped {
         return starter::stopped(program(arguments), &words);
     }
     let mut command = Command::new(program(arguments));

@@ -2,6 +2,7 @@
 //! of a pipe that is closed with this process. Unlike the signal that Linux sends to the children of a process which ends, it reaches the
 //! command's whole group, and can kill what does not end.
 
+use std::ffi::CStr;
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
@@ -73,8 +74,18 @@ impl Guard {
     }
 }
 
+/// Names this process as `ps` shows it. Its file is `/proc/self/exe`, and so it would be called `exe`.
+fn name_process(name: &CStr) {
+    // The name only helps to find it.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_name(name);
+    #[cfg(not(target_os = "linux"))]
+    let _ = name;
+}
+
 /// Waits for the end of the process that started it, and ends the command if that did not say that it has ended.
 pub(crate) fn guardian(arguments: &Guardian) -> ExitCode {
+    name_process(c"setnx-guardian");
     let mut from = io::stdin().lock();
     let (mut group, mut rest) = (String::new(), String::new());
     // What cannot be read counts as the end of that process.

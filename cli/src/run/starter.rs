@@ -3,10 +3,10 @@
 //! whatever signals are ignored. Elsewhere a process that goes on sees that it has another parent.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::{env, io};
 
 use nix::sys::signal::{Signal, raise};
 use nix::unistd::{getpid, getppid};
@@ -16,6 +16,12 @@ use crate::failure::Failure;
 
 /// The first argument of the process that becomes the command.
 const STARTER: &str = "guarded-start";
+
+/// Whom systemd passes sockets to, and whom it expects to say that it is alive.
+const LISTEN: &str = "LISTEN_PID";
+const WATCHDOG: &str = "WATCHDOG_PID";
+/// The same as the first, by a number of which no other process can have the same.
+const LISTEN_BY_PIDFD: &str = "LISTEN_PIDFDID";
 
 /// Returns the command line of a process that stops itself, and then becomes this command.
 pub(super) fn stopped(program: &OsStr, arguments: &[OsString]) -> Command {
@@ -55,8 +61,32 @@ pub(crate) fn start(words: &[OsString]) -> Option<ExitCode> {
     if !is_parent() {
         return Some(ExitCode::FAILURE);
     }
-    let error = Command::new(program).args(arguments).exec();
+    let mut command = Command::new(program);
+    command.args(arguments);
+    rename(&mut command, parent);
+    let error = command.exec();
     Some(not_run(program, &error).report(&ExitCodes::default(), false))
+}
+
+/// Returns true if variables name this process, so that the command would not take what they say for itself.
+pub(super) fn is_named() -> bool {
+    !names_of(&getpid().to_string().into()).is_empty()
+}
+
+/// systemd names the process that it starts in variables. Those that name the tool, which has this id, are to name this process, which becomes the
+/// command: what a service manager passes on, such as sockets, is meant for the command.
+fn rename(command: &mut Command, tool: &OsString) {
+    for name in names_of(tool) {
+        command.env(name, getpid().to_string());
+        if name == LISTEN {
+            command.env_remove(LISTEN_BY_PIDFD);
+        }
+    }
+}
+
+/// The variables that name a process.
+fn names_of(id: &OsString) -> Vec<&'static str> {
+    [LISTEN, WATCHDOG].into_iter().filter(|name| env::var_os(name).as_ref() == Some(id)).collect()
 }
 
 /// Has the kernel kill this process when its parent ends, or not any more.

@@ -19,6 +19,7 @@ pub(super) fn trials() -> Vec<Trial> {
             input_and_output_are_those_of_the_tool,
             arguments_are_passed_as_they_are_or_to_the_shell,
             it_has_a_process_group_and_no_blocked_signal,
+            what_names_the_tool_names_the_command,
             processes_that_it_leaves_live_on,
         ],
     )
@@ -44,6 +45,29 @@ fn the_key_and_the_token_are_in_the_environment() -> Outcome {
         let printed = format!("{token} kept\n{}\n", folder.display());
         finished(command.args(options).args(print))?.with_code(0).prints(&printed).says_nothing();
     }
+    Ok(())
+}
+
+/// As systemd says whom it passes sockets to, and whom it watches.
+fn what_names_the_tool_names_the_command() -> Outcome {
+    let server = TestServer::start();
+    let print = "echo $(($LISTEN_PID - $$)) $(($WATCHDOG_PID - $$)) ${LISTEN_PIDFDID-none} $LISTEN_FDS";
+    // By way of a shell that becomes the tool.
+    let ran = |options: &[&str], of: &str| {
+        let named = format!("LISTEN_PID={of} WATCHDOG_PID={of} LISTEN_PIDFDID=7 LISTEN_FDS=2 exec \"$@\"");
+        let tool = run(&server.url());
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &named, "sh"]).arg(tool.get_program()).args(tool.get_args());
+        command.envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        finished(command.args(options).args(["k", "--", "sh", "-c", print]))
+    };
+    for options in [&[][..], &["--on-loss", "warn"], &["--on-loss", "kill"]] {
+        ran(options, "$$")?.with_code(0).prints("0 0 none 2\n").says_nothing();
+    }
+    // Another process is named: that is none of the tool's business.
+    let ended = ran(&[], "$((0$$ + 0))1")?.with_code(0).says_nothing();
+    let printed = String::from_utf8(ended.output)?;
+    assert!(printed.ends_with(" 7 2\n") && !printed.starts_with("0 "), "{printed}");
     Ok(())
 }
 

@@ -1,7 +1,7 @@
 //! The tool is killed: another process ends the command, and the lock is taken over when its lease has passed.
 
 use std::process::Command;
-use std::{io, thread};
+use std::{fs, io, thread};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -22,6 +22,7 @@ pub(super) fn trials() -> Vec<Trial> {
             the_command_runs_on_if_wanted,
             the_lock_is_taken_over,
             a_command_that_has_just_begun_ends,
+            the_guardian_has_a_name,
         ],
     )
 }
@@ -134,5 +135,16 @@ fn a_command_that_has_just_begun_ends() -> Outcome {
         // Its input is open, and so it would never end by itself.
         running.ends()?.by_signal(Signal::KILL).prints("");
     }
+    Ok(())
+}
+
+/// As `ps` shows it.
+fn the_guardian_has_a_name() -> Outcome {
+    let server = TestServer::start();
+    let running = script(&server, &[], "k", "echo started; read go")?;
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", running.number()))?;
+    let name = |id: &str| fs::read_to_string(format!("/proc/{id}/comm"));
+    let names: Vec<String> = children.split_whitespace().map(name).collect::<io::Result<_>>()?;
+    assert!(names.contains(&"setnx-guardian\n".into()), "{names:?}");
     Ok(())
 }
