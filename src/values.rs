@@ -1,4 +1,4 @@
-//! Plain values: keys, what a key holds, times, versions, options. They know nothing of locks that are held, servers or threads.
+//! Plain values: keys, what a key holds, times, versions, options. They know nothing of locks that are held, or of servers.
 
 pub(crate) mod clock;
 pub(crate) mod contained;
@@ -8,6 +8,7 @@ pub(crate) mod key;
 pub(crate) mod options;
 pub(crate) mod side_key;
 pub(crate) mod sync;
+pub(crate) mod threads;
 pub(crate) mod token;
 pub(crate) mod value;
 pub(crate) mod version;

@@ -2,6 +2,8 @@
 
 use std::thread;
 
+use crate::values::threads;
+
 /// Runs `work` on this many threads, of which the caller's is one, and waits until it has ended on each. Where a thread cannot be started there
 /// are fewer: `work` takes what it does next from a list that all share.
 pub(super) fn on_threads(count: usize, work: impl Fn() + Sync) {
@@ -10,7 +12,7 @@ pub(super) fn on_threads(count: usize, work: impl Fn() + Sync) {
     }
     thread::scope(|scope| {
         for _ in 1..count {
-            let started = thread::Builder::new().name("setnx-lock-send".into()).spawn_scoped(scope, &work);
+            let started = threads::named("setnx-lock-send").spawn_scoped(scope, &work);
             if started.is_err() {
                 break;
             }

@@ -8,7 +8,6 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use setnx_lock_fork::Process;
@@ -17,6 +16,7 @@ use crate::net::NodeId;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::contained::contained;
 use crate::values::sync::{Condvar, Mutex, wait_timeout};
+use crate::values::threads;
 
 /// How long the thread waits for more before it ends.
 const LINGER: Duration = Duration::from_secs(5);
@@ -227,7 +227,7 @@ impl<T: Send + 'static> Schedule<T> {
                 done = Some(node);
             }
         };
-        thread::Builder::new().name(self.name.to_owned()).spawn(body)?;
+        threads::named(self.name).spawn(body)?;
         state.threads += 1;
         Ok(())
     }

@@ -4,6 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::clock::{self, Uptime};
+use super::sync::Mutex;
+
 /// A login: a password, and the user whose it is.
 ///
 /// Its `Debug` shows no password.
@@ -44,17 +47,28 @@ impl fmt::Debug for Credentials {
 #[derive(Clone)]
 pub(crate) struct CredentialSource {
     source: Arc<dyn Fn() -> Credentials + Send + Sync>,
+    /// When the calls of it began that have not returned.
+    asked: Arc<Mutex<Vec<Uptime>>>,
     /// True once a server has accepted one.
     was_right: Arc<AtomicBool>,
 }
 
 impl CredentialSource {
     pub(crate) fn new(source: impl Fn() -> Credentials + Send + Sync + 'static) -> Self {
-        Self { source: Arc::new(source), was_right: Arc::default() }
+        Self { source: Arc::new(source), asked: Arc::default(), was_right: Arc::default() }
     }
 
+    /// Asks the program.
     pub(crate) fn now(&self) -> Credentials {
+        let since = clock::uptime();
+        self.asked.lock().push(since);
+        let _asked = Asked { asked: &self.asked, since };
         (self.source)()
+    }
+
+    /// Returns since when the program has been asked and has not answered.
+    pub(crate) fn asked_since(&self) -> Option<Uptime> {
+        self.asked.lock().iter().min().copied()
     }
 
     /// Notes that a server has accepted a login.
@@ -65,6 +79,21 @@ impl CredentialSource {
     /// Returns true if a server has accepted a login before: one that is wrong now is about to change here as well.
     pub(crate) fn was_right(&self) -> bool {
         self.was_right.load(Ordering::Relaxed)
+    }
+}
+
+/// A call of the program, also one that panics.
+struct Asked<'a> {
+    asked: &'a Mutex<Vec<Uptime>>,
+    since: Uptime,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let mut asked = self.asked.lock();
+        if let Some(at) = asked.iter().position(|since| *since == self.since) {
+            asked.swap_remove(at);
+        }
     }
 }
 

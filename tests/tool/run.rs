@@ -10,6 +10,7 @@ mod loss;
 mod others;
 mod output;
 pub(crate) mod running;
+mod scarce;
 mod several;
 mod signals;
 mod terminal;
@@ -32,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         failover::trials(),
         time::trials(),
         others::trials(),
+        scarce::trials(),
         terminal::trials(),
         several::trials(),
         tokens::trials(),

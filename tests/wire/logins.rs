@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
@@ -24,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             no_text_shows_a_secret,
             a_login_where_there_is_none_to_set,
             a_function_that_panics_is_named,
+            a_function_that_hangs_is_named,
         ],
     )
 }
@@ -208,7 +210,7 @@ fn no_text_shows_a_secret() -> Outcome {
         format!("redis+cluster://:{SECRET}@{address}"),
     ];
     for url in &urls {
-        let builder = Locker::builder(url)?.retry_for(std::time::Duration::ZERO);
+        let builder = Locker::builder(url)?.retry_for(Duration::ZERO);
         hides("builder", &builder);
         let builder = if url.contains("sentinel") { builder.sentinel_credentials(hidden) } else { builder };
         let builder = builder.credentials(hidden);
@@ -247,11 +249,42 @@ fn a_login_where_there_is_none_to_set() -> Outcome {
     Ok(())
 }
 
+/// Or that takes longer than connecting may.
+fn a_function_that_hangs_is_named() -> Outcome {
+    let server = protected()?;
+    let brief = |takes: Duration| {
+        let builder =
+            Locker::builder(&server.url())?.connect_timeout(millis(200)).command_timeout(millis(200));
+        builder
+            .retry_for(Duration::ZERO)
+            .credentials(move || {
+                thread::sleep(takes);
+                Credentials::password(SECRET)
+            })
+            .build()
+    };
+    for takes in [millis(300), Duration::from_secs(3600)] {
+        let lock = Lock::new(&brief(takes)?, "k", expiring())?;
+        for error in [
+            lock.lock().map(drop).unwrap_err(),
+            lock.state().unwrap_err(),
+            lock.try_lock().map(drop).unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+            let words = "the function given for the login has not returned within the time for connecting";
+            let text = chain(&error);
+            assert!(text.contains(words) && text.contains("not the server"), "{takes:?}: {text}");
+            assert!(!text.contains("address"), "{text}");
+        }
+    }
+    Ok(())
+}
+
 /// It may work the next time.
 fn a_function_that_panics_is_named() -> Outcome {
     let server = protected()?;
     let count = Mutex::new(0);
-    let locker = patient(&server.url())?.retry_for(std::time::Duration::ZERO).credentials(move || {
+    let locker = patient(&server.url())?.retry_for(Duration::ZERO).credentials(move || {
         let mut count = count.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         *count += 1;
         assert!(*count > 1, "the vault is sealed");

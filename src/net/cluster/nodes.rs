@@ -1,11 +1,11 @@
 //! The nodes of a cluster, as far as they are known, and which has which slot.
 
 use std::collections::HashMap;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
-use std::{mem, thread};
 
 use super::slot_map::{self, Range, SlotMap};
 use crate::net::NodeId;
@@ -15,6 +15,7 @@ use crate::net::limits::Limits;
 use crate::net::server::OneServer;
 use crate::values::clock::{self, Uptime};
 use crate::values::sync::{Condvar, Mutex, wait_timeout};
+use crate::values::threads;
 
 /// How long an unreachable node is tried before the cluster is asked which node has the slot now.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
@@ -135,7 +136,7 @@ impl Nodes {
             }
             let left = limits.connected_by.since(clock::uptime());
             if left.is_zero() || limits.stop.is_over() {
-                return Err(Failure::connecting(&self.opener.address()).after(waited));
+                return Err(self.opener.connecting().after(waited));
             }
             asked = wait_timeout(&self.answered, asked, left.min(LOOK));
         }
@@ -152,9 +153,9 @@ impl Nodes {
             );
         };
         asked.in_progress = true;
-        if let Err(error) = thread::Builder::new().name("setnx-lock-cluster".into()).spawn(ask) {
+        if let Err(error) = threads::named("setnx-lock-cluster").spawn(ask) {
             let text = format!("no thread could be started to ask the nodes of the cluster: {error}");
-            let error = TransportError::new(error.kind(), &text);
+            let error = TransportError::here(error.kind(), &text);
             self.end_asking(asked, Err(Failure::unreachable(error)));
         }
     }

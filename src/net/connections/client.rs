@@ -46,7 +46,7 @@ pub(crate) fn logging_in<'a>(
     let asked = catch_unwind(AssertUnwindSafe(|| source.now()));
     let Credentials { user, password } = asked.map_err(|panic| {
         let what = format!("the function given for the login panicked: {}", words_of(panic.as_ref()));
-        Failure::unreachable(TransportError::new(io::ErrorKind::Other, &what))
+        Failure::unreachable(TransportError::here(io::ErrorKind::Other, &what))
     })?;
     let info = client.get_connection_info();
     let settings = info.redis_settings().clone().set_password(password);

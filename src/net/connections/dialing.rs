@@ -119,12 +119,12 @@ impl Dialing {
         if opener.is_connected() {
             return over.then(|| self.all_in_use(opener).after(waited));
         }
-        match self.failure_since(limits.waits_since, over) {
+        match self.failure_since(limits.waits_since, over).or_else(|| opener.late_login(now)) {
             Some(error) if over || now >= limits.waits_until(&error) => Some(error.after(waited)),
             None if over => {
                 let address = opener.address();
                 Some(if self.is_in_progress() || opener.lends() {
-                    Failure::connecting(&address).after(waited)
+                    opener.connecting().after(waited)
                 } else {
                     Failure::all_in_use(Some(&address)).after(waited)
                 })

@@ -17,7 +17,7 @@ use super::transport::Transport;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::rules::fencing::Epoch;
-use crate::values::clock;
+use crate::values::clock::{self, Uptime};
 use crate::values::credentials::CredentialSource;
 use crate::values::key::Key;
 use redis::Client;
@@ -158,7 +158,7 @@ impl Opener {
         let mut opened = opened.map_err(|error| sentinels.was_wrong(&master, error))?;
         if clock::uptime() > deadline {
             // The Sentinel's answer may be outdated.
-            return Err(Failure::connecting(&self.address()));
+            return Err(self.connecting());
         }
         opened.epoch = master.epoch.map(Epoch::from);
         let is_other = sentinels.was_right(&master);
@@ -209,6 +209,9 @@ impl Opener {
     fn open_to(&self, client: &Client, limit: Duration) -> Result<Opened, Failure> {
         let deadline = clock::uptime().after(limit);
         let client = logging_in(client, self.credentials.as_ref())?;
+        if self.credentials.is_some() && clock::uptime() >= deadline {
+            return Err(Failure::login_took_too_long());
+        }
         let open = |checks| {
             let limit = if self.credentials.is_some() { deadline.since(clock::uptime()) } else { limit };
             logged_in(self.credentials.as_ref(), handshake::open(&client, limit, checks, &self.looks))
@@ -279,6 +282,28 @@ impl Opener {
     }
 
     /// Host and port of the server.
+    /// Why there is no connection yet.
+    pub(in crate::net) fn connecting(&self) -> Failure {
+        match self.login_asked_since() {
+            Some(_) => Failure::login_took_too_long(),
+            None => Failure::connecting(&self.address()),
+        }
+    }
+
+    /// Returns that the program has not said how to log in, if connecting may take no longer.
+    pub(in crate::net) fn late_login(&self, now: Uptime) -> Option<Failure> {
+        let since = self.login_asked_since()?;
+        (now.since(since) >= self.connect_timeout).then(Failure::login_took_too_long)
+    }
+
+    fn login_asked_since(&self) -> Option<Uptime> {
+        let of_sentinels = match &self.target {
+            Target::Master(_, sentinels) => sentinels.credentials.as_ref(),
+            Target::Server(_) | Target::Pool(_) => None,
+        };
+        self.credentials.iter().chain(of_sentinels).filter_map(CredentialSource::asked_since).min()
+    }
+
     pub(crate) fn address(&self) -> String {
         match &self.target {
             Target::Server(client) => client.get_connection_info().addr().to_string(),

@@ -1,6 +1,7 @@
 //! Why a command has no reply that the rules could judge, from the socket up to the user's error.
 //! The redis crate's error type ends here.
 
+use std::fs::File;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -45,6 +46,12 @@ impl Failure {
     pub(crate) fn connecting(address: &str) -> Self {
         let what = " has not answered the attempt to connect yet";
         Self::unreachable(TransportError::at(address, io::ErrorKind::TimedOut, what))
+    }
+
+    /// There is no connection yet, since the program has not said in time how to log in.
+    pub(crate) fn login_took_too_long() -> Self {
+        let what = "the function given for the login has not returned within the time for connecting";
+        Self::unreachable(TransportError::here(io::ErrorKind::TimedOut, what))
     }
 
     /// The connections to the server at this address carry commands that it has not answered. Without one: those of the user's pool are in use.
@@ -99,12 +106,21 @@ struct ErrorParts {
     /// Host and port, where they are known.
     address: Option<Box<str>>,
     text: Box<str>,
+    /// True if the cause is this program or its machine, and not the server or the network.
+    is_here: bool,
 }
 
 impl TransportError {
     pub(crate) fn new(kind: io::ErrorKind, text: &str) -> Self {
         let text = CutAt(without_arguments(text).as_bytes(), LONGEST_TEXT).to_string().into();
-        Self(Box::new(ErrorParts { kind, address: None, text }))
+        Self(Box::new(ErrorParts { kind, address: None, text, is_here: false }))
+    }
+
+    /// Says what this program or its machine lacks.
+    pub(crate) fn here(kind: io::ErrorKind, text: &str) -> Self {
+        let mut error = Self::new(kind, text);
+        error.0.is_here = true;
+        error
     }
 
     /// Says of the server at this address what it has done.
@@ -128,6 +144,11 @@ impl TransportError {
             Self::at(address, io::ErrorKind::ConnectionRefused, &format!(": {error}"))
         } else if error.is_connection_dropped() {
             Self::at(address, io::ErrorKind::ConnectionReset, &format!(" closed the connection: {error}"))
+        } else if let Some(lacking) = lacking_descriptor() {
+            Self::here(
+                lacking.kind(),
+                &format!("this process has no file descriptor left for a connection: {lacking}"),
+            )
         } else if error.is_io_error() {
             Self::at(address, io::ErrorKind::Other, &format!(": {error}"))
         } else {
@@ -145,6 +166,11 @@ impl TransportError {
         )
     }
 
+    /// Returns true if the cause is this program or its machine.
+    pub(crate) fn is_here(&self) -> bool {
+        self.0.is_here
+    }
+
     /// Returns what kind of I/O error it is; [`InvalidData`](io::ErrorKind::InvalidData) for bytes that are no reply.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
@@ -156,6 +182,15 @@ impl TransportError {
         self.0.kind == io::ErrorKind::ConnectionReset
     }
 }
+
+/// Returns why no file can be opened, if so. What a lookup of a name says then is that there is no such name.
+fn lacking_descriptor() -> Option<io::Error> {
+    let error = File::open("/").err()?;
+    error.raw_os_error().filter(|code| NO_DESCRIPTOR.contains(code)).map(|_| error)
+}
+
+/// `ENFILE` and `EMFILE`: no more in the system, or in the process.
+const NO_DESCRIPTOR: [i32; 2] = [23, 24];
 
 impl fmt::Debug for TransportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,7 +2,6 @@
 //! there while there are several.
 
 use std::sync::{Arc, Weak};
-use std::thread;
 use std::time::Duration;
 
 use setnx_lock_fork::Process;
@@ -12,6 +11,7 @@ use crate::net::lanes::Lanes;
 use crate::net::trip::TripState;
 use crate::values::clock;
 use crate::values::sync::{Condvar, Mutex, wait_timeout};
+use crate::values::threads;
 
 /// How often they are looked at within the time after which they are closed.
 const LOOKS: u32 = 4;
@@ -70,7 +70,7 @@ impl Watcher {
         let mut watch = self.watch.lock();
         if *watch == Watch::Off {
             let (this, lanes) = (Arc::clone(self), Arc::downgrade(lanes));
-            let thread = thread::Builder::new().name("setnx-lock-idle".into());
+            let thread = threads::named("setnx-lock-idle");
             if thread.spawn(move || while this.closes_unused(&lanes) {}).is_ok() {
                 *watch = Watch::On;
             }

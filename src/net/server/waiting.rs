@@ -15,6 +15,7 @@ use crate::net::limits::Limits;
 use crate::net::trip::TripState;
 use crate::values::clock::{self, Now, Uptime};
 use crate::values::key::Key;
+use crate::values::threads;
 use redis::cmd;
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection, or where others use them as well.
@@ -194,9 +195,9 @@ impl OneServer {
             }
             Err(error) => failed(&lanes, &dialing, error),
         };
-        if let Err(error) = thread::Builder::new().name("setnx-lock-connect".into()).spawn(open) {
+        if let Err(error) = threads::named("setnx-lock-connect").spawn(open) {
             let text = format!("no thread could be started to connect: {error}");
-            let error = Failure::unreachable(TransportError::new(error.kind(), &text));
+            let error = Failure::unreachable(TransportError::here(error.kind(), &text));
             failed(&self.lanes, &self.dialing, error);
         }
     }

@@ -91,8 +91,13 @@ pub(super) fn within(waited: Duration) -> String {
     if waited < Duration::from_millis(1) { String::new() } else { format!(" within {}", Span(waited)) }
 }
 
-/// Returns that there was no connection, and what to do.
-pub(super) fn unconnected(address: Option<&str>, within: &str) -> String {
+/// Returns that there was no connection, and what to do. `is_here`: the server has nothing to do with it.
+pub(super) fn unconnected(address: Option<&str>, within: &str, is_here: bool) -> String {
+    if is_here {
+        return format!(
+            "no connection could be opened{within}; the cause is this program or its machine, not the server"
+        );
+    }
     let server = address.unwrap_or("the server");
     format!("no connection to {server}{within}; check that the server is up and that the address is right")
 }

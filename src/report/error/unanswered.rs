@@ -21,7 +21,7 @@ impl Error {
                     (true, None) => format!(
                         "no free connection of the pool{within}; make the pool larger, or hold its connections for less long"
                     ),
-                    (false, address) => text::unconnected(address, &within),
+                    (false, address) => text::unconnected(address, &within, cause.is_here()),
                 };
                 Self::Unavailable { key, problem, cause }
             }

@@ -12,6 +12,7 @@ use crate::report::sink::{EventSink, noticing};
 use crate::rules::waiting_list::ListEntry;
 use crate::values::clock::{self, Uptime};
 use crate::values::key::Key;
+use crate::values::threads;
 use crate::wait::Hint;
 
 /// How long the thread listens after a key was last waited for, so that it does not start anew for each wait.
@@ -32,7 +33,7 @@ impl Notifications {
                 this.end(Some(REFUSED));
             }
         };
-        if let Err(error) = thread::Builder::new().name("setnx-lock notifications".to_owned()).spawn(body) {
+        if let Err(error) = threads::named("setnx-lock notifications").spawn(body) {
             self.end(Some(REFUSED));
             observer.no_notifications(&format_args!(
                 "cannot start a thread, so waiters of this process poll: {error}"

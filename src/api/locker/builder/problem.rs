@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Connections, LockerBuilder, name_of};
 use crate::api::locker::url::Topology;
 use crate::net::address_of;
+use crate::values::options::LockOptions;
 use crate::values::value::is_name;
 
 /// The most connections that one client address can have to a port.
@@ -18,6 +19,11 @@ impl LockerBuilder {
             return Some(
                 "`settle_after_restart` needs the check of the server on each new connection; leave out `skip_server_check`, and give no pool of \
                  your own",
+            );
+        }
+        if self.settles.max(self.settles_after_failover) > LockOptions::MAX_EXPIRATION {
+            return Some(
+                "`settle_after_restart` or `settle_after_failover` is over ten years; give the longest expiration of any lock",
             );
         }
         match &self.connections {
