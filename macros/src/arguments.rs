@@ -4,12 +4,13 @@ use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
-use syn::{Error, Expr, Result, Token};
+use syn::spanned::Spanned as _;
+use syn::{Error, Expr, ExprPath, Lit, Path, Result, Token};
 
-use crate::syntax::nearest;
+use crate::syntax::{literal, nearest};
 
 /// All arguments, each with an example.
-const KNOWN: [(&str, &str); 9] = [
+const KNOWN: [(&str, &str); 10] = [
     ("locker", "locker = LOCKER"),
     ("key", "key = \"team:{team.id}:trade\""),
     ("expiration", "expiration = \"15s\""),
@@ -19,6 +20,7 @@ const KNOWN: [(&str, &str); 9] = [
     ("on_contention", "on_contention = AppError::Busy"),
     ("guard", "guard = held"),
     ("options", "options = OPTIONS"),
+    ("crate", "crate = my_name_of_setnx_lock"),
 ];
 
 /// An argument as it is written.
@@ -68,6 +70,22 @@ impl Parse for Argument {
 }
 
 impl Arguments {
+    /// Returns the path of the library: the argument `crate`, for a dependency with another name.
+    pub(crate) fn library(&self) -> Result<Path> {
+        let given = self.0.iter().find(|argument| argument.name == "crate");
+        let Some(Argument { value, .. }) = given else { return Ok(syn::parse_quote!(::setnx_lock)) };
+        match literal(value) {
+            Some(Lit::Str(text)) => text.parse_with(Path::parse_mod_style),
+            _ => match value {
+                Expr::Path(ExprPath { path, qself: None, .. }) => Ok(path.clone()),
+                _ => Err(Error::new(
+                    value.span(),
+                    "`crate` is a path, such as `crate = my_name_of_setnx_lock`",
+                )),
+            },
+        }
+    }
+
     /// Returns where the argument of this name stands.
     pub(crate) fn span(&self, name: &str) -> Option<Span> {
         self.0.iter().find(|argument| argument.name == name).map(|argument| argument.name.span())
@@ -102,6 +120,22 @@ mod tests {
         let Arguments(arguments) = syn::parse_str(arguments).unwrap();
         let names: Vec<String> = arguments.iter().map(|argument| argument.name.to_string()).collect();
         assert_eq!(names, ["locker", "key", "timeout", "guard"]);
+    }
+
+    #[test]
+    fn the_library_may_have_another_name() {
+        for (arguments, expected) in [
+            ("", "::setnx_lock"),
+            ("crate = locks", "locks"),
+            ("crate = \"locks\"", "locks"),
+            ("crate = crate::facade::locks", "crate::facade::locks"),
+        ] {
+            let library = syn::parse_str::<Arguments>(arguments).unwrap().library().unwrap();
+            assert_eq!(quote::quote!(#library).to_string().replace(' ', ""), expected);
+        }
+        for arguments in ["crate = 1", "crate = f()", "crate = \"1\""] {
+            assert!(syn::parse_str::<Arguments>(arguments).unwrap().library().is_err(), "{arguments}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned as _;
-use syn::{Error, Expr, Result};
+use syn::{Error, Expr, Path, Result};
 
 use crate::arguments::{Argument, Arguments};
 use crate::function::Function;
@@ -14,6 +14,8 @@ use crate::syntax::located;
 
 /// Where the lock comes from, and what is done with it.
 struct Plan {
+    /// The path of the library.
+    library: Path,
     locker: Expr,
     key: Key,
     options: TokenStream,
@@ -37,23 +39,23 @@ fn expanded(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     function.check_return_type()?;
     let (scope, error) = (local("scope"), local("error"));
     let failure = plan.failure(&error, located(function.return_span()));
-    let Plan { locker, key, options, guard, .. } = &plan;
+    let Plan { library, locker, key, options, guard, .. } = &plan;
     let locker = quote_spanned!(located(locker.span())=> &#locker);
     let key = key.expression(&function.signature.ident);
-    let guard = guard.as_ref().map(
-        |guard| quote!(let #guard: &::setnx_lock::LockGuard = ::setnx_lock::__macros::Scope::guard(&#scope);),
-    );
+    let guard = guard
+        .as_ref()
+        .map(|guard| quote!(let #guard: &#library::LockGuard = #library::__macros::Scope::guard(&#scope);));
     let lock = local("lock");
     // Two statements, so that what the arguments borrow is free while the lock is waited for.
     let before = quote! {
-        let #lock = ::setnx_lock::Lock::new(#locker, #key, #options);
-        let #scope = match ::setnx_lock::__macros::Scope::enter(#lock) {
+        let #lock = #library::Lock::new(#locker, #key, #options);
+        let #scope = match #library::__macros::Scope::enter(#lock) {
             ::core::result::Result::Ok(#scope) => #scope,
             ::core::result::Result::Err(#error) => { #failure }
         };
         #guard
     };
-    Ok(function.around(&before, &scope))
+    Ok(function.around(&before, &scope, library))
 }
 
 /// A name that the body does not see.
@@ -63,11 +65,13 @@ fn local(name: &str) -> Ident {
 
 impl Plan {
     fn of(arguments: &Arguments) -> Result<Self> {
+        let library = arguments.library()?;
         let mut plan = Self {
             // The compiler names this macro where there is no `LOCKER`.
-            locker: syn::parse_quote!(::setnx_lock::__declare_a_static_LOCKER_or_add_the_argument_locker!()),
+            locker: syn::parse_quote!(#library::__declare_a_static_LOCKER_or_add_the_argument_locker!()),
             key: Key::Default,
-            options: options::options(arguments)?,
+            options: options::options(arguments, &library)?,
+            library,
             on_contention: None,
             guard: None,
         };
@@ -89,8 +93,9 @@ impl Plan {
         let failed = |error| quote_spanned!(at=> return ::core::result::Result::Err(#error););
         let otherwise = failed(quote_spanned!(at=> ::core::convert::From::from(#error)));
         let Some(conversion) = &self.on_contention else { return otherwise };
-        let by_user = failed(quote!(::setnx_lock::__macros::converted(#error, #conversion)));
-        quote_spanned!(at=> if ::setnx_lock::Error::is_contention(&#error) { #by_user } #otherwise)
+        let library = &self.library;
+        let by_user = failed(quote!(#library::__macros::converted(#error, #conversion)));
+        quote_spanned!(at=> if #library::Error::is_contention(&#error) { #by_user } #otherwise)
     }
 }
 
@@ -103,4 +108,31 @@ fn guard_name(value: &Expr) -> Result<Ident> {
     }
     .filter(|name| name != "self")
     .ok_or_else(|| Error::new(value.span(), "`guard` is the name of a variable, such as `guard = held`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program whose dependency has another name knows none of this name.
+    #[test]
+    fn what_it_expands_to_names_the_library_as_the_program_does() {
+        let function = quote!(
+            fn f(id: u64) -> Result<(), Error> {
+                Ok(())
+            }
+        );
+        for arguments in [
+            quote!(crate = locks),
+            quote!(crate = locks, protocol = Auto, timeout = "1s", guard = held, on_contention = busy),
+            quote!(crate = locks, options = BASE, key = "{id}", locker = L),
+        ] {
+            let expanded = expand(arguments.clone(), &function).to_string();
+            assert!(
+                expanded.contains("locks ::") && !expanded.contains("setnx_lock"),
+                "{arguments}: {expanded}"
+            );
+        }
+        assert!(expand(TokenStream::new(), &function).to_string().contains(":: setnx_lock :: Lock"));
+    }
 }

@@ -5,7 +5,7 @@ use quote::{ToTokens as _, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned as _;
-use syn::{Attribute, Error, FnArg, Result, ReturnType, Signature, Token, Type, Visibility, braced};
+use syn::{Attribute, Error, FnArg, Path, Result, ReturnType, Signature, Token, Type, Visibility, braced};
 
 use crate::syntax::located;
 
@@ -101,8 +101,8 @@ impl Function {
         }
     }
 
-    /// Returns the function with these statements before its body, and the end of the scope after it.
-    pub(crate) fn around(&self, before: &TokenStream, scope: &Ident) -> TokenStream {
+    /// Returns the function with these statements before its body, and the end of the scope after it. `library`: the path of the library.
+    pub(crate) fn around(&self, before: &TokenStream, scope: &Ident, library: &Path) -> TokenStream {
         let Self { attributes, visibility, signature, body } = self;
         let output = &signature.output;
         // A closure cannot name an `impl Trait`, and finds out by itself.
@@ -116,8 +116,8 @@ impl Function {
             Delimiter::Brace,
             quote! {
                 #before
-                let #returned = ::setnx_lock::__macros::run(#inner);
-                ::setnx_lock::__macros::Scope::leave(#scope, #returned)
+                let #returned = #library::__macros::run(#inner);
+                #library::__macros::Scope::leave(#scope, #returned)
             },
         );
         outer.set_span(body.span());
@@ -162,6 +162,10 @@ fn unwrapped(ty: &Type) -> &Type {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn library() -> Path {
+        syn::parse_quote!(::setnx_lock)
+    }
     use quote::ToTokens as _;
 
     fn function(item: &str) -> Result<Function> {
@@ -214,9 +218,11 @@ mod tests {
             "extern \"C\" fn f () -> R",
             "pub (crate) unsafe extern \"C\" fn f < 'a , T : A > (& 'a self , T (x) : T) -> R where T : B",
         ] {
-            let tokens = function(&format!("{head} {{}}"))
-                .unwrap()
-                .around(&TokenStream::new(), &Ident::new("scope", Span::call_site()));
+            let tokens = function(&format!("{head} {{}}")).unwrap().around(
+                &TokenStream::new(),
+                &Ident::new("scope", Span::call_site()),
+                &library(),
+            );
             assert!(tokens.to_string().starts_with(head), "{tokens}");
         }
     }
@@ -226,7 +232,9 @@ mod tests {
         let function = function("/// Doc.\npub fn f() -> R { #![allow(dead_code)] body() }").unwrap();
         assert_eq!(function.attributes.len(), 2);
         assert_eq!(function.body.stream().to_string(), "body ()");
-        let tokens = function.around(&quote!(first();), &Ident::new("scope", Span::call_site())).to_string();
+        let tokens = function
+            .around(&quote!(first();), &Ident::new("scope", Span::call_site()), &library())
+            .to_string();
         assert!(tokens.contains("# [allow (dead_code)] pub fn f () -> R {"), "{tokens}");
         assert!(function.signature.output.to_token_stream().to_string().contains('R'));
     }

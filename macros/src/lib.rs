@@ -1,5 +1,5 @@
 //! The attribute [`macro@locked`] of the crate setnx-lock. Depend on that crate with its feature `macros`, and
-//! write `#[setnx_lock::locked(…)]`; the expansion refers to that crate.
+//! write `#[setnx_lock::locked(…)]`; the expansion refers to that crate, or to the one that the argument `crate` names.
 
 mod arguments;
 mod duration;
@@ -37,6 +37,7 @@ use proc_macro::TokenStream;
 /// | `options = EXPR` | the `LockOptions`, instead of `expiration`; the other arguments refine them | |
 /// | `on_contention = PATH` | a function, variant or closure that converts a contention error | `From<setnx_lock::Error>` |
 /// | `guard = NAME` | the name of the `&LockGuard` in the body | |
+/// | `crate = PATH` | the library, where the dependency has another name | `::setnx_lock` |
 ///
 /// # The default key
 ///

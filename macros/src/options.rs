@@ -5,7 +5,7 @@ use std::time::Duration;
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned as _;
-use syn::{Error, Expr, ExprPath, Lit, Result};
+use syn::{Error, Expr, ExprPath, Lit, Path, Result};
 
 use crate::arguments::{Argument, Arguments};
 use crate::duration::DurationArgument;
@@ -20,8 +20,8 @@ const MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
 const PROTOCOLS: [&str; 4] = ["Classic", "Watched", "Ttl", "Auto"];
 
-/// Returns the expression that makes the options.
-pub(crate) fn options(arguments: &Arguments) -> Result<TokenStream> {
+/// Returns the expression that makes the options; the library has this path.
+pub(crate) fn options(arguments: &Arguments, library: &Path) -> Result<TokenStream> {
     if let (Some(span), Some(_)) = (arguments.span("expiration"), arguments.span("options")) {
         let problem =
             "`options` and `expiration` exclude each other: the options have an expiration, or none, already";
@@ -40,7 +40,7 @@ pub(crate) fn options(arguments: &Arguments) -> Result<TokenStream> {
                 given = Some(value);
                 continue;
             }
-            "protocol" => protocol(value)?,
+            "protocol" => protocol(value, library)?,
             "timeout" | "auto_extend" => {
                 let duration = DurationArgument::of(&written, value.clone())?;
                 if written == "auto_extend" {
@@ -57,12 +57,12 @@ pub(crate) fn options(arguments: &Arguments) -> Result<TokenStream> {
     let known = if given.is_some() { None } else { expiration.known() };
     limits(known, auto_extend, arguments.span("expiration").is_some())?;
     Ok(match given {
-        Some(options) => quote!(::core::convert::identity::<::setnx_lock::LockOptions>(#options) #calls),
-        None => quote!(::setnx_lock::LockOptions::expiring_after(#expiration) #calls),
+        Some(options) => quote!(::core::convert::identity::<#library::LockOptions>(#options) #calls),
+        None => quote!(#library::LockOptions::expiring_after(#expiration) #calls),
     })
 }
 
-fn protocol(value: &Expr) -> Result<TokenStream> {
+fn protocol(value: &Expr, library: &Path) -> Result<TokenStream> {
     let written = match value {
         Expr::Path(ExprPath { path, qself: None, .. }) => {
             path.segments.last().map(|segment| segment.ident.to_string())
@@ -82,7 +82,7 @@ fn protocol(value: &Expr) -> Result<TokenStream> {
         return Err(Error::new(value.span(), format!("a protocol is one of {}", PROTOCOLS.join(", "))));
     };
     let variant = Ident::new(protocol, located(value.span()));
-    Ok(quote_spanned!(located(value.span())=> ::setnx_lock::Protocol::#variant))
+    Ok(quote_spanned!(located(value.span())=> #library::Protocol::#variant))
 }
 
 /// Refuses durations that the library accepts in no lock, or not together.
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
 
     fn options_of(arguments: &str) -> Result<String> {
-        let arguments = syn::parse_str(arguments).unwrap();
-        options(&arguments).map(|tokens| tokens.to_string().replace(' ', ""))
+        let arguments: Arguments = syn::parse_str(arguments).unwrap();
+        options(&arguments, &arguments.library()?).map(|tokens| tokens.to_string().replace(' ', ""))
     }
 
     #[test]

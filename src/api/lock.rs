@@ -115,7 +115,8 @@ impl Lock {
 
     /// Runs `body` while the lock is held, and returns its result.
     ///
-    /// Waits up to the timeout of the options. The lock is released afterwards, even if `body` panics. A failed
+    /// Waits up to the timeout of the options. The lock is released afterwards, even if `body` panics (with
+    /// `panic = "abort"` the process ends at once, and the lock stays held until it expires). A failed
     /// release is an error only if the lock was lost; any other failure goes to the log and the observer. For a
     /// body that returns a `Result`, use [`with_result`](Self::with_result).
     ///

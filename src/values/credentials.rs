@@ -62,7 +62,7 @@ impl CredentialSource {
     pub(crate) fn now(&self) -> Credentials {
         let since = clock::uptime();
         self.asked.lock().push(since);
-        let _asked = Asked { asked: &self.asked, since };
+        let _asked = PendingLogin { asked: &self.asked, since };
         (self.source)()
     }
 
@@ -83,12 +83,12 @@ impl CredentialSource {
 }
 
 /// A call of the program, also one that panics.
-struct Asked<'a> {
+struct PendingLogin<'a> {
     asked: &'a Mutex<Vec<Uptime>>,
     since: Uptime,
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingLogin<'_> {
     fn drop(&mut self) {
         let mut asked = self.asked.lock();
         if let Some(at) = asked.iter().position(|since| *since == self.since) {

@@ -292,3 +292,19 @@ fn every_shape_compiles() {
     let _: fn() -> Outcome = defaults::bare;
     let _: fn(&Team) -> Outcome<u64> = documented;
 }
+
+mod facade {
+    pub(crate) use setnx_lock as locks;
+}
+
+#[facade::locks::locked(
+    crate = facade::locks,
+    key = "a",
+    protocol = Auto,
+    timeout = "1s",
+    guard = held,
+    on_contention = AppError::Busy
+)]
+fn by_another_name() -> Outcome {
+    Ok(held.ensure_held()?)
+}

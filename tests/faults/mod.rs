@@ -55,6 +55,7 @@ pub(crate) mod several_faults;
 pub(crate) mod shared_connections;
 pub(crate) mod slow_callbacks;
 pub(crate) mod sockets;
+pub(crate) mod stacks;
 pub(crate) mod stress;
 pub(crate) mod time_limits;
 pub(crate) mod transaction_faults;
@@ -89,6 +90,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         shared_connections::trials(),
         slow_callbacks::trials(),
         sockets::trials(),
+        stacks::trials(),
         stress::trials(),
         transaction_faults::trials(),
         time_limits::trials(),

@@ -10,7 +10,7 @@ use std::{env, fs, io, iter, thread};
 use setnx_lock::{Error, Lock, LockOptions, Protocol};
 
 use crate::api::{cron, fencing};
-use crate::faults::{clocks, forks, handing_over, keeping, sockets};
+use crate::faults::{clocks, forks, handing_over, keeping, sockets, stacks};
 use crate::support::{LONG, Variant, millis};
 use crate::threads::{cancellation, notifications, permits, several};
 
@@ -41,6 +41,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["keep", url, key, expiration, protocol] => keeping::as_worker(url, key, expiration, protocol),
         ["forked", url, how] => forks::as_worker(url, how),
         ["siblings", url] => forks::siblings(url),
+        ["stack", url, kib] => stacks::as_worker(url, kib),
         ["count_keepers", url] => keeping::count_keepers(url),
         ["fenced", url, key, protocol] => fencing::as_worker(url, key, protocol),
         ["cron", url, key, file, at_least, protocol] => cron::as_worker(url, key, file, at_least, protocol),

@@ -343,5 +343,11 @@ fn settling_needs_sentinels() -> Outcome {
     let builder = Locker::builder("redis://127.0.0.1:1/")?.settle_after_failover(LONG);
     let error = builder.build().expect_err("nobody knows");
     assert!(error.to_string().contains("`settle_after_failover` needs Sentinels"), "{error}");
+    let long = setnx_lock::LockOptions::MAX_EXPIRATION + Duration::from_millis(1);
+    let builder = || Locker::builder("redis://127.0.0.1:1/");
+    for builder in [builder()?.settle_after_restart(long), builder()?.settle_after_failover(long)] {
+        let error = builder.build().unwrap_err().to_string();
+        assert!(error.contains("over ten years"), "{error}");
+    }
     Ok(())
 }

@@ -23,7 +23,7 @@ use crate::output;
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 /// How often a process group is looked at that outlives the command.
-const GROUP_LOOK: Duration = Duration::from_millis(500);
+const GROUP_LOOK: Duration = Duration::from_millis(50);
 
 /// How a command has run.
 #[derive(Debug)]

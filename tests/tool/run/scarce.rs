@@ -20,7 +20,7 @@ pub(super) fn trials() -> Vec<Trial> {
 }
 
 /// Each says so from another place on. Returns how many could not connect.
-fn unconnected(ended: Vec<Ended>) -> usize {
+fn unconnected(ended: &[Ended]) -> usize {
     let named = |ended: &Ended| {
         assert!(!ended.errors.contains("address") && !ended.errors.contains("not known"), "{}", ended.errors);
         ended.errors.contains("no connection could be opened") && ended.errors.contains("not the server")
@@ -40,7 +40,7 @@ fn a_descriptor_that_is_missing_is_named() -> Outcome {
             ended.push(finished(command.args(["run", "-w", "300ms", "k", "--", "true"]))?);
         }
     }
-    assert!(unconnected(ended) >= 2);
+    assert!(unconnected(&ended) >= 2);
     Ok(())
 }
 
@@ -62,6 +62,6 @@ fn a_thread_that_is_missing_is_named() -> Outcome {
         command.env("REDIS_URL", server.url());
         ended.push(finished(command.args(["run", "-w", "300ms", "k", "--", "true"]))?);
     }
-    assert!(unconnected(ended) >= 1);
+    assert!(unconnected(&ended) >= 1);
     Ok(())
 }
