@@ -96,6 +96,10 @@ impl<'a> Supervision<'a> {
                 return self.outcome(status);
             }
             let Some(event) = self.next(received, ended.is_some()) else { continue };
+            // No shell could resume what the command has left behind.
+            if ended.is_some() && matches!(event, Event::Signal(Signal::SIGTSTP)) {
+                continue;
+            }
             self.note(&event);
             let mut actions = self.supervisor.on(&event, terminal::is_ours());
             if let Event::Ended(status) = event {

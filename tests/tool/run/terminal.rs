@@ -190,7 +190,7 @@ fn what_the_command_leaves_behind_has_no_terminal() -> Outcome {
     // It would be stopped with the job if it had one, and the lock held until somebody ended it.
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("go");
-    let left = format!("until test -e {}; do echo left; sleep 0.05; done", file.display());
+    let left = format!("sleep 0.5; until test -e {}; do echo left; sleep 0.05; done", file.display());
     screen.line(&format!("setnx-lock run --wait-group k -- sh -c '({left}) & exit 3'"))?;
     screen.shows("left")?;
     screen.control('z')?;
@@ -198,7 +198,7 @@ fn what_the_command_leaves_behind_has_no_terminal() -> Outcome {
     fs::write(&file, "")?;
     screen.exit_code(3)?;
     assert!(!is_held(&server)?);
-    screen.line("setnx-lock run --wait-group k -- sh -c '(read line < /dev/tty) & exit 3'")?;
+    screen.line("setnx-lock run --wait-group k -- sh -c '(sleep 0.5; read line < /dev/tty) & exit 3'")?;
     screen.exit_code(3)?;
     assert!(!is_held(&server)?);
     screen.still_reads()
