@@ -158,7 +158,8 @@ pub enum Error {
     },
 
     /// An argument or a setting is invalid: options, a key, an address, an id, a value of the builder, TLS without a crypto provider. Also for
-    /// a clock of this machine that cannot be right, such as one that shows 1970, for a counter of fencing tokens that is not positive, and a number of readers that differs from that of other callers.
+    /// a clock of this machine that cannot be right, such as one that shows 1970, for a counter of fencing tokens that is not positive, and for
+    /// a number of readers that differs from that of other callers.
     #[error("{}{problem}", Of(key.as_ref()))]
     #[non_exhaustive]
     Invalid {

@@ -136,8 +136,8 @@ impl Lease {
     /// Makes the lease that an extension begins now. If the wall clock was set back since the lease was made, its value shows the time by the clock
     /// as it was: the time that others see never goes back.
     pub(crate) fn next(&self, expiration: Duration, nonce: Nonce, now: Now) -> Self {
-        let unset = self.end.map(|end| end.wall_at(now.uptime));
-        let now = Now { wall: unset.map_or(now.wall, |unset| unset.max(now.wall)), ..now };
+        let as_it_was = self.end.map_or(now.wall, |end| end.wall_at(now.uptime));
+        let now = Now { wall: now.wall.max(as_it_was), ..now };
         let nonce = nonce.of_hold(&self.value);
         let new = Self::beginning(now, Some(expiration), self.protocol, nonce).ending_earlier(self.early());
         let value = new.value.clone().named_as(&self.value);
@@ -244,7 +244,7 @@ impl Lease {
     }
 
     /// Returns whose the bytes are.
-    pub(super) fn wrote(&self, found: &[u8], now: Now) -> Wrote {
+    pub(super) fn wrote(&self, found: &[u8]) -> Wrote {
         let unresolved = self.unresolved.iter().find(|written| written.value == *found);
         match unresolved {
             _ if self.value == *found => Wrote::Proven,
@@ -252,10 +252,11 @@ impl Lease {
             Some(Written { proves: false, .. }) => Wrote::Unproven,
             // A hold that goes on with this one has values of its own.
             None if self.tried == Some(Tried::HandedOver) => Wrote::Not,
-            None => self.value.time_of_same_hold(found).map_or(Wrote::Not, |shown| {
+            None => self.value.time_of_same_hold(found).zip(self.end).map_or(Wrote::Not, |(shown, end)| {
                 let later = if self.shows_later { TTL_SHOWN_LATER } else { GUARD };
                 let wall = shown.before(later + self.early());
-                Wrote::Before(End { wall, uptime: now.uptime.after(wall.since(now.wall)) })
+                // By the clock as it was: it may have been set since.
+                Wrote::Before(End { wall, uptime: end.uptime.before(end.wall.since(wall)) })
             }),
         }
     }
@@ -299,7 +300,7 @@ impl End {
         End { wall: now.wall.after(time), uptime: now.uptime.after(time) }
     }
 
-    /// Returns what the wall clock shows then, unless it is set.
+    /// Returns what the wall clock shows then if nobody sets it.
     fn wall_at(self, uptime: Uptime) -> Wall {
         self.wall.before(self.uptime.since(uptime)).after(uptime.since(self.uptime))
     }
@@ -309,7 +310,7 @@ impl End {
         End { wall: self.wall.before(time), uptime: self.uptime.before(time) }
     }
 
-    /// Over when either clock says so (I7), and when the wall clock cannot be right: then nobody knows.
+    /// Over when either clock says so (I7), and when the wall clock cannot be right.
     pub(crate) fn has_passed(self, now: Now) -> bool {
         now.wall >= self.wall || now.uptime >= self.uptime || !now.is_plausible()
     }

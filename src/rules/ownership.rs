@@ -14,7 +14,7 @@ pub enum LossReason {
     /// The lease has ended according to the wall clock or the monotonic clock, and the server did not prove that no other client has had the
     /// lock since.
     Expired,
-    /// The wall clock of this machine has been set to a time that cannot be right, such as 1970, so that nobody knows when the lease ends.
+    /// The wall clock of this machine was set to a time that cannot be right, such as 1970: the end of the lease cannot be told by it.
     ClockUnset,
     /// The key is missing: it was cleared, or the server lost it (eviction, a failover, a restart without persistence).
     Gone,
@@ -57,7 +57,7 @@ impl Ownership {
     /// Judges what was found in the key of a lease.
     pub(crate) fn judge(lease: &Lease, found: Option<&[u8]>, now: Now) -> Self {
         let Some(found) = found else { return Ownership::Lost(LossReason::Gone) };
-        let wrote = lease.wrote(found, now);
+        let wrote = lease.wrote(found);
         match wrote {
             Wrote::Proven => return Ownership::Ours,
             Wrote::Before(end) => {

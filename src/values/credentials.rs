@@ -2,10 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use super::clock::{self, Uptime};
-use super::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A login: a password, and the user whose it is.
 ///
@@ -47,8 +44,8 @@ impl fmt::Debug for Credentials {
 #[derive(Clone)]
 pub(crate) struct CredentialSource {
     source: Arc<dyn Fn() -> Credentials + Send + Sync>,
-    /// When the calls of it began that have not returned.
-    asked: Arc<Mutex<Vec<Uptime>>>,
+    /// How many calls of it have not returned.
+    asked: Arc<AtomicUsize>,
     /// True once a server has accepted one.
     was_right: Arc<AtomicBool>,
 }
@@ -60,15 +57,14 @@ impl CredentialSource {
 
     /// Asks the program.
     pub(crate) fn now(&self) -> Credentials {
-        let since = clock::uptime();
-        self.asked.lock().push(since);
-        let _asked = PendingLogin { asked: &self.asked, since };
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let _asked = PendingLogin(&self.asked);
         (self.source)()
     }
 
-    /// Returns since when the program has been asked and has not answered.
-    pub(crate) fn asked_since(&self) -> Option<Uptime> {
-        self.asked.lock().iter().min().copied()
+    /// Returns true while the program has not answered.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) > 0
     }
 
     /// Notes that a server has accepted a login.
@@ -83,17 +79,11 @@ impl CredentialSource {
 }
 
 /// A call of the program, also one that panics.
-struct PendingLogin<'a> {
-    asked: &'a Mutex<Vec<Uptime>>,
-    since: Uptime,
-}
+struct PendingLogin<'a>(&'a AtomicUsize);
 
 impl Drop for PendingLogin<'_> {
     fn drop(&mut self) {
-        let mut asked = self.asked.lock();
-        if let Some(at) = asked.iter().position(|since| *since == self.since) {
-            asked.swap_remove(at);
-        }
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -39,11 +39,13 @@ impl Group {
 
     /// Waits for what is left of the group until then, and kills the rest; at once if no time is given.
     pub(super) fn end_rest(&self, until: Option<Instant>) {
-        while until.is_some_and(|until| Instant::now() < until) && self.exists() {
+        while self.exists() {
+            if until.is_none_or(|until| Instant::now() >= until) {
+                self.send(Signal::SIGKILL);
+                return;
+            }
             thread::sleep(LOOK);
         }
-        // To a group that has ended nothing is sent.
-        self.send(Signal::SIGKILL);
     }
 
     /// Returns true if a process of the group is left, once the command itself has ended. What the kernel says counts: `/proc` may hide a

@@ -28,6 +28,8 @@ struct DialState {
     /// No attempt begins before.
     next_attempt: Uptime,
     in_progress: usize,
+    /// When the last of them began.
+    last_began: Uptime,
 }
 
 impl Dialing {
@@ -44,6 +46,7 @@ impl Dialing {
             state.next_attempt = now.after(PAUSE);
         }
         state.in_progress += 1;
+        state.last_began = now;
         true
     }
 
@@ -53,8 +56,9 @@ impl Dialing {
 
     pub(in crate::net) fn succeeded(&self) {
         let mut state = self.state.lock();
-        let (in_progress, left_alone_until) = (state.in_progress - 1, state.left_alone_until);
-        *state = DialState { left_alone_until, in_progress, ..DialState::default() };
+        let DialState { left_alone_until, last_began, .. } = *state;
+        let in_progress = state.in_progress - 1;
+        *state = DialState { left_alone_until, in_progress, last_began, ..DialState::default() };
     }
 
     /// Notes that the server had no room for a connection that was open already.
@@ -110,6 +114,13 @@ impl Dialing {
         }
     }
 
+    /// Returns that no attempt in progress ends in time, since the program does not say how to log in, if so.
+    fn overdue(&self, opener: &Opener, now: Uptime) -> Option<Failure> {
+        let state = self.state.lock();
+        let all_are = state.in_progress > 0 && now.since(state.last_began) >= opener.connect_timeout;
+        (all_are && opener.asks_for_login()).then(Failure::login_took_too_long)
+    }
+
     /// Returns why a thread waits for a connection no longer, if so.
     pub(in crate::net) fn given_up(&self, limits: &Limits<'_>, opener: &Opener) -> Option<Failure> {
         let now = clock::uptime();
@@ -119,7 +130,7 @@ impl Dialing {
         if opener.is_connected() {
             return over.then(|| self.all_in_use(opener).after(waited));
         }
-        match self.failure_since(limits.waits_since, over).or_else(|| opener.late_login(now)) {
+        match self.failure_since(limits.waits_since, over).or_else(|| self.overdue(opener, now)) {
             Some(error) if over || now >= limits.waits_until(&error) => Some(error.after(waited)),
             None if over => {
                 let address = opener.address();

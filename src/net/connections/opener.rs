@@ -17,7 +17,7 @@ use super::transport::Transport;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::rules::fencing::Epoch;
-use crate::values::clock::{self, Uptime};
+use crate::values::clock;
 use crate::values::credentials::CredentialSource;
 use crate::values::key::Key;
 use redis::Client;
@@ -281,29 +281,25 @@ impl Opener {
         }
     }
 
-    /// Host and port of the server.
     /// Why there is no connection yet.
     pub(in crate::net) fn connecting(&self) -> Failure {
-        match self.login_asked_since() {
-            Some(_) => Failure::login_took_too_long(),
-            None => Failure::connecting(&self.address()),
+        if self.asks_for_login() {
+            Failure::login_took_too_long()
+        } else {
+            Failure::connecting(&self.address())
         }
     }
 
-    /// Returns that the program has not said how to log in, if connecting may take no longer.
-    pub(in crate::net) fn late_login(&self, now: Uptime) -> Option<Failure> {
-        let since = self.login_asked_since()?;
-        (now.since(since) >= self.connect_timeout).then(Failure::login_took_too_long)
-    }
-
-    fn login_asked_since(&self) -> Option<Uptime> {
+    /// Returns true while the program has not said how to log in. That alone may take longer than the time for connecting.
+    pub(in crate::net) fn asks_for_login(&self) -> bool {
         let of_sentinels = match &self.target {
             Target::Master(_, sentinels) => sentinels.credentials.as_ref(),
             Target::Server(_) | Target::Pool(_) => None,
         };
-        self.credentials.iter().chain(of_sentinels).filter_map(CredentialSource::asked_since).min()
+        self.credentials.iter().chain(of_sentinels).any(CredentialSource::is_asked)
     }
 
+    /// Host and port of the server.
     pub(crate) fn address(&self) -> String {
         match &self.target {
             Target::Server(client) => client.get_connection_info().addr().to_string(),

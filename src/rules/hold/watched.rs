@@ -89,8 +89,7 @@ pub(super) async fn change_watched(
                 bytes = found.unwrap_or_default();
                 if let Ownership::Lost(reason) = &whose {
                     // No other client's, so that it can go.
-                    let is_left =
-                        change == Command::Del && matches!(own.wrote(&bytes, io.now()), Wrote::Before(_));
+                    let is_left = change == Command::Del && matches!(own.wrote(&bytes), Wrote::Before(_));
                     if !is_left {
                         return Ok(Changed::NotOurs(reason.clone()));
                     }
