@@ -62,6 +62,7 @@ mod net;
 mod report;
 mod rules;
 mod run;
+mod system;
 mod values;
 mod wait;
 

@@ -26,10 +26,10 @@ use std::time::Duration;
 
 use crate::rules::fencing::Epoch;
 use crate::rules::{Command, Reply, Trip};
+use crate::system::sync;
 use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
-use crate::values::sync;
 use crate::values::version::Version;
 pub(crate) use cluster::ClusterBackend;
 use codec::Compares;

@@ -2,4 +2,5 @@
 
 pub(crate) mod error;
 pub(crate) mod event;
+mod present;
 pub(crate) mod sink;

@@ -8,6 +8,7 @@ mod engine;
 mod held;
 pub(crate) mod hold;
 mod holder;
+pub(crate) mod identity;
 mod keeper;
 mod notifications;
 mod once;
@@ -24,7 +25,7 @@ mod unfinished;
 use std::sync::Arc;
 
 use crate::net::Backend;
-use crate::values::identity::Identity;
+use crate::run::identity::Identity;
 pub(crate) use acquire::{Call, Want};
 pub(crate) use ending::{Ended, Leaving};
 pub(crate) use engine::{Engine, Unfinished};

@@ -3,12 +3,9 @@
 pub(crate) mod clock;
 pub(crate) mod contained;
 pub(crate) mod credentials;
-pub(crate) mod identity;
 pub(crate) mod key;
 pub(crate) mod options;
 pub(crate) mod side_key;
-pub(crate) mod sync;
-pub(crate) mod threads;
 pub(crate) mod token;
 pub(crate) mod value;
 pub(crate) mod version;

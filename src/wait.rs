@@ -2,16 +2,19 @@
 //! is ended from outside. Nothing here talks to a server or asks the time.
 
 mod cancel_token;
+mod key_hash;
 mod wait_queue;
 
 pub(crate) use crate::rules::Observation;
 use crate::rules::window::Activity;
+use crate::system::random::HashMap;
+use crate::system::sync;
 use crate::values::clock::Uptime;
-use crate::values::key::{Key, KeyHash};
+use crate::values::key::Key;
 use crate::values::options::LockOptions;
-use crate::values::sync;
 pub use cancel_token::CancelToken;
 pub(crate) use cancel_token::Registered;
+pub(crate) use key_hash::KeyHash;
 pub(crate) use wait_queue::{Called, Hint, HolderTicket, Ticket, WaitQueue, Wake, no_hold};
 
 /// How a thread waits, for a holder that hands its lock over.

@@ -13,7 +13,7 @@ use crate::report::event::Event;
 use crate::rules::ownership::LossReason;
 use crate::run::hold::Hold;
 use crate::run::{Acquired, Delivery, Ended, Engine, Leaving};
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
 use crate::wait::HolderTicket;

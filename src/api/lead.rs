@@ -1,6 +1,5 @@
 //! Leading: of several processes one does the work, again and again, until it is told to stop.
 
-use std::thread;
 use std::time::Duration;
 
 use crate::api::guard::LockGuard;
@@ -9,7 +8,9 @@ use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::run::Engine;
 use crate::run::thread_holds::HoldKind;
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::system::thread;
+use crate::values::clock::Uptime;
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::rules::ownership::LossReason;
 use crate::run::hold::{self, Hold};
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::values::clock::{Now, Uptime};
 
 /// A hold, until it is lost or released.
 pub(crate) trait Losable: Send + Sync + UnwindSafe + RefUnwindSafe {

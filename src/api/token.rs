@@ -9,7 +9,7 @@ use crate::api::lock::Lock;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::run::{Call, Leaving};
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::values::token::LockToken;
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::options::Protocol;
 use crate::values::version::Version;
 

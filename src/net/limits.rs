@@ -153,7 +153,7 @@ impl Stop for NeverStops {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::clock;
+    use crate::system::clock;
 
     const SECOND: Duration = Duration::from_secs(1);
 

@@ -4,10 +4,11 @@
 //! compute each yield gives them the processor for a long time: then threads park at once for a while.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::thread;
 use std::time::Duration;
 
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::system::thread;
+use crate::values::clock::Uptime;
 
 /// How often a thread yields before it parks.
 const YIELDS: u32 = 16;

@@ -11,10 +11,10 @@ mod spare;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{slice, thread};
 
 use super::abilities::Abilities;
 use super::asking::Asking;
@@ -29,7 +29,8 @@ use super::slots::slot_of;
 use super::trip::{TripState, Wire};
 use super::{Backend, Heard, KeyTrip, NodeId, Sent, Undecided};
 use crate::rules::{Command, Reply, Trip};
-use crate::values::clock::{self, Uptime};
+use crate::system::{clock, thread};
+use crate::values::clock::Uptime;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::value::LONGEST_READ;

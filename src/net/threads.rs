@@ -1,8 +1,6 @@
 //! Work on several threads at the same time.
 
-use std::thread;
-
-use crate::values::threads;
+use crate::system::thread;
 
 /// Runs `work` on this many threads, of which the caller's is one, and waits until it has ended on each. Where a thread cannot be started there
 /// are fewer: `work` takes what it does next from a list that all share.
@@ -12,7 +10,7 @@ pub(super) fn on_threads(count: usize, work: impl Fn() + Sync) {
     }
     thread::scope(|scope| {
         for _ in 1..count {
-            let started = threads::named("setnx-lock-send").spawn_scoped(scope, &work);
+            let started = thread::named("setnx-lock-send").spawn_scoped(scope, &work);
             if started.is_err() {
                 break;
             }

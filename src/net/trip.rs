@@ -12,7 +12,7 @@
 //! is [undecided](Undecided) for each key, which then goes alone.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::mem;
 use std::ops::DerefMut;
 
@@ -28,7 +28,8 @@ use super::resp::{Form, Packed};
 use super::{KeyTrip, Sent, Undecided};
 use crate::rules::fencing::Epoch;
 use crate::rules::{Command, Expected, Trip};
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::side_key::SideKey;
@@ -350,7 +351,7 @@ fn read_looks(batch: &[impl Batched], multi: &mut Item, replies: &mut Incoming<'
     let is_open = multi.replies == [Value::Okay];
     // It may be watching.
     replies.left.out_of_order |= !is_open;
-    let (mut changed, many) = (HashSet::new(), watched > 1);
+    let (mut changed, many) = (BTreeSet::new(), watched > 1);
     for place in batch {
         let job = &mut *place.job();
         if !looks(job) {

@@ -3,8 +3,8 @@
 //!
 //! A warning that repeats is written at once, and then once a minute for each key, with how many were left out.
 
+use crate::system::random::HashMap;
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,11 +14,12 @@ use super::event::{Event, LeftOut, Observer, ProblemKind, log_advice, log_event,
 use crate::net::TransportError;
 use crate::rules::Note;
 use crate::rules::ownership::LossReason;
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::system::sync::Mutex;
+use crate::values::clock::Uptime;
 use crate::values::contained::{Contained, contained};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
-use crate::values::sync::Mutex;
 use crate::values::version::Version;
 
 thread_local! {

@@ -1,7 +1,5 @@
 //! Whose the lock is, as the bytes in its key show it to a holder.
 
-use std::fmt;
-
 use super::lease::{End, Lease, Wrote};
 use crate::values::clock::Now;
 use crate::values::options::Protocol;
@@ -20,21 +18,6 @@ pub enum LossReason {
     Gone,
     /// The key holds this value of another client.
     Taken(LockState),
-}
-
-impl fmt::Display for LossReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LossReason::Expired => f.write_str("its lease has ended"),
-            LossReason::ClockUnset => {
-                f.write_str("the clock of this machine shows a time that cannot be right, such as 1970")
-            }
-            LossReason::Gone => {
-                f.write_str("its key is missing (cleared, evicted, or lost in a failover or restart)")
-            }
-            LossReason::Taken(state) => write!(f, "its key holds another client's value ({state})"),
-        }
-    }
 }
 
 /// What a key shows of a lock to the client that has acquired it.

@@ -181,9 +181,11 @@ impl<T> fmt::Debug for Task<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::rules::{Command, Reply, WhyRefused};
-    use crate::values::clock;
+    use crate::values::clock::{Uptime, Wall};
 
     /// Code as a rule has it.
     async fn is_ours(io: &Io, own: Vec<u8>) -> Result<bool, GiveUp> {
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_task_stops_at_each_trip_and_goes_on_with_its_reply() {
-        let (look, now) = (Trip::of(Command::Get), clock::now());
+        let (look, now) = (Trip::of(Command::Get), Now { wall: Wall(0), uptime: Uptime::of(Duration::ZERO) });
         let begin = || Task::begin(now, async |io| is_ours(io, b"5.25".to_vec()).await);
         let (mut task, step) = begin();
         assert_eq!(step, Step::Send(look.clone()));

@@ -9,7 +9,8 @@ use super::session::Session;
 use crate::net::{KeyTrip, NodeId};
 use crate::rules::task::Rules;
 use crate::rules::{Command, GiveUp, Reply, Step, Trip};
-use crate::values::clock::{self, Now};
+use crate::system::clock;
+use crate::values::clock::Now;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 

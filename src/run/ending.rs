@@ -18,7 +18,8 @@ use crate::rules::lease::Lease;
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::run::hold::Hold;
-use crate::values::clock::{self, Now};
+use crate::system::clock;
+use crate::values::clock::Now;
 use crate::wait::HolderTicket;
 
 /// How a holder ends its hold.

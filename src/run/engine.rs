@@ -1,10 +1,9 @@
 //! What the locks of a locker share, and small questions to it. What calls do with it stands in the files that know more.
 
-use std::collections::HashMap;
+use crate::system::random::HashMap;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use super::held::{Delivery, MaybeHeld};
@@ -17,12 +16,14 @@ use crate::net::{Backend, Budget, NodeId};
 use crate::report::error::Error;
 use crate::report::sink::{EventSink, Reporter, noticing};
 use crate::rules::lease::Lease;
-use crate::values::clock::{self, Uptime};
-use crate::values::identity::Identity;
+use crate::run::identity::Identity;
+use crate::system::clock;
+use crate::system::sync::Mutex;
+use crate::system::thread;
+use crate::values::clock::Uptime;
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
 use crate::values::side_key::can_share_slot;
-use crate::values::sync::Mutex;
 use crate::values::value::{self, Tag};
 use crate::wait::{HolderTicket, WaitQueue};
 

@@ -11,11 +11,12 @@ use crate::report::event::ProblemKind;
 use crate::report::sink::EventSink;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::LossReason;
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::system::sync::{Condvar, Mutex, MutexGuard, wait_timeout};
+use crate::values::clock::{Now, Uptime};
 use crate::values::contained::{Contained, contained};
 use crate::values::key::Key;
 use crate::values::options::{LockOptions, Protocol};
-use crate::values::sync::{Condvar, Mutex, MutexGuard, wait_timeout};
 
 /// How often a thread that waits for a loss looks at the wall clock, which may be set.
 const CLOCK_CHECKED_EVERY: Duration = Duration::from_secs(1);

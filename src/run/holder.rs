@@ -18,9 +18,10 @@ use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::rules::{GiveUp, Step};
 use crate::run::hold::{Hold, HoldState, OnLoss};
-use crate::values::clock::{self, Now};
+use crate::system::clock;
+use crate::system::sync::MutexGuard;
+use crate::values::clock::Now;
 use crate::values::options::Protocol;
-use crate::values::sync::MutexGuard;
 
 /// A hold, and what its commands need. Others wait until that is dropped.
 pub(super) type Locked<'a> = (&'a Arc<Hold>, MutexGuard<'a, HoldState>);

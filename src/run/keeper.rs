@@ -11,7 +11,8 @@ use super::reports::Outbox;
 use super::timer;
 use crate::rules::keeping::{self, Duty, NextLook, Progress};
 use crate::run::hold::{Hold, HoldState};
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::values::clock::{Now, Uptime};
 
 /// When a lock is looked at again that another thread was working on.
 const BUSY: Duration = Duration::from_millis(20);

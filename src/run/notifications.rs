@@ -6,8 +6,8 @@
 
 mod listener;
 
+use crate::system::random::HashMap;
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,9 +16,10 @@ use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
 use crate::report::sink::EventSink;
 use crate::rules::waiting_list::{ListEntry, Owed, Waiting};
 use crate::rules::{Command, Reply, Trip};
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::system::sync::Mutex;
+use crate::values::clock::Uptime;
 use crate::values::key::Key;
-use crate::values::sync::Mutex;
 use crate::values::version::Version;
 use crate::wait::{Hint, WaitQueue};
 use listener::concerns_all_keys;

@@ -7,7 +7,7 @@ use super::engine::Engine;
 use super::session::Session;
 use crate::report::error::Error;
 use crate::rules::{Command, GiveUp, Replies, Reply, Trip};
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::value::LockState;

@@ -5,7 +5,7 @@ use super::engine::Engine;
 use super::session::Session;
 use crate::report::error::Error;
 use crate::rules::{Command, GiveUp, NewValue, Reply, Trip};
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::key::{Cut, Key};
 use crate::values::options::Protocol;
 use crate::values::side_key::SideKey;

@@ -11,7 +11,7 @@ use super::timer::Timer;
 use crate::net::{NodeId, TransportError};
 use crate::report::sink::{EventSink, Report, Reporter};
 use crate::rules::Note;
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::contained::contained;
 use crate::values::key::Key;
 

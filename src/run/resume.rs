@@ -19,7 +19,7 @@ use crate::rules::lease::Lease;
 use crate::rules::ownership::LossReason;
 use crate::rules::task::Task;
 use crate::run::hold::{Hold, HoldState};
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::token::LockToken;

@@ -12,7 +12,8 @@ use crate::rules::hold::LOOKS;
 use crate::rules::lease::End;
 use crate::rules::waiting_list::Waiting;
 use crate::rules::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 

@@ -16,7 +16,7 @@ use crate::report::event::Event;
 use crate::rules::several::{Do, Several};
 use crate::rules::{Command, Reply, Trip};
 use crate::run::thread_holds::HoldKind;
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::key::Key;
 
 /// A wait for several locks.

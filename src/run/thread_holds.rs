@@ -1,14 +1,15 @@
 //! Which locks a thread has acquired and not released, so that a thread that would wait for itself gets an error instead.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::run::hold::Hold;
-use crate::values::identity::Identity;
-use crate::values::key::{Key, KeyHash};
+use crate::run::identity::Identity;
+use crate::system::random::HashMap;
+use crate::values::key::Key;
+use crate::wait::KeyHash;
 
 /// How a thread holds a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,7 +160,7 @@ mod tests {
     use crate::LockOptions;
     use crate::report::sink::EventSink;
     use crate::rules::lease::Lease;
-    use crate::values::clock;
+    use crate::system::clock;
     use crate::values::options::Protocol;
     use crate::values::value::Nonce;
 

@@ -10,13 +10,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use setnx_lock_fork::Process;
+use crate::system::Process;
 
 use crate::net::NodeId;
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::system::sync::{Condvar, Mutex, wait_timeout};
+use crate::system::thread;
+use crate::values::clock::{Now, Uptime};
 use crate::values::contained::contained;
-use crate::values::sync::{Condvar, Mutex, wait_timeout};
-use crate::values::threads;
 
 /// How long the thread waits for more before it ends.
 const LINGER: Duration = Duration::from_secs(5);
@@ -227,7 +228,7 @@ impl<T: Send + 'static> Schedule<T> {
                 done = Some(node);
             }
         };
-        threads::named(self.name).spawn(body)?;
+        thread::named(self.name).spawn(body)?;
         state.threads += 1;
         Ok(())
     }

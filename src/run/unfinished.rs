@@ -12,7 +12,8 @@ use crate::report::event::Event;
 use crate::rules::hold::Release;
 use crate::rules::lease::Lease;
 use crate::rules::{Command, GiveUp, Reply};
-use crate::values::clock::{self, Now};
+use crate::system::clock;
+use crate::values::clock::Now;
 use crate::wait::{HolderTicket, Observation, no_hold};
 
 /// The pause before the next attempt; it doubles each time, up to the longest.

@@ -1,9 +1,8 @@
 //! The time by the two clocks that a lock needs: the wall clock, which other processes share, and the monotonic one, which cannot be set.
-//! Only [`now`] and [`uptime`] read them; everywhere else in the library the time is an argument.
+//! Nothing here reads them.
 
 use std::fmt;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 
@@ -23,18 +22,6 @@ pub(crate) struct Wall(pub(crate) u64);
 /// A point in time by the monotonic clock, in nanoseconds from its first reading in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Uptime(u64);
-
-/// Reads both clocks. A wall clock set before 1970 reads as 1970.
-pub(crate) fn now() -> Now {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Now { wall: Wall(micros(since_1970)), uptime: uptime() }
-}
-
-/// Reads the monotonic clock alone.
-pub(crate) fn uptime() -> Uptime {
-    static START: OnceLock<Instant> = OnceLock::new();
-    Uptime::of(START.get_or_init(Instant::now).elapsed())
-}
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
@@ -120,15 +107,6 @@ impl Uptime {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn monotonic_time_never_goes_back_and_wall_time_is_this_century() {
-        let first = now();
-        let second = now();
-        assert!(second.uptime >= first.uptime);
-        assert!(first.wall > Wall(1_700_000_000_000_000), "{first:?}");
-        assert!(first.wall.date().is_some());
-    }
 
     #[test]
     fn far_times_saturate() {

@@ -9,7 +9,7 @@ mod written;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::values::clock::{self, FIRST_PLAUSIBLE_SECOND, Wall};
+use crate::values::clock::{FIRST_PLAUSIBLE_SECOND, Wall};
 use crate::values::key::Cut;
 use float::{Float, to_f};
 pub(crate) use forms::{classic_time, gem_time};
@@ -132,17 +132,6 @@ impl LockState {
         if let LockState::Until { holder, .. } = self { holder.as_deref() } else { None }
     }
 
-    /// Returns true if the lock is held, according to the value and this machine's wall clock. An expired lock is
-    /// not held.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        match self {
-            LockState::Absent => false,
-            LockState::Until { expiry: Expiry(until), .. } => *until >= clock::now().wall,
-            LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => true,
-        }
-    }
-
     /// Returns true if not all of the value may have been kept.
     pub(crate) fn is_long(&self) -> bool {
         matches!(self, LockState::Unreadable(bytes) if bytes.len() >= LONGEST_READ)
@@ -164,34 +153,6 @@ impl LockState {
             ),
             LockState::Unexpiring | LockState::Unreadable(_) => {
                 Some("which is not taken over: if its holder has crashed, clear it by hand")
-            }
-        }
-    }
-}
-
-impl fmt::Display for LockState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LockState::Absent => f.write_str("free"),
-            LockState::Until { expiry, holder } if self.is_held() => {
-                f.write_str("held")?;
-                holder.iter().try_for_each(|holder| write!(f, " by {holder},"))?;
-                write!(f, " until {expiry} at the latest")
-            }
-            LockState::Until { expiry, holder } => {
-                write!(f, "expired at {expiry}")?;
-                holder.iter().try_for_each(|holder| write!(f, ", last held by {}", holder.name()))
-            }
-            LockState::Unexpiring => f.write_str("held without an expiration"),
-            LockState::Empty => {
-                f.write_str("held with an empty value, as redis-objects from 1.4.2 on writes it")
-            }
-            LockState::Unreadable(bytes) => {
-                write!(f, "held with a value that no lock writes: \"{}\"", Cut(bytes))?;
-                if self.is_long() {
-                    f.write_str(" or more")?;
-                }
-                self.looks_like().map_or(Ok(()), |form| write!(f, ", which looks like {form}"))
             }
         }
     }

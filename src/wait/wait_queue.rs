@@ -35,11 +35,11 @@ mod holder;
 mod ticket;
 
 use std::any::Any;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::sync::{Mutex, Thread, current};
-use super::{Activity, Key, KeyHash, Observation, Uptime, WaitMode};
+use super::{Activity, HashMap, Key, KeyHash, Observation, Uptime, WaitMode};
 pub(crate) use holder::{HolderTicket, Wake};
 pub(crate) use ticket::Ticket;
 

@@ -21,9 +21,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Each with those that are not below it: what is above, and what stands beside it.
-const LAYERS: [(&str, &[&str]); 7] = [
-    ("values", &["api", "run", "report", "net", "wait", "rules"]),
-    ("rules", &["api", "run", "report", "net", "wait"]),
+const LAYERS: [(&str, &[&str]); 8] = [
+    ("values", &["api", "run", "report", "net", "wait", "rules", "system"]),
+    ("rules", &["api", "run", "report", "net", "wait", "system"]),
+    ("system", &["api", "run", "report", "net", "wait", "rules"]),
     ("wait", &["api", "run", "report", "net"]),
     ("net", &["api", "run", "report", "wait"]),
     ("report", &["api", "run", "wait"]),

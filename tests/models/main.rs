@@ -14,7 +14,7 @@
 
 mod cancel_token;
 mod lanes;
-#[path = "../../src/values/sync/park.rs"]
+#[path = "../../src/system/sync/park.rs"]
 mod park;
 #[path = "../support/part.rs"]
 mod part;

@@ -10,6 +10,7 @@ mod scenario;
 mod subject;
 mod worker;
 
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 

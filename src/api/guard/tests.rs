@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::net::scripted::ScriptedBackend;
 use crate::rules::{Command, Reply};
-use crate::values::identity::Identity;
+use crate::run::identity::Identity;
 use crate::{Lock, LockOptions, Locker};
 
 fn assert_owned_and_sendable<T: Send + Sync + 'static>() {}

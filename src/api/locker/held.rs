@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Locker;
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 

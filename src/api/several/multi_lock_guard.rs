@@ -12,8 +12,8 @@ use crate::report::error::Error;
 use crate::rules::ownership::LossReason;
 use crate::run::hold::Hold;
 use crate::run::{Acquired, Engine, Leaving};
+use crate::system::sync::Mutex;
 use crate::values::key::Key;
-use crate::values::sync::Mutex;
 
 /// Several locks that are held together. They are released when dropped, even by a panic.
 ///

@@ -1,7 +1,6 @@
 //! A lock on several independent servers, held while a majority of them has granted it.
 
 use std::borrow::Borrow;
-use std::thread;
 use std::time::Duration;
 
 use super::quorum_guard::QuorumGuard;
@@ -11,7 +10,9 @@ use crate::net::RefusalKind;
 use crate::report::error::Error;
 use crate::rules::quorum;
 use crate::run::thread_holds::{self, HoldKind};
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::system::thread;
+use crate::values::clock::Uptime;
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;

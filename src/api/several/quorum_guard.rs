@@ -2,7 +2,6 @@
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::Duration;
 use std::{fmt, mem};
 
@@ -12,9 +11,11 @@ use crate::api::loss_signal::{Losable, LossSignal};
 use crate::report::error::Error;
 use crate::rules::ownership::LossReason;
 use crate::run::thread_holds;
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::system::sync::{Mutex, MutexGuard};
+use crate::system::thread;
+use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
-use crate::values::sync::{Mutex, MutexGuard};
 
 /// How often a thread that waits for a loss checks the guards.
 const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);

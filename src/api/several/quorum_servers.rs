@@ -2,7 +2,6 @@
 
 use std::borrow::Borrow;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use crate::api::guard::LockGuard;
@@ -13,7 +12,9 @@ use crate::report::error::Error;
 use crate::rules::quorum::{self, QuorumTerms, Verdict};
 use crate::run::Engine;
 use crate::run::thread_holds::{self, HoldKind};
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::system::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use crate::values::clock::Uptime;
 use crate::values::key::Key;
 use crate::values::options::LockOptions;
 

@@ -1,6 +1,6 @@
 //! The nodes of a cluster, as far as they are known, and which has which slot.
 
-use std::collections::HashMap;
+use crate::system::random::HashMap;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use crate::net::connections::{Address, Group, Opener, ask_in_turn, panicked};
 use crate::net::errors::{Failure, TransportError};
 use crate::net::limits::Limits;
 use crate::net::server::OneServer;
-use crate::values::clock::{self, Uptime};
-use crate::values::sync::{Condvar, Mutex, wait_timeout};
-use crate::values::threads;
+use crate::system::clock;
+use crate::system::sync::{Condvar, Mutex, wait_timeout};
+use crate::system::thread;
+use crate::values::clock::Uptime;
 
 /// How long an unreachable node is tried before the cluster is asked which node has the slot now.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
@@ -153,7 +154,7 @@ impl Nodes {
             );
         };
         asked.in_progress = true;
-        if let Err(error) = threads::named("setnx-lock-cluster").spawn(ask) {
+        if let Err(error) = thread::named("setnx-lock-cluster").spawn(ask) {
             let text = format!("no thread could be started to ask the nodes of the cluster: {error}");
             let error = TransportError::here(error.kind(), &text);
             self.end_asking(asked, Err(Failure::unreachable(error)));

@@ -2,24 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::net::SocketAddr;
 
-use crate::values::clock::{self, Uptime};
-use crate::values::sync::Mutex;
+use crate::system::clock;
+use crate::system::net::{self, TcpStream};
+use crate::system::sync::{Mutex, PerProcess};
+use crate::values::clock::Uptime;
 
 /// The address that answered last, of each name and port with several. Never waited for: a forked child may find it locked for ever.
-static ANSWERED: Mutex<BTreeMap<(String, u16), SocketAddr>> = Mutex::new(BTreeMap::new());
+static ANSWERED: PerProcess<Mutex<BTreeMap<(String, u16), SocketAddr>>> =
+    PerProcess::new(Mutex::new(BTreeMap::new()));
 
 /// Connects to one of a name's addresses until `deadline`.
 pub(super) fn connect(host: &str, port: u16, deadline: Uptime) -> io::Result<TcpStream> {
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    let addresses = net::resolve(host, port)?;
     if let [only] = addresses[..] {
         return connect_to_one_of(&[only], deadline).map(|(stream, _)| stream);
     }
     let name = (host.to_owned(), port);
-    let first = ANSWERED.try_lock().and_then(|answered| answered.get(&name).copied());
+    let first = ANSWERED.get().try_lock().and_then(|answered| answered.get(&name).copied());
     let (stream, address) = connect_to_one_of(&beginning_with(first, addresses), deadline)?;
-    if let Some(mut answered) = ANSWERED.try_lock() {
+    if let Some(mut answered) = ANSWERED.get().try_lock() {
         answered.insert(name, address);
     }
     Ok(stream)

@@ -12,7 +12,8 @@ use super::server_info::Known;
 use super::socket::in_steps;
 use super::transport::{Longest, Spin, Transport};
 use crate::net::errors::{Failure, Refusal, TransportError};
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::values::clock::Uptime;
 use crate::values::contained::contained;
 use redis::{Cmd, RedisError, RedisResult, Value};
 

@@ -12,7 +12,8 @@ use crate::net::codec::Compares;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::rules::fencing::Epoch;
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::values::clock::Uptime;
 use crate::values::key::Key;
 use crate::values::version::Version;
 

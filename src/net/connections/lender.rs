@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::transport::Transport;
-use crate::values::clock;
+use crate::system::clock;
 
 /// How long r2d2 is waited for at a time: it opens a connection in place of one that broke only when it is asked.
 const TURN: Duration = Duration::from_millis(50);

@@ -17,7 +17,7 @@ use super::transport::Transport;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
 use crate::rules::fencing::Epoch;
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::credentials::CredentialSource;
 use crate::values::key::Key;
 use redis::Client;

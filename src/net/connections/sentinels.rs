@@ -1,7 +1,8 @@
 //! Sentinels: they know which server is the master, and since when. They are asked one after the other, until one answers, as nodes of a cluster are.
 
+use crate::system::random::HashMap;
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,9 +13,10 @@ use super::handshake::{self, Handshake};
 use super::socket::in_steps;
 use crate::net::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::net::patience::Looks;
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::system::sync::Mutex;
+use crate::values::clock::Uptime;
 use crate::values::credentials::CredentialSource;
-use crate::values::sync::Mutex;
 use redis::{Client, ConnectionAddr, RedisError, cmd};
 
 /// How long after a failover a Sentinel may not have heard of it: they tell each other every two seconds.
@@ -82,7 +84,7 @@ pub(super) struct Master {
 impl Sentinels {
     pub(crate) fn new(mut clients: Vec<Client>, name: String) -> Self {
         // Each has one vote.
-        let mut addresses = HashSet::new();
+        let mut addresses = BTreeSet::new();
         clients.retain(|client| addresses.insert(client.get_connection_info().addr().to_string()));
         Self { clients, credentials: None, name, first: AtomicUsize::default(), state: Mutex::default() }
     }

@@ -1,24 +1,25 @@
 //! A socket to the server: sends packed commands and receives replies, within a deadline for all of them. A signal does not end a wait. After an error a socket must not be used again: a late reply would be taken for the next command's (I8).
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
-#[cfg(unix)]
-use std::os::{fd::OwnedFd, unix::net::UnixStream};
+use std::mem;
 #[cfg(unix)]
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{mem, thread};
 
 use redis::io::tcp::TcpSettings;
-use redis::io::tcp::socket2::{self, SockRef};
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 
 use super::addresses;
 use crate::net::errors::TransportError;
 use crate::net::patience::Looks;
 use crate::net::resp;
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+#[cfg(unix)]
+use crate::system::net::UnixStream;
+use crate::system::net::{self, TcpStream};
+use crate::system::thread;
+use crate::values::clock::Uptime;
 use crate::values::value::LONGEST_READ;
 
 /// A socket that is connected.
@@ -298,24 +299,16 @@ fn is_not_ready(error: &io::Error) -> bool {
 
 fn connect_tcp(host: &str, port: u16, settings: &TcpSettings, deadline: Uptime) -> io::Result<TcpStream> {
     let stream = addresses::connect(host, port, deadline)?;
-    set(&stream, settings)?;
+    net::set(&stream, settings)?;
     Ok(stream)
 }
 
-/// A process that accepts no connection makes a blocking call wait for ever, even when another process listens at the path.
 #[cfg(unix)]
 fn connect_unix(path: &Path, deadline: Uptime) -> io::Result<UnixStream> {
-    let address = socket2::SockAddr::unix(path)?;
     loop {
-        let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
-        socket.set_nonblocking(true)?;
-        match socket.connect(&address) {
-            Ok(()) => {
-                socket.set_nonblocking(false)?;
-                return Ok(OwnedFd::from(socket).into());
-            }
+        match net::connect_unix(path) {
             Err(error) if is_not_ready(&error) => {}
-            Err(error) => return Err(error),
+            connected => return connected,
         }
         let left = deadline.since(clock::uptime());
         if left.is_zero() {
@@ -323,18 +316,6 @@ fn connect_unix(path: &Path, deadline: Uptime) -> io::Result<UnixStream> {
         }
         thread::sleep(ACCEPTED_EVERY.min(left));
     }
-}
-
-fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {
-    stream.set_nodelay(settings.nodelay())?;
-    let socket = SockRef::from(stream);
-    if let Some(keepalive) = settings.keepalive() {
-        socket.set_tcp_keepalive(keepalive)?;
-    }
-    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    socket.set_tcp_user_timeout(settings.user_timeout())?;
-    // A connection that is closed drops what it has not sent yet: a command that arrives after its caller has given up does harm.
-    socket.set_linger(Some(Duration::ZERO))
 }
 
 enum Kind {

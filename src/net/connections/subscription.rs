@@ -9,7 +9,7 @@ use super::handshake::Opened;
 use super::socket::Socket;
 use super::transport::{Longest, Spin, Transport};
 use crate::net::errors::{Failure, Refusal, TransportError};
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::version::Version;
 
 /// The first version that has PUBLISH.

@@ -1,6 +1,6 @@
 //! What carries bytes to the server and replies back: a socket, or the redis crate's connection, for TLS or lent by a pool.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use super::fake::FakeConnection;
 pub(super) use super::socket::{Longest, Spin};
 use super::socket::{Socket, in_steps};
 use crate::net::patience::Looks;
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::values::clock::Uptime;
 
 /// A connection of the redis crate, which may be lent.
 type CrateConnection = Box<dyn DerefMut<Target = redis::Connection> + Send>;
@@ -138,8 +139,9 @@ pub(super) fn close(mut lent: CrateConnection) {
 
 /// Returns a connection that has been closed. The one way to make [`redis::Connection`] report itself closed is to read the
 /// end of its stream, so this one is opened to a listener of our own that hangs up.
+#[allow(clippy::disallowed_types, reason = "pools of the user's own are in no simulation")]
 fn closed_connection() -> RedisResult<redis::Connection> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = ConnectionAddr::Tcp(Ipv4Addr::LOCALHOST.to_string(), listener.local_addr()?.port());
     let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
     let info = address.into_connection_info()?.set_redis_settings(silent);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::net::connections::fake::{FakeConnection, closed, late, refused};
 use crate::rules::{Command, Expected, NewValue};
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::version::Version;
 
 /// Sends those of the items that say so, and receives their replies.

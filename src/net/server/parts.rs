@@ -8,8 +8,8 @@ use crate::net::errors::Failure;
 use crate::net::limits::Limits;
 use crate::net::threads::on_threads;
 use crate::net::{KeyTrip, Sent};
-use crate::values::clock;
-use crate::values::sync::Mutex;
+use crate::system::clock;
+use crate::system::sync::Mutex;
 
 /// Of so many keys that a transaction has not changed, each goes alone; of more, half of them go together.
 const FEW: usize = 8;

@@ -11,7 +11,8 @@ use crate::net::connections::Connection;
 use crate::net::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
 use crate::net::limits::Limits;
 use crate::net::resp::{Form, Packed};
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::values::clock::Uptime;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 

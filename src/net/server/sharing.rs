@@ -15,7 +15,8 @@ use crate::net::limits::{Budget, Limits};
 use crate::net::patience::SMALL;
 use crate::net::trip::{Batched, TripState, Wire};
 use crate::net::{KeyTrip, Sent};
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::values::clock::{Now, Uptime};
 
 /// The entry of a thread, and room for a list of others.
 pub(super) type SpareEntry = (Arc<Entry>, Vec<Arc<Entry>>);

@@ -4,14 +4,14 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use setnx_lock_fork::Process;
+use crate::system::Process;
 
 use super::sharing::Carrier;
 use crate::net::lanes::Lanes;
 use crate::net::trip::TripState;
-use crate::values::clock;
-use crate::values::sync::{Condvar, Mutex, wait_timeout};
-use crate::values::threads;
+use crate::system::clock;
+use crate::system::sync::{Condvar, Mutex, wait_timeout};
+use crate::system::thread;
 
 /// How often they are looked at within the time after which they are closed.
 const LOOKS: u32 = 4;
@@ -70,7 +70,7 @@ impl Watcher {
         let mut watch = self.watch.lock();
         if *watch == Watch::Off {
             let (this, lanes) = (Arc::clone(self), Arc::downgrade(lanes));
-            let thread = threads::named("setnx-lock-idle");
+            let thread = thread::named("setnx-lock-idle");
             if thread.spawn(move || while this.closes_unused(&lanes) {}).is_ok() {
                 *watch = Watch::On;
             }

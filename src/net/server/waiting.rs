@@ -3,7 +3,6 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use super::sharing::{Carrier, Entry, Lane, WaitingJob, put_back, take_spare};
@@ -13,9 +12,10 @@ use crate::net::errors::{Failure, Refusal, TooOld, TransportError};
 use crate::net::lanes::{Batching, Entered, Lanes, Terms, Told};
 use crate::net::limits::Limits;
 use crate::net::trip::TripState;
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::system::thread;
+use crate::values::clock::{Now, Uptime};
 use crate::values::key::Key;
-use crate::values::threads;
 use redis::cmd;
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection, or where others use them as well.
@@ -195,7 +195,7 @@ impl OneServer {
             }
             Err(error) => failed(&lanes, &dialing, error),
         };
-        if let Err(error) = threads::named("setnx-lock-connect").spawn(open) {
+        if let Err(error) = thread::named("setnx-lock-connect").spawn(open) {
             let text = format!("no thread could be started to connect: {error}");
             let error = Failure::unreachable(TransportError::here(error.kind(), &text));
             failed(&self.lanes, &self.dialing, error);

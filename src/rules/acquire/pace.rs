@@ -312,14 +312,14 @@ mod tests {
     use crate::rules::task::Rules;
     use crate::rules::{Reply, Step};
     use crate::values::clock::Wall;
-    use crate::values::identity::Identity;
     use crate::values::options::LockOptions;
+    use crate::values::value::Nonce;
 
     const HOUR: Duration = Duration::from_secs(3600);
     const START: Now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime::of(HOUR) };
 
     fn params(options: LockOptions) -> Params {
-        let tag = Tag { nonce: Identity::new().next_nonce(), name: None };
+        let tag = Tag { nonce: Nonce::from_random(7), name: None };
         let options = options.poll_interval(HOUR);
         Params { options, protocol: options.protocol, deadline: None, retry_for: HOUR, tag }
     }

@@ -8,8 +8,7 @@ use std::time::Duration;
 use super::*;
 use crate::rules::{Pause, WhyRefused};
 use crate::values::clock::Uptime;
-use crate::values::identity::Identity;
-use crate::values::value::{Tag, ValueBytes};
+use crate::values::value::{Nonce, Tag, ValueBytes};
 use crate::values::version::Version;
 use stepped::{Action, Held, Stepped};
 
@@ -27,7 +26,7 @@ fn later(time: Duration) -> Now {
 }
 
 fn params(options: LockOptions) -> Params {
-    let tag = Tag { nonce: Identity::new().next_nonce(), name: None };
+    let tag = Tag { nonce: Nonce::from_random(7), name: None };
     let protocol = options.protocol.on(Some(Version::new(7, 0, 0)));
     let options = options.poll_interval(POLL);
     Params { options, protocol, deadline: None, retry_for: HOUR, tag }

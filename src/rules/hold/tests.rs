@@ -7,7 +7,6 @@ use crate::rules::fencing::Epoch;
 use crate::rules::task::{Rules, Task};
 use crate::rules::{Replies, Step};
 use crate::values::clock::{Uptime, Wall};
-use crate::values::identity::Identity;
 
 const EXPIRATION: Duration = Duration::from_secs(10);
 
@@ -17,7 +16,7 @@ fn at(time: Duration) -> Now {
 }
 
 fn own() -> Lease {
-    Lease::beginning(at(Duration::ZERO), Some(EXPIRATION), Protocol::Watched, Identity::new().next_nonce())
+    Lease::beginning(at(Duration::ZERO), Some(EXPIRATION), Protocol::Watched, Nonce::from_random(7))
 }
 
 /// What a gem writes that loses the takeover.
@@ -43,7 +42,7 @@ fn a_change_that_was_carried_out_is_not_judged_again() {
 #[test]
 fn what_an_extension_has_written_is_changed_after_the_lease_too() {
     let (mut own, late) = (own(), at(2 * EXPIRATION));
-    let extended = own.next(EXPIRATION, Identity::new().next_nonce(), at(Duration::from_secs(1)));
+    let extended = own.next(EXPIRATION, Nonce::from_random(7), at(Duration::from_secs(1)));
     own.may_have_become(&extended, true, at(Duration::from_secs(1)));
     let found = Reply::Bulk(Some(extended.value.to_vec()));
     let (mut task, _) = Task::begin(at(Duration::ZERO), async move |io| release(io, &own).await);

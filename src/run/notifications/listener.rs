@@ -1,18 +1,19 @@
 //! The thread that listens: for all keys that threads of the process wait for, on one connection and one channel. It starts when the first
 //! waiter asks for it, and ends when no thread has waited for a while. Also what is said where notifications do not work.
 
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{mem, thread};
 
 use super::{Lists, Notifications, REFUSED, WAKE_UP};
 use crate::net::{Failure, Heard, Refusal, RefusalKind};
 use crate::report::sink::{EventSink, noticing};
 use crate::rules::waiting_list::ListEntry;
-use crate::values::clock::{self, Uptime};
+use crate::system::clock;
+use crate::system::thread;
+use crate::values::clock::Uptime;
 use crate::values::key::Key;
-use crate::values::threads;
 use crate::wait::Hint;
 
 /// How long the thread listens after a key was last waited for, so that it does not start anew for each wait.
@@ -33,7 +34,7 @@ impl Notifications {
                 this.end(Some(REFUSED));
             }
         };
-        if let Err(error) = threads::named("setnx-lock notifications").spawn(body) {
+        if let Err(error) = thread::named("setnx-lock notifications").spawn(body) {
             self.end(Some(REFUSED));
             observer.no_notifications(&format_args!(
                 "cannot start a thread, so waiters of this process poll: {error}"

@@ -11,7 +11,7 @@ use crate::run::ending::Leaving;
 use crate::run::engine::Engine;
 use crate::run::held::Acquired;
 use crate::run::hold::Hold;
-use crate::values::clock;
+use crate::system::clock;
 use crate::values::options::LockOptions;
 
 impl WaitAll<'_> {

@@ -1,9 +1,8 @@
 //! Who holds a lock, as its value says: `TIME:SINCE:NAME`. For people; no rule of the lock depends on it.
 
 use std::fmt;
-use std::time::Duration;
 
-use crate::values::clock::{self, Wall};
+use crate::values::clock::Wall;
 
 /// The longest name, in bytes.
 const LONGEST_NAME: usize = 64;
@@ -13,7 +12,7 @@ const LONGEST_NAME: usize = 64;
 /// Displayed as `worker:7 for 12 min`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Holder {
-    name: Box<str>,
+    pub(crate) name: Box<str>,
     pub(crate) since: Wall,
 }
 
@@ -39,25 +38,6 @@ impl Holder {
     pub fn since(&self) -> chrono::DateTime<chrono::Utc> {
         // Ten digits are within the calendar.
         self.since.date().unwrap_or_default()
-    }
-
-    /// Returns for how long it has held the lock, by this machine's clock; zero if the holder's is ahead.
-    #[must_use]
-    pub fn held_for(&self) -> Duration {
-        clock::now().wall.since(self.since)
-    }
-}
-
-impl fmt::Display for Holder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.held_for().as_secs();
-        write!(f, "{} for ", self.name)?;
-        match seconds {
-            0..60 => write!(f, "{seconds} s"),
-            60..3600 => write!(f, "{} min", seconds / 60),
-            3600..86_400 => write!(f, "{} h {} min", seconds / 3600, seconds / 60 % 60),
-            _ => write!(f, "{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-        }
     }
 }
 
@@ -99,19 +79,5 @@ mod tests {
             assert_eq!(read(odd), None, "{odd:?}");
         }
         assert_eq!(Holder::read(b"1795157361:\xff"), None);
-    }
-
-    #[test]
-    fn it_is_displayed_with_how_long_it_has_held_the_lock() {
-        let shown = |seconds: u64| {
-            let since = clock::now().wall.before(Duration::from_secs(seconds));
-            Holder { name: "worker:7".into(), since }.to_string()
-        };
-        assert!(["worker:7 for 5 s", "worker:7 for 6 s"].contains(&shown(5).as_str()), "{}", shown(5));
-        assert_eq!(shown(750), "worker:7 for 12 min");
-        assert_eq!(shown(7510), "worker:7 for 2 h 5 min");
-        assert_eq!(shown(2 * 86_400 + 3 * 3600 + 10), "worker:7 for 2 d 3 h");
-        let ahead = Holder { name: "w".into(), since: clock::now().wall.after(Duration::from_secs(60)) };
-        assert_eq!(ahead.to_string(), "w for 0 s", "its clock is ahead");
     }
 }

@@ -1,7 +1,6 @@
 //! Waiting, for the thread's turn in the queue or in a pause of the rules, and how the rules go on.
 //! With notifications, this process enters the key's waiting list along with its looks at the key.
 
-use std::thread;
 use std::time::Duration;
 
 use super::Wait;
@@ -11,7 +10,9 @@ use crate::rules::{Command, Cue, GiveUp, Pause, Reply, Trip};
 use crate::run::acquire::{Asked, Call};
 use crate::run::engine::Engine;
 use crate::run::held::Delivery;
-use crate::values::clock::{self, Now, Uptime};
+use crate::system::clock;
+use crate::system::thread;
+use crate::values::clock::{Now, Uptime};
 use crate::values::options::LockOptions;
 use crate::values::value::LockState;
 use crate::wait::{Called, Hint, Observation};

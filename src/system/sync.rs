@@ -1,13 +1,15 @@
-//! The primitives that threads wait with. The tests that search for lost wake-ups replace them by a model checker's.
+//! What threads wait with. The tests that search for lost wake-ups replace it by a model checker's.
 
 mod park;
 
-use std::sync::{self, PoisonError, TryLockError};
 use std::time::Duration;
 
+pub(crate) use super::per_process::PerProcess;
+use super::source::sync::{self, PoisonError, TryLockError};
+pub(crate) use super::source::sync::{Condvar, MutexGuard, mpsc};
+pub(crate) use super::source::thread::{Thread, current};
 pub(crate) use park::park_until;
-pub(crate) use std::sync::{Condvar, MutexGuard, atomic};
-pub(crate) use std::thread::{Thread, current};
+pub(crate) use std::sync::atomic;
 
 /// A mutex that can be locked even after a panic: what it guards is never left half changed.
 #[derive(Debug, Default)]
@@ -18,6 +20,7 @@ impl<T> Mutex<T> {
         Self(sync::Mutex::new(value))
     }
 
+    #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -37,6 +40,7 @@ impl<T> Mutex<T> {
 }
 
 /// Waits until another thread that has locked such a mutex notifies, or for this time.
+#[inline]
 pub(crate) fn wait_timeout<'a, T>(
     changed: &Condvar,
     guard: MutexGuard<'a, T>,

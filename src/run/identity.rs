@@ -1,11 +1,10 @@
 //! The identity of a holder: the random digits that name it, and its process.
 
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use setnx_lock_fork::Process;
-
-use crate::values::threads;
+use crate::system::random::RandomState;
+use crate::system::{Process, thread};
 use crate::values::value::Nonce;
 
 /// The source of the nonces of one locker, and the process it belongs to.
@@ -42,7 +41,7 @@ impl Identity {
 /// a new locker in the child would have the same as the parent's next, or as that of another child.
 fn seed() -> u64 {
     let of_system = || RandomState::new().hash_one(Process::current());
-    let of_thread = threads::named("setnx-lock-seed").spawn(of_system);
+    let of_thread = thread::named("setnx-lock-seed").spawn(of_system);
     of_thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(of_system)
 }
 

@@ -1,0 +1,370 @@
+//! Servers, the way to them, and what goes wrong on it.
+
+mod connection;
+mod faults;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use setnx_lock_testing::{ClientId, Output, Server, ServerVersion};
+
+use crate::process::Process;
+use crate::run;
+use crate::scheduler::{Nanos, scheduler};
+use crate::server::Node;
+use crate::time;
+
+pub(crate) use connection::Connection;
+use connection::EndOfStream;
+pub use faults::{Faults, Injected};
+
+/// The port of each server.
+const PORT: u16 = 6379;
+
+static NETWORK: Mutex<Network> = Mutex::new(Network::new());
+
+/// All servers and connections of the run.
+#[derive(Debug)]
+struct Network {
+    nodes: Vec<Node>,
+    connections: BTreeMap<ClientId, Arc<Connection>>,
+    opened: ClientId,
+    faults: Faults,
+    injected: Injected,
+    /// Names with several addresses.
+    names: BTreeMap<String, Vec<SocketAddr>>,
+    /// Nothing gets through between these before a time.
+    apart: BTreeMap<(usize, usize), Nanos>,
+    commands: u64,
+}
+
+impl Network {
+    const fn new() -> Self {
+        Self {
+            nodes: Vec::new(),
+            connections: BTreeMap::new(),
+            opened: 0,
+            faults: Faults::NONE,
+            injected: Injected::NONE,
+            names: BTreeMap::new(),
+            apart: BTreeMap::new(),
+            commands: 0,
+        }
+    }
+}
+
+fn network() -> MutexGuard<'static, Network> {
+    NETWORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A server of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerId(usize);
+
+impl ServerId {
+    /// Starts a server, with these lines of its configuration file.
+    ///
+    /// # Panics
+    ///
+    /// If it refuses a line.
+    #[must_use]
+    pub fn start(name: &str, version: ServerVersion, lines: &[&str]) -> Self {
+        let mut network = network();
+        let id = network.nodes.len();
+        let mut core = Server::new(version);
+        for line in lines {
+            core.configure(line).expect("a line that the server takes");
+        }
+        let last = u8::try_from(id + 1).expect("few servers");
+        network.nodes.push(Node {
+            name: name.to_owned(),
+            address: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), PORT),
+            core,
+            is_up: true,
+            ahead: 0,
+            stalled_until: 0,
+            arrived: BTreeMap::new(),
+            wakes_at: None,
+        });
+        Self(id)
+    }
+
+    /// Returns its URL.
+    #[must_use]
+    pub fn url(self) -> String {
+        format!("redis://{}/", network().nodes[self.0].address)
+    }
+
+    /// Ends it. Its connections are closed, and no new one is accepted.
+    pub fn kill(self) {
+        note(self, "is killed");
+        let mut network = network();
+        network.nodes[self.0].is_up = false;
+        network.cut_all(self.0);
+    }
+
+    /// Starts it again: as it was, or without its keys.
+    pub fn restart(self, keeps_keys: bool) {
+        note(self, if keeps_keys { "is back with its keys" } else { "is back without keys" });
+        let mut network = network();
+        let node = &mut network.nodes[self.0];
+        let version = node.core.version();
+        if !keeps_keys {
+            node.core.clear();
+        }
+        let now = now_of(node);
+        node.core.restart(version, now);
+        node.is_up = true;
+    }
+
+    /// Has it execute nothing for this time: it is stopped, or busy.
+    pub fn stall(self, time: Duration) {
+        note(self, &format!("stands still for {time:?}"));
+        let until = scheduler().now() + u64::try_from(time.as_nanos()).unwrap_or(0);
+        network().nodes[self.0].stalled_until = until;
+    }
+
+    /// Refuses what would add data, or no more.
+    pub fn set_full(self, is_full: bool) {
+        note(self, if is_full { "is full" } else { "has room" });
+        network().nodes[self.0].core.set_full(is_full);
+    }
+
+    /// Sets its clock forward or back by so many microseconds.
+    pub fn set_clock(self, by: i64) {
+        network().nodes[self.0].ahead += by;
+    }
+
+    /// Closes all its connections.
+    pub fn cut_all(self) {
+        note(self, "closes all connections");
+        network().cut_all(self.0);
+    }
+
+    /// Lets nothing through between it and a process for this time. What was sent arrives afterwards.
+    pub fn separate(self, process: Process, time: Duration) {
+        note(self, &format!("is not reached by process {} for {time:?}", process.number()));
+        let until = scheduler().now() + u64::try_from(time.as_nanos()).unwrap_or(0);
+        network().apart.insert((process.number(), self.0), until);
+    }
+
+    /// Executes a command for a test, and returns the reply as people read it.
+    #[must_use]
+    pub fn look(self, command: &[&str]) -> String {
+        let mut network = network();
+        let words: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
+        let node = &mut network.nodes[self.0];
+        let now = now_of(node);
+        let (text, outputs) = node.core.look(&words, now);
+        network.send_all(self.0, outputs);
+        text
+    }
+
+    /// Returns how many connections are open to it, by each process.
+    #[must_use]
+    pub fn connections(self) -> BTreeMap<Process, usize> {
+        let mut by_process = BTreeMap::new();
+        for connection in network().connections.values().filter(|connection| connection.server == self.0) {
+            *by_process.entry(connection.process).or_default() += 1;
+        }
+        by_process
+    }
+}
+
+fn note(server: ServerId, what: &str) {
+    let name = network().nodes[server.0].name.clone();
+    run::note_of(&mut scheduler().lock(), &name, what);
+}
+
+/// Sets what goes wrong at random from now on.
+pub fn set_faults(faults: Faults) {
+    network().faults = faults;
+}
+
+/// Returns what has gone wrong so far.
+#[must_use]
+pub fn injected() -> Injected {
+    network().injected
+}
+
+/// Returns how many commands were executed.
+#[must_use]
+pub fn commands() -> u64 {
+    network().commands
+}
+
+/// Gives a name these servers' addresses.
+pub fn name(name: &str, servers: &[ServerId]) {
+    let mut network = network();
+    let addresses = servers.iter().map(|server| network.nodes[server.0].address).collect();
+    network.names.insert(name.to_owned(), addresses);
+}
+
+pub(crate) fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    match (network().names.get(host), host.parse::<IpAddr>()) {
+        (Some(addresses), _) => Ok(addresses.clone()),
+        (None, Ok(address)) => Ok(vec![SocketAddr::new(address, port)]),
+        (None, Err(_)) => Err(io::Error::new(io::ErrorKind::NotFound, "no such name")),
+    }
+}
+
+/// Returns what the clock of a server shows.
+fn now_of(node: &Node) -> Duration {
+    let ahead = Duration::from_micros(node.ahead.unsigned_abs());
+    if node.ahead < 0 { time::true_time().saturating_sub(ahead) } else { time::true_time() + ahead }
+}
+
+/// Opens a connection until a time.
+pub(crate) fn connect(address: SocketAddr, until: Nanos) -> io::Result<Arc<Connection>> {
+    scheduler().step();
+    let process = Process::current();
+    let (server, arrives) = {
+        let network = network();
+        let server = network.nodes.iter().position(|node| node.address == address);
+        let arrives = server.map(|server| network.arrival(process, server)).unwrap_or_default();
+        (server, arrives)
+    };
+    let wait = |time: Nanos| {
+        while scheduler().now() < time {
+            scheduler().block(Some(time));
+        }
+    };
+    let Some(server) = server else {
+        wait(until);
+        return Err(io::ErrorKind::TimedOut.into());
+    };
+    // There and back.
+    let back = arrives + (arrives - scheduler().now().min(arrives));
+    if back > until {
+        wait(until);
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    wait(back);
+    let who = scheduler().lock().processes[process.number()].name.clone();
+    let mut network = network();
+    if !network.nodes[server].is_up {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    network.opened += 1;
+    let id = network.opened;
+    let connection = Arc::new(Connection::new(id, server, process, format!("{who}:{id}")));
+    network.connections.insert(id, Arc::clone(&connection));
+    let node = &mut network.nodes[server];
+    let now = now_of(node);
+    let outputs = node.core.connect(id, &format!("10.0.1.1:{id}"), now);
+    network.send_all(server, outputs);
+    Ok(connection)
+}
+
+/// What a killed process leaves.
+pub(crate) fn left_by(process: Process, closes: bool) {
+    let mut network = network();
+    let own: Vec<ClientId> =
+        network.connections.iter().filter(|(_, one)| one.process == process).map(|(id, _)| *id).collect();
+    for id in own {
+        if closes {
+            network.forget(id);
+        }
+    }
+}
+
+impl Network {
+    /// Returns when a message of a process arrives that is sent now.
+    fn arrival(&self, process: Process, server: usize) -> Nanos {
+        let mut state = scheduler().lock();
+        let Faults { latency: (least, most), .. } = self.faults;
+        let takes = state.random.u64(least..=most) * 1000;
+        let apart = self.apart.get(&(process.number(), server)).copied().unwrap_or_default();
+        state.now.max(apart) + takes
+    }
+
+    /// The server knows the connection no more.
+    fn forget(&mut self, id: ClientId) {
+        if let Some(connection) = self.connections.remove(&id) {
+            let node = &mut self.nodes[connection.server];
+            node.arrived.remove(&id);
+            node.core.disconnect(id);
+        }
+    }
+
+    /// Closes a connection at once, for both.
+    fn cut(&mut self, id: ClientId) {
+        if let Some(connection) = self.connections.get(&id).cloned() {
+            self.forget(id);
+            connection.end(EndOfStream::Reset);
+        }
+    }
+
+    fn cut_all(&mut self, server: usize) {
+        let of_server = self.connections.iter().filter(|(_, one)| one.server == server);
+        for id in of_server.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.cut(id);
+        }
+    }
+
+    /// Sends what a server has for its clients.
+    fn send_all(&mut self, server: usize, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Send(id, bytes) => {
+                    let Some(connection) = self.connections.get(&id).cloned() else { continue };
+                    let arrives = self.arrival(connection.process, server);
+                    connection.deliver(bytes, arrives);
+                }
+                Output::Close(id) => {
+                    let Some(connection) = self.connections.get(&id).cloned() else { continue };
+                    let arrives = self.arrival(connection.process, server);
+                    self.forget(id);
+                    connection.ends_at(arrives);
+                }
+            }
+        }
+        self.plan_pass(server);
+    }
+
+    /// Has the server end the next wait for an element in time.
+    fn plan_pass(&mut self, server: usize) {
+        let node = &mut self.nodes[server];
+        let Some(next) = node.core.next_timeout() else { return };
+        if node.wakes_at.is_some_and(|at| at <= next) {
+            return;
+        }
+        node.wakes_at = Some(next);
+        let left = next.saturating_sub(now_of(node)) + Duration::from_micros(100);
+        run::after(left, move || {
+            let mut network = network();
+            let node = &mut network.nodes[server];
+            node.wakes_at = None;
+            if !node.is_up {
+                return;
+            }
+            let now = now_of(node);
+            let name = node.name.clone();
+            let outputs = node.pass(now, |words| run::note_of(&mut scheduler().lock(), &name, &words));
+            network.send_all(server, outputs);
+        });
+    }
+
+    /// What a client has sent arrives.
+    fn arrive(&mut self, id: ClientId, bytes: Vec<u8>) {
+        let Some(connection) = self.connections.get(&id).cloned() else { return };
+        let node = &mut self.nodes[connection.server];
+        let now = scheduler().now();
+        if node.stalled_until > now {
+            let until = node.stalled_until;
+            scheduler().at(until, move || network().arrive(id, bytes));
+            return;
+        }
+        node.arrived.entry(id).or_default().extend(bytes);
+        let time = now_of(node);
+        let commands = &mut self.commands;
+        let outputs = node.execute(id, time, |words| {
+            *commands += 1;
+            run::note_of(&mut scheduler().lock(), &connection.name, &words);
+        });
+        self.send_all(connection.server, outputs);
+    }
+}

@@ -1,0 +1,102 @@
+//! The run: its time, its random numbers, its trace.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::scheduler::{self, State, own, scheduler};
+use crate::trace::Trace;
+
+/// What a run is to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Determines everything in it.
+    pub seed: u64,
+    /// How much time may pass in it.
+    pub at_most: Duration,
+    /// The trace is printed from this time on.
+    pub printed_from: Option<Duration>,
+}
+
+/// What a run was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// How much time has passed.
+    pub time: Duration,
+    /// A hash of the trace: two runs of one seed have the same.
+    pub trace: u64,
+    /// How many lines the trace has.
+    pub lines: u64,
+    /// How often another thread was chosen.
+    pub switches: u64,
+}
+
+/// Runs this, on the calling thread, which is the first of the run.
+///
+/// # Panics
+///
+/// If a program has two runs.
+pub fn run(settings: Settings, body: impl FnOnce()) -> Ran {
+    let Settings { seed, at_most, printed_from } = settings;
+    let nanos = |time: Duration| u64::try_from(time.as_nanos()).expect("centuries");
+    // Of several kinds of schedules each finds what others do not.
+    let preempts = [0, 4, 32, 256][usize::try_from(seed % 4).unwrap_or_default()];
+    scheduler::begin(State::new(seed, nanos(at_most), preempts, Trace::new(printed_from.map(nanos)), stuck));
+    body();
+    let state = scheduler().lock();
+    let (time, switches) = (Duration::from_nanos(state.now), state.switches);
+    let ran = Ran { time, trace: state.trace.hash(), lines: state.trace.lines, switches };
+    drop(state);
+    scheduler::end();
+    ran
+}
+
+/// Ends the program: a run that is stuck has threads that never return.
+fn stuck(state: &State, why: &str) {
+    let now = Duration::from_nanos(state.now);
+    println!("broken law at {now:?}: {why}");
+    for thread in state.threads.iter().filter(|thread| !thread.is_finished) {
+        let process = &state.processes[thread.process];
+        if !process.is_dead {
+            println!("  {}/{} has not ended", process.name, thread.name);
+        }
+    }
+    std::process::exit(1);
+}
+
+/// Returns the true time since the run began.
+#[must_use]
+pub fn now() -> Duration {
+    Duration::from_nanos(scheduler().now())
+}
+
+/// Returns a random number of the seed.
+#[must_use]
+pub fn random(range: Range<u64>) -> u64 {
+    scheduler().lock().random.u64(range)
+}
+
+/// Returns true once in so many times; never if that is 0.
+#[must_use]
+pub fn chance(one_in: u64) -> bool {
+    one_in > 0 && random(0..one_in) == 0
+}
+
+/// Adds a line to the trace: what the calling thread does.
+pub fn note(what: &str) {
+    let own = own();
+    let mut state = scheduler().lock();
+    let thread = &state.threads[own];
+    let who = format!("{}/{}", state.processes[thread.process].name, thread.name);
+    note_of(&mut state, &who, what);
+}
+
+pub(crate) fn note_of(state: &mut State, who: &str, what: &str) {
+    let now = state.now;
+    state.trace.note(now, who, what);
+}
+
+/// Plans what is to happen after some time. It must not wait for anything.
+pub fn after(time: Duration, call: impl FnOnce() + Send + 'static) {
+    let at = scheduler().now() + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4);
+    scheduler().at(at, call);
+}
