@@ -10,7 +10,7 @@ TEST = $(CARGO) test --no-fail-fast --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-failover demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers test-server proxy doctor manual install dist dist-check golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
+.PHONY: help demo demo-failover demo-quorum demo-ruby stress simulate test test-build test-all faults steady check test-servers test-server proxy doctor manual install dist dist-check golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ stress: ## search for two valid leases at once, with killed processes and a slow
 	@scripts/setup redis-server
 	@$(CARGO) run --release --package setnx-lock-stress -- $(ARGS)
 
+simulate: ## search for a seed of a simulated fleet that breaks a law (ARGS="--for 10min --clients 1000", "--seed 7 --trace")
+	@$(CARGO) run --release --package setnx-lock-simulate -- $(ARGS)
+
 test: setup ## run the tests, each statement in a sample of its variants (ARGS=--times prints the slowest)
 	@SETNX_LOCK_TEST_ARGS="$(ARGS)" $(TEST)
 
@@ -52,7 +55,7 @@ test-build: setup ## build the tests
 
 test-all: setup ## run each test in each variant, model checkers and searches for longer; PART=2/4 runs the second of four parts
 	@scripts/setup faketime
-	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 SETNX_LOCK_SEARCH_RUNS=10 SETNX_LOCK_TEST_ARGS="--include-ignored $(ARGS)" $(TEST)
+	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 SETNX_LOCK_SEARCH_RUNS=10 SETNX_LOCK_SIMULATE_SECONDS=120 SETNX_LOCK_TEST_ARGS="--include-ignored $(ARGS)" $(TEST)
 
 faults: setup ## send ten million commands over connections that are killed, to a server that stops, on keys that are overwritten (COMMANDS=1000000)
 	SETNX_LOCK_FAULT_COMMANDS=$(or $(COMMANDS),10000000) $(CARGO) test --release --features tls-rustls,macros --test suite shared_connections

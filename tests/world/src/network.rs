@@ -163,11 +163,13 @@ impl ServerId {
         text
     }
 
-    /// Returns how many connections are open to it, by each process.
+    /// Returns how many connections each process has not closed.
     #[must_use]
     pub fn connections(self) -> BTreeMap<Process, usize> {
         let mut by_process = BTreeMap::new();
-        for connection in network().connections.values().filter(|connection| connection.server == self.0) {
+        for connection in
+            network().connections.values().filter(|one| one.server == self.0 && !one.is_closed())
+        {
             *by_process.entry(connection.process).or_default() += 1;
         }
         by_process

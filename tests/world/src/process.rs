@@ -23,6 +23,8 @@ pub(crate) struct ProcessState {
     /// When it began.
     began: Nanos,
     pub(crate) is_stopped: bool,
+    stopped_since: Nanos,
+    pub(crate) stopped_for: Nanos,
     pub(crate) is_dead: bool,
     /// The threads that would run if it were not stopped.
     pub(crate) could_run: Vec<ThreadId>,
@@ -35,7 +37,16 @@ impl ProcessState {
 
     fn new(name: &str, clocks: Clocks, began: Nanos) -> Self {
         let name = name.to_owned();
-        Self { name, clocks, began, is_stopped: false, is_dead: false, could_run: Vec::new() }
+        Self {
+            name,
+            clocks,
+            began,
+            is_stopped: false,
+            stopped_since: 0,
+            stopped_for: 0,
+            is_dead: false,
+            could_run: Vec::new(),
+        }
     }
 
     /// Returns what its monotonic clock shows.
@@ -111,8 +122,16 @@ impl Process {
     /// Stops its threads, as SIGSTOP does, or lets them go on.
     pub fn stop(self, stops: bool) {
         let mut state = scheduler().lock();
-        state.processes[self.0].is_stopped = stops;
-        if !stops {
+        let now = state.now;
+        let process = &mut state.processes[self.0];
+        if process.is_stopped == stops {
+            return;
+        }
+        process.is_stopped = stops;
+        if stops {
+            process.stopped_since = now;
+        } else {
+            process.stopped_for += now - process.stopped_since;
             state.resume(self.0);
         }
     }

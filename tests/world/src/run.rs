@@ -51,7 +51,7 @@ pub fn run(settings: Settings, body: impl FnOnce()) -> Ran {
 }
 
 /// Ends the program: a run that is stuck has threads that never return.
-fn stuck(state: &State, why: &str) {
+fn stuck(state: &State, why: &str) -> ! {
     let now = Duration::from_nanos(state.now);
     println!("broken law at {now:?}: {why}");
     for thread in state.threads.iter().filter(|thread| !thread.is_finished) {
@@ -60,13 +60,25 @@ fn stuck(state: &State, why: &str) {
             println!("  {}/{} has not ended", process.name, thread.name);
         }
     }
-    std::process::exit(1);
+    fail();
+}
+
+/// Ends the program with a failure, whatever its threads do.
+pub fn fail() -> ! {
+    scheduler::end();
+    std::process::exit(1)
 }
 
 /// Returns the true time since the run began.
 #[must_use]
 pub fn now() -> Duration {
     Duration::from_nanos(scheduler().now())
+}
+
+/// Returns the true time since 1970.
+#[must_use]
+pub fn wall_clock() -> Duration {
+    crate::time::true_time()
 }
 
 /// Returns a random number of the seed.
@@ -81,13 +93,33 @@ pub fn chance(one_in: u64) -> bool {
     one_in > 0 && random(0..one_in) == 0
 }
 
+/// Returns the true time at which so much time will have passed by the clock of the calling thread's process.
+#[must_use]
+pub fn later(time: Duration) -> Duration {
+    Duration::from_nanos(crate::thread::after(time))
+}
+
+/// Returns for how long the process of the calling thread has been stopped so far.
+#[must_use]
+pub fn stopped() -> Duration {
+    let own = own();
+    let state = scheduler().lock();
+    Duration::from_nanos(state.processes[state.threads[own].process].stopped_for)
+}
+
+/// Returns the names of the calling thread and its process.
+#[must_use]
+pub fn who() -> String {
+    let own = own();
+    let state = scheduler().lock();
+    let thread = &state.threads[own];
+    format!("{}/{}", state.processes[thread.process].name, thread.name)
+}
+
 /// Adds a line to the trace: what the calling thread does.
 pub fn note(what: &str) {
-    let own = own();
-    let mut state = scheduler().lock();
-    let thread = &state.threads[own];
-    let who = format!("{}/{}", state.processes[thread.process].name, thread.name);
-    note_of(&mut state, &who, what);
+    let who = who();
+    note_of(&mut scheduler().lock(), &who, what);
 }
 
 pub(crate) fn note_of(state: &mut State, who: &str, what: &str) {

@@ -38,7 +38,7 @@ pub(crate) struct State {
     /// When the run ends, whatever its threads do.
     pub(crate) ends: Nanos,
     /// Called with what is wrong, if the run can go on no more.
-    pub(crate) stuck: fn(&State, &str),
+    pub(crate) stuck: fn(&State, &str) -> !,
     runnable: Vec<ThreadId>,
     due: BinaryHeap<Reverse<Due>>,
     /// Events at the same time happen in the order in which they were planned.
@@ -119,7 +119,13 @@ pub(crate) fn end() {
 }
 
 impl State {
-    pub(crate) fn new(seed: u64, ends: Nanos, preempts: u32, trace: Trace, stuck: fn(&State, &str)) -> Self {
+    pub(crate) fn new(
+        seed: u64,
+        ends: Nanos,
+        preempts: u32,
+        trace: Trace,
+        stuck: fn(&State, &str) -> !,
+    ) -> Self {
         Self {
             now: 0,
             random: fastrand::Rng::with_seed(seed),

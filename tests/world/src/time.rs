@@ -12,10 +12,9 @@ const BEGINS: i64 = 1_795_000_000;
 pub struct Instant(u64);
 
 impl Instant {
-    /// Reads the clock.
+    /// Reads the clock. Lets no other thread run: what a process keeps once may begin with it.
     #[must_use]
     pub fn now() -> Self {
-        scheduler().step();
         let own = own();
         let state = scheduler().lock();
         Self(state.processes[state.threads[own].process].uptime(state.now))
@@ -24,6 +23,7 @@ impl Instant {
     /// Returns how much time has passed since.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
+        scheduler().step();
         Self::now().duration_since(*self)
     }
 

@@ -31,11 +31,14 @@ pub(super) enum EndOfStream {
 }
 
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "they are independent")]
 struct ConnectionState {
     received: VecDeque<u8>,
     ended: Option<EndOfStream>,
     /// Nothing gets through any more.
     is_silent: bool,
+    /// The client has closed it.
+    is_closed: bool,
     /// Replies are lost, and then the connection.
     loses_replies: bool,
     reading: Option<ThreadId>,
@@ -50,6 +53,7 @@ impl Connection {
             received: VecDeque::new(),
             ended: None,
             is_silent: false,
+            is_closed: false,
             loses_replies: false,
             reading: None,
             last_sent: 0,
@@ -60,6 +64,11 @@ impl Connection {
 
     fn state(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if its client has closed it.
+    pub(super) fn is_closed(&self) -> bool {
+        self.state().is_closed
     }
 
     /// Takes what has come, or says how it has ended.
@@ -172,6 +181,7 @@ impl Connection {
     pub(crate) fn close(&self) {
         let mut state = self.state();
         state.ended = Some(EndOfStream::Orderly);
+        state.is_closed = true;
         if state.is_silent {
             return;
         }

@@ -1,0 +1,98 @@
+//! The processes of a run, the server, and what happens to them.
+
+use std::time::Duration;
+
+use world::network::{self, ServerId};
+use world::process::{Clocks, Process};
+use world::run::{self, chance, random};
+use world::thread;
+
+use crate::laws::{self, Rules, broken};
+use crate::plan::{Plan, Weather};
+use crate::program;
+
+/// How long after its end nothing of a process may be left: threads wait for work for a while.
+const LINGER: Duration = Duration::from_secs(90);
+
+/// Runs the fleet, and looks at what it leaves.
+pub(crate) fn run(plan: &Plan) {
+    let server = ServerId::start("server", plan.version, &[]);
+    network::set_faults(plan.faults);
+    laws::set_rules(Rules {
+        is_exclusive: true,
+        keeps_keys: true,
+        free_at_most: plan.is_calm().then(|| plan.poll_interval + Duration::from_millis(150)),
+    });
+    let mut processes: Vec<Process> = (0..plan.processes).map(|number| start(plan, server, number)).collect();
+    while run::now() < plan.length {
+        thread::sleep(Duration::from_millis(random(50..3000)));
+        let number = random(0..plan.processes);
+        let at = usize::try_from(number).unwrap_or_default();
+        if plan.weather != Weather::Calm {
+            happen(plan, server, &mut processes[at], number);
+        }
+    }
+    network::set_faults(network::Faults { latency: plan.faults.latency, ..network::Faults::NONE });
+    thread::sleep(Duration::from_secs(60) + LINGER);
+    leaves_nothing(plan, &processes, server);
+}
+
+/// Something happens to a process or to the server.
+fn happen(plan: &Plan, server: ServerId, process: &mut Process, number: u64) {
+    let is_rough = plan.weather == Weather::Rough;
+    let most = if is_rough { 6000 } else { 200 };
+    match random(0..9) {
+        0 => {
+            process.kill(chance(2));
+            *process = start(plan, server, number);
+        }
+        1 if is_rough => {
+            process.stop(true);
+            let stopped = *process;
+            run::after(Duration::from_millis(random(1..most)), move || stopped.stop(false));
+        }
+        2 => server.stall(Duration::from_millis(random(1..most))),
+        3 => server.cut_all(),
+        4 if is_rough => server.separate(*process, Duration::from_millis(random(1..most))),
+        // There a release is a DEL, which may delete another's key if it arrives late (limits.md, A full server).
+        5 if !is_rough => {
+            server.set_full(true);
+            run::after(Duration::from_millis(random(1..3000)), move || server.set_full(false));
+        }
+        6 => {
+            server.kill();
+            run::after(Duration::from_millis(random(1..most)), move || server.restart(true));
+        }
+        _ => {}
+    }
+}
+
+fn start(plan: &Plan, server: ServerId, number: u64) -> Process {
+    let ahead = i64::try_from(random(0..plan.clocks + 1)).unwrap_or_default();
+    let clocks = Clocks { ahead, faster: i32::try_from(random(0..200)).unwrap_or_default() - 100 };
+    let plan = plan.clone();
+    Process::start(&format!("process {number}"), clocks, move || program::run(&plan, server, number))
+}
+
+/// Looks for what is left: on the server, and in processes whose programs have ended.
+fn leaves_nothing(plan: &Plan, processes: &[Process], server: ServerId) {
+    // What a killed process has left stays until somebody wants it, but nobody waits for it.
+    let now = run::wall_clock();
+    for key in (0..plan.keys).map(|key| format!("key {key}")) {
+        let value = server.look(&["GET", &key]);
+        let time = value.split(':').next().and_then(|time| time.parse().ok());
+        let is_over = time.is_some_and(|time: f64| time < now.as_secs_f64());
+        if value != "(nil)" && (plan.is_calm() || !is_over) {
+            broken(&format!("{key} is left with {value}"));
+        }
+    }
+    for process in processes {
+        let threads = process.threads();
+        if !threads.is_empty() {
+            broken(&format!("{process:?} has ended, and has these threads: {threads:?}"));
+        }
+        if let Some(open) = server.connections().get(process) {
+            broken(&format!("{process:?} has ended, and has {open} connections"));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The library in a simulated fleet: processes of threads that use locks on a server, while something goes wrong. One seed is one run, and a
+//! minute of a fleet takes seconds. Looks whether a law is broken that the documents state; see `laws.rs`.
+//!
+//! `make simulate`, or `cargo run --release -p setnx-lock-simulate -- --help`.
+//!
+//! The program that was started begins one process for each seed (`search.rs`), since a run leaves behind what it has killed. A run has a plan
+//! (`plan.rs`), which the seed chooses; a fleet that follows it (`fleet.rs`), whose processes are programs (`program.rs`) of calls (`calls.rs`).
+
+mod calls;
+mod fleet;
+mod laws;
+mod plan;
+mod program;
+mod search;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use world::run::{Ran, Settings};
+
+use plan::Plan;
+
+/// Searches for a seed that breaks a law.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "simulate", disable_version_flag = true)]
+struct Arguments {
+    /// For how long to search
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
+    time: Duration,
+    /// The first seed; the others follow it
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+    /// How many seeds; as many as there is time for, if not given
+    #[arg(long, value_name = "NUMBER")]
+    seeds: Option<u64>,
+    /// How many client threads a fleet has; the seed chooses if not given
+    #[arg(long, value_name = "NUMBER")]
+    clients: Option<u64>,
+    /// In how many processes
+    #[arg(long, value_name = "NUMBER")]
+    processes: Option<u64>,
+    /// How long a run is, in the time of the fleet
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    length: Option<Duration>,
+    /// Run the first seed alone, in this process, and print what happens from this time on
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "0s", value_parser = humantime::parse_duration)]
+    trace: Option<Duration>,
+    /// Run the first seed alone, in this process
+    #[arg(long, hide = true)]
+    one: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.one || arguments.trace.is_some() {
+        println!("{}", one(&arguments));
+        return ExitCode::SUCCESS;
+    }
+    match search::search(&arguments) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            eprintln!("simulate: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs the first seed. Returns what it was, for [`search`].
+fn one(arguments: &Arguments) -> search::Account {
+    laws::watch_panics();
+    let seed = arguments.seed;
+    let at_most = Duration::from_secs(3600);
+    let settings = Settings { seed, at_most, printed_from: arguments.trace };
+    let mut clients = 0;
+    let ran: Ran = world::run::run(settings, || {
+        let plan = Plan::choose(arguments);
+        clients = plan.processes * plan.threads;
+        world::run::note(&format!("{plan:?}"));
+        fleet::run(&plan);
+    });
+    search::Account {
+        trace: ran.trace,
+        lines: ran.lines,
+        switches: ran.switches,
+        millis: u64::try_from(ran.time.as_millis()).unwrap_or(u64::MAX),
+        clients,
+        commands: world::network::commands(),
+        faults: world::network::injected().all(),
+        holds: laws::holds(),
+    }
+}

@@ -1,0 +1,136 @@
+//! What a run is to be, as the seed chooses it.
+
+use std::time::Duration;
+
+use setnx_lock::Protocol;
+use setnx_lock_testing::ServerVersion;
+use world::network::Faults;
+use world::run::{chance, random};
+
+use crate::Arguments;
+
+/// What goes wrong in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    /// Nothing. Then it is also known who gets the lock when.
+    Calm,
+    /// What leaves every protocol exclusive: connections break, and nothing arrives later than its sender waits for it.
+    Gentle,
+    /// What leaves all but Classic exclusive: commands that arrive late, processes and servers that stand still.
+    Rough,
+}
+
+/// What a run is.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) weather: Weather,
+    pub(crate) protocol: Protocol,
+    pub(crate) version: ServerVersion,
+    pub(crate) processes: u64,
+    pub(crate) threads: u64,
+    pub(crate) keys: u64,
+    /// The expiration of each key.
+    pub(crate) expirations: Vec<Duration>,
+    pub(crate) notifies: bool,
+    pub(crate) poll_interval: Duration,
+    pub(crate) command_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) retry_for: Duration,
+    pub(crate) pool_size: u32,
+    pub(crate) faults: Faults,
+    /// For how long the clients begin something new.
+    pub(crate) length: Duration,
+    /// How much the clocks of two processes differ at most, in microseconds.
+    pub(crate) clocks: u64,
+}
+
+fn millis(from: u64, to: u64) -> Duration {
+    Duration::from_millis(random(from..to))
+}
+
+impl Plan {
+    pub(crate) fn choose(arguments: &Arguments) -> Self {
+        let version = [
+            ServerVersion::V1_2,
+            ServerVersion::V2_0,
+            ServerVersion::V2_4,
+            ServerVersion::V2_6,
+            ServerVersion::V7,
+            ServerVersion::V7,
+            ServerVersion::V7,
+            ServerVersion::Valkey9,
+        ][index(8)];
+        let protocols: &[Protocol] = if version < ServerVersion::V2_4 {
+            &[Protocol::Classic]
+        } else if version < ServerVersion::V2_6 {
+            &[Protocol::Classic, Protocol::Watched]
+        } else {
+            &[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]
+        };
+        let protocol = protocols[index(protocols.len() as u64)];
+        let weather = match random(0..4) {
+            0 => Weather::Calm,
+            1 => Weather::Gentle,
+            _ if protocol == Protocol::Classic => Weather::Gentle,
+            _ => Weather::Rough,
+        };
+        let processes = arguments.processes.unwrap_or_else(|| random(1..6));
+        let threads = match arguments.clients {
+            Some(clients) => clients.div_ceil(processes),
+            None => random(1..7),
+        };
+        let keys = if arguments.clients.is_some() { (processes * threads / 20).max(1) } else { random(1..4) };
+        let least = if weather == Weather::Calm { 2000 } else { 300 };
+        let command_timeout = millis(300, 2000);
+        Self {
+            weather,
+            protocol,
+            version,
+            processes,
+            threads,
+            keys,
+            expirations: (0..keys).map(|_| millis(least, 6000)).collect(),
+            notifies: version >= ServerVersion::V2_0 && chance(2),
+            poll_interval: if chance(2) { Duration::from_millis(100) } else { millis(20, 300) },
+            command_timeout,
+            connect_timeout: millis(300, 2000),
+            retry_for: millis(300, 5000),
+            pool_size: u32::try_from(random(1..9)).unwrap_or(1),
+            faults: faults(weather, command_timeout),
+            length: arguments.length.unwrap_or_else(|| Duration::from_secs(random(5..40))),
+            clocks: 400_000,
+        }
+    }
+
+    pub(crate) fn is_calm(&self) -> bool {
+        self.weather == Weather::Calm
+    }
+}
+
+fn index(count: u64) -> usize {
+    usize::try_from(random(0..count)).unwrap_or_default()
+}
+
+fn faults(weather: Weather, command_timeout: Duration) -> Faults {
+    let latency = [(20, 60), (50, 300), (500, 5000)][index(3)];
+    let often = [30, 100, 400, 2000][index(4)];
+    match weather {
+        Weather::Calm => Faults { latency, ..Faults::NONE },
+        Weather::Gentle => Faults {
+            latency,
+            lost_requests: 4 * often,
+            lost_replies: 2 * often,
+            delays: often,
+            delay: Duration::from_millis(200).min(command_timeout / 2),
+            ..Faults::NONE
+        },
+        Weather::Rough => Faults {
+            latency,
+            lost_requests: 4 * often,
+            lost_replies: 2 * often,
+            silences: 8 * often,
+            delays: often,
+            delay: millis(10, 5000),
+        },
+    }
+}

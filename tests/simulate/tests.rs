@@ -1,0 +1,47 @@
+//! Runs of the simulation: equal for one seed, and without a broken law.
+//!
+//! `SETNX_LOCK_SIMULATE_SECONDS=120` searches for longer.
+
+use std::env;
+use std::process::{Command, ExitCode};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+
+fn main() -> ExitCode {
+    let trials = vec![
+        Trial::test("two_runs_of_a_seed_are_equal", two_runs_of_a_seed_are_equal),
+        Trial::test("no_law_is_broken", no_law_is_broken),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Returns what the program prints.
+fn ran(arguments: &[&str]) -> Result<String, Failed> {
+    let output = Command::new(env!("CARGO_BIN_EXE_simulate")).args(arguments).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        Ok(text)
+    } else {
+        Err(format!("{}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr)).into())
+    }
+}
+
+/// The last line has a hash of all that has happened. Seeds of all kinds of schedules.
+fn two_runs_of_a_seed_are_equal() -> Result<(), Failed> {
+    let mut traces = Vec::new();
+    for seed in ["1", "2", "3", "4", "5", "6", "7", "8"] {
+        let first = ran(&["--one", "--seed", seed])?;
+        assert_eq!(first, ran(&["--one", "--seed", seed])?, "seed {seed}");
+        traces.push(first);
+    }
+    traces.dedup();
+    assert_eq!(traces.len(), 8, "each seed is a run of its own");
+    Ok(())
+}
+
+fn no_law_is_broken() -> Result<(), Failed> {
+    let seconds = env::var("SETNX_LOCK_SIMULATE_SECONDS").unwrap_or_else(|_| "10".into());
+    let text = ran(&["--for", &format!("{seconds}s")])?;
+    println!("{}", text.lines().last().unwrap_or_default());
+    Ok(())
+}
