@@ -78,8 +78,13 @@ impl Engine {
         holds: impl Iterator<Item = (&'a Hold, HolderTicket<Delivery>)>,
         leaving: Leaving,
     ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
-        let over = |(hold, holder): (&'a Hold, _)| (hold, self.over(hold, holder));
-        let over: Vec<_> = holds.map(over).collect();
+        // From the beginning the keeper goes before none of them more than once.
+        let holds = holds.inspect(|(hold, _)| hold.begin_waiting()).collect::<Vec<_>>();
+        let over = |(hold, holder): (&'a Hold, _)| {
+            hold.end_waiting();
+            (hold, self.over(hold, holder))
+        };
+        let over: Vec<_> = holds.into_iter().map(over).collect();
         self.end_each(over, leaving, clock::now())
     }
 

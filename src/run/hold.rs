@@ -35,6 +35,8 @@ pub(crate) struct Hold {
     observer: EventSink,
     /// Locked for as long as commands of the hold are on their way, so that they come one after the other.
     state: Mutex<HoldState>,
+    /// How many calls wait for it.
+    waiting: AtomicUsize,
     /// Locked for a moment.
     status: Mutex<Status>,
     /// Those of all holds of the locker.
@@ -55,6 +57,8 @@ pub(crate) struct HoldState {
     pub(crate) due: Option<timer::Due>,
     /// True if the server is to be asked nothing more: the lock is released, or left.
     pub(crate) over: bool,
+    /// False while a call that waits has been passed over once.
+    is_keepers_turn: bool,
 }
 
 struct Status {
@@ -119,7 +123,9 @@ impl Hold {
                 failed: None,
                 due: None,
                 over: false,
+                is_keepers_turn: true,
             }),
+            waiting: AtomicUsize::new(0),
             status: Mutex::new(status),
             changes,
         }
@@ -127,12 +133,31 @@ impl Hold {
 
     /// Waits until no command of the hold is on its way, and keeps others from being sent.
     pub(crate) fn state(&self) -> MutexGuard<'_, HoldState> {
-        self.state.lock()
+        let mut state = self.state.try_lock().unwrap_or_else(|| {
+            self.begin_waiting();
+            let state = self.state.lock();
+            self.end_waiting();
+            state
+        });
+        state.is_keepers_turn = true;
+        state
     }
 
-    /// Keeps commands from being sent if none is on its way; else returns `None`.
-    pub(crate) fn try_state(&self) -> Option<MutexGuard<'_, HoldState>> {
-        self.state.try_lock()
+    /// Notes that a call waits for this hold, or for others before it.
+    pub(crate) fn begin_waiting(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The same for the keeper. Returns `None` if a command is on its way, or a call waits that the keeper has gone before already.
+    pub(crate) fn state_of_keeper(&self) -> Option<MutexGuard<'_, HoldState>> {
+        let mut state = self.state.try_lock()?;
+        let is_its_turn = state.is_keepers_turn || self.waiting.load(Ordering::Relaxed) == 0;
+        state.is_keepers_turn = false;
+        is_its_turn.then_some(state)
     }
 
     /// Until when the lock can be relied on; `None` without an expiration.

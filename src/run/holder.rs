@@ -26,9 +26,19 @@ use crate::values::options::Protocol;
 /// A hold, and what its commands need. Others wait until that is dropped.
 pub(super) type Locked<'a> = (&'a Arc<Hold>, MutexGuard<'a, HoldState>);
 
-/// In the order of their keys, as each thread that works on several does.
+/// In the order of their keys, as each thread that works on several does. Waits for all of them from the beginning, so that the keeper goes
+/// before it once.
 pub(super) fn lock_all<'a>(holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
-    holds.iter().map(|hold| (*hold, hold.state())).collect()
+    let later = holds.get(1..).unwrap_or_default();
+    for hold in later {
+        hold.begin_waiting();
+    }
+    let lock = |hold: &&'a Arc<Hold>| (*hold, hold.state());
+    let locked = holds.iter().map(lock).collect();
+    for hold in later {
+        hold.end_waiting();
+    }
+    locked
 }
 
 impl Engine {

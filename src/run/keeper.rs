@@ -135,7 +135,7 @@ impl Engine {
     /// Returns a lock for which something is due, and whether that is to extend or to verify it.
     fn due<'a>(self: &Arc<Self>, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, Duty)> {
         let now = clock::now();
-        let Some(mut state) = hold.try_state() else {
+        let Some(mut state) = hold.state_of_keeper() else {
             self.look_at(hold, now.uptime.after(BUSY), Duration::ZERO);
             return None;
         };

@@ -202,18 +202,18 @@ impl Notifications {
     /// A lock was released to the threads of this process, and none waits for it any more: it is another process's turn.
     pub(super) fn was_left_to_none(&self, key: &Key) {
         if self.may_send(&self.state.lock(), clock::uptime()) {
-            self.pass_on_unused(key);
+            self.pass_on_unused(key, Uptime::MAX);
         }
     }
 
     /// A notification has come that no thread waits for, or whose thread has given up: it goes to the next thread or process.
-    fn pass_on_unused(&self, key: &Key) {
+    fn pass_on_unused(&self, key: &Key, ends: Uptime) {
         if self.queue.notify(key, Hint::Freed) {
             return;
         }
         self.forget_entry(key);
         // If it fails, the others wait for a poll interval; a busy pool is no reason for that.
-        let limits = self.limits();
+        let Some(limits) = self.limits(ends) else { return };
         let first = self.send(key, Waiting::Next, &limits);
         if let Ok(Passed::ToNone) = self.notify_first(key, first, &limits) {
             // A thread may have come meanwhile.
@@ -237,8 +237,8 @@ impl Notifications {
     }
 
     /// Notes that a thread of this process does not wait any more, without the lock. `notified` says whether it had learned of a release
-    /// that it did not act upon.
-    pub(super) fn left(&self, key: &Key, notified: bool) {
+    /// that it did not act upon. `ends`: when its call is to return.
+    pub(super) fn left(&self, key: &Key, notified: bool, ends: Uptime) {
         let mut state = self.state.lock();
         let entry = state.keys.get(key).map(|waited| waited.entry).unwrap_or_default();
         let owed = entry.left(notified, self.queue.is_waited_for(key));
@@ -249,17 +249,22 @@ impl Notifications {
         match owed {
             Owed::Nothing => {}
             // If that fails, a notification will show that no thread waits here.
-            Owed::Entry => drop(self.leave(key)),
-            Owed::Notification => self.pass_on_unused(key),
+            Owed::Entry => drop(self.leave(key, ends)),
+            Owed::Notification => self.pass_on_unused(key, ends),
         }
     }
 
     /// Removes this process from the list. A thread that has come meanwhile may have entered it anew, and checks that.
-    fn leave(&self, key: &Key) -> Result<(), Failure> {
-        let left = self.send(key, Waiting::Leave(self.channel.clone()), &self.brief_limits());
+    fn leave(&self, key: &Key, ends: Uptime) -> Result<(), Failure> {
+        let limits = self.limits(ends);
+        let brief = limits.map(|limits| {
+            let most = limits.decided_at.uptime.after(SHORT_CONNECT_WAIT);
+            Limits { connected_by: limits.connected_by.min(most), ..limits }
+        });
+        let left = brief.map(|brief| self.send(key, Waiting::Leave(self.channel.clone()), &brief));
         self.change_entry(key, ListEntry::doubt);
         self.queue.notify(key, Hint::Changed);
-        left.map(drop)
+        left.map_or(Ok(()), |left| left.map(drop))
     }
 
     /// Until when a thread that comes now leaves the key to another process, which this one has just notified.
@@ -328,17 +333,12 @@ impl Notifications {
         observer.no_notifications(&reason);
     }
 
-    /// For what is sent beside a wait, or after it, and may fail: less time than the caller's own commands have.
-    fn limits(&self) -> Limits<'static> {
+    /// For what is sent after a wait, and may fail: less time than the caller's own commands have, and none once its call is to return.
+    fn limits(&self, ends: Uptime) -> Option<Limits<'static>> {
         let now = clock::now();
-        let command_timeout = self.backend.command_timeout() / 4;
+        let command_timeout = (self.backend.command_timeout() / 4).min(ends.since(now.uptime));
         let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
-        Limits::within(budget, now)
-    }
-
-    /// For what does little harm if it is not sent.
-    fn brief_limits(&self) -> Limits<'static> {
-        Limits { connected_by: clock::uptime().after(SHORT_CONNECT_WAIT), ..self.limits() }
+        (!command_timeout.is_zero()).then(|| Limits::within(budget, now))
     }
 }
 

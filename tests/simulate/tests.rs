@@ -11,6 +11,8 @@ fn main() -> ExitCode {
     let trials = vec![
         Trial::test("two_runs_of_a_seed_are_equal", two_runs_of_a_seed_are_equal),
         Trial::test("no_law_is_broken", no_law_is_broken),
+        Trial::test("no_scene_breaks_a_law", no_scene_breaks_a_law),
+        Trial::test("planted_mistakes_have_a_place", planted_mistakes_have_a_place),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
@@ -44,4 +46,17 @@ fn no_law_is_broken() -> Result<(), Failed> {
     let text = ran(&["--for", &format!("{seconds}s")])?;
     println!("{}", text.lines().last().unwrap_or_default());
     Ok(())
+}
+
+/// What has broken a law once is looked for in each run of the tests.
+fn no_scene_breaks_a_law() -> Result<(), Failed> {
+    for scene in ["kept", "spent", "vain", "stopped"] {
+        ran(&["--for", "60s", "--seeds", "16", "--scene", scene])?;
+    }
+    Ok(())
+}
+
+/// Who moves a line of the library moves the mistake that is planted in it.
+fn planted_mistakes_have_a_place() -> Result<(), Failed> {
+    ran(&["--planted-places"]).map(drop)
 }

@@ -156,7 +156,13 @@ impl<'a> Wait<'a> {
             let hint = ticket.leave();
             if self.notifies {
                 let key = self.want.name();
-                engine.notifications.of(key).left(key, hint == Some(Hint::Freed) || self.has_unused_release);
+                let notified = hint == Some(Hint::Freed) || self.has_unused_release;
+                let ends = |deadline: Uptime| deadline.after(engine.backend.command_timeout());
+                engine.notifications.of(key).left(
+                    key,
+                    notified,
+                    self.call.deadline.map_or(Uptime::MAX, ends),
+                );
             }
         }
         acquired

@@ -133,7 +133,7 @@ impl Notifications {
             waited.entry = ListEntry::Notified;
         }
         drop(state);
-        self.pass_on_unused(key);
+        self.pass_on_unused(key, Uptime::MAX);
     }
 
     /// Looks from time to time which keys are still waited for. Returns whether some are; if not, the thread ends.
@@ -171,7 +171,7 @@ impl Notifications {
             self.queue.notify(key, Hint::Changed);
         }
         // If that fails, a release finds out that no client listens.
-        let _ = left.iter().try_for_each(|key| self.leave(key));
+        let _ = left.iter().try_for_each(|key| self.leave(key, Uptime::MAX));
         !ends
     }
 

@@ -1,10 +1,9 @@
-//! What a program does with locks: each call in its time, each hold looked at.
+//! What all programs do with locks: each call in its time, each hold looked at.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use setnx_lock::{Error, Lock, LockGuard};
-use world::run::{self, chance, random};
+use setnx_lock::{Error, LockGuard};
+use world::run::{self, random};
 use world::thread;
 
 use crate::laws::{self, HoldId};
@@ -13,12 +12,12 @@ use crate::plan::Plan;
 /// What a call may take beyond what is documented: other threads run.
 const SLACK: Duration = Duration::from_millis(60);
 
-/// How long a call takes at most.
+/// How long a call takes at most: limits.md, How long a call takes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    command: Duration,
-    connect: Duration,
-    retry: Duration,
+    pub(crate) command: Duration,
+    pub(crate) connect: Duration,
+    pub(crate) retry: Duration,
 }
 
 impl Limits {
@@ -31,30 +30,38 @@ impl Limits {
         (timeout + self.command).max(timeout.min(self.retry) + self.connect)
     }
 
+    /// The same for several keys.
+    pub(crate) fn waiting_for_several(self, timeout: Duration) -> Duration {
+        self.waiting(timeout) + 4 * self.command
+    }
+
     /// Of a call on a guard: it may wait for one before it.
     pub(crate) fn of_guard(self) -> Duration {
         2 * self.command
     }
 
-    pub(crate) fn of_try(self) -> Duration {
-        self.command
+    /// Of a release, which may wait for a connection until the lease ends.
+    pub(crate) fn of_release(self, left: Duration) -> Duration {
+        left + self.of_guard()
     }
 }
 
 /// How long a call takes, but for the time during which its process is stopped.
 #[derive(Clone, Copy, Debug)]
-struct Clock {
+pub(crate) struct Clock {
     began: Duration,
     stopped: Duration,
 }
 
 impl Clock {
-    fn start() -> Self {
+    pub(crate) fn start(what: &str) -> Self {
+        run::note(what);
+        world::network::begin_call();
         Self { began: run::now(), stopped: run::stopped() }
     }
 
     /// The call has ended. Its process's clock may be slower.
-    fn within(self, what: &str, limit: Duration) {
+    pub(crate) fn within(self, what: &str, limit: Duration) {
         let stopped = run::stopped().saturating_sub(self.stopped);
         let took = run::now().saturating_sub(self.began + stopped);
         if took > limit + limit / 500 + SLACK {
@@ -65,126 +72,150 @@ impl Clock {
 
 /// Runs a call that is to end within a time.
 pub(crate) fn timed<T>(what: &str, limit: Duration, call: impl FnOnce() -> T) -> T {
-    let clock = Clock::start();
+    let clock = Clock::start(what);
     let done = call();
     clock.within(what, limit);
     done
 }
 
-/// A lock that is held, and what the laws know of it.
+pub(crate) fn left(guard: &LockGuard) -> Duration {
+    guard.remaining().unwrap_or_default()
+}
+
+/// Chooses one of these.
+pub(crate) fn one_of<T: Copy>(all: &[T]) -> T {
+    all[usize::try_from(random(0..all.len() as u64)).unwrap_or_default()]
+}
+
+/// Returns a random time up to this one.
+pub(crate) fn up_to(longest: Duration) -> Duration {
+    Duration::from_micros(random(0..u64::try_from(longest.as_micros()).unwrap_or(u64::MAX - 1) + 1))
+}
+
+/// What a key's holder has by a guard.
 #[derive(Debug)]
-pub(crate) struct Hold {
-    pub(crate) guard: LockGuard,
-    pub(crate) id: HoldId,
+pub(crate) struct Holding<'a> {
+    guards: Vec<(&'a LockGuard, HoldId)>,
     limits: Limits,
 }
 
-impl Hold {
-    pub(crate) fn new(guard: LockGuard, waited_since: Option<Duration>, limits: Limits) -> Self {
-        let left = guard.remaining().unwrap_or_default();
-        let id = laws::acquired(&guard.key().to_string(), left, waited_since);
-        Self { guard, id, limits }
+impl<'a> Holding<'a> {
+    /// The guards were acquired. `waited_since`: since when they were waited for, if only one was.
+    pub(crate) fn begin(
+        guards: impl IntoIterator<Item = &'a LockGuard>,
+        waited_since: Option<Duration>,
+        limits: Limits,
+    ) -> Self {
+        let acquired = |guard: &'a LockGuard| {
+            (guard, laws::acquired(&guard.key().to_string(), left(guard), waited_since))
+        };
+        Self { guards: guards.into_iter().map(acquired).collect(), limits }
     }
 
-    /// Works for a while, and looks at the lock meanwhile. Returns false if it is lost.
+    /// The number of the first hold, for [`laws::same_hold`].
+    pub(crate) fn id(&self) -> HoldId {
+        self.guards[0].1
+    }
+
+    /// Works for a while, and looks at the locks meanwhile. Returns false if one is lost.
     pub(crate) fn work(&self, time: Duration) -> bool {
-        work(&self.guard, self.id, self.limits, time)
-    }
-
-    /// Releases it, in one of the ways there are.
-    pub(crate) fn end(self) {
-        let Self { guard, id, limits } = self;
-        let key = guard.key().to_string();
-        let left = guard.remaining().unwrap_or_default();
-        laws::leaves(id);
-        let limit = limits.of_guard() + left;
-        match random(0..5) {
-            0 => {
-                // Late, and by another thread.
-                let late = thread::spawn(move || {
-                    thread::sleep(Duration::from_millis(random(0..300)));
-                    drop(guard);
-                });
-                let _ended = late.join();
-                laws::unknown(&key);
+        let until = run::now() + time;
+        while run::now() < until {
+            let rest = until.saturating_sub(run::now());
+            thread::sleep(up_to(Duration::from_millis(40)).min(rest));
+            let (guard, id) = one_of(&self.guards);
+            if !self.look(guard, id) {
+                return false;
             }
-            1 => {
-                timed("drop", limit, || drop(guard));
-                laws::unknown(&key);
-            }
-            _ => match timed("release", limit, || guard.release()) {
-                Ok(()) => laws::freed(&key),
-                Err(error) => told(id, &error),
-            },
         }
+        true
     }
-}
 
-/// Works for a while with a guard.
-fn work(guard: &LockGuard, id: HoldId, limits: Limits, time: Duration) -> bool {
-    let until = run::now() + time;
-    while run::now() < until {
-        thread::sleep(Duration::from_micros(random(100..40_000)).min(until.saturating_sub(run::now())));
-        let outcome = match random(0..12) {
-            0 => timed("extend", limits.of_guard(), || guard.extend()),
-            1 => timed("verify", limits.of_guard(), || guard.verify()),
-            2 => timed("fencing_token", limits.of_guard(), || guard.fencing_token())
-                .map(|number| laws::token(id, number)),
+    fn look(&self, guard: &LockGuard, id: HoldId) -> bool {
+        let limit = self.limits.of_guard();
+        let outcome = match random(0..14) {
+            0 => timed("extend", limit, || guard.extend()),
+            1 => timed("extend_by", limit, || {
+                guard.extend_by(left(guard) + Duration::from_millis(random(1..500)))
+            }),
+            2 => timed("verify", limit, || guard.verify()),
+            3 => timed("fencing_token", limit, || guard.fencing_token())
+                .map(|number| laws::token(id, number, None)),
             _ => guard.ensure_held(),
         };
-        match outcome {
-            Ok(()) => laws::still_held(id, guard.remaining().unwrap_or_default()),
-            Err(error) => {
-                told(id, &error);
-                if error.is_lost() {
-                    laws::leaves(id);
-                    return false;
-                }
-                laws::still_held(id, guard.remaining().unwrap_or_default());
-            }
+        if let Err(error) = &outcome {
+            told(id, error);
         }
+        let is_lost = outcome.is_err_and(|error| error.is_lost());
+        if is_lost {
+            laws::leaves(id);
+        } else {
+            laws::still_held(id, left(guard));
+        }
+        !is_lost
     }
-    true
+
+    /// The holder relies on the locks no more: they are released next. Returns what [`Released`] needs.
+    pub(crate) fn end(self) -> Released {
+        let longest = self.guards.iter().map(|(guard, _)| left(guard)).max().unwrap_or_default();
+        let keys = self.guards.iter().map(|(guard, id)| (guard.key().to_string(), *id)).collect();
+        for (_, id) in &self.guards {
+            laws::leaves(*id);
+        }
+        Released { keys, limit: self.limits.of_release(longest) }
+    }
 }
 
-/// A call has failed.
+/// Locks that are about to be released.
+#[derive(Debug)]
+pub(crate) struct Released {
+    keys: Vec<(String, HoldId)>,
+    pub(crate) limit: Duration,
+}
+
+impl Released {
+    /// Releases them by this call.
+    pub(crate) fn by(self, release: impl FnOnce() -> Result<(), Error>) {
+        let outcome = timed("release", self.limit, release);
+        if let Err(error) = &outcome {
+            told(self.keys[0].1, error);
+        }
+        for (key, _) in &self.keys {
+            if outcome.is_ok() { laws::freed(key) } else { laws::unknown(key) }
+        }
+    }
+
+    /// Releases them by dropping their guard: at once, or late and by another thread.
+    pub(crate) fn by_dropping(self, guard: impl Send + 'static) {
+        if random(0..3) == 0 {
+            // Nobody waits for it.
+            thread::spawn(move || {
+                thread::sleep(up_to(Duration::from_millis(300)));
+                drop(guard);
+            });
+        } else {
+            timed("drop", self.limit, || drop(guard));
+        }
+        for (key, _) in &self.keys {
+            laws::unknown(key);
+        }
+    }
+}
+
+/// A call on a hold has failed.
 pub(crate) fn told(id: HoldId, error: &Error) {
     run::note(&format!("is told: {}", error.chain()));
     if error.is_lost() {
         laws::lost(id, &error.chain());
     }
+    laws::failed(error);
 }
 
-/// What a program panics with on purpose.
-#[derive(Debug)]
-struct OnPurpose;
-
-/// Runs a closure while a lock is held, which may panic.
-pub(crate) fn with(lock: &Lock, limits: Limits, timeout: Duration, time: Duration) {
-    let panics = chance(10);
-    let (called, mut returned) = (Clock::start(), None);
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        lock.with(|guard| {
-            called.within("acquiring in with", limits.waiting(timeout));
-            let left = || guard.remaining().unwrap_or_default();
-            let id = laws::acquired(&guard.key().to_string(), left(), None);
-            work(guard, id, limits, time);
-            laws::leaves(id);
-            returned = Some((Clock::start(), left()));
-            if panics {
-                resume_unwind(Box::new(OnPurpose));
-            }
-        })
-    }));
-    laws::unknown(&lock.key().to_string());
-    match returned {
-        Some((returned, left)) => returned.within("releasing in with", limits.of_guard() + left),
-        None => called.within("with", limits.waiting(timeout)),
+/// A call has not acquired a lock, which it has wanted since a time.
+pub(crate) fn refused(key: &str, since: Duration, error: &Error) {
+    run::note(&format!("not acquired: {}", error.chain()));
+    if error.is_contention() {
+        laws::waited_in_vain(key, since);
     }
-    match outcome {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => run::note(&format!("with: {}", error.chain())),
-        Err(panic) if panic.is::<OnPurpose>() => {}
-        Err(panic) => resume_unwind(panic),
-    }
+    laws::failed(error);
 }

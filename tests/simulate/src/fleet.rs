@@ -20,6 +20,7 @@ pub(crate) fn run(plan: &Plan) {
     network::set_faults(plan.faults);
     laws::set_rules(Rules {
         is_exclusive: true,
+        server: Some(server),
         keeps_keys: true,
         free_at_most: plan.is_calm().then(|| plan.poll_interval + Duration::from_millis(150)),
     });
@@ -76,13 +77,13 @@ fn start(plan: &Plan, server: ServerId, number: u64) -> Process {
 
 /// Looks for what is left: on the server, and in processes whose programs have ended.
 fn leaves_nothing(plan: &Plan, processes: &[Process], server: ServerId) {
-    // What a killed process has left stays until somebody wants it, but nobody waits for it.
+    // What a killed process has left, or a lock that is left to expire, stays until somebody wants it, but nobody waits for it.
     let now = run::wall_clock();
     for key in (0..plan.keys).map(|key| format!("key {key}")) {
         let value = server.look(&["GET", &key]);
         let time = value.split(':').next().and_then(|time| time.parse().ok());
         let is_over = time.is_some_and(|time: f64| time < now.as_secs_f64());
-        if value != "(nil)" && (plan.is_calm() || !is_over) {
+        if value != "(nil)" && !is_over {
             broken(&format!("{key} is left with {value}"));
         }
     }

@@ -8,12 +8,15 @@
 //! | each call ends in its time | limits.md, How long a call takes |
 //! | a free lock is acquired by one that waits for it | limits.md, Which waiter is next; guide.md, Waiting and fairness |
 //! | nothing is left: keys, connections, threads | operations.md |
+//! | a call fails only if something was wrong | error.rs, Error |
 //! | no panic but the program's own | |
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use setnx_lock::Error;
+use world::network::ServerId;
 use world::run;
 
 static LAWS: Mutex<Laws> = Mutex::new(Laws::new());
@@ -25,8 +28,10 @@ pub(crate) type HoldId = u64;
 struct Laws {
     holds: BTreeMap<HoldId, Held>,
     count: HoldId,
-    /// The last fencing token of each key, and whose it is.
-    tokens: BTreeMap<String, (HoldId, u64)>,
+    /// The last fencing token of each key.
+    tokens: BTreeMap<String, Taken>,
+    /// Holds that go on with one that another process has begun.
+    resumed: BTreeMap<HoldId, HoldId>,
     /// When each key became free, if it is free.
     free_since: BTreeMap<String, Duration>,
     rules: Rules,
@@ -37,6 +42,7 @@ struct Laws {
 pub(crate) struct Rules {
     /// Two valid leases cannot be.
     pub(crate) is_exclusive: bool,
+    pub(crate) server: Option<ServerId>,
     /// The server forgets nothing, so a lock is lost by its end alone.
     pub(crate) keeps_keys: bool,
     /// How long a lock may be free while somebody waits for it.
@@ -52,10 +58,26 @@ struct Held {
     until: Duration,
 }
 
+/// A fencing token.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    holder: HoldId,
+    token: u64,
+    /// Until when its counter is kept.
+    kept_until: Duration,
+}
+
 impl Laws {
     const fn new() -> Self {
-        let rules = Rules { is_exclusive: false, keeps_keys: false, free_at_most: None };
-        Self { holds: BTreeMap::new(), count: 0, tokens: BTreeMap::new(), free_since: BTreeMap::new(), rules }
+        let rules = Rules { is_exclusive: false, server: None, keeps_keys: false, free_at_most: None };
+        Self {
+            holds: BTreeMap::new(),
+            count: 0,
+            tokens: BTreeMap::new(),
+            resumed: BTreeMap::new(),
+            free_since: BTreeMap::new(),
+            rules,
+        }
     }
 }
 
@@ -140,10 +162,47 @@ pub(crate) fn leaves(id: HoldId) {
     laws().holds.remove(&id);
 }
 
-/// Notes that a lock is free now, by a release that has succeeded.
+/// Notes that a release has succeeded. The lock is free unless it is left to expire, or another has it already.
 pub(crate) fn freed(key: &str) {
+    let server = laws().rules.server;
+    let is_free = server.is_some_and(|server| server.look(&["EXISTS", key]) == "0");
     let now = run::now();
-    laws().free_since.insert(key.to_owned(), now);
+    let mut laws = laws();
+    if is_free {
+        laws.free_since.insert(key.to_owned(), now);
+    } else {
+        laws.free_since.remove(key);
+    }
+}
+
+/// A hold goes on with another process's.
+pub(crate) fn same_hold(id: HoldId, before: HoldId) {
+    let mut laws = laws();
+    let first = laws.resumed.get(&before).copied().unwrap_or(before);
+    laws.resumed.insert(id, first);
+}
+
+/// A call has waited for a lock since a time, and was told that another had it.
+pub(crate) fn waited_in_vain(key: &str, since: Duration) {
+    let (free, at_most) = {
+        let laws = laws();
+        (laws.free_since.get(key).copied(), laws.rules.free_at_most)
+    };
+    if let (Some(free), Some(at_most)) = (free, at_most) {
+        let idle = run::now().saturating_sub(free.max(since));
+        if idle > at_most {
+            broken(&format!("{key} was free for {idle:?} before a call gave up that waited for it"));
+        }
+    }
+}
+
+/// A call has failed, which ended just now.
+pub(crate) fn failed(error: &Error) {
+    let is_of_network =
+        matches!(error, Error::Unavailable { .. } | Error::InDoubt { .. } | Error::Refused { .. });
+    if is_of_network && world::network::was_well() {
+        broken(&format!("a call fails although nothing was wrong: {}", error.chain()));
+    }
 }
 
 /// Notes that whether a key is free is not known.
@@ -151,17 +210,21 @@ pub(crate) fn unknown(key: &str) {
     laws().free_since.remove(key);
 }
 
-/// Notes a fencing token of a hold.
-pub(crate) fn token(id: HoldId, token: u64) {
+/// Notes a fencing token of a hold, whose counter is kept for this time.
+pub(crate) fn token(id: HoldId, token: u64, kept_for: Option<Duration>) {
     let mut laws = laws();
     let now = run::now();
     let Some(held) = laws.holds.get(&id).filter(|held| held.until > now).cloned() else { return };
-    let Some((holder, before)) = laws.tokens.insert(held.key.clone(), (id, token)) else { return };
+    let holder = laws.resumed.get(&id).copied().unwrap_or(id);
+    let kept_until = kept_for.map_or(Duration::MAX, |time| now + time);
+    let Some(before) = laws.tokens.insert(held.key.clone(), Taken { holder, token, kept_until }) else {
+        return;
+    };
     // Asked again it is the same.
-    let grows = if holder == id { before == token } else { before < token };
-    if !grows && laws.rules.keeps_keys {
+    let grows = if before.holder == holder { before.token == token } else { before.token < token };
+    if !grows && now < before.kept_until && laws.rules.keeps_keys {
         drop(laws);
-        broken(&format!("the token of {} is {token} after {before}", held.key));
+        broken(&format!("the token of {} is {token} after {}", held.key, before.token));
     }
 }
 

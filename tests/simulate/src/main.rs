@@ -10,7 +10,9 @@ mod calls;
 mod fleet;
 mod laws;
 mod plan;
+mod planted;
 mod program;
+mod scenes;
 mod search;
 
 use std::process::ExitCode;
@@ -46,6 +48,15 @@ struct Arguments {
     /// Run the first seed alone, in this process, and print what happens from this time on
     #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "0s", value_parser = humantime::parse_duration)]
     trace: Option<Duration>,
+    /// Run this scene alone, of those in `scenes.rs`
+    #[arg(long, value_name = "NAME")]
+    scene: Option<String>,
+    /// Make the mistakes of `planted.txt` with these words in their names, or all, one after the other; a seed must show each
+    #[arg(long, value_name = "WORDS", num_args = 0..)]
+    planted: Option<Vec<String>>,
+    /// Look whether each mistake of `planted.txt` has one place in the library
+    #[arg(long, hide = true)]
+    planted_places: bool,
     /// Run the first seed alone, in this process
     #[arg(long, hide = true)]
     one: bool,
@@ -57,7 +68,12 @@ fn main() -> ExitCode {
         println!("{}", one(&arguments));
         return ExitCode::SUCCESS;
     }
-    match search::search(&arguments) {
+    let searched = match &arguments.planted {
+        Some(only) => planted::search(only),
+        None if arguments.planted_places => planted::look_for_places(),
+        None => search::search(&arguments),
+    };
+    match searched {
         Ok(outcome) => outcome,
         Err(error) => {
             eprintln!("simulate: {error}");
@@ -74,6 +90,10 @@ fn one(arguments: &Arguments) -> search::Account {
     let settings = Settings { seed, at_most, printed_from: arguments.trace };
     let mut clients = 0;
     let ran: Ran = world::run::run(settings, || {
+        if let Some((name, scene)) = scene(arguments) {
+            world::run::note(&format!("scene {name}"));
+            return scene();
+        }
         let plan = Plan::choose(arguments);
         clients = plan.processes * plan.threads;
         world::run::note(&format!("{plan:?}"));
@@ -89,4 +109,13 @@ fn one(arguments: &Arguments) -> search::Account {
         faults: world::network::injected().all(),
         holds: laws::holds(),
     }
+}
+
+/// Returns the scene that a seed runs, of those that the arguments allow. Most seeds run a fleet.
+fn scene(arguments: &Arguments) -> Option<(&'static str, fn())> {
+    if let Some(wanted) = &arguments.scene {
+        return scenes::SCENES.into_iter().find(|(name, _)| name == wanted);
+    }
+    let is_free = arguments.clients.is_none() && arguments.processes.is_none() && arguments.length.is_none();
+    (is_free && world::run::chance(5)).then(|| calls::one_of(&scenes::SCENES))
 }

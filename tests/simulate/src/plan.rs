@@ -31,6 +31,11 @@ pub(crate) struct Plan {
     pub(crate) keys: u64,
     /// The expiration of each key.
     pub(crate) expirations: Vec<Duration>,
+    /// The expiration of all other keys.
+    pub(crate) shared_expiration: Duration,
+    pub(crate) permits: u64,
+    /// How many locks a thread keeps at most.
+    pub(crate) kept: u64,
     pub(crate) notifies: bool,
     pub(crate) poll_interval: Duration,
     pub(crate) command_timeout: Duration,
@@ -90,6 +95,9 @@ impl Plan {
             threads,
             keys,
             expirations: (0..keys).map(|_| millis(least, 6000)).collect(),
+            shared_expiration: millis(least, 6000),
+            permits: random(1..5),
+            kept: [3, 20, 200][index(3)],
             notifies: version >= ServerVersion::V2_0 && chance(2),
             poll_interval: if chance(2) { Duration::from_millis(100) } else { millis(20, 300) },
             command_timeout,
@@ -100,6 +108,11 @@ impl Plan {
             length: arguments.length.unwrap_or_else(|| Duration::from_secs(random(5..40))),
             clocks: 400_000,
         }
+    }
+
+    /// Returns true if the server can keep the names of holders.
+    pub(crate) fn has_names(&self) -> bool {
+        self.version >= ServerVersion::V2_0
     }
 
     pub(crate) fn is_calm(&self) -> bool {

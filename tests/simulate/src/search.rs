@@ -144,7 +144,8 @@ fn as_given(arguments: &Arguments, seed: u64) -> String {
         [("--seed", Some(seed)), ("--clients", arguments.clients), ("--processes", arguments.processes)];
     let given = numbers.into_iter().filter_map(|(name, number)| Some(format!("{name} {}", number?)));
     let length = arguments.length.map(|length| format!("--length {}ms", length.as_millis()));
-    given.chain(length).collect::<Vec<_>>().join(" ")
+    let scene = arguments.scene.iter().map(|name| format!("--scene {name}"));
+    given.chain(length).chain(scene).collect::<Vec<_>>().join(" ")
 }
 
 /// Starts a run on one processor: its threads take turns.

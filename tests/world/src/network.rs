@@ -3,6 +3,7 @@
 mod connection;
 mod faults;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -21,6 +22,9 @@ pub(crate) use connection::Connection;
 use connection::EndOfStream;
 pub use faults::{Faults, Injected};
 
+/// How long after something was wrong calls may fail by it.
+const AFTERMATH: Nanos = 1_000_000_000;
+
 /// The port of each server.
 const PORT: u16 = 6379;
 
@@ -30,7 +34,10 @@ static NETWORK: Mutex<Network> = Mutex::new(Network::new());
 #[derive(Debug)]
 struct Network {
     nodes: Vec<Node>,
+    /// Those that servers know.
     connections: BTreeMap<ClientId, Arc<Connection>>,
+    /// Those that clients have not closed.
+    open: BTreeMap<ClientId, Arc<Connection>>,
     opened: ClientId,
     faults: Faults,
     injected: Injected,
@@ -39,6 +46,8 @@ struct Network {
     /// Nothing gets through between these before a time.
     apart: BTreeMap<(usize, usize), Nanos>,
     commands: u64,
+    /// Until when something has been wrong.
+    trouble: Nanos,
 }
 
 impl Network {
@@ -46,12 +55,14 @@ impl Network {
         Self {
             nodes: Vec::new(),
             connections: BTreeMap::new(),
+            open: BTreeMap::new(),
             opened: 0,
             faults: Faults::NONE,
             injected: Injected::NONE,
             names: BTreeMap::new(),
             apart: BTreeMap::new(),
             commands: 0,
+            trouble: 0,
         }
     }
 }
@@ -84,6 +95,7 @@ impl ServerId {
             address: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), PORT),
             core,
             is_up: true,
+            is_full: false,
             ahead: 0,
             stalled_until: 0,
             arrived: BTreeMap::new(),
@@ -110,6 +122,7 @@ impl ServerId {
     pub fn restart(self, keeps_keys: bool) {
         note(self, if keeps_keys { "is back with its keys" } else { "is back without keys" });
         let mut network = network();
+        network.cut_all(self.0);
         let node = &mut network.nodes[self.0];
         let version = node.core.version();
         if !keeps_keys {
@@ -118,19 +131,26 @@ impl ServerId {
         let now = now_of(node);
         node.core.restart(version, now);
         node.is_up = true;
+        node.stalled_until = 0;
+        network.note_trouble(scheduler().now());
     }
 
     /// Has it execute nothing for this time: it is stopped, or busy.
     pub fn stall(self, time: Duration) {
         note(self, &format!("stands still for {time:?}"));
         let until = scheduler().now() + u64::try_from(time.as_nanos()).unwrap_or(0);
-        network().nodes[self.0].stalled_until = until;
+        let mut network = network();
+        network.nodes[self.0].stalled_until = until;
+        network.note_trouble(until);
     }
 
     /// Refuses what would add data, or no more.
     pub fn set_full(self, is_full: bool) {
         note(self, if is_full { "is full" } else { "has room" });
-        network().nodes[self.0].core.set_full(is_full);
+        let mut network = network();
+        network.nodes[self.0].core.set_full(is_full);
+        network.nodes[self.0].is_full = is_full;
+        network.note_trouble(scheduler().now());
     }
 
     /// Sets its clock forward or back by so many microseconds.
@@ -148,7 +168,9 @@ impl ServerId {
     pub fn separate(self, process: Process, time: Duration) {
         note(self, &format!("is not reached by process {} for {time:?}", process.number()));
         let until = scheduler().now() + u64::try_from(time.as_nanos()).unwrap_or(0);
-        network().apart.insert((process.number(), self.0), until);
+        let mut network = network();
+        network.apart.insert((process.number(), self.0), until);
+        network.note_trouble(until);
     }
 
     /// Executes a command for a test, and returns the reply as people read it.
@@ -167,9 +189,7 @@ impl ServerId {
     #[must_use]
     pub fn connections(self) -> BTreeMap<Process, usize> {
         let mut by_process = BTreeMap::new();
-        for connection in
-            network().connections.values().filter(|one| one.server == self.0 && !one.is_closed())
-        {
+        for connection in network().open.values().filter(|one| one.server == self.0) {
             *by_process.entry(connection.process).or_default() += 1;
         }
         by_process
@@ -196,6 +216,28 @@ pub fn injected() -> Injected {
 #[must_use]
 pub fn commands() -> u64 {
     network().commands
+}
+
+thread_local! {
+    /// Whether nothing was wrong when the last call of this thread began, and when that was.
+    static BEGAN: Cell<(bool, Nanos)> = const { Cell::new((false, 0)) };
+}
+
+/// Notes that the calling thread begins a call, for [`was_well`].
+pub fn begin_call() {
+    let (process, now) = (Process::current(), scheduler().now());
+    let network = network();
+    let is_broken = |one: &Arc<Connection>| one.process == process && one.is_broken();
+    let is_well = network.trouble.max(process.resumed()) + AFTERMATH < now && network.is_well();
+    BEGAN.set((is_well && !network.open.values().any(is_broken), now));
+}
+
+/// Returns true if nothing has been wrong between the calling thread's process and a server since its call began.
+#[must_use]
+pub fn was_well() -> bool {
+    let (was_well, since) = BEGAN.get();
+    let network = network();
+    was_well && network.is_well() && network.trouble.max(Process::current().resumed()) < since
 }
 
 /// Gives a name these servers' addresses.
@@ -254,6 +296,7 @@ pub(crate) fn connect(address: SocketAddr, until: Nanos) -> io::Result<Arc<Conne
     let id = network.opened;
     let connection = Arc::new(Connection::new(id, server, process, format!("{who}:{id}")));
     network.connections.insert(id, Arc::clone(&connection));
+    network.open.insert(id, Arc::clone(&connection));
     let node = &mut network.nodes[server];
     let now = now_of(node);
     let outputs = node.core.connect(id, &format!("10.0.1.1:{id}"), now);
@@ -264,6 +307,7 @@ pub(crate) fn connect(address: SocketAddr, until: Nanos) -> io::Result<Arc<Conne
 /// What a killed process leaves.
 pub(crate) fn left_by(process: Process, closes: bool) {
     let mut network = network();
+    network.open.retain(|_, one| one.process != process);
     let own: Vec<ClientId> =
         network.connections.iter().filter(|(_, one)| one.process == process).map(|(id, _)| *id).collect();
     for id in own {
@@ -274,6 +318,16 @@ pub(crate) fn left_by(process: Process, closes: bool) {
 }
 
 impl Network {
+    /// Notes that something is wrong until a time.
+    fn note_trouble(&mut self, until: Nanos) {
+        self.trouble = self.trouble.max(until);
+    }
+
+    /// Returns true if every server does what it is asked.
+    fn is_well(&self) -> bool {
+        self.nodes.iter().all(|node| node.is_up && !node.is_full)
+    }
+
     /// Returns when a message of a process arrives that is sent now.
     fn arrival(&self, process: Process, server: usize) -> Nanos {
         let mut state = scheduler().lock();
@@ -294,6 +348,7 @@ impl Network {
 
     /// Closes a connection at once, for both.
     fn cut(&mut self, id: ClientId) {
+        self.note_trouble(scheduler().now());
         if let Some(connection) = self.connections.get(&id).cloned() {
             self.forget(id);
             connection.end(EndOfStream::Reset);

@@ -24,6 +24,7 @@ pub(crate) struct ProcessState {
     began: Nanos,
     pub(crate) is_stopped: bool,
     stopped_since: Nanos,
+    resumed: Nanos,
     pub(crate) stopped_for: Nanos,
     pub(crate) is_dead: bool,
     /// The threads that would run if it were not stopped.
@@ -43,6 +44,7 @@ impl ProcessState {
             began,
             is_stopped: false,
             stopped_since: 0,
+            resumed: 0,
             stopped_for: 0,
             is_dead: false,
             could_run: Vec::new(),
@@ -132,6 +134,7 @@ impl Process {
             process.stopped_since = now;
         } else {
             process.stopped_for += now - process.stopped_since;
+            process.resumed = now;
             state.resume(self.0);
         }
     }
@@ -147,6 +150,11 @@ impl Process {
         let state = scheduler().lock();
         let own = state.threads.iter().filter(|thread| thread.process == self.0 && !thread.is_finished);
         own.map(|thread| thread.name.clone()).collect()
+    }
+
+    /// Returns when it went on last after it was stopped.
+    pub(crate) fn resumed(self) -> Nanos {
+        scheduler().lock().processes[self.0].resumed
     }
 
     pub(crate) fn number(self) -> usize {

@@ -15,6 +15,8 @@ pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     pub(crate) core: Server,
     pub(crate) is_up: bool,
+    /// It refuses what would add data.
+    pub(crate) is_full: bool,
     /// How far its clock is ahead, in microseconds.
     pub(crate) ahead: i64,
     /// It executes nothing before.

@@ -37,8 +37,6 @@ struct ConnectionState {
     ended: Option<EndOfStream>,
     /// Nothing gets through any more.
     is_silent: bool,
-    /// The client has closed it.
-    is_closed: bool,
     /// Replies are lost, and then the connection.
     loses_replies: bool,
     reading: Option<ThreadId>,
@@ -53,7 +51,6 @@ impl Connection {
             received: VecDeque::new(),
             ended: None,
             is_silent: false,
-            is_closed: false,
             loses_replies: false,
             reading: None,
             last_sent: 0,
@@ -66,9 +63,10 @@ impl Connection {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns true if its client has closed it.
-    pub(super) fn is_closed(&self) -> bool {
-        self.state().is_closed
+    /// Returns true if not all of what is sent on it is answered.
+    pub(super) fn is_broken(&self) -> bool {
+        let state = self.state();
+        state.ended.is_some() || state.is_silent || state.loses_replies
     }
 
     /// Takes what has come, or says how it has ended.
@@ -107,6 +105,9 @@ impl Connection {
         let mut arrives = network.arrival(self.process, self.server);
         if fate == Fate::Delayed {
             arrives += run::random(0..u64::try_from(network.faults.delay.as_nanos()).unwrap_or(1).max(1));
+        }
+        if fate != Fate::Arrives {
+            network.note_trouble(arrives);
         }
         drop(network);
         let mut state = self.state();
@@ -179,18 +180,22 @@ impl Connection {
 
     /// The client closes it: the server learns so later, and executes no more of it.
     pub(crate) fn close(&self) {
+        let mut network = network();
+        network.open.remove(&self.id);
+        if self.is_broken() {
+            // A failure is remembered for a while.
+            network.note_trouble(scheduler().now());
+        }
+        let arrives = network.arrival(self.process, self.server);
+        drop(network);
         let mut state = self.state();
         state.ended = Some(EndOfStream::Orderly);
-        state.is_closed = true;
         if state.is_silent {
             return;
         }
-        drop(state);
-        let arrives = network().arrival(self.process, self.server);
-        let mut state = self.state();
         state.last_sent = arrives.max(state.last_sent + 1);
         let id = self.id;
-        scheduler().at(state.last_sent, move || network().forget(id));
+        scheduler().at(state.last_sent, move || super::network().forget(id));
     }
 }
 

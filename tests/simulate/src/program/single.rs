@@ -1,0 +1,117 @@
+//! One lock: with a closure, with a guard, with a limit, with a cancel token, with callbacks.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use setnx_lock::{CancelToken, Lock};
+use world::run::{self, chance, random};
+use world::thread;
+
+use super::Client;
+use crate::calls::{Clock, Holding, refused, timed, up_to};
+use crate::laws;
+
+/// What a program panics with on purpose.
+#[derive(Debug)]
+struct OnPurpose;
+
+impl Client {
+    /// Chooses one of the keys. Returns its lock, how long a call waits, and how long to work.
+    fn lock(&self) -> (Lock, Duration, Duration) {
+        let number = random(0..self.plan.keys);
+        let expiration = self.plan.expirations[usize::try_from(number).unwrap_or_default()];
+        let (options, is_kept) = self.options(expiration);
+        let timeout =
+            Duration::from_millis([0, 50, 1000, 8000][usize::try_from(random(0..4)).unwrap_or_default()]);
+        let options = options.timeout(timeout).notify_waiters(self.plan.notifies);
+        let lock = Lock::new(&self.locker, format!("key {number}"), options);
+        match lock {
+            Ok(lock) => (lock, timeout, self.work_time(expiration, is_kept)),
+            Err(error) => laws::broken(&format!("options are refused: {}", error.chain())),
+        }
+    }
+
+    pub(super) fn use_a_lock(&self) {
+        let (lock, timeout, time) = self.lock();
+        let began = run::now();
+        let (key, limits) = (lock.key().to_string(), self.limits);
+        let guard = match random(0..4) {
+            0 => timed("try_lock", limits.command, || lock.try_lock()),
+            1 => timed("try_lock_for", limits.waiting(timeout), || lock.try_lock_for(timeout)),
+            2 => {
+                let lock = lock.cancelled_by(&cancelled_soon());
+                timed("lock", limits.waiting(timeout), || lock.lock()).map(Some)
+            }
+            _ => timed("lock", limits.waiting(timeout), || lock.lock()).map(Some),
+        };
+        match guard {
+            Ok(Some(guard)) => {
+                if chance(6) {
+                    call_back(&guard);
+                }
+                let holding = Holding::begin([&guard], Some(began), limits);
+                holding.work(time);
+                let released = holding.end();
+                match random(0..6) {
+                    0 => released.by_dropping(guard),
+                    1 => released.by(|| guard.leave_to_expire()),
+                    _ => released.by(|| guard.release()),
+                }
+            }
+            Ok(None) => {}
+            Err(error) => refused(&key, began, &error),
+        }
+    }
+
+    pub(super) fn use_with(&self) {
+        let (lock, timeout, time) = self.lock();
+        let panics = chance(10);
+        let (key, limits, began) = (lock.key().to_string(), self.limits, run::now());
+        let (called, mut returned) = (Clock::start("with"), None);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            lock.with(|guard| {
+                called.within("acquiring in with", limits.waiting(timeout));
+                let holding = Holding::begin([guard], Some(began), limits);
+                holding.work(time);
+                returned = Some((holding.end(), Clock::start("returns")));
+                if panics {
+                    resume_unwind(Box::new(OnPurpose));
+                }
+            })
+        }));
+        match returned {
+            Some((released, clock)) => clock.within("releasing in with", released.limit),
+            None => called.within("with", limits.waiting(timeout)),
+        }
+        laws::unknown(&key);
+        match outcome {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => refused(&key, began, &error),
+            Err(panic) if panic.is::<OnPurpose>() => {}
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}
+
+/// Returns a token that another thread cancels soon.
+fn cancelled_soon() -> CancelToken {
+    let (token, soon) = (CancelToken::new(), up_to(Duration::from_millis(500)));
+    let stop = token.clone();
+    thread::spawn(move || {
+        thread::sleep(soon);
+        stop.cancel();
+    });
+    token
+}
+
+/// Has a callback that blocks or panics called if the lock is lost.
+fn call_back(guard: &setnx_lock::LockGuard) {
+    let (panics, time) = (chance(2), up_to(Duration::from_millis(800)));
+    guard.on_loss(move |reason| {
+        run::note(&format!("on_loss: {reason}"));
+        thread::sleep(time);
+        if panics {
+            resume_unwind(Box::new(OnPurpose));
+        }
+    });
+}

@@ -1,0 +1,77 @@
+//! Locks that go from one process to another by a token.
+
+use std::sync::{Mutex, PoisonError};
+
+use setnx_lock::{Lock, LockOptions, LockToken};
+use world::run::{self, chance, random};
+use world::thread;
+
+use super::Client;
+use crate::calls::{Holding, refused, timed, up_to};
+use crate::laws::{self, HoldId};
+
+/// The tokens that were given away and not taken yet, as texts: what one process would send to another.
+static GIVEN: Mutex<Vec<(String, HoldId)>> = Mutex::new(Vec::new());
+
+impl Client {
+    fn handed_over(&self) -> Lock {
+        let (options, _) = self.options(self.plan.shared_expiration);
+        let options: LockOptions = options.notify_waiters(self.plan.notifies);
+        match Lock::new(&self.locker, "handed over", options) {
+            Ok(lock) => lock,
+            Err(error) => laws::broken(&format!("options are refused: {}", error.chain())),
+        }
+    }
+
+    /// Acquires a lock, and gives it to whoever resumes it.
+    pub(super) fn hand_over(&self) {
+        let lock = self.handed_over();
+        let guard = match timed("try_lock", self.limits.command, || lock.try_lock()) {
+            Ok(Some(guard)) => guard,
+            Ok(None) => return,
+            Err(error) => return refused("handed over", run::now(), &error),
+        };
+        let holding = Holding::begin([&guard], None, self.limits);
+        let id = holding.id();
+        if !holding.work(up_to(self.plan.shared_expiration / 4)) {
+            return;
+        }
+        let released = holding.end();
+        match timed("into_token", released.limit, || guard.into_token()) {
+            Ok(token) => {
+                laws::unknown("handed over");
+                GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push((token.to_string(), id));
+            }
+            Err(error) => crate::calls::told(id, &error),
+        }
+    }
+
+    /// Goes on with a lock that was handed over, or releases it.
+    pub(super) fn resume(&self) {
+        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
+        if given.is_empty() {
+            return;
+        }
+        let at = usize::try_from(random(0..given.len() as u64)).unwrap_or_default();
+        let (text, before) = given.swap_remove(at);
+        drop(given);
+        thread::sleep(up_to(self.plan.shared_expiration / 2));
+        let token: LockToken =
+            text.parse().unwrap_or_else(|error| laws::broken(&format!("{text}: {error:?}")));
+        let lock = self.handed_over();
+        if chance(4) {
+            let outcome =
+                timed("release_token", 2 * self.limits.command, || self.locker.release_token(&token));
+            return outcome.unwrap_or_else(|error| run::note(&format!("release_token: {}", error.chain())));
+        }
+        match timed("resume", self.limits.command, || lock.resume(&token)) {
+            Ok(guard) => {
+                let holding = Holding::begin([&guard], None, self.limits);
+                laws::same_hold(holding.id(), before);
+                holding.work(up_to(self.plan.shared_expiration / 4));
+                holding.end().by(|| guard.release());
+            }
+            Err(error) => run::note(&format!("resume: {}", error.chain())),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Fleets that do one thing, which a random program does rarely. Each is a world in which a mistake once broke a law, or would.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use setnx_lock::{Error, Lock, LockOptions, LockToken, Locker, LockerBuilder, MultiLock, Protocol};
+use setnx_lock_testing::ServerVersion;
+use world::network::{self, Faults, ServerId};
+use world::process::{Clocks, Process};
+use world::run::{self, chance, random};
+use world::thread;
+
+use crate::calls::{Holding, Limits, left, one_of, refused, timed, up_to};
+use crate::laws::{self, Rules, broken};
+
+/// Each with its name.
+pub(crate) const SCENES: [(&str, fn()); 4] = [
+    ("kept", many_are_kept),
+    ("spent", tokens_are_used_again),
+    ("vain", waits_in_vain),
+    ("stopped", a_stopped_process_releases_several),
+];
+
+const SECOND: Duration = Duration::from_secs(1);
+const COMMAND: Duration = Duration::from_millis(900);
+
+fn millis(from: u64, to: u64) -> Duration {
+    Duration::from_millis(random(from..to))
+}
+
+fn a_server(latency: (u64, u64)) -> ServerId {
+    let version = one_of(&[ServerVersion::V2_6, ServerVersion::V7, ServerVersion::Valkey9]);
+    let server = ServerId::start("server", version, &[]);
+    network::set_faults(Faults { latency, ..Faults::NONE });
+    laws::set_rules(Rules { is_exclusive: true, server: Some(server), keeps_keys: true, free_at_most: None });
+    server
+}
+
+fn limits() -> Limits {
+    Limits { command: COMMAND, connect: COMMAND, retry: 4 * SECOND }
+}
+
+fn builder(server: ServerId) -> LockerBuilder {
+    let builder = sure(Locker::builder(&server.url()));
+    builder.command_timeout(COMMAND).connect_timeout(COMMAND).retry_for(4 * SECOND)
+}
+
+fn locker(server: ServerId) -> Locker {
+    sure(builder(server).build())
+}
+
+/// What is not what a scene is about works.
+fn sure<T>(outcome: Result<T, Error>) -> T {
+    outcome.unwrap_or_else(|error| broken(&format!("not expected: {}", error.chain())))
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Process {
+    let ahead = i64::try_from(random(0..400_000)).unwrap_or_default();
+    Process::start(name, Clocks { ahead, faster: 0 }, body)
+}
+
+/// A process keeps hundreds of locks on a server that is far away. None is lost.
+fn many_are_kept() {
+    let server = a_server((2000, 5000));
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]);
+    start("keeper", move || {
+        let locker = locker(server);
+        let options = LockOptions::expiring_after(2 * SECOND).protocol(protocol).auto_extend(60 * SECOND);
+        let mut guards = Vec::new();
+        for number in 0..random(300..600) {
+            let lock = sure(Lock::new(&locker, format!("kept {number}"), options));
+            guards.extend(sure(lock.try_lock()));
+        }
+        let until = run::now() + 10 * SECOND;
+        while run::now() < until {
+            thread::sleep(SECOND / 4);
+            for guard in &guards {
+                if let Err(error) = guard.ensure_held() {
+                    broken(&format!("a kept lock is lost although nothing was wrong: {}", error.chain()));
+                }
+            }
+        }
+        for guard in guards {
+            sure(guard.release());
+        }
+    });
+    thread::sleep(60 * SECOND);
+}
+
+/// Tokens that were used are used again, while others take the lock and numbers. Their counter is kept as long as the last of these say.
+fn tokens_are_used_again() {
+    static SPENT: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let spent = || SPENT.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = a_server((30, 90));
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl]);
+    let options = LockOptions::expiring_after(2 * SECOND).protocol(protocol);
+    let take = move |forget: Duration, hands_over: bool| {
+        let lock = sure(Lock::new(&locker(server), "k", options.forget_tokens_after(forget)));
+        let Ok(guard) = lock.lock() else { return };
+        let holding = Holding::begin([&guard], None, limits());
+        laws::token(holding.id(), sure(guard.fencing_token()), Some(forget));
+        holding.end();
+        if hands_over {
+            let token = sure(guard.into_token());
+            spent().push(token.to_string());
+            sure(sure(lock.resume(&token)).release());
+        } else {
+            sure(guard.release());
+        }
+    };
+    let use_again = move || {
+        let Some(text) = spent().last().cloned() else { return };
+        let token: LockToken = sure(text.parse());
+        let lock = sure(Lock::new(&locker(server), "k", options.forget_tokens_after(3 * SECOND)));
+        if let Ok(guard) = lock.resume(&token) {
+            broken(&format!("a token was used twice: {guard:?}"));
+        }
+    };
+    for round in 0..8_u32 {
+        start("short", move || take(3 * SECOND, true));
+        thread::sleep(millis(5, 200));
+        let (long, pause) = (round % 2 == 0, millis(0, 300));
+        start("long", move || take(if long { 60 * SECOND } else { 50 * SECOND }, false));
+        thread::sleep(pause);
+        start("again", use_again);
+        thread::sleep(millis(100, 6000));
+    }
+}
+
+/// Threads wait for a lock that another process has, and the server stops answering.
+fn waits_in_vain() {
+    let server = a_server((3000, 30_000));
+    let options =
+        LockOptions::expiring_after(3 * SECOND).protocol(one_of(&[Protocol::Watched, Protocol::Auto]));
+    let options = options.notify_waiters(true);
+    for name in ["holder", "waiter"] {
+        let process = start(name, move || {
+            let locker = locker(server);
+            let threads: Vec<_> = (0..3)
+                .map(|_| {
+                    let lock = sure(Lock::new(&locker, "k", options.timeout(SECOND)));
+                    thread::spawn(move || {
+                        while run::now() < 30 * SECOND {
+                            let began = run::now();
+                            match timed("lock", limits().waiting(SECOND), || lock.lock()) {
+                                Ok(guard) => {
+                                    thread::sleep(up_to(SECOND / 20));
+                                    timed("drop", limits().of_release(left(&guard)), || drop(guard));
+                                }
+                                Err(error) => refused("k", began, &error),
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for thread in threads {
+                let _ended = thread.join();
+            }
+        });
+        if name == "waiter" {
+            for _ in 0..8 {
+                thread::sleep(millis(500, 6000));
+                server.separate(process, millis(2000, 4000));
+            }
+        }
+    }
+    thread::sleep(120 * SECOND);
+}
+
+/// A process that extends several locks is stopped, and releases them when it goes on, while the server does not answer.
+fn a_stopped_process_releases_several() {
+    let server = a_server((30, 90));
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl]);
+    for _ in 0..6 {
+        let process = start("keeper", move || {
+            let options =
+                LockOptions::expiring_after(millis(2000, 4000)).protocol(protocol).auto_extend(40 * SECOND);
+            let locks = sure(MultiLock::new(&locker(server), ["a", "b", "c"], options));
+            let Ok(guard) = locks.lock() else { return };
+            let holding = Holding::begin(guard.guards(), None, limits());
+            // Some are extended, so that they end at different times.
+            holding.work(millis(500, 6000));
+            holding.end().by(|| guard.release());
+        });
+        thread::sleep(millis(300, 5500));
+        process.stop(true);
+        thread::sleep(millis(300, 5500));
+        server.separate(process, millis(2000, 7000));
+        process.stop(false);
+        if chance(3) {
+            thread::sleep(millis(100, 2000));
+            server.cut_all();
+        }
+        thread::sleep(12 * SECOND);
+    }
+}
