@@ -8,10 +8,15 @@ use std::{fs, io};
 /// How long a search may take for one.
 const AT_MOST: &str = "60s";
 
-/// A mistake: a text that is in one place of the library, and what stands there instead.
+/// A mistake: texts, each in one place of the library, and what stands there instead.
 #[derive(Debug)]
 struct Mistake {
     name: String,
+    changes: Vec<Change>,
+}
+
+#[derive(Debug)]
+struct Change {
     right: String,
     wrong: String,
 }
@@ -24,14 +29,18 @@ fn project() -> PathBuf {
 /// Reads the list.
 fn list() -> io::Result<Vec<Mistake>> {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("planted.txt"))?;
-    let of = |body: &str, sign: char| -> String {
+    let lines = |body: &str, sign: char| -> String {
         body.lines().filter_map(|line| line.strip_prefix(sign)).collect::<Vec<_>>().join("\n")
     };
-    let one = |part: &str| {
+    let change = |body: &str| Change { right: lines(body, '-'), wrong: lines(body, '+') };
+    let mistake = |part: &str| {
         let (name, body) = part.split_once('\n')?;
-        Some(Mistake { name: name.trim().to_owned(), right: of(body, '-'), wrong: of(body, '+') })
+        Some(Mistake {
+            name: name.trim().to_owned(),
+            changes: body.trim_end().split("\n\n").map(change).collect(),
+        })
     };
-    Ok(text.split("\n## ").skip(1).filter_map(one).collect())
+    Ok(text.split("\n## ").skip(1).filter_map(mistake).collect())
 }
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
@@ -46,28 +55,32 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the one file that has the text of a mistake.
-fn place(source: &Path, mistake: &Mistake) -> Result<PathBuf, String> {
+/// Returns the one file that has the text of a change.
+fn place(source: &Path, name: &str, change: &Change) -> io::Result<PathBuf> {
     let mut files = Vec::new();
-    sources(source, &mut files).map_err(|error| error.to_string())?;
+    sources(source, &mut files)?;
     let count =
-        |path: &PathBuf| fs::read_to_string(path).map_or(0, |text| text.matches(&mistake.right).count());
+        |path: &PathBuf| fs::read_to_string(path).map_or(0, |text| text.matches(&change.right).count());
     let found: Vec<_> =
         files.into_iter().map(|path| (count(&path), path)).filter(|(count, _)| *count > 0).collect();
     match found.as_slice() {
         [(1, path)] => Ok(path.clone()),
-        _ => Err(format!(
-            "\"{}\": its text is in {} places of the library, not in one",
-            mistake.name,
-            found.len()
-        )),
+        _ => {
+            let places: usize = found.iter().map(|(count, _)| count).sum();
+            Err(io::Error::other(format!(
+                "\"{name}\": {:?} is in {places} places of the library",
+                change.right
+            )))
+        }
     }
 }
 
 /// Fails if a text is not in one place.
 pub(crate) fn look_for_places() -> io::Result<ExitCode> {
     for mistake in list()? {
-        place(&project().join("src"), &mistake).map_err(io::Error::other)?;
+        for change in &mistake.changes {
+            place(&project().join("src"), &mistake.name, change)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -81,11 +94,17 @@ pub(crate) fn search(only: &[String]) -> io::Result<ExitCode> {
         if !only.is_empty() && !only.iter().any(|name| mistake.name.contains(name.as_str())) {
             continue;
         }
-        let path = place(&copy.join("src"), &mistake).map_err(io::Error::other)?;
-        let text = fs::read_to_string(&path)?;
-        fs::write(&path, text.replace(&mistake.right, &mistake.wrong))?;
+        let mut before = Vec::new();
+        for change in &mistake.changes {
+            let path = place(&copy.join("src"), &mistake.name, change)?;
+            let text = fs::read_to_string(&path)?;
+            fs::write(&path, text.replace(&change.right, &change.wrong))?;
+            before.push((path, text));
+        }
         let found = found_by(&copy);
-        fs::write(&path, text)?;
+        for (path, text) in before.into_iter().rev() {
+            fs::write(path, text)?;
+        }
         match found? {
             Some((seed, law, took)) => println!("{}: seed {seed} after {took:.1?}: {law}", mistake.name),
             None => {
@@ -124,9 +143,10 @@ fn found_by(copy: &Path) -> io::Result<Option<(String, String, Duration)>> {
         .current_dir(copy)
         .args(["build", "--quiet", "--package", "setnx-lock-simulate"])
         .env("CARGO_TARGET_DIR", copy.join("target"))
-        .status()?;
-    if !built.success() {
-        return Err(io::Error::other("a planted mistake does not compile"));
+        .output()?;
+    if !built.status.success() {
+        let text = String::from_utf8_lossy(&built.stderr);
+        return Err(io::Error::other(format!("a planted mistake does not compile:\n{text}")));
     }
     let began = Instant::now();
     let ran = Command::new(copy.join("target/debug/simulate")).args(["--for", AT_MOST]).output()?;

@@ -14,11 +14,12 @@ use crate::calls::{Holding, Limits, left, one_of, refused, timed, up_to};
 use crate::laws::{self, Rules, broken};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 4] = [
+pub(crate) const SCENES: [(&str, fn()); 5] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
     ("stopped", a_stopped_process_releases_several),
+    ("together", keys_of_others_change),
 ];
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -193,4 +194,40 @@ fn a_stopped_process_releases_several() {
         }
         thread::sleep(12 * SECOND);
     }
+}
+
+/// Threads of one process share transactions, and the keys of some of them are overwritten all the time. The others have their locks in peace.
+fn keys_of_others_change() {
+    let server = a_server((500, 3000));
+    let protocol = one_of(&[Protocol::Watched, Protocol::Ttl]);
+    start("process", move || {
+        let locker = sure(builder(server).pool_size(1).build());
+        let options = LockOptions::expiring_after(4 * SECOND).protocol(protocol);
+        let threads: Vec<_> = (0..12)
+            .map(|number| {
+                let is_victim = number % 4 == 0;
+                let name = if is_victim { format!("victim {number}") } else { format!("own {number}") };
+                let lock = sure(Lock::new(&locker, name, options));
+                thread::spawn(move || {
+                    while run::now() < 8 * SECOND {
+                        let Ok(Some(guard)) = lock.try_lock() else { continue };
+                        let outcomes = [guard.extend(), guard.verify(), guard.extend(), guard.release()];
+                        if !is_victim {
+                            outcomes.into_iter().for_each(sure);
+                        }
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            let _ended = thread.join();
+        }
+    });
+    while run::now() < 8 * SECOND {
+        let victim = format!("victim {}", 4 * random(0..3));
+        let _done = server
+            .look(&[&["SET", &victim, "1795000900.5"][..], &["DEL", &victim][..]][usize::from(chance(2))]);
+        thread::sleep(Duration::from_micros(random(100..3000)));
+    }
+    thread::sleep(30 * SECOND);
 }
