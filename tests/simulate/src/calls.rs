@@ -1,8 +1,9 @@
 //! What all programs do with locks: each call in its time, each hold looked at.
 
+use std::cell::Cell;
 use std::time::Duration;
 
-use setnx_lock::{Error, LockGuard};
+use setnx_lock::{Error, LockGuard, LossReason};
 use world::run::{self, random};
 use world::thread;
 
@@ -46,24 +47,41 @@ impl Limits {
     }
 }
 
-/// How long a call takes, but for the time during which its process is stopped.
+thread_local! {
+    /// How long callbacks of the program have taken on this thread.
+    static CALLED_BACK: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// Sleeps as a callback: the library calls it on the thread that notices a loss, which may be in a call.
+pub(crate) fn sleep_in_callback(time: Duration) {
+    let began = run::now();
+    thread::sleep(time);
+    CALLED_BACK.set(CALLED_BACK.get() + run::now().saturating_sub(began));
+}
+
+/// How long a call takes, but for callbacks, and the time during which its process is stopped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     began: Duration,
-    stopped: Duration,
+    /// What does not count.
+    before: Duration,
+}
+
+fn uncounted() -> Duration {
+    run::stopped() + CALLED_BACK.get()
 }
 
 impl Clock {
     pub(crate) fn start(what: &str) -> Self {
         run::note(what);
         world::network::begin_call();
-        Self { began: run::now(), stopped: run::stopped() }
+        Self { began: run::now(), before: uncounted() }
     }
 
     /// The call has ended. Its process's clock may be slower.
     pub(crate) fn within(self, what: &str, limit: Duration) {
-        let stopped = run::stopped().saturating_sub(self.stopped);
-        let took = run::now().saturating_sub(self.began + stopped);
+        let uncounted = uncounted().saturating_sub(self.before);
+        let took = run::now().saturating_sub(self.began + uncounted);
         if took > limit + limit / 500 + SLACK {
             laws::broken(&format!("{what} took {took:?}, and at most {limit:?}"));
         }
@@ -185,9 +203,7 @@ impl Released {
         if let Err(error) = &outcome {
             told(self.keys[0].1, error);
         }
-        for (key, _) in &self.keys {
-            if outcome.is_ok() { laws::freed(key) } else { laws::unknown(key) }
-        }
+        self.done();
     }
 
     /// Releases them by dropping their guard: at once, or late and by another thread.
@@ -201,8 +217,13 @@ impl Released {
         } else {
             timed("drop", self.limit, || drop(guard));
         }
+        self.done();
+    }
+
+    /// They are released, as far as that has worked.
+    pub(crate) fn done(self) {
         for (key, _) in &self.keys {
-            laws::unknown(key);
+            laws::released(key);
         }
     }
 }
@@ -211,7 +232,8 @@ impl Released {
 pub(crate) fn told(id: HoldId, error: &Error) {
     run::note(&format!("is told: {}", error.chain()));
     if error.is_lost() {
-        laws::lost(id, &error.chain());
+        let is_taken = matches!(error, Error::Lost { reason: LossReason::Taken(_), .. });
+        laws::lost(id, is_taken, &error.chain());
     }
     laws::failed(error);
 }
@@ -223,4 +245,6 @@ pub(crate) fn refused(key: &str, since: Duration, error: &Error) {
         laws::waited_in_vain(key, since);
     }
     laws::failed(error);
+    // A call that does not wait fails at once where the server is known to be unreachable.
+    thread::sleep(up_to(Duration::from_millis(20)));
 }

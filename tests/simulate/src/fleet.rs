@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use setnx_lock::Protocol;
 use world::network::{self, ServerId};
 use world::process::{Clocks, Process};
 use world::run::{self, chance, random};
@@ -10,6 +11,9 @@ use world::thread;
 use crate::laws::{self, Rules, broken};
 use crate::plan::{Plan, Weather};
 use crate::program;
+
+/// A process that keeps a key busy leaves it to others for this long, so that it may be free then (limits.md, Which waiter is next).
+const WINDOW: Duration = Duration::from_millis(115);
 
 /// How long after its end nothing of a process may be left: threads wait for work for a while.
 const LINGER: Duration = Duration::from_secs(90);
@@ -20,9 +24,10 @@ pub(crate) fn run(plan: &Plan) {
     network::set_faults(plan.faults);
     laws::set_rules(Rules {
         is_exclusive: true,
+        has_losers: plan.protocol == Protocol::Classic,
         server: Some(server),
         keeps_keys: true,
-        free_at_most: plan.is_calm().then(|| plan.poll_interval + Duration::from_millis(150)),
+        free_at_most: plan.is_calm().then(|| plan.reaction() + WINDOW),
     });
     let mut processes: Vec<Process> = (0..plan.processes).map(|number| start(plan, server, number)).collect();
     while run::now() < plan.length {

@@ -42,6 +42,8 @@ struct Laws {
 pub(crate) struct Rules {
     /// Two valid leases cannot be.
     pub(crate) is_exclusive: bool,
+    /// Those that lose a takeover overwrite the winner's value: Classic.
+    pub(crate) has_losers: bool,
     pub(crate) server: Option<ServerId>,
     /// The server forgets nothing, so a lock is lost by its end alone.
     pub(crate) keeps_keys: bool,
@@ -69,7 +71,13 @@ struct Taken {
 
 impl Laws {
     const fn new() -> Self {
-        let rules = Rules { is_exclusive: false, server: None, keeps_keys: false, free_at_most: None };
+        let rules = Rules {
+            is_exclusive: false,
+            has_losers: false,
+            server: None,
+            keeps_keys: false,
+            free_at_most: None,
+        };
         Self {
             holds: BTreeMap::new(),
             count: 0,
@@ -162,14 +170,14 @@ pub(crate) fn leaves(id: HoldId) {
     laws().holds.remove(&id);
 }
 
-/// Notes that a release has succeeded. The lock is free unless it is left to expire, or another has it already.
-pub(crate) fn freed(key: &str) {
+/// Notes that a release has ended. The lock is free unless that has failed, it is left to expire, or another has it already.
+pub(crate) fn released(key: &str) {
     let server = laws().rules.server;
     let is_free = server.is_some_and(|server| server.look(&["EXISTS", key]) == "0");
     let now = run::now();
     let mut laws = laws();
     if is_free {
-        laws.free_since.insert(key.to_owned(), now);
+        laws.free_since.entry(key.to_owned()).or_insert(now);
     } else {
         laws.free_since.remove(key);
     }
@@ -205,11 +213,6 @@ pub(crate) fn failed(error: &Error) {
     }
 }
 
-/// Notes that whether a key is free is not known.
-pub(crate) fn unknown(key: &str) {
-    laws().free_since.remove(key);
-}
-
 /// Notes a fencing token of a hold, whose counter is kept for this time.
 pub(crate) fn token(id: HoldId, token: u64, kept_for: Option<Duration>) {
     let mut laws = laws();
@@ -228,14 +231,15 @@ pub(crate) fn token(id: HoldId, token: u64, kept_for: Option<Duration>) {
     }
 }
 
-/// A holder was told that its lock is lost.
-pub(crate) fn lost(id: HoldId, why: &dyn std::fmt::Display) {
+/// A holder was told that its lock is lost. `is_taken`: since the key has another client's value, which in Classic may be a loser's that the holder
+/// has not looked for (limits.md, Different expirations).
+pub(crate) fn lost(id: HoldId, is_taken: bool, why: &dyn std::fmt::Display) {
     let now = run::now();
     let (held, rules) = {
         let laws = laws();
         (laws.holds.get(&id).filter(|held| held.until > now).cloned(), laws.rules)
     };
-    if let Some(held) = held.filter(|_| rules.keeps_keys && rules.is_exclusive) {
+    if let Some(held) = held.filter(|_| rules.keeps_keys && !(is_taken && rules.has_losers)) {
         let left = held.until.saturating_sub(now);
         broken(&format!("{} is lost {left:?} before the end of its lease: {why}", held.key));
     }

@@ -15,16 +15,22 @@ mod program;
 mod scenes;
 mod search;
 
+use std::alloc::System;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use cap::Cap;
 use clap::Parser;
 use world::run::{Ran, Settings};
 
 use plan::Plan;
 
+/// Counts what is allocated.
+#[global_allocator]
+static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
+
 /// Searches for a seed that breaks a law.
-#[derive(Clone, Debug, Parser)]
+#[derive(Clone, Debug, Default, Parser)]
 #[command(name = "simulate", disable_version_flag = true)]
 struct Arguments {
     /// For how long to search

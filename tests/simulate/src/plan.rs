@@ -115,6 +115,17 @@ impl Plan {
         self.version >= ServerVersion::V2_0
     }
 
+    /// Returns how long after a release a thread that waits asks for the lock at the latest, where nothing is wrong.
+    pub(crate) fn reaction(&self) -> Duration {
+        let asked_by = if self.notifies {
+            Duration::from_millis(50).min(self.poll_interval)
+        } else {
+            self.poll_interval
+        };
+        // There and back, twice.
+        asked_by + 4 * Duration::from_micros(self.faults.latency.1) + Duration::from_millis(5)
+    }
+
     pub(crate) fn is_calm(&self) -> bool {
         self.weather == Weather::Calm
     }

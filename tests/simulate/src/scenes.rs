@@ -10,20 +10,27 @@ use world::process::{Clocks, Process};
 use world::run::{self, chance, random};
 use world::thread;
 
+use crate::Arguments;
 use crate::calls::{Holding, Limits, left, one_of, refused, timed, up_to};
 use crate::laws::{self, Rules, broken};
+use crate::plan::Plan;
+use crate::program;
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 5] = [
+pub(crate) const SCENES: [(&str, fn()); 6] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
     ("stopped", a_stopped_process_releases_several),
     ("together", keys_of_others_change),
+    ("memory", nothing_is_left_in_memory),
 ];
 
 const SECOND: Duration = Duration::from_secs(1);
 const COMMAND: Duration = Duration::from_millis(900);
+
+/// How much memory a process may leave that has ended: threads that the run has had, with their names.
+const LEFT_AT_MOST: usize = 12 << 10;
 
 fn millis(from: u64, to: u64) -> Duration {
     Duration::from_millis(random(from..to))
@@ -33,7 +40,13 @@ fn a_server(latency: (u64, u64)) -> ServerId {
     let version = one_of(&[ServerVersion::V2_6, ServerVersion::V7, ServerVersion::Valkey9]);
     let server = ServerId::start("server", version, &[]);
     network::set_faults(Faults { latency, ..Faults::NONE });
-    laws::set_rules(Rules { is_exclusive: true, server: Some(server), keeps_keys: true, free_at_most: None });
+    laws::set_rules(Rules {
+        is_exclusive: true,
+        has_losers: true,
+        server: Some(server),
+        keeps_keys: true,
+        free_at_most: None,
+    });
     server
 }
 
@@ -225,9 +238,34 @@ fn keys_of_others_change() {
     });
     while run::now() < 8 * SECOND {
         let victim = format!("victim {}", 4 * random(0..3));
-        let _done = server
-            .look(&[&["SET", &victim, "1795000900.5"][..], &["DEL", &victim][..]][usize::from(chance(2))]);
+        let _done = if chance(2) {
+            server.look(&["SET", &victim, "1795000900.5"])
+        } else {
+            server.look(&["DEL", &victim])
+        };
         thread::sleep(Duration::from_micros(random(100..3000)));
     }
     thread::sleep(30 * SECOND);
+}
+
+/// Processes that open a locker, use it while connections break, and drop it, one after the other. None leaves memory, but for what the run itself
+/// knows of its threads.
+fn nothing_is_left_in_memory() {
+    let server = a_server((30, 90));
+    network::set_faults(Faults { lost_replies: 200, lost_requests: 400, ..Faults::NONE });
+    let plan = Plan { version: ServerVersion::V7, kept: 10, ..Plan::choose(&Arguments::default()) };
+    let round = |number| {
+        let plan = Plan { length: run::now() + 3 * SECOND, ..plan.clone() };
+        let process = start("process", move || program::run(&plan, server, number));
+        while !process.threads().is_empty() {
+            thread::sleep(SECOND);
+        }
+        crate::MEMORY.allocated()
+    };
+    let used: Vec<usize> = (0..24).map(round).collect();
+    let growth = used[23].saturating_sub(used[7]) / 16;
+    run::note(&format!("{growth} bytes a round: {used:?}"));
+    if growth > LEFT_AT_MOST {
+        broken(&format!("a process that has ended leaves {growth} bytes: {used:?}"));
+    }
 }

@@ -1,6 +1,7 @@
 //! Threads of a run, by the names of [`std::thread`].
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
@@ -105,6 +106,21 @@ impl Builder {
     }
 }
 
+/// Ends the run: the system has no room for its threads. Says which there are.
+fn no_room(error: &io::Error) -> ! {
+    let state = scheduler().lock();
+    let mut count = BTreeMap::<String, usize>::new();
+    for thread in state.threads.iter().filter(|thread| !thread.is_finished) {
+        let process = &state.processes[thread.process];
+        let name =
+            format!("{}/{}{}", process.name, thread.name, if process.is_dead { ", killed" } else { "" });
+        *count.entry(name).or_default() += 1;
+    }
+    drop(state);
+    println!("broken law: the system has no room for a thread ({error}): {count:#?}");
+    crate::run::fail()
+}
+
 fn spawn_as<T: Send + 'static>(
     id: ThreadId,
     builder: &Builder,
@@ -114,7 +130,7 @@ fn spawn_as<T: Send + 'static>(
         scheduler().enter(id);
         body()
     };
-    let of_system = builder.of_system().spawn(run)?;
+    let of_system = builder.of_system().spawn(run).unwrap_or_else(|error| no_room(&error));
     scheduler().started(id, of_system.thread().clone());
     scheduler().step();
     Ok(JoinHandle { thread: Thread(id), of_system })

@@ -8,7 +8,7 @@ use world::run::{self, chance, random};
 use world::thread;
 
 use super::Client;
-use crate::calls::{Clock, Holding, refused, timed, up_to};
+use crate::calls::{Clock, Holding, refused, sleep_in_callback, timed, up_to};
 use crate::laws;
 
 /// What a program panics with on purpose.
@@ -80,10 +80,12 @@ impl Client {
             })
         }));
         match returned {
-            Some((released, clock)) => clock.within("releasing in with", released.limit),
+            Some((released, clock)) => {
+                clock.within("releasing in with", released.limit);
+                released.done();
+            }
             None => called.within("with", limits.waiting(timeout)),
         }
-        laws::unknown(&key);
         match outcome {
             Ok(Ok(())) => {}
             Ok(Err(error)) => refused(&key, began, &error),
@@ -109,7 +111,7 @@ fn call_back(guard: &setnx_lock::LockGuard) {
     let (panics, time) = (chance(2), up_to(Duration::from_millis(800)));
     guard.on_loss(move |reason| {
         run::note(&format!("on_loss: {reason}"));
-        thread::sleep(time);
+        sleep_in_callback(time);
         if panics {
             resume_unwind(Box::new(OnPurpose));
         }
