@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use setnx_lock::{Error, LockGuard, LossReason};
+use setnx_lock::{Error, LockGuard};
 use world::run::{self, random};
 use world::thread;
 
@@ -156,7 +156,11 @@ impl<'a> Holding<'a> {
 
     fn look(&self, guard: &LockGuard, id: HoldId) -> bool {
         let limit = self.limits.of_guard();
-        let outcome = match random(0..14) {
+        let chosen = random(0..14);
+        if chosen < 2 {
+            laws::extends(id);
+        }
+        let outcome = match chosen {
             0 => timed("extend", limit, || guard.extend()),
             1 => timed("extend_by", limit, || {
                 guard.extend_by(left(guard) + Duration::from_millis(random(1..500)))
@@ -232,8 +236,8 @@ impl Released {
 pub(crate) fn told(id: HoldId, error: &Error) {
     run::note(&format!("is told: {}", error.chain()));
     if error.is_lost() {
-        let is_taken = matches!(error, Error::Lost { reason: LossReason::Taken(_), .. });
-        laws::lost(id, is_taken, &error.chain());
+        let reason = if let Error::Lost { reason, .. } = error { Some(reason) } else { None };
+        laws::lost(id, reason, &error.chain());
     }
     laws::failed(error);
 }

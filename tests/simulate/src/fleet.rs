@@ -23,10 +23,10 @@ pub(crate) fn run(plan: &Plan) {
     let server = ServerId::start("server", plan.version, &[]);
     network::set_faults(plan.faults);
     laws::set_rules(Rules {
-        is_exclusive: true,
+        is_exclusive: plan.weather != Weather::Forgetful,
         has_losers: plan.protocol == Protocol::Classic,
         server: Some(server),
-        keeps_keys: true,
+        keeps_keys: plan.weather != Weather::Forgetful,
         free_at_most: plan.is_calm().then(|| plan.reaction() + WINDOW),
     });
     let mut processes: Vec<Process> = (0..plan.processes).map(|number| start(plan, server, number)).collect();
@@ -45,9 +45,9 @@ pub(crate) fn run(plan: &Plan) {
 
 /// Something happens to a process or to the server.
 fn happen(plan: &Plan, server: ServerId, process: &mut Process, number: u64) {
-    let is_rough = plan.weather == Weather::Rough;
+    let is_rough = matches!(plan.weather, Weather::Rough | Weather::Forgetful);
     let most = if is_rough { 6000 } else { 200 };
-    match random(0..9) {
+    match random(0..10) {
         0 => {
             process.kill(chance(2));
             *process = start(plan, server, number);
@@ -67,7 +67,13 @@ fn happen(plan: &Plan, server: ServerId, process: &mut Process, number: u64) {
         }
         6 => {
             server.kill();
-            run::after(Duration::from_millis(random(1..most)), move || server.restart(true));
+            let keeps_keys = plan.weather != Weather::Forgetful;
+            run::after(Duration::from_millis(random(1..most)), move || server.restart(keeps_keys));
+        }
+        7 if plan.knows_no_clocks() => {
+            let by = i64::try_from(random(0..6_000_000)).unwrap_or_default() - 3_000_000;
+            run::note(&format!("the clock of {process:?} is set by {by} us"));
+            process.set_clock(by);
         }
         _ => {}
     }
@@ -91,6 +97,10 @@ fn leaves_nothing(plan: &Plan, processes: &[Process], server: ServerId) {
         if value != "(nil)" && !is_over {
             broken(&format!("{key} is left with {value}"));
         }
+    }
+    let waiters = server.look(&["KEYS", "*:waiters:*"]);
+    if plan.is_calm() && !waiters.is_empty() {
+        broken(&format!("these waiting lists are left: {waiters}"));
     }
     for process in processes {
         let threads = process.threads();

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use setnx_lock::Error;
+use setnx_lock::{Error, LossReason};
 use world::network::ServerId;
 use world::run;
 
@@ -56,8 +56,10 @@ pub(crate) struct Rules {
 struct Held {
     key: String,
     who: String,
+    since: Duration,
     /// The end of its lease in true time, as its holder knows it.
     until: Duration,
+    is_extended: bool,
 }
 
 /// A fencing token.
@@ -123,7 +125,13 @@ pub(crate) fn acquired(key: &str, left: Duration, waited_since: Option<Duration>
     let mut laws = laws();
     laws.count += 1;
     let id = laws.count;
-    let held = Held { key: key.to_owned(), who: run::who(), until: run::later(left) };
+    let held = Held {
+        key: key.to_owned(),
+        who: run::who(),
+        since: run::now(),
+        until: run::later(left),
+        is_extended: false,
+    };
     let free = laws.free_since.remove(key);
     let at_most = laws.rules.free_at_most;
     laws.holds.insert(id, held);
@@ -144,6 +152,7 @@ pub(crate) fn still_held(id: HoldId, left: Duration) {
     let until = run::later(left);
     if let Some(held) = laws().holds.get_mut(&id) {
         held.until = until;
+        held.is_extended = false;
     }
     check(id);
 }
@@ -231,15 +240,29 @@ pub(crate) fn token(id: HoldId, token: u64, kept_for: Option<Duration>) {
     }
 }
 
-/// A holder was told that its lock is lost. `is_taken`: since the key has another client's value, which in Classic may be a loser's that the holder
-/// has not looked for (limits.md, Different expirations).
-pub(crate) fn lost(id: HoldId, is_taken: bool, why: &dyn std::fmt::Display) {
+/// A holder extends its lease. Until that has ended the lease counts that ends first (guide.md, Extend the lease).
+pub(crate) fn extends(id: HoldId) {
+    if let Some(held) = laws().holds.get_mut(&id) {
+        held.is_extended = true;
+    }
+}
+
+/// A holder was told that its lock is lost.
+pub(crate) fn lost(id: HoldId, reason: Option<&LossReason>, why: &dyn std::fmt::Display) {
     let now = run::now();
     let (held, rules) = {
         let laws = laws();
         (laws.holds.get(&id).filter(|held| held.until > now).cloned(), laws.rules)
     };
-    if let Some(held) = held.filter(|_| rules.keeps_keys && !(is_taken && rules.has_losers)) {
+    // A clock that is set forward ends leases (limits.md, Clocks).
+    let held = held.filter(|held| run::clock_set() < held.since);
+    let is_allowed = |held: &Held| match reason {
+        Some(LossReason::Expired) => held.is_extended,
+        // In Classic it may be a loser's value that the holder has not looked for (limits.md, Different expirations).
+        Some(LossReason::Taken(_)) => rules.has_losers,
+        _ => false,
+    };
+    if let Some(held) = held.filter(|held| rules.keeps_keys && !is_allowed(held)) {
         let left = held.until.saturating_sub(now);
         broken(&format!("{} is lost {left:?} before the end of its lease: {why}", held.key));
     }

@@ -18,6 +18,8 @@ pub(crate) enum Weather {
     Gentle,
     /// What leaves all but Classic exclusive: commands that arrive late, processes and servers that stand still.
     Rough,
+    /// The same, and a server that loses its keys: then nothing is promised but that calls end, and leave nothing.
+    Forgetful,
 }
 
 /// What a run is.
@@ -76,6 +78,7 @@ impl Plan {
         let weather = match random(0..4) {
             0 => Weather::Calm,
             1 => Weather::Gentle,
+            _ if chance(6) => Weather::Forgetful,
             _ if protocol == Protocol::Classic => Weather::Gentle,
             _ => Weather::Rough,
         };
@@ -126,6 +129,11 @@ impl Plan {
         asked_by + 4 * Duration::from_micros(self.faults.latency.1) + Duration::from_millis(5)
     }
 
+    /// Returns true if no clock of a client decides who has a lock (limits.md, Clocks).
+    pub(crate) fn knows_no_clocks(&self) -> bool {
+        self.version >= ServerVersion::V2_6 && matches!(self.protocol, Protocol::Ttl | Protocol::Auto)
+    }
+
     pub(crate) fn is_calm(&self) -> bool {
         self.weather == Weather::Calm
     }
@@ -148,7 +156,7 @@ fn faults(weather: Weather, command_timeout: Duration) -> Faults {
             delay: Duration::from_millis(200).min(command_timeout / 2),
             ..Faults::NONE
         },
-        Weather::Rough => Faults {
+        Weather::Rough | Weather::Forgetful => Faults {
             latency,
             lost_requests: 4 * often,
             lost_replies: 2 * often,

@@ -29,16 +29,25 @@ pub(crate) fn run(plan: &Plan, server: ServerId, number: u64) {
             thread.spawn(move || client.run()).expect("a thread")
         })
         .collect();
+    if chance(5) {
+        // Its threads still use it, and are told.
+        thread::sleep(up_to(plan.length.saturating_sub(run::now())));
+        drain(&locker, plan);
+    }
     for thread in threads {
         if let Err(panic) = thread.join() {
             std::panic::resume_unwind(panic);
         }
     }
     if chance(2) {
-        let limit = Duration::from_secs(1) + plan.command_timeout;
-        let drained = timed("drain", limit, || locker.drain(Duration::from_secs(1)));
-        run::note(&format!("{drained:?}"));
+        drain(&locker, plan);
     }
+}
+
+fn drain(locker: &Locker, plan: &Plan) {
+    let time = up_to(Duration::from_secs(2));
+    let drained = timed("drain", time + plan.command_timeout, || locker.drain(time));
+    run::note(&format!("{drained:?}"));
 }
 
 fn locker(plan: &Plan, server: ServerId, number: u64) -> Result<Locker, Error> {
@@ -92,14 +101,16 @@ impl Client {
         let keeps = chance(8);
         while run::now() < self.plan.length {
             thread::sleep(up_to(pause));
-            match random(0..12) {
+            match random(0..24) {
+                12 => self.lead(),
+                13 => self.wait_for_ever(),
                 0 => self.use_several(),
                 1 => self.use_a_permit(),
                 2 => self.read_or_write(),
                 3 => self.hand_over(),
                 4 | 5 if keeps => self.keep_many(),
                 4 | 5 => self.resume(),
-                6 | 7 => self.use_with(),
+                6..=9 => self.use_with(),
                 _ => self.use_a_lock(),
             }
         }
@@ -114,6 +125,9 @@ impl Client {
         let is_kept = chance(4);
         if is_kept {
             options = options.auto_extend(expiration * 4);
+        }
+        if chance(10) {
+            options = options.max_attempts(u32::try_from(random(1..4)).unwrap_or(1));
         }
         if chance(8) {
             options = options.hold_at_least(up_to(expiration / 4));

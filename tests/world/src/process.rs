@@ -24,6 +24,7 @@ pub(crate) struct ProcessState {
     began: Nanos,
     pub(crate) is_stopped: bool,
     stopped_since: Nanos,
+    pub(crate) clock_set: Nanos,
     resumed: Nanos,
     pub(crate) stopped_for: Nanos,
     pub(crate) is_dead: bool,
@@ -44,6 +45,7 @@ impl ProcessState {
             began,
             is_stopped: false,
             stopped_since: 0,
+            clock_set: 0,
             resumed: 0,
             stopped_for: 0,
             is_dead: false,
@@ -141,7 +143,11 @@ impl Process {
 
     /// Sets its wall clock forward or back by so many microseconds.
     pub fn set_clock(self, by: i64) {
-        scheduler().lock().processes[self.0].clocks.ahead += by;
+        let mut state = scheduler().lock();
+        let now = state.now;
+        let process = &mut state.processes[self.0];
+        process.clocks.ahead += by;
+        process.clock_set = now;
     }
 
     /// Returns the names of its threads that have not ended.

@@ -107,6 +107,14 @@ pub fn stopped() -> Duration {
     Duration::from_nanos(state.processes[state.threads[own].process].stopped_for)
 }
 
+/// Returns when the wall clock of the calling thread's process was last set.
+#[must_use]
+pub fn clock_set() -> Duration {
+    let own = own();
+    let state = scheduler().lock();
+    Duration::from_nanos(state.processes[state.threads[own].process].clock_set)
+}
+
 /// Returns the names of the calling thread and its process.
 #[must_use]
 pub fn who() -> String {

@@ -16,14 +16,15 @@ use crate::laws;
 struct OnPurpose;
 
 impl Client {
-    /// Chooses one of the keys. Returns its lock, how long a call waits, and how long to work.
-    fn lock(&self) -> (Lock, Duration, Duration) {
+    /// Chooses one of the keys. Returns its lock, how long a call waits unless it waits for ever, and how long to work.
+    fn lock(&self, waits_for_ever: bool) -> (Lock, Duration, Duration) {
         let number = random(0..self.plan.keys);
         let expiration = self.plan.expirations[usize::try_from(number).unwrap_or_default()];
         let (options, is_kept) = self.options(expiration);
         let timeout =
             Duration::from_millis([0, 50, 1000, 8000][usize::try_from(random(0..4)).unwrap_or_default()]);
-        let options = options.timeout(timeout).notify_waiters(self.plan.notifies);
+        let options = options.notify_waiters(self.plan.notifies);
+        let options = if waits_for_ever { options.wait_forever() } else { options.timeout(timeout) };
         let lock = Lock::new(&self.locker, format!("key {number}"), options);
         match lock {
             Ok(lock) => (lock, timeout, self.work_time(expiration, is_kept)),
@@ -32,14 +33,14 @@ impl Client {
     }
 
     pub(super) fn use_a_lock(&self) {
-        let (lock, timeout, time) = self.lock();
+        let (lock, timeout, time) = self.lock(false);
         let began = run::now();
         let (key, limits) = (lock.key().to_string(), self.limits);
         let guard = match random(0..4) {
             0 => timed("try_lock", limits.command, || lock.try_lock()),
             1 => timed("try_lock_for", limits.waiting(timeout), || lock.try_lock_for(timeout)),
             2 => {
-                let lock = lock.cancelled_by(&cancelled_soon());
+                let lock = lock.cancelled_by(&cancelled_within(Duration::from_millis(500)));
                 timed("lock", limits.waiting(timeout), || lock.lock()).map(Some)
             }
             _ => timed("lock", limits.waiting(timeout), || lock.lock()).map(Some),
@@ -64,7 +65,7 @@ impl Client {
     }
 
     pub(super) fn use_with(&self) {
-        let (lock, timeout, time) = self.lock();
+        let (lock, timeout, time) = self.lock(false);
         let panics = chance(10);
         let (key, limits, began) = (lock.key().to_string(), self.limits, run::now());
         let (called, mut returned) = (Clock::start("with"), None);
@@ -95,9 +96,44 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Leads for a while, if it is this process's turn.
+    pub(super) fn lead(&self) {
+        let (options, _) = self.options(self.plan.shared_expiration);
+        let options = options
+            .wait_forever()
+            .auto_extend(20 * self.plan.shared_expiration)
+            .notify_waiters(self.plan.notifies);
+        let Ok(lock) = Lock::new(&self.locker, "leader", options) else { return };
+        let stop = cancelled_within(Duration::from_secs(4));
+        let limits = self.limits;
+        let outcome = lock.lead(&stop, |guard| {
+            let holding = Holding::begin([guard], None, limits);
+            holding.work(up_to(Duration::from_secs(2)));
+            holding.end();
+        });
+        run::note(&format!("led: {outcome:?}"));
+    }
+
+    /// Waits without a limit, until it is cancelled.
+    pub(super) fn wait_for_ever(&self) {
+        let (lock, _, time) = self.lock(true);
+        let lock = lock.cancelled_by(&cancelled_within(Duration::from_secs(2)));
+        let began = run::now();
+        match lock.lock() {
+            Ok(guard) => {
+                let holding = Holding::begin([&guard], Some(began), self.limits);
+                holding.work(time);
+                holding.end().by(|| guard.release());
+            }
+            Err(error) => refused(&lock.key().to_string(), began, &error),
+        }
+    }
+}
+
 /// Returns a token that another thread cancels soon.
-fn cancelled_soon() -> CancelToken {
-    let (token, soon) = (CancelToken::new(), up_to(Duration::from_millis(500)));
+fn cancelled_within(time: Duration) -> CancelToken {
+    let (token, soon) = (CancelToken::new(), up_to(time));
     let stop = token.clone();
     thread::spawn(move || {
         thread::sleep(soon);
