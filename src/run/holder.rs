@@ -26,22 +26,23 @@ use crate::values::options::Protocol;
 /// A hold, and what its commands need. Others wait until that is dropped.
 pub(super) type Locked<'a> = (&'a Arc<Hold>, MutexGuard<'a, HoldState>);
 
-/// In the order of their keys, as each thread that works on several does. Waits for all of them from the beginning, so that the keeper goes
-/// before it once.
-pub(super) fn lock_all<'a>(holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
-    let later = holds.get(1..).unwrap_or_default();
-    for hold in later {
-        hold.begin_waiting();
-    }
-    let lock = |hold: &&'a Arc<Hold>| (*hold, hold.state());
-    let locked = holds.iter().map(lock).collect();
-    for hold in later {
-        hold.end_waiting();
-    }
-    locked
-}
-
 impl Engine {
+    /// Locks holds in the order of their keys, as each thread that works on several does. Waits for all of them from the beginning, so that the
+    /// keeper goes before it once. But while a node of a cluster hangs, the keeper works on for the keys of others.
+    pub(super) fn lock_all<'a>(&self, holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
+        let node = |hold: &&'a Arc<Hold>| self.backend.node_of(&hold.key);
+        let is_one_node = holds.is_sorted_by(|hold, next| node(hold) == node(next));
+        let later = if is_one_node { holds.get(1..).unwrap_or_default() } else { &[] };
+        for hold in later {
+            hold.begin_waiting();
+        }
+        let locked = holds.iter().map(|hold| (*hold, hold.state())).collect();
+        for hold in later {
+            hold.end_waiting();
+        }
+        locked
+    }
+
     /// Runs a task for each of these holds, unless `begin` begins none. `end` notes what came of it.
     pub(super) fn on_each<'h, T: 'static, R>(
         &self,
@@ -76,7 +77,7 @@ impl Engine {
         asked: Option<Duration>,
     ) -> Vec<Result<(), Error>> {
         let outbox = Outbox::default();
-        let mut locked = lock_all(holds);
+        let mut locked = self.lock_all(holds);
         let extended = self.extend_locked(&mut locked, &outbox, |hold, now| {
             // A lock that goes on by a token may have to be held for longer than its expiration.
             let at_least = hold.acquired.uptime.after(hold.options.hold_at_least).since(now.uptime);
@@ -180,7 +181,7 @@ impl Engine {
     /// Asks the server whether these locks are still held.
     pub(crate) fn verify(self: &Arc<Self>, holds: &[&Arc<Hold>]) -> Vec<Result<(), Error>> {
         let outbox = Outbox::default();
-        let mut locked = lock_all(holds);
+        let mut locked = self.lock_all(holds);
         let verified = self.verify_locked(&mut locked, &outbox);
         self.end_verifications(locked, &outbox);
         verified
@@ -232,7 +233,7 @@ impl Engine {
     /// Takes a fencing token for each of these holds that has none, and returns all.
     pub(crate) fn fencing_tokens(&self, holds: &[&Arc<Hold>]) -> Vec<Result<u64, Error>> {
         let outbox = Outbox::default();
-        let mut locked = lock_all(holds);
+        let mut locked = self.lock_all(holds);
         let begin = |hold: &Hold, state: &HoldState, now| {
             let takes =
                 state.token.is_none() && hold.noticed_loss().is_none() && self.no_counter(hold).is_none();

@@ -7,7 +7,6 @@ use super::acquire::Call;
 use super::drive::Job;
 use super::engine::Engine;
 use super::held::Acquired;
-use super::holder::lock_all;
 use super::reports::Outbox;
 use super::session::Session;
 use super::thread_holds::HoldKind;
@@ -28,7 +27,7 @@ impl Engine {
     /// Has the server asked nothing more for a hold, unless it is lost, and returns its token. Asks once what the key holds if that is in doubt.
     pub(crate) fn token(self: &Arc<Self>, hold: &Arc<Hold>) -> Result<LockToken, Error> {
         let outbox = Outbox::default();
-        let mut locked = lock_all(&[hold]);
+        let mut locked = self.lock_all(&[hold]);
         let begin = |hold: &Hold, state: &HoldState, now| {
             let asks = hold.lost(now).is_none() && state.lease.is_unresolved();
             let (lease, nonce) = (state.lease.clone(), self.identity.next_nonce());

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use setnx_lock::{Error, LossReason};
 use world::network::ServerId;
+use world::process::Process;
 use world::run;
 
 static LAWS: Mutex<Laws> = Mutex::new(Laws::new());
@@ -56,6 +57,7 @@ pub(crate) struct Rules {
 struct Held {
     key: String,
     who: String,
+    process: Process,
     since: Duration,
     /// The end of its lease in true time, as its holder knows it.
     until: Duration,
@@ -128,6 +130,7 @@ pub(crate) fn acquired(key: &str, left: Duration, waited_since: Option<Duration>
     let held = Held {
         key: key.to_owned(),
         who: run::who(),
+        process: Process::current(),
         since: run::now(),
         until: run::later(left),
         is_extended: false,
@@ -162,8 +165,9 @@ fn check(id: HoldId) {
     let laws = laws();
     let now = run::now();
     let Some(own) = laws.holds.get(&id).filter(|own| own.until > now) else { return };
-    let is_other =
-        |(other, held): &(&HoldId, &Held)| **other != id && held.key == own.key && held.until > now;
+    // One that was killed relies on nothing, and one that extends its lease on what ends first, which it does not say.
+    let is_valid = |held: &Held| held.until > now && !held.is_extended && !held.process.is_dead();
+    let is_other = |(other, held): &(&HoldId, &Held)| **other != id && held.key == own.key && is_valid(held);
     if let Some((_, other)) = laws.holds.iter().find(is_other)
         && laws.rules.is_exclusive
     {

@@ -9,6 +9,8 @@ use crate::Arguments;
 
 /// How long a run may take by the clock of this machine. One that takes longer spins.
 const LONG: Duration = Duration::from_secs(300);
+/// How many lines of the trace of a seed that fails are printed.
+const SHOWN: usize = 60;
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
 /// What a run was, as its process prints it.
@@ -107,10 +109,7 @@ pub(crate) fn search(arguments: &Arguments) -> io::Result<ExitCode> {
                     stop(&mut running);
                     let errors = String::from_utf8_lossy(&output.stderr);
                     println!("seed {seed} failed ({}):\n{text}{errors}", output.status);
-                    println!(
-                        "see what happened: make simulate ARGS=\"{} --trace\"",
-                        as_given(arguments, seed)
-                    );
+                    print_trace(arguments, seed)?;
                     return Ok(ExitCode::FAILURE);
                 }
             }
@@ -136,6 +135,18 @@ fn summary(done: u64, sum: &Account, began: Instant) -> String {
         sum.faults,
         began.elapsed()
     )
+}
+
+/// Runs a seed again, and prints what happened last: when, who, what.
+fn print_trace(arguments: &Arguments, seed: u64) -> io::Result<()> {
+    let given = as_given(arguments, seed);
+    let mut command = Command::new(std::env::current_exe()?);
+    let traced = command.arg("--trace").args(given.split(' ')).stdin(Stdio::null()).output()?;
+    let text = String::from_utf8_lossy(&traced.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(SHOWN)..].iter().for_each(|line| println!("{line}"));
+    println!("all of it: make simulate ARGS=\"{given} --trace\"");
+    Ok(())
 }
 
 /// What brings the same run again.

@@ -1,0 +1,143 @@
+//! What happens to servers.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use setnx_lock_testing::{Server, ServerVersion};
+
+use super::{PORT, network, now_of};
+use crate::process::Process;
+use crate::run;
+use crate::scheduler::scheduler;
+use crate::server::Node;
+
+/// A server of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerId(pub(super) usize);
+
+impl ServerId {
+    /// Starts a server, with these lines of its configuration file.
+    ///
+    /// # Panics
+    ///
+    /// If it refuses a line.
+    #[must_use]
+    pub fn start(name: &str, version: ServerVersion, lines: &[&str]) -> Self {
+        let mut network = network();
+        let id = network.nodes.len();
+        let mut core = Server::new(version);
+        for line in lines {
+            core.configure(line).expect("a line that the server takes");
+        }
+        let last = u8::try_from(id + 1).expect("few servers");
+        network.nodes.push(Node {
+            name: name.to_owned(),
+            address: SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)), PORT),
+            core,
+            is_up: true,
+            is_full: false,
+            ahead: 0,
+            stalled_until: 0,
+            arrived: BTreeMap::new(),
+            wakes_at: None,
+        });
+        Self(id)
+    }
+
+    /// Returns its URL.
+    #[must_use]
+    pub fn url(self) -> String {
+        format!("redis://{}/", network().nodes[self.0].address)
+    }
+
+    /// Ends it. Its connections are closed, and no new one is accepted.
+    pub fn kill(self) {
+        note(self, "is killed");
+        let mut network = network();
+        network.nodes[self.0].is_up = false;
+        network.cut_all(self.0);
+    }
+
+    /// Starts it again: as it was, or without its keys.
+    pub fn restart(self, keeps_keys: bool) {
+        note(self, if keeps_keys { "is back with its keys" } else { "is back without keys" });
+        let mut network = network();
+        network.cut_all(self.0);
+        let node = &mut network.nodes[self.0];
+        let version = node.core.version();
+        if !keeps_keys {
+            node.core.clear();
+        }
+        let now = now_of(node);
+        node.core.restart(version, now);
+        node.is_up = true;
+        node.stalled_until = 0;
+        network.note_trouble(scheduler().now());
+    }
+
+    /// Has it execute nothing for this time: it is stopped, or busy.
+    pub fn stall(self, time: Duration) {
+        note(self, &format!("stands still for {time:?}"));
+        let until = scheduler().now() + u64::try_from(time.as_nanos()).unwrap_or(0);
+        let mut network = network();
+        network.nodes[self.0].stalled_until = until;
+        network.note_trouble(until);
+    }
+
+    /// Refuses what would add data, or no more.
+    pub fn set_full(self, is_full: bool) {
+        note(self, if is_full { "is full" } else { "has room" });
+        let mut network = network();
+        network.nodes[self.0].core.set_full(is_full);
+        network.nodes[self.0].is_full = is_full;
+        network.note_trouble(scheduler().now());
+    }
+
+    /// Sets its clock forward or back by so many microseconds.
+    pub fn set_clock(self, by: i64) {
+        network().nodes[self.0].ahead += by;
+    }
+
+    /// Closes all its connections.
+    pub fn cut_all(self) {
+        note(self, "closes all connections");
+        network().cut_all(self.0);
+    }
+
+    /// Lets nothing through between it and a process for this time. What was sent arrives afterwards.
+    pub fn separate(self, process: Process, time: Duration) {
+        note(self, &format!("is not reached by process {} for {time:?}", process.number()));
+        let until = scheduler().now() + u64::try_from(time.as_nanos()).unwrap_or(0);
+        let mut network = network();
+        network.apart.insert((process.number(), self.0), until);
+        network.note_trouble(until);
+    }
+
+    /// Executes a command for a test, and returns the reply as people read it.
+    #[must_use]
+    pub fn look(self, command: &[&str]) -> String {
+        let mut network = network();
+        let words: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
+        let node = &mut network.nodes[self.0];
+        let now = now_of(node);
+        let (text, outputs) = node.core.look(&words, now);
+        network.send_all(self.0, outputs);
+        text
+    }
+
+    /// Returns how many connections each process has not closed.
+    #[must_use]
+    pub fn connections(self) -> BTreeMap<Process, usize> {
+        let mut by_process = BTreeMap::new();
+        for connection in network().open.values().filter(|one| one.server == self.0) {
+            *by_process.entry(connection.process).or_default() += 1;
+        }
+        by_process
+    }
+}
+
+fn note(server: ServerId, what: &str) {
+    let name = network().nodes[server.0].name.clone();
+    run::note_of(&mut scheduler().lock(), &name, what);
+}
