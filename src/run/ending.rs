@@ -78,10 +78,16 @@ impl Engine {
         holds: impl Iterator<Item = (&'a Hold, HolderTicket<Delivery>)>,
         leaving: Leaving,
     ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
-        // From the beginning the keeper goes before none of them more than once.
-        let holds = holds.inspect(|(hold, _)| hold.begin_waiting()).collect::<Vec<_>>();
+        let holds: Vec<_> = holds.collect();
+        // As a call that locks all: the keeper goes before it once.
+        let waits = self.have_one_node(holds.iter().map(|(hold, _)| *hold));
+        for (hold, _) in holds.iter().filter(|_| waits) {
+            hold.begin_waiting();
+        }
         let over = |(hold, holder): (&'a Hold, _)| {
-            hold.end_waiting();
+            if waits {
+                hold.end_waiting();
+            }
             (hold, self.over(hold, holder))
         };
         let over: Vec<_> = holds.into_iter().map(over).collect();

@@ -57,8 +57,15 @@ pub(crate) struct HoldState {
     pub(crate) due: Option<timer::Due>,
     /// True if the server is to be asked nothing more: the lock is released, or left.
     pub(crate) over: bool,
-    /// False while a call that waits has been passed over once.
+    /// False once the keeper has worked, until a call has had its turn: one that waits by then goes first.
     is_keepers_turn: bool,
+}
+
+impl HoldState {
+    /// Notes that the keeper works now.
+    pub(crate) fn is_kept_now(&mut self) {
+        self.is_keepers_turn = false;
+    }
 }
 
 struct Status {
@@ -154,9 +161,8 @@ impl Hold {
 
     /// The same for the keeper. Returns `None` if a command is on its way, or a call waits that the keeper has gone before already.
     pub(crate) fn state_of_keeper(&self) -> Option<MutexGuard<'_, HoldState>> {
-        let mut state = self.state.try_lock()?;
+        let state = self.state.try_lock()?;
         let is_its_turn = state.is_keepers_turn || self.waiting.load(Ordering::Relaxed) == 0;
-        state.is_keepers_turn = false;
         is_its_turn.then_some(state)
     }
 

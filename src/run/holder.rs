@@ -30,8 +30,7 @@ impl Engine {
     /// Locks holds in the order of their keys, as each thread that works on several does. Waits for all of them from the beginning, so that the
     /// keeper goes before it once. But while a node of a cluster hangs, the keeper works on for the keys of others.
     pub(super) fn lock_all<'a>(&self, holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
-        let node = |hold: &&'a Arc<Hold>| self.backend.node_of(&hold.key);
-        let is_one_node = holds.is_sorted_by(|hold, next| node(hold) == node(next));
+        let is_one_node = self.have_one_node(holds.iter().map(|hold| &***hold));
         let later = if is_one_node { holds.get(1..).unwrap_or_default() } else { &[] };
         for hold in later {
             hold.begin_waiting();
@@ -41,6 +40,13 @@ impl Engine {
             hold.end_waiting();
         }
         locked
+    }
+
+    /// Returns true if the keys of these holds are on one node.
+    pub(super) fn have_one_node<'a>(&self, holds: impl Iterator<Item = &'a Hold>) -> bool {
+        let mut nodes = holds.map(|hold| self.backend.node_of(&hold.key));
+        let first = nodes.next();
+        nodes.all(|node| Some(node) == first)
     }
 
     /// Runs a task for each of these holds, unless `begin` begins none. `end` notes what came of it.

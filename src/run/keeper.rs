@@ -112,6 +112,9 @@ impl Engine {
                 None => {}
             }
         }
+        for (_, state) in &mut to_extend {
+            state.is_kept_now();
+        }
         // By the clock that the new lease begins with: the lock is not held for longer in total than the options say.
         let time = |hold: &Hold, now: Now| keeping::lease(&hold.options, hold.acquired.uptime, now.uptime);
         let extended = self.extend_locked(&mut to_extend, &outbox, time);
@@ -124,6 +127,9 @@ impl Engine {
         self.end_extensions(to_extend, &outbox, &extended);
         let mut to_verify: Vec<Locked<'_>> =
             to_verify.into_iter().filter_map(|hold| Some(self.due(hold)?.0)).collect();
+        for (_, state) in &mut to_verify {
+            state.is_kept_now();
+        }
         // A failure is tried again, and a loss is reported by the hold.
         self.verify_locked(&mut to_verify, &outbox);
         self.end_verifications(to_verify, &outbox);

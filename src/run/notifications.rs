@@ -31,6 +31,9 @@ const REFUSED: Duration = Duration::from_secs(60);
 /// and have notified no process, since this one was not listed then: in this case the time is lost.
 const HEAD_START: Duration = Duration::from_millis(10);
 
+/// In less time a reply would be lost, and the connection with it.
+const SHORTEST: Duration = Duration::from_millis(10);
+
 /// How long a connection is waited for by what does little harm if it is not sent.
 const SHORT_CONNECT_WAIT: Duration = Duration::from_millis(50);
 
@@ -338,7 +341,7 @@ impl Notifications {
         let now = clock::now();
         let command_timeout = (self.backend.command_timeout() / 4).min(ends.since(now.uptime));
         let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
-        (!command_timeout.is_zero()).then(|| Limits::within(budget, now))
+        (command_timeout >= SHORTEST).then(|| Limits::within(budget, now))
     }
 }
 

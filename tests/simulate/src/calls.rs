@@ -168,7 +168,7 @@ impl<'a> Holding<'a> {
             2 => timed("verify", limit, || guard.verify()),
             3 => timed("fencing_token", limit, || guard.fencing_token())
                 .map(|number| laws::token(id, number, None)),
-            _ => guard.ensure_held(),
+            _ => timed("ensure_held", Duration::ZERO, || guard.ensure_held()),
         };
         if let Err(error) = &outcome {
             told(id, error);
@@ -204,9 +204,7 @@ impl Released {
     /// Releases them by this call.
     pub(crate) fn by(self, release: impl FnOnce() -> Result<(), Error>) {
         let outcome = timed("release", self.limit, release);
-        if let Err(error) = &outcome {
-            told(self.keys[0].1, error);
-        }
+        self.told(outcome.err().as_ref());
         self.done();
     }
 
@@ -224,10 +222,19 @@ impl Released {
         self.done();
     }
 
+    /// What came of the release. An error of several is of one of them.
+    pub(crate) fn told(&self, error: Option<&Error>) {
+        let Some(error) = error else { return };
+        let key = error.key().map(ToString::to_string);
+        let whose = self.keys.iter().find(|(own, _)| Some(own) == key.as_ref());
+        told(whose.unwrap_or(&self.keys[0]).1, error);
+    }
+
     /// They are released, as far as that has worked.
     pub(crate) fn done(self) {
-        for (key, _) in &self.keys {
+        for (key, id) in &self.keys {
             laws::released(key);
+            laws::forget(*id);
         }
     }
 }

@@ -22,6 +22,7 @@ const LINGER: Duration = Duration::from_secs(90);
 pub(crate) fn run(plan: &Plan) {
     let server = ServerId::start("server", plan.version, &[]);
     network::set_faults(plan.faults);
+    server.set_clock(i64::try_from(random(0..800_000)).unwrap_or_default() - 400_000);
     laws::set_rules(Rules {
         is_exclusive: plan.weather != Weather::Forgetful,
         has_losers: plan.protocol == Protocol::Classic,
@@ -90,8 +91,10 @@ fn start(plan: &Plan, server: ServerId, number: u64) -> Process {
 fn leaves_nothing(plan: &Plan, processes: &[Process], server: ServerId) {
     // What a killed process has left, or a lock that is left to expire, stays until somebody wants it, but nobody waits for it.
     let now = run::wall_clock();
-    for key in (0..plan.keys).map(|key| format!("key {key}")) {
-        let value = server.look(&["GET", &key]);
+    // Counters, and for how many readers a lock is, are to stay.
+    let keys = server.look(&["KEYS", "*"]);
+    for key in keys.lines().filter(|key| !key.contains(":setnx-lock:")) {
+        let value = server.look(&["GET", key]);
         let time = value.split(':').next().and_then(|time| time.parse().ok());
         let is_over = time.is_some_and(|time: f64| time < now.as_secs_f64());
         if value != "(nil)" && !is_over {

@@ -62,6 +62,7 @@ struct Held {
     /// The end of its lease in true time, as its holder knows it.
     until: Duration,
     is_extended: bool,
+    is_left: bool,
 }
 
 /// A fencing token.
@@ -134,6 +135,7 @@ pub(crate) fn acquired(key: &str, left: Duration, waited_since: Option<Duration>
         since: run::now(),
         until: run::later(left),
         is_extended: false,
+        is_left: false,
     };
     let free = laws.free_since.remove(key);
     let at_most = laws.rules.free_at_most;
@@ -164,9 +166,10 @@ pub(crate) fn still_held(id: HoldId, left: Duration) {
 fn check(id: HoldId) {
     let laws = laws();
     let now = run::now();
-    let Some(own) = laws.holds.get(&id).filter(|own| own.until > now) else { return };
+    let Some(own) = laws.holds.get(&id).filter(|own| own.until > now && !own.is_left) else { return };
     // One that was killed relies on nothing, and one that extends its lease on what ends first, which it does not say.
-    let is_valid = |held: &Held| held.until > now && !held.is_extended && !held.process.is_dead();
+    let is_valid =
+        |held: &Held| held.until > now && !held.is_extended && !held.is_left && !held.process.is_dead();
     let is_other = |(other, held): &(&HoldId, &Held)| **other != id && held.key == own.key && is_valid(held);
     if let Some((_, other)) = laws.holds.iter().find(is_other)
         && laws.rules.is_exclusive
@@ -178,8 +181,15 @@ fn check(id: HoldId) {
     }
 }
 
-/// Notes that a holder relies on its lock no more.
+/// Notes that a holder relies on its lock no more. What it is told of it still counts, until it is [forgotten](forget).
 pub(crate) fn leaves(id: HoldId) {
+    if let Some(held) = laws().holds.get_mut(&id) {
+        held.is_left = true;
+    }
+}
+
+/// Nothing more is told of a hold.
+pub(crate) fn forget(id: HoldId) {
     laws().holds.remove(&id);
 }
 
@@ -219,10 +229,18 @@ pub(crate) fn waited_in_vain(key: &str, since: Duration) {
 
 /// A call has failed, which ended just now.
 pub(crate) fn failed(error: &Error) {
-    let is_of_network =
-        matches!(error, Error::Unavailable { .. } | Error::InDoubt { .. } | Error::Refused { .. });
-    if is_of_network && world::network::was_well() {
-        broken(&format!("a call fails although nothing was wrong: {}", error.chain()));
+    match error {
+        Error::Contended { .. } | Error::Cancelled { .. } | Error::ShutDown { .. } | Error::Lost { .. } => {}
+        Error::Unavailable { .. } | Error::InDoubt { .. } | Error::Refused { .. } => {
+            if world::network::was_well() {
+                broken(&format!("a call fails although nothing was wrong: {}", error.chain()));
+            }
+        }
+        Error::Several { cause, others, .. } => {
+            failed(cause);
+            others.iter().for_each(failed);
+        }
+        _ => broken(&format!("no program here makes this mistake: {}", error.chain())),
     }
 }
 

@@ -120,7 +120,8 @@ fn one(arguments: &Arguments) -> search::Account {
 /// Returns the scene that a seed runs, of those that the arguments allow. Most seeds run a fleet.
 fn scene(arguments: &Arguments) -> Option<(&'static str, fn())> {
     if let Some(wanted) = &arguments.scene {
-        return scenes::SCENES.into_iter().find(|(name, _)| name == wanted);
+        let found = scenes::SCENES.into_iter().find(|(name, _)| name == wanted);
+        return found.or_else(|| laws::broken(&format!("there is no scene \"{wanted}\"")));
     }
     let is_free = arguments.clients.is_none() && arguments.processes.is_none() && arguments.length.is_none();
     (is_free && world::run::chance(5)).then(|| calls::one_of(&scenes::SCENES))

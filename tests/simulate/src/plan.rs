@@ -90,7 +90,7 @@ impl Plan {
         let keys = if arguments.clients.is_some() { (processes * threads / 20).max(1) } else { random(1..4) };
         let least = if weather == Weather::Calm { 2000 } else { 300 };
         let command_timeout = millis(300, 2000);
-        Self {
+        let mut plan = Self {
             weather,
             protocol,
             version,
@@ -110,7 +110,11 @@ impl Plan {
             faults: faults(weather, command_timeout),
             length: arguments.length.unwrap_or_else(|| Duration::from_secs(random(5..40))),
             clocks: 400_000,
+        };
+        if plan.knows_no_clocks() {
+            plan.clocks = [400_000, 5_000_000][index(2)];
         }
+        plan
     }
 
     /// Returns true if the server can keep the names of holders.

@@ -109,7 +109,9 @@ pub(crate) fn search(arguments: &Arguments) -> io::Result<ExitCode> {
                     stop(&mut running);
                     let errors = String::from_utf8_lossy(&output.stderr);
                     println!("seed {seed} failed ({}):\n{text}{errors}", output.status);
-                    print_trace(arguments, seed)?;
+                    if !is_stuck {
+                        print_trace(arguments, seed)?;
+                    }
                     return Ok(ExitCode::FAILURE);
                 }
             }

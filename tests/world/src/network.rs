@@ -6,10 +6,10 @@ mod servers;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{io, mem};
 
 use setnx_lock_testing::{ClientId, Output};
 
@@ -43,8 +43,6 @@ struct Network {
     opened: ClientId,
     faults: Faults,
     injected: Injected,
-    /// Names with several addresses.
-    names: BTreeMap<String, Vec<SocketAddr>>,
     /// Nothing gets through between these before a time.
     apart: BTreeMap<(usize, usize), Nanos>,
     commands: u64,
@@ -61,7 +59,6 @@ impl Network {
             opened: 0,
             faults: Faults::NONE,
             injected: Injected::NONE,
-            names: BTreeMap::new(),
             apart: BTreeMap::new(),
             commands: 0,
             trouble: 0,
@@ -112,19 +109,9 @@ pub fn was_well() -> bool {
     was_well && network.is_well() && network.trouble.max(Process::current().resumed()) < since
 }
 
-/// Gives a name these servers' addresses.
-pub fn name(name: &str, servers: &[ServerId]) {
-    let mut network = network();
-    let addresses = servers.iter().map(|server| network.nodes[server.0].address).collect();
-    network.names.insert(name.to_owned(), addresses);
-}
-
 pub(crate) fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    match (network().names.get(host), host.parse::<IpAddr>()) {
-        (Some(addresses), _) => Ok(addresses.clone()),
-        (None, Ok(address)) => Ok(vec![SocketAddr::new(address, port)]),
-        (None, Err(_)) => Err(io::Error::new(io::ErrorKind::NotFound, "no such name")),
-    }
+    let no_name = |_| io::Error::new(io::ErrorKind::NotFound, "no server has a name here");
+    Ok(vec![SocketAddr::new(host.parse().map_err(no_name)?, port)])
 }
 
 /// Returns what the clock of a server shows.
@@ -176,15 +163,15 @@ pub(crate) fn connect(address: SocketAddr, until: Nanos) -> io::Result<Arc<Conne
     Ok(connection)
 }
 
-/// What a killed process leaves.
+/// What a killed process leaves: connections that the system closes, or that servers keep.
 pub(crate) fn left_by(process: Process, closes: bool) {
-    let mut network = network();
-    network.open.retain(|_, one| one.process != process);
-    let own: Vec<ClientId> =
-        network.connections.iter().filter(|(_, one)| one.process == process).map(|(id, _)| *id).collect();
-    for id in own {
+    let own = |one: &&Arc<Connection>| one.process == process;
+    let left: Vec<Arc<Connection>> = network().open.values().filter(own).cloned().collect();
+    for connection in left {
         if closes {
-            network.forget(id);
+            connection.close();
+        } else {
+            network().open.remove(&connection.id);
         }
     }
 }
@@ -270,6 +257,10 @@ impl Network {
             if !node.is_up {
                 return;
             }
+            if node.stalled_until > scheduler().now() {
+                scheduler().at(node.stalled_until, move || self::network().plan_pass(server));
+                return;
+            }
             let now = now_of(node);
             let name = node.name.clone();
             let outputs = node.pass(now, |words| run::note_of(&mut scheduler().lock(), &name, &words));
@@ -277,20 +268,42 @@ impl Network {
         });
     }
 
-    /// What a client has sent arrives.
-    fn arrive(&mut self, id: ClientId, bytes: Vec<u8>) {
+    /// What a client has sent arrives. `cuts`: the connection is closed once it is executed.
+    fn arrive(&mut self, id: ClientId, bytes: Vec<u8>, cuts: bool) {
         let Some(connection) = self.connections.get(&id).cloned() else { return };
-        let node = &mut self.nodes[connection.server];
-        let now = scheduler().now();
-        if node.stalled_until > now {
-            let until = node.stalled_until;
-            scheduler().at(until, move || network().arrive(id, bytes));
+        let server = connection.server;
+        let node = &mut self.nodes[server];
+        if node.stalled_until > scheduler().now() || !node.held_up.is_empty() {
+            node.held_up.push_back((id, bytes, cuts));
+            if node.held_up.len() == 1 {
+                scheduler().at(node.stalled_until, move || network().go_on(server));
+            }
             return;
         }
-        node.arrived.entry(id).or_default().extend(bytes);
+        self.execute(&connection, bytes);
+        if cuts {
+            self.cut(id);
+        }
+    }
+
+    /// A server that stood still executes what has arrived meanwhile.
+    fn go_on(&mut self, server: usize) {
+        let node = &mut self.nodes[server];
+        if node.stalled_until > scheduler().now() {
+            scheduler().at(node.stalled_until, move || network().go_on(server));
+            return;
+        }
+        for (id, bytes, cuts) in mem::take(&mut node.held_up) {
+            self.arrive(id, bytes, cuts);
+        }
+    }
+
+    fn execute(&mut self, connection: &Connection, bytes: Vec<u8>) {
+        let node = &mut self.nodes[connection.server];
+        node.arrived.entry(connection.id).or_default().extend(bytes);
         let time = now_of(node);
         let commands = &mut self.commands;
-        let outputs = node.execute(id, time, |words| {
+        let outputs = node.execute(connection.id, time, |words| {
             *commands += 1;
             run::note_of(&mut scheduler().lock(), &connection.name, &words);
         });

@@ -66,8 +66,10 @@ impl ProcessState {
 
     /// Returns how long its clocks take for so much time.
     pub(crate) fn true_time(&self, time: Duration) -> Nanos {
-        let time = Nanos::try_from(time.as_nanos()).unwrap_or(Nanos::MAX / 4).min(Nanos::MAX / 4);
-        time.saturating_add_signed(-scaled(time, self.clocks.faster))
+        let by_clock = time.as_nanos().min(u128::from(Nanos::MAX / 4));
+        let millionths = 1_000_000 + i128::from(self.clocks.faster);
+        let true_time = (by_clock * 1_000_000).div_ceil(millionths.unsigned_abs());
+        Nanos::try_from(true_time).unwrap_or(Nanos::MAX / 4)
     }
 }
 
@@ -147,7 +149,9 @@ impl Process {
         let now = state.now;
         let process = &mut state.processes[self.0];
         process.clocks.ahead += by;
-        process.clock_set = now;
+        if by > 0 {
+            process.clock_set = now;
+        }
     }
 
     /// Returns the names of its threads that have not ended.

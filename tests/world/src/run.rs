@@ -107,7 +107,7 @@ pub fn stopped() -> Duration {
     Duration::from_nanos(state.processes[state.threads[own].process].stopped_for)
 }
 
-/// Returns when the wall clock of the calling thread's process was last set.
+/// Returns when the wall clock of the calling thread's process was last set forward.
 #[must_use]
 pub fn clock_set() -> Duration {
     let own = own();
@@ -133,6 +133,11 @@ pub fn note(what: &str) {
 pub(crate) fn note_of(state: &mut State, who: &str, what: &str) {
     let now = state.now;
     state.trace.note(now, who, what);
+}
+
+/// Returns once the system has nothing left of the threads that have ended: what they had allocated is freed.
+pub fn settle() {
+    scheduler().settle();
 }
 
 /// Plans what is to happen after some time. It must not wait for anything.

@@ -61,6 +61,8 @@ pub(crate) struct Thread {
     waits: u64,
     pub(crate) joining: Vec<ThreadId>,
     of_system: Option<std::thread::Thread>,
+    /// To wait for what the system has of it, once it is finished.
+    ends: Option<std::thread::JoinHandle<()>>,
 }
 
 struct Due {
@@ -115,7 +117,8 @@ pub(crate) fn begin(state: State) {
 
 /// Ends the run: its first thread is no thread of it any more.
 pub(crate) fn end() {
-    OWN.with(|own| own.0.set(None));
+    // It may be the ending of a thread that has found out.
+    let _is_over = OWN.try_with(|own| own.0.set(None));
 }
 
 impl State {
@@ -129,7 +132,8 @@ impl State {
         Self {
             now: 0,
             random: fastrand::Rng::with_seed(seed),
-            threads: Vec::new(),
+            // It never grows in a run that measures memory.
+            threads: Vec::with_capacity(1 << 14),
             processes: vec![ProcessState::first()],
             trace,
             preempts,
@@ -156,6 +160,7 @@ impl State {
             waits: 0,
             joining: Vec::new(),
             of_system: None,
+            ends: None,
         });
         self.runnable.push(id);
         id
@@ -166,14 +171,25 @@ impl State {
         self.due.push(Reverse(Due { at, order: self.planned, event }));
     }
 
-    /// Ends a thread's wait, if it waits.
-    pub(crate) fn wake(&mut self, id: ThreadId) {
+    /// Ends a thread's wait. Returns false if it does not wait, or its time is over.
+    pub(crate) fn wake(&mut self, id: ThreadId) -> bool {
         let thread = &mut self.threads[id];
-        if thread.is_blocked {
+        let wakes = thread.is_blocked;
+        if wakes {
             thread.is_blocked = false;
             thread.is_woken = true;
             self.runnable.push(id);
         }
+        wakes
+    }
+
+    /// Returns when a wait until a time ends: now and then early, for no reason.
+    pub(crate) fn early(&mut self, until: Option<Nanos>) -> Option<Nanos> {
+        if self.preempts == 0 || !self.chance(200) {
+            return until;
+        }
+        let soon = self.now + self.random.u64(0..1_000_000);
+        Some(until.map_or(soon, |until| until.min(soon)))
     }
 
     pub(crate) fn unpark(&mut self, id: ThreadId) {
@@ -236,6 +252,21 @@ impl Scheduler {
         self.lock().threads[id].of_system = Some(of_system);
     }
 
+    /// The same with what waits for its end.
+    pub(crate) fn started_alone(&self, id: ThreadId, ends: std::thread::JoinHandle<()>) {
+        self.started(id, ends.thread().clone());
+        self.lock().threads[id].ends = Some(ends);
+    }
+
+    /// Returns once the system has nothing left of the threads that have finished.
+    pub(crate) fn settle(&self) {
+        let finished = |thread: &mut Thread| if thread.is_finished { thread.ends.take() } else { None };
+        let ends: Vec<_> = self.lock().threads.iter_mut().filter_map(finished).collect();
+        for end in ends {
+            drop(end.join());
+        }
+    }
+
     /// Begins a thread that was added: returns once it is chosen.
     pub(crate) fn enter(&self, id: ThreadId) {
         OWN.with(|own| own.0.set(Some(id)));
@@ -246,6 +277,7 @@ impl Scheduler {
     fn finish(&self, own: ThreadId) {
         let mut state = self.lock();
         state.threads[own].is_finished = true;
+        state.threads[own].of_system = None;
         for joining in std::mem::take(&mut state.threads[own].joining) {
             state.wake(joining);
         }
@@ -277,12 +309,7 @@ impl Scheduler {
     pub(crate) fn park(&self, until: Option<Nanos>) {
         let own = own();
         let mut state = self.lock();
-        let until = if state.preempts > 0 && state.chance(200) {
-            let soon = state.now + state.random.u64(0..1_000_000);
-            Some(until.map_or(soon, |until| until.min(soon)))
-        } else {
-            until
-        };
+        let until = state.early(until);
         if !state.threads[own].token {
             state.threads[own].is_parked = true;
             self.block_from(state, until);

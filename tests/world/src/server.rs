@@ -23,7 +23,9 @@ pub(crate) struct Node {
     pub(crate) stalled_until: Nanos,
     /// What has arrived of each client and is not executed yet.
     pub(crate) arrived: BTreeMap<ClientId, Vec<u8>>,
-    /// Those that were planned to end a wait for an element.
+    /// What has arrived while it stood still, in this order, and whether the connection is closed then.
+    pub(crate) held_up: VecDeque<(ClientId, Vec<u8>, bool)>,
+    /// When it is to look next which clients have waited for an element for long enough.
     pub(crate) wakes_at: Option<Duration>,
 }
 

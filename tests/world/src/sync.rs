@@ -28,12 +28,16 @@ impl Waiting {
         self.list().push(own());
     }
 
+    /// Ends the wait of one. Which is up to the seed.
     fn wake_one(&self) {
         let mut list = self.list();
-        if !list.is_empty() {
-            let first = list.remove(0);
-            drop(list);
-            scheduler().lock().wake(first);
+        while !list.is_empty() {
+            let mut state = scheduler().lock();
+            let at = state.random.usize(0..list.len());
+            // One whose time is over waits no longer, and another one is woken.
+            if state.wake(list.swap_remove(at)) {
+                return;
+            }
         }
     }
 
@@ -188,9 +192,11 @@ impl Condvar {
         self.0.add();
         drop(guard.inner.take());
         mutex.waiting.wake_one();
-        let is_woken = scheduler().block(until);
+        let early = scheduler().lock().early(until);
+        let is_woken = scheduler().block(early);
         self.0.remove();
-        (mutex.lock_now(), WaitTimeoutResult(!is_woken))
+        let is_over = !is_woken && until.is_some_and(|until| scheduler().now() >= until);
+        (mutex.lock_now(), WaitTimeoutResult(is_over))
     }
 
     /// Waits until another thread notifies.

@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::scheduler::{Nanos, ThreadId, own, scheduler};
@@ -27,7 +29,7 @@ pub struct Thread(ThreadId);
 #[derive(Debug)]
 pub struct JoinHandle<T> {
     thread: Thread,
-    of_system: std::thread::JoinHandle<T>,
+    result: Arc<Mutex<Option<std::thread::Result<T>>>>,
 }
 
 thread_local! {
@@ -65,17 +67,17 @@ impl Builder {
         state.add_thread(self.name.as_deref().unwrap_or("thread"), process)
     }
 
-    /// Starts a thread.
+    /// Starts a thread. Where the system has no room for it the run ends.
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// None.
     pub fn spawn<T: Send + 'static>(
         self,
         body: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
         let id = self.add();
-        spawn_as(id, &self, body)
+        Ok(spawn_as(id, &self, body))
     }
 
     /// Starts a thread that ends before `scope`, which the calling thread has opened.
@@ -97,11 +99,12 @@ impl Builder {
             scheduler().enter(id);
             body()
         };
-        let handle = self.of_system().spawn_scoped(scope, run)?;
+        let handle = self.of_system().spawn_scoped(scope, run).unwrap_or_else(|error| no_room(&error));
         scheduler().started(id, handle.thread().clone());
         SCOPES.with_borrow_mut(|scopes| {
             scopes.last_mut().expect("a scope that this thread has opened").push(id);
         });
+        scheduler().step();
         Ok(())
     }
 }
@@ -125,21 +128,24 @@ fn spawn_as<T: Send + 'static>(
     id: ThreadId,
     builder: &Builder,
     body: impl FnOnce() -> T + Send + 'static,
-) -> io::Result<JoinHandle<T>> {
+) -> JoinHandle<T> {
+    let result = Arc::new(Mutex::new(None));
+    let returned = Arc::clone(&result);
     let run = move || {
         scheduler().enter(id);
-        body()
+        let outcome = catch_unwind(AssertUnwindSafe(body));
+        *returned.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
     };
     let of_system = builder.of_system().spawn(run).unwrap_or_else(|error| no_room(&error));
-    scheduler().started(id, of_system.thread().clone());
+    scheduler().started_alone(id, of_system);
     scheduler().step();
-    Ok(JoinHandle { thread: Thread(id), of_system })
+    JoinHandle { thread: Thread(id), result }
 }
 
 /// Starts a thread of another process.
 pub(crate) fn start_in(process: usize, name: &str, body: impl FnOnce() + Send + 'static) {
     let id = scheduler().lock().add_thread(name, process);
-    spawn_as(id, &Builder::new(), body).expect("the system has room for a thread");
+    drop(spawn_as(id, &Builder::new(), body));
 }
 
 /// Starts a thread.
@@ -180,26 +186,19 @@ fn wait_for(id: ThreadId) {
 }
 
 impl<T> JoinHandle<T> {
-    /// Returns its handle.
-    #[must_use]
-    pub fn thread(&self) -> &Thread {
-        &self.thread
-    }
-
-    /// Returns true if it has ended.
-    #[must_use]
-    pub fn is_finished(&self) -> bool {
-        scheduler().lock().threads[self.thread.0].is_finished
-    }
-
     /// Waits for its end.
     ///
     /// # Errors
     ///
     /// What it has panicked with.
+    ///
+    /// # Panics
+    ///
+    /// If it was killed, which leaves nothing to wait for.
     pub fn join(self) -> std::thread::Result<T> {
         wait_for(self.thread.0);
-        self.of_system.join()
+        let outcome = self.result.lock().unwrap_or_else(PoisonError::into_inner).take();
+        outcome.expect("it has ended")
     }
 }
 

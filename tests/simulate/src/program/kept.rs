@@ -33,7 +33,7 @@ impl Client {
         }
         let holding = Holding::begin(&guards, None, self.limits);
         holding.work(up_to(3 * lease));
-        holding.end();
+        holding.end().done();
         for guard in guards.drain(..) {
             let left = crate::calls::left(&guard);
             timed("drop of a kept lock", self.limits.of_release(left), || drop(guard));

@@ -83,16 +83,24 @@ impl Client {
         match returned {
             Some((released, clock)) => {
                 clock.within("releasing in with", released.limit);
+                released.told(outcome.as_ref().ok().and_then(|outcome| outcome.as_ref().err()));
                 released.done();
+                return ended(outcome);
             }
             None => called.within("with", limits.waiting(timeout)),
         }
         match outcome {
-            Ok(Ok(())) => {}
             Ok(Err(error)) => refused(&key, began, &error),
-            Err(panic) if panic.is::<OnPurpose>() => {}
-            Err(panic) => resume_unwind(panic),
+            outcome => ended(outcome),
         }
+    }
+}
+
+/// A panic of the program's own is expected.
+fn ended(outcome: std::thread::Result<Result<(), setnx_lock::Error>>) {
+    match outcome {
+        Err(panic) if !panic.is::<OnPurpose>() => resume_unwind(panic),
+        _ => {}
     }
 }
 
@@ -110,9 +118,11 @@ impl Client {
         let outcome = lock.lead(&stop, |guard| {
             let holding = Holding::begin([guard], None, limits);
             holding.work(up_to(Duration::from_secs(2)));
-            holding.end();
+            holding.end().done();
         });
-        run::note(&format!("led: {outcome:?}"));
+        if let Err(error) = outcome {
+            laws::broken(&format!("leading ends by itself: {}", error.chain()));
+        }
     }
 
     /// Waits without a limit, until it is cancelled.
@@ -120,6 +130,7 @@ impl Client {
         let (lock, _, time) = self.lock(true);
         let lock = lock.cancelled_by(&cancelled_within(Duration::from_secs(2)));
         let began = run::now();
+        world::network::begin_call();
         match lock.lock() {
             Ok(guard) => {
                 let holding = Holding::begin([&guard], Some(began), self.limits);

@@ -1,17 +1,21 @@
 //! Locks that go from one process to another by a token.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use setnx_lock::{Lock, LockOptions, LockToken};
+use setnx_lock::{Error, Lock, LockOptions, LockToken};
 use world::run::{self, chance, random};
 use world::thread;
 
 use super::Client;
-use crate::calls::{Holding, refused, timed, up_to};
+use crate::calls::{Holding, left, refused, timed, told, up_to};
 use crate::laws::{self, HoldId};
 
 /// The tokens that were given away and not taken yet, as texts: what one process would send to another.
-static GIVEN: Mutex<Vec<(String, HoldId)>> = Mutex::new(Vec::new());
+static GIVEN: Mutex<Vec<(String, HoldId, Duration)>> = Mutex::new(Vec::new());
+
+/// How far clocks may be apart, and how long commands take.
+const CLOCKS: Duration = Duration::from_secs(1);
 
 impl Client {
     fn handed_over(&self) -> Lock {
@@ -36,13 +40,15 @@ impl Client {
         if !holding.work(up_to(self.plan.shared_expiration / 4)) {
             return;
         }
-        let released = holding.end();
-        match timed("into_token", released.limit, || guard.into_token()) {
+        let until = run::later(left(&guard));
+        holding.end();
+        match timed("into_token", self.limits.of_guard(), || guard.into_token()) {
             Ok(token) => {
-                GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push((token.to_string(), id));
+                GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push((token.to_string(), id, until));
             }
-            Err(error) => crate::calls::told(id, &error),
+            Err(error) => told(id, &error),
         }
+        laws::forget(id);
     }
 
     /// Goes on with a lock that was handed over, or releases it.
@@ -52,7 +58,7 @@ impl Client {
             return;
         }
         let at = usize::try_from(random(0..given.len() as u64)).unwrap_or_default();
-        let (text, before) = given.swap_remove(at);
+        let (text, before, until) = given.swap_remove(at);
         drop(given);
         thread::sleep(up_to(self.plan.shared_expiration / 2));
         let token: LockToken =
@@ -61,7 +67,7 @@ impl Client {
         if chance(4) {
             let outcome =
                 timed("release_token", 2 * self.limits.command, || self.locker.release_token(&token));
-            return outcome.unwrap_or_else(|error| run::note(&format!("release_token: {}", error.chain())));
+            return outcome.unwrap_or_else(|error| self.not_used(until, &error));
         }
         match timed("resume", self.limits.command, || lock.resume(&token)) {
             Ok(guard) => {
@@ -70,7 +76,17 @@ impl Client {
                 holding.work(up_to(self.plan.shared_expiration / 4));
                 holding.end().by(|| guard.release());
             }
-            Err(error) => run::note(&format!("resume: {}", error.chain())),
+            Err(error) => self.not_used(until, &error),
+        }
+    }
+
+    /// A token works once, as long as its lease lasts by the clock of the process that uses it.
+    fn not_used(&self, until: Duration, error: &Error) {
+        run::note(&format!("token: {}", error.chain()));
+        laws::failed(error);
+        let is_shut_down = matches!(error, Error::ShutDown { .. });
+        if self.plan.is_calm() && !is_shut_down && run::now() + CLOCKS < until {
+            laws::broken(&format!("a token does not work although nothing was wrong: {}", error.chain()));
         }
     }
 }

@@ -31,7 +31,6 @@ pub(super) enum EndOfStream {
 }
 
 #[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "they are independent")]
 struct ConnectionState {
     received: VecDeque<u8>,
     ended: Option<EndOfStream>,
@@ -134,10 +133,7 @@ impl Connection {
             if fate == Fate::LostBefore {
                 return network.cut(id);
             }
-            network.arrive(id, bytes);
-            if loses_replies {
-                network.cut(id);
-            }
+            network.arrive(id, bytes, loses_replies);
         });
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What happens to servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -40,6 +40,7 @@ impl ServerId {
             ahead: 0,
             stalled_until: 0,
             arrived: BTreeMap::new(),
+            held_up: VecDeque::new(),
             wakes_at: None,
         });
         Self(id)
@@ -73,6 +74,7 @@ impl ServerId {
         node.core.restart(version, now);
         node.is_up = true;
         node.stalled_until = 0;
+        node.held_up.clear();
         network.note_trouble(scheduler().now());
     }
 
@@ -81,7 +83,8 @@ impl ServerId {
         note(self, &format!("stands still for {time:?}"));
         let until = scheduler().now() + u64::try_from(time.as_nanos()).unwrap_or(0);
         let mut network = network();
-        network.nodes[self.0].stalled_until = until;
+        let node = &mut network.nodes[self.0];
+        node.stalled_until = node.stalled_until.max(until);
         network.note_trouble(until);
     }
 
