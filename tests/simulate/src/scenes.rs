@@ -17,13 +17,14 @@ use crate::plan::{Plan, Weather};
 use crate::program;
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 6] = [
+pub(crate) const SCENES: [(&str, fn()); 7] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
     ("stopped", a_stopped_process_releases_several),
     ("together", keys_of_others_change),
     ("memory", nothing_is_left_in_memory),
+    ("back", a_server_is_back),
 ];
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -273,4 +274,27 @@ fn nothing_is_left_in_memory() {
     if growth > LEFT_AT_MOST {
         broken(&format!("a process that has ended leaves {growth} bytes: {used:?}"));
     }
+}
+
+/// A process that never waits finds the server gone, and comes again once it is back.
+fn a_server_is_back() {
+    let server = a_server((30, 90), Protocol::Auto);
+    start("process", move || {
+        let lock = sure(Lock::new(&locker(server), "k", LockOptions::expiring_after(2 * SECOND)));
+        while run::now() < 30 * SECOND {
+            let began = run::now();
+            match timed("try_lock", COMMAND, || lock.try_lock()) {
+                Ok(guard) => drop(guard),
+                Err(error) => refused("k", began, &error),
+            }
+            thread::sleep(millis(100, 2500));
+        }
+    });
+    while run::now() < 30 * SECOND {
+        thread::sleep(millis(500, 4000));
+        server.kill();
+        thread::sleep(millis(100, 2000));
+        server.restart(true);
+    }
+    thread::sleep(60 * SECOND);
 }

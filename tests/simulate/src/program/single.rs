@@ -39,7 +39,7 @@ impl Client {
         let guard = match random(0..4) {
             0 => timed("try_lock", limits.command, || lock.try_lock()),
             1 => timed("try_lock_for", limits.waiting(timeout), || lock.try_lock_for(timeout)),
-            2 => {
+            2 if chance(4) => {
                 let lock = lock.cancelled_by(&cancelled_within(Duration::from_millis(500)));
                 timed("lock", limits.waiting(timeout), || lock.lock()).map(Some)
             }
