@@ -16,6 +16,8 @@ pub(crate) type Nanos = u64;
 
 /// How long a step takes at most: from one call of this crate to the next.
 const STEP: Nanos = 2000;
+/// The system keeps the stack of a thread that has ended until it is waited for.
+const SETTLED_EVERY: usize = 256;
 /// How long a call takes that lets no other thread run.
 const LOOK: Nanos = 50;
 
@@ -256,6 +258,9 @@ impl Scheduler {
     pub(crate) fn started_alone(&self, id: ThreadId, ends: std::thread::JoinHandle<()>) {
         self.started(id, ends.thread().clone());
         self.lock().threads[id].ends = Some(ends);
+        if id % SETTLED_EVERY == 0 {
+            self.settle();
+        }
     }
 
     /// Returns once the system has nothing left of the threads that have finished.
