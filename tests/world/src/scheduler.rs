@@ -258,7 +258,7 @@ impl Scheduler {
     pub(crate) fn started_alone(&self, id: ThreadId, ends: std::thread::JoinHandle<()>) {
         self.started(id, ends.thread().clone());
         self.lock().threads[id].ends = Some(ends);
-        if id % SETTLED_EVERY == 0 {
+        if id.is_multiple_of(SETTLED_EVERY) {
             self.settle();
         }
     }
