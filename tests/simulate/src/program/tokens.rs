@@ -42,7 +42,7 @@ impl Client {
         }
         let until = run::later(left(&guard));
         holding.end();
-        match timed("into_token", self.limits.of_guard(), || guard.into_token()) {
+        match timed("into_token", self.limits.of_guard() + self.limits.command, || guard.into_token()) {
             Ok(token) => {
                 GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push((token.to_string(), id, until));
             }
