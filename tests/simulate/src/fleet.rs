@@ -9,10 +9,10 @@ use world::run::{self, chance, random};
 use world::thread;
 
 use crate::laws::{self, Rules, broken};
-use crate::plan::{Plan, Weather};
+use crate::plan::{Conditions, Plan};
 use crate::program;
 
-/// A process that keeps a key busy leaves it to others for this long, so that it may be free then (limits.md, Which waiter is next).
+/// How long a process that keeps a key busy leaves it to others, so that it may be free then: `src/rules/window.rs`, and the time of a round trip.
 const WINDOW: Duration = Duration::from_millis(115);
 
 /// How long after its end nothing of a process may be left: threads wait for work for a while.
@@ -24,18 +24,18 @@ pub(crate) fn run(plan: &Plan) {
     network::set_faults(plan.faults);
     server.set_clock(i64::try_from(random(0..800_000)).unwrap_or_default() - 400_000);
     laws::set_rules(Rules {
-        is_exclusive: plan.weather != Weather::Forgetful,
+        is_exclusive: plan.conditions != Conditions::LostKeys,
         has_losers: plan.protocol == Protocol::Classic,
         server: Some(server),
-        keeps_keys: plan.weather != Weather::Forgetful,
-        free_at_most: plan.is_calm().then(|| plan.reaction() + WINDOW),
+        keeps_keys: plan.conditions != Conditions::LostKeys,
+        free_at_most: plan.has_no_faults().then(|| plan.reaction() + WINDOW),
     });
     let mut processes: Vec<Process> = (0..plan.processes).map(|number| start(plan, server, number)).collect();
     while run::now() < plan.length {
         thread::sleep(Duration::from_millis(random(50..3000)));
         let number = random(0..plan.processes);
         let at = usize::try_from(number).unwrap_or_default();
-        if plan.weather != Weather::Calm {
+        if plan.conditions != Conditions::NoFaults {
             happen(plan, server, &mut processes[at], number);
         }
     }
@@ -46,29 +46,29 @@ pub(crate) fn run(plan: &Plan) {
 
 /// Something happens to a process or to the server.
 fn happen(plan: &Plan, server: ServerId, process: &mut Process, number: u64) {
-    let is_rough = matches!(plan.weather, Weather::Rough | Weather::Forgetful);
-    let most = if is_rough { 6000 } else { 200 };
+    let are_late = matches!(plan.conditions, Conditions::LateCommands | Conditions::LostKeys);
+    let most = if are_late { 6000 } else { 200 };
     match random(0..10) {
         0 => {
             process.kill(chance(2));
             *process = start(plan, server, number);
         }
-        1 if is_rough => {
+        1 if are_late => {
             process.stop(true);
             let stopped = *process;
             run::after(Duration::from_millis(random(1..most)), move || stopped.stop(false));
         }
         2 => server.stall(Duration::from_millis(random(1..most))),
         3 => server.cut_all(),
-        4 if is_rough => server.separate(*process, Duration::from_millis(random(1..most))),
+        4 if are_late => server.separate(*process, Duration::from_millis(random(1..most))),
         // There a release is a DEL, which may delete another's key if it arrives late (limits.md, A full server).
-        5 if !is_rough => {
+        5 if !are_late => {
             server.set_full(true);
             run::after(Duration::from_millis(random(1..3000)), move || server.set_full(false));
         }
         6 => {
             server.kill();
-            let keeps_keys = plan.weather != Weather::Forgetful;
+            let keeps_keys = plan.conditions != Conditions::LostKeys;
             run::after(Duration::from_millis(random(1..most)), move || server.restart(keeps_keys));
         }
         7 if plan.knows_no_clocks() => {
@@ -102,7 +102,7 @@ fn leaves_nothing(plan: &Plan, processes: &[Process], server: ServerId) {
         }
     }
     let waiters = server.look(&["KEYS", "*:waiters:*"]);
-    if plan.is_calm() && !waiters.is_empty() {
+    if plan.has_no_faults() && !waiters.is_empty() {
         broken(&format!("these waiting lists are left: {waiters}"));
     }
     for process in processes {

@@ -22,7 +22,7 @@ use world::run;
 
 static LAWS: Mutex<Laws> = Mutex::new(Laws::new());
 
-/// A hold of this many is meant.
+/// Names a hold: its number in the run.
 pub(crate) type HoldId = u64;
 
 #[derive(Debug)]

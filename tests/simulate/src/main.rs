@@ -63,6 +63,9 @@ struct Arguments {
     /// Look whether each mistake of `planted.txt` has one place in the library
     #[arg(long, hide = true)]
     planted_places: bool,
+    /// Print the names of all scenes
+    #[arg(long, hide = true)]
+    list_scenes: bool,
     /// Run the first seed alone, in this process
     #[arg(long, hide = true)]
     one: bool,
@@ -70,6 +73,12 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    if arguments.list_scenes {
+        for (name, _) in scenes::SCENES {
+            println!("{name}");
+        }
+        return ExitCode::SUCCESS;
+    }
     if arguments.one || arguments.trace.is_some() {
         println!("{}", one(&arguments));
         return ExitCode::SUCCESS;

@@ -11,21 +11,21 @@ use crate::Arguments;
 
 /// What goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Weather {
+pub(crate) enum Conditions {
     /// Nothing. Then it is also known who gets the lock when.
-    Calm,
+    NoFaults,
     /// What leaves every protocol exclusive: connections break, and nothing arrives later than its sender waits for it.
-    Gentle,
+    BrokenConnections,
     /// What leaves all but Classic exclusive: commands that arrive late, processes and servers that stand still.
-    Rough,
+    LateCommands,
     /// The same, and a server that loses its keys: then nothing is promised but that calls end, and leave nothing.
-    Forgetful,
+    LostKeys,
 }
 
 /// What a run is.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) weather: Weather,
+    pub(crate) conditions: Conditions,
     pub(crate) protocol: Protocol,
     pub(crate) version: ServerVersion,
     pub(crate) processes: u64,
@@ -75,12 +75,12 @@ impl Plan {
             &[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]
         };
         let protocol = protocols[index(protocols.len() as u64)];
-        let weather = match random(0..4) {
-            0 => Weather::Calm,
-            1 => Weather::Gentle,
-            _ if chance(6) => Weather::Forgetful,
-            _ if protocol == Protocol::Classic => Weather::Gentle,
-            _ => Weather::Rough,
+        let conditions = match random(0..4) {
+            0 => Conditions::NoFaults,
+            1 => Conditions::BrokenConnections,
+            _ if chance(6) => Conditions::LostKeys,
+            _ if protocol == Protocol::Classic => Conditions::BrokenConnections,
+            _ => Conditions::LateCommands,
         };
         let processes = arguments.processes.unwrap_or_else(|| random(1..6));
         let threads = match arguments.clients {
@@ -88,10 +88,10 @@ impl Plan {
             None => random(1..7),
         };
         let keys = if arguments.clients.is_some() { (processes * threads / 20).max(1) } else { random(1..4) };
-        let least = if weather == Weather::Calm { 2000 } else { 300 };
+        let least = if conditions == Conditions::NoFaults { 2000 } else { 300 };
         let command_timeout = millis(300, 2000);
         let mut plan = Self {
-            weather,
+            conditions,
             protocol,
             version,
             processes,
@@ -107,7 +107,7 @@ impl Plan {
             connect_timeout: millis(300, 2000),
             retry_for: millis(300, 5000),
             pool_size: u32::try_from(random(1..9)).unwrap_or(1),
-            faults: faults(weather, command_timeout),
+            faults: faults(conditions, command_timeout),
             length: arguments.length.unwrap_or_else(|| Duration::from_secs(random(5..40))),
             clocks: 400_000,
         };
@@ -138,8 +138,8 @@ impl Plan {
         self.version >= ServerVersion::V2_6 && matches!(self.protocol, Protocol::Ttl | Protocol::Auto)
     }
 
-    pub(crate) fn is_calm(&self) -> bool {
-        self.weather == Weather::Calm
+    pub(crate) fn has_no_faults(&self) -> bool {
+        self.conditions == Conditions::NoFaults
     }
 }
 
@@ -147,12 +147,12 @@ fn index(count: u64) -> usize {
     usize::try_from(random(0..count)).unwrap_or_default()
 }
 
-fn faults(weather: Weather, command_timeout: Duration) -> Faults {
+fn faults(conditions: Conditions, command_timeout: Duration) -> Faults {
     let latency = [(20, 60), (50, 300), (500, 5000)][index(3)];
     let often = [30, 100, 400, 2000][index(4)];
-    match weather {
-        Weather::Calm => Faults { latency, ..Faults::NONE },
-        Weather::Gentle => Faults {
+    match conditions {
+        Conditions::NoFaults => Faults { latency, ..Faults::NONE },
+        Conditions::BrokenConnections => Faults {
             latency,
             lost_requests: 4 * often,
             lost_replies: 2 * often,
@@ -160,7 +160,7 @@ fn faults(weather: Weather, command_timeout: Duration) -> Faults {
             delay: Duration::from_millis(200).min(command_timeout / 2),
             ..Faults::NONE
         },
-        Weather::Rough | Weather::Forgetful => Faults {
+        Conditions::LateCommands | Conditions::LostKeys => Faults {
             latency,
             lost_requests: 4 * often,
             lost_replies: 2 * often,

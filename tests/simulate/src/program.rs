@@ -139,7 +139,7 @@ impl Client {
     fn work_time(&self, expiration: Duration, is_kept: bool) -> Duration {
         up_to(match random(0..10) {
             0 if is_kept => 3 * expiration,
-            0 if !self.plan.is_calm() => expiration + expiration / 2,
+            0 if !self.plan.has_no_faults() => expiration + expiration / 2,
             1 => expiration / 2,
             _ => Duration::from_millis(30).min(expiration / 2),
         })

@@ -13,7 +13,7 @@ use world::thread;
 use crate::Arguments;
 use crate::calls::{Holding, Limits, left, one_of, refused, timed, up_to};
 use crate::laws::{self, Rules, broken};
-use crate::plan::{Plan, Weather};
+use crate::plan::{Conditions, Plan};
 use crate::program;
 
 /// Each with its name.
@@ -257,7 +257,8 @@ fn keys_of_others_change() {
 /// knows of its threads.
 fn nothing_is_left_in_memory() {
     let chosen = Plan::choose(&Arguments::default());
-    let plan = Plan { weather: Weather::Gentle, version: ServerVersion::V7, kept: 10, ..chosen };
+    let plan =
+        Plan { conditions: Conditions::BrokenConnections, version: ServerVersion::V7, kept: 10, ..chosen };
     let server = a_server((30, 90), plan.protocol);
     network::set_faults(Faults { lost_replies: 200, lost_requests: 400, ..Faults::NONE });
     let round = |number| {

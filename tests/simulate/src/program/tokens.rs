@@ -85,7 +85,7 @@ impl Client {
         run::note(&format!("token: {}", error.chain()));
         laws::failed(error);
         let is_shut_down = matches!(error, Error::ShutDown { .. });
-        if self.plan.is_calm() && !is_shut_down && run::now() + CLOCKS < until {
+        if self.plan.has_no_faults() && !is_shut_down && run::now() + CLOCKS < until {
             laws::broken(&format!("a token does not work although nothing was wrong: {}", error.chain()));
         }
     }
