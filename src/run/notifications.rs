@@ -31,7 +31,7 @@ const REFUSED: Duration = Duration::from_secs(60);
 /// and have notified no process, since this one was not listed then: in this case the time is lost.
 const HEAD_START: Duration = Duration::from_millis(10);
 
-/// In less time a reply would be lost, and the connection with it.
+/// With less time left until its call returns, a reply would be lost, and the connection with it.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 /// How long a connection is waited for by what does little harm if it is not sent.
@@ -339,9 +339,10 @@ impl Notifications {
     /// For what is sent after a wait, and may fail: less time than the caller's own commands have, and none once its call is to return.
     fn limits(&self, ends: Uptime) -> Option<Limits<'static>> {
         let now = clock::now();
-        let command_timeout = (self.backend.command_timeout() / 4).min(ends.since(now.uptime));
+        let left = ends.since(now.uptime);
+        let command_timeout = (self.backend.command_timeout() / 4).min(left);
         let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
-        (command_timeout >= SHORTEST).then(|| Limits::within(budget, now))
+        (left >= SHORTEST).then(|| Limits::within(budget, now))
     }
 }
 
