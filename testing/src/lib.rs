@@ -5,5 +5,5 @@ mod server;
 mod test_server;
 
 pub use net::{Fault, PauseHandle, Paused, Position, Proxy, Received, free_port};
-pub use server::{ClientId, Output, Server, ServerVersion};
+pub use server::{ClientId, ClusterNode, Output, Server, ServerVersion, Snapshot, WatchedMaster};
 pub use test_server::{TestServer, TestServerBuilder};

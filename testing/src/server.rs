@@ -4,6 +4,7 @@ mod admin;
 mod call;
 mod channels;
 mod client;
+mod cluster;
 mod commands;
 mod connection;
 mod expiry;
@@ -15,6 +16,7 @@ mod keyspace;
 mod lists;
 mod refusals;
 mod reply;
+mod sentinel;
 mod sets;
 mod settings;
 mod strings;
@@ -28,7 +30,9 @@ use std::mem;
 use std::time::Duration;
 
 pub use client::ClientId;
+pub use cluster::ClusterNode;
 pub(crate) use reply::Reply;
+pub use sentinel::WatchedMaster;
 pub use version::ServerVersion;
 
 use call::{Call, upper};
@@ -51,6 +55,10 @@ pub enum Output {
     /// The connection is closed after what was sent on it.
     Close(ClientId),
 }
+
+/// All keys of a server at one moment, as [`Server::snapshot`] copies them.
+#[derive(Clone, Debug)]
+pub struct Snapshot(Vec<Database>);
 
 /// A Redis server without sockets, clock or threads: [`handle`](Self::handle) takes a command and the time, and returns what is sent.
 ///
@@ -213,6 +221,17 @@ impl Server {
         self.databases.iter_mut().for_each(Database::clear);
     }
 
+    /// Returns its keys as they are now: what a replica has that follows it, or what it writes to its disk.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot(self.databases.clone())
+    }
+
+    /// Replaces its keys by these.
+    pub fn load(&mut self, snapshot: &Snapshot) {
+        self.databases.clone_from(&snapshot.0);
+    }
+
     /// Refuses, from now on or no more, what would add data, as if it were over its `maxmemory`.
     pub fn set_full(&mut self, is_full: bool) {
         self.settings.is_full = is_full;
@@ -289,6 +308,9 @@ impl Server {
                 if name == "EXEC" && version >= ServerVersion::V7 {
                     client.queue = None;
                     client.watches_nothing();
+                    if cluster::is_redirection(&refusal) {
+                        return Some(Reply::Error(refusal.0));
+                    }
                     let why = refusal.0.trim_start_matches("ERR ");
                     return Some(Reply::Error(format!("EXECABORT Transaction discarded because of: {why}")));
                 }

@@ -76,10 +76,6 @@ pub(super) fn command(call: &mut Call<'_>) -> Answer {
     }
 }
 
-pub(super) fn cluster(_: &mut Call<'_>) -> Answer {
-    Err(Refusal::new("ERR This instance has cluster support disabled"))
-}
-
 pub(super) fn config(call: &mut Call<'_>) -> Answer {
     let (sub, given, is_old) = (call.upper(1), call.words.len(), call.version() <= V2_6);
     match sub.as_str() {

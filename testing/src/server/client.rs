@@ -22,6 +22,8 @@ pub(crate) struct Client {
     pub(crate) watched: Vec<(usize, Vec<u8>)>,
     /// A watched key has changed.
     pub(crate) is_dirty: bool,
+    /// It has sent ASKING before its next command.
+    pub(crate) asks: bool,
     pub(crate) channels: Vec<Vec<u8>>,
     pub(crate) patterns: Vec<Vec<u8>>,
 }
@@ -46,6 +48,7 @@ impl Client {
             queue: None,
             watched: Vec::new(),
             is_dirty: false,
+            asks: false,
             channels: Vec::new(),
             patterns: Vec::new(),
         }

@@ -10,7 +10,10 @@ use std::sync::OnceLock;
 use super::call::{Call, upper, wrong_number};
 use super::reply::{Answer, Refusal};
 use super::version::ServerVersion;
-use super::{admin, channels, connection, expiry, hashes, keys, lists, sets, strings, transactions, users};
+use super::{
+    admin, channels, cluster, connection, expiry, hashes, keys, lists, sentinel, sets, strings, transactions,
+    users,
+};
 
 use Effect::{Adds, Changes, None as Reads, Serves};
 use Keys::{All, First, Lists, No, Pairs, Two};
@@ -101,8 +104,9 @@ const COMMANDS: &[Row] = &[
     ("HELLO",        "6.0.0",  from(0), Serves,  No,    connection::hello),
     ("RESET",        "6.2.0",  0..=0,   Serves,  No,    connection::reset),
     ("ACL",          "6.0.0",  from(1), Serves,  No,    users::acl),
-    ("CLUSTER",      "3.0.0",  from(1), Serves,  No,    admin::cluster),
-    ("ASKING",       "3.0.0",  0..=0,   Serves,  No,    admin::cluster),
+    ("CLUSTER",      "3.0.0",  from(1), Serves,  No,    cluster::cluster),
+    ("ASKING",       "3.0.0",  0..=0,   Serves,  No,    cluster::asking),
+    ("SENTINEL",     "2.6.0",  from(1), Serves,  No,    sentinel::sentinel),
     // Keys.
     ("DEL",          "1.0.0",  from(1), Changes, All,   keys::del),
     ("UNLINK",       "4.0.0",  from(1), Changes, All,   keys::del),

@@ -121,7 +121,7 @@ const V7: &[Section] = &[
 /// Fields whose values do not depend on anything.
 #[rustfmt::skip]
 const FIXED: &[(&str, &str)] = &[
-    ("redis_git_sha1", "00000000"), ("redis_git_dirty", "0"), ("redis_mode", "standalone"), ("os", "Linux"), ("arch_bits", "64"),
+    ("redis_git_sha1", "00000000"), ("redis_git_dirty", "0"), ("os", "Linux"), ("arch_bits", "64"),
     ("multiplexing_api", "epoll"), ("gcc_version", "4.4.5"), ("lru_clock", "0"), ("hz", "10"),
     ("used_cpu_sys", "0.00"), ("used_cpu_user", "0.00"), ("used_cpu_sys_children", "0.00"), ("used_cpu_user_children", "0.00"),
     ("used_cpu_sys_childrens", "0.00"), ("used_cpu_user_childrens", "0.00"),
@@ -136,7 +136,7 @@ const FIXED: &[(&str, &str)] = &[
     ("keyspace_hits", "0"), ("keyspace_misses", "0"), ("latest_fork_usec", "0"),
     ("hash_max_zipmap_entries", "512"), ("hash_max_zipmap_value", "64"), ("vm_enabled", "0"),
     ("slave_priority", "100"), ("master_failover_state", "no-failover"),
-    ("master_replid", "0000000000000000000000000000000000000000"), ("master_repl_offset", "0"), ("cluster_enabled", "0"),
+    ("master_replid", "0000000000000000000000000000000000000000"), ("master_repl_offset", "0"),
 ];
 
 impl Server {
@@ -211,6 +211,12 @@ impl Server {
             "total_commands_processed" => self.executed.to_string(),
             "pubsub_channels" => listening(false).to_string(),
             "pubsub_patterns" => listening(true).to_string(),
+            "redis_mode" => match (&self.settings.sentinel, &self.settings.cluster) {
+                (Some(_), _) => "sentinel".to_owned(),
+                (_, Some(_)) => "cluster".to_owned(),
+                _ => "standalone".to_owned(),
+            },
+            "cluster_enabled" => u8::from(self.settings.cluster.is_some()).to_string(),
             "role" => if master.is_some() { "slave" } else { "master" }.to_owned(),
             "connected_slaves" => "0".to_owned(),
             "master_host" => master?.0.clone(),

@@ -63,7 +63,8 @@ impl Server {
     ) -> Result<&'static Spec, Refusal> {
         let client = self.client(id);
         let (version, is_privileged) = (client.version, client.is_privileged);
-        let spec = spec.ok_or_else(|| unknown(version, words))?;
+        let is_known = |spec: &&Spec| !self.is_not_for_sentinels(spec.name);
+        let spec = spec.filter(is_known).ok_or_else(|| unknown(version, words))?;
         if !spec.arguments.contains(&(words.len() - 1)) {
             return Err(super::call::wrong_number(spec.name));
         }
@@ -81,6 +82,9 @@ impl Server {
             &name,
             words,
         )?;
+        if let Some(refusal) = self.redirection(id, spec, words) {
+            return Err(refusal);
+        }
         if self.is_over_memory() && self.is_refused_over_memory(id, spec) {
             return of_version(OUT_OF_MEMORY);
         }

@@ -1,7 +1,9 @@
 //! The configuration.
 
 use super::Server;
+use super::cluster::ClusterNode;
 use super::reply::Refusal;
+use super::sentinel::WatchedMaster;
 
 pub(super) const DATABASES: usize = 16;
 
@@ -31,12 +33,16 @@ pub(super) struct Settings {
     pub(super) is_full: bool,
     /// Host and port of its master, if it is a replica.
     pub(super) master: Option<(String, u16)>,
+    /// What it knows, if it is a node of a cluster.
+    pub(super) cluster: Option<ClusterNode>,
+    /// What it watches, if it is a Sentinel.
+    pub(super) sentinel: Option<Vec<WatchedMaster>>,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let values = DEFAULTS.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Self { values, process: 1, port: 6379, is_full: false, master: None }
+        Self { values, process: 1, port: 6379, is_full: false, master: None, cluster: None, sentinel: None }
     }
 }
 

@@ -2,11 +2,12 @@
 
 mod connection;
 mod faults;
+mod names;
 mod servers;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{io, mem};
@@ -22,6 +23,8 @@ use crate::time;
 pub(crate) use connection::Connection;
 use connection::EndOfStream;
 pub use faults::{Faults, Injected};
+pub(crate) use names::addresses;
+pub use names::set_name;
 pub use servers::ServerId;
 
 /// How long after something was wrong calls may fail by it.
@@ -43,6 +46,8 @@ struct Network {
     opened: ClientId,
     faults: Faults,
     injected: Injected,
+    /// The addresses of each name.
+    names: BTreeMap<String, Vec<IpAddr>>,
     /// Nothing gets through between these before a time.
     apart: BTreeMap<(usize, usize), Nanos>,
     commands: u64,
@@ -59,6 +64,7 @@ impl Network {
             opened: 0,
             faults: Faults::NONE,
             injected: Injected::NONE,
+            names: BTreeMap::new(),
             apart: BTreeMap::new(),
             commands: 0,
             trouble: 0,
@@ -107,11 +113,6 @@ pub fn was_well() -> bool {
     let (was_well, since) = BEGAN.get();
     let network = network();
     was_well && network.is_well() && network.trouble.max(Process::current().resumed()) < since
-}
-
-pub(crate) fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-    let no_name = |_| io::Error::new(io::ErrorKind::NotFound, "no server has a name here");
-    Ok(vec![SocketAddr::new(host.parse().map_err(no_name)?, port)])
 }
 
 /// Returns what the clock of a server shows.
@@ -308,5 +309,28 @@ impl Network {
             run::note_of(&mut scheduler().lock(), &connection.name, &words);
         });
         self.send_all(connection.server, outputs);
+        let published = mem::take(&mut self.nodes[connection.server].published);
+        for message in published {
+            self.spread(connection.server, &message);
+        }
+    }
+
+    /// Nodes of a cluster pass on what is published to one of them.
+    fn spread(&mut self, from: usize, message: &[Vec<u8>]) {
+        let others: Vec<usize> =
+            (0..self.nodes.len()).filter(|at| *at != from && self.nodes[*at].is_in_cluster).collect();
+        for server in others {
+            let message = message.to_vec();
+            let takes = scheduler().lock().random.u64(100..2000);
+            run::after(Duration::from_micros(takes), move || {
+                let mut network = network();
+                let node = &mut network.nodes[server];
+                if node.is_up {
+                    let now = now_of(node);
+                    let (_, outputs) = node.core.look(&message, now);
+                    network.send_all(server, outputs);
+                }
+            });
+        }
     }
 }

@@ -27,6 +27,9 @@ pub(crate) struct Node {
     pub(crate) held_up: VecDeque<(ClientId, Vec<u8>, bool)>,
     /// When it is to look next which clients have waited for an element for long enough.
     pub(crate) wakes_at: Option<Duration>,
+    pub(crate) is_in_cluster: bool,
+    /// What clients have published, for the other nodes of the cluster.
+    pub(crate) published: Vec<Vec<Vec<u8>>>,
 }
 
 impl Node {
@@ -42,6 +45,9 @@ impl Node {
             let Some(arrived) = self.arrived.get_mut(&client) else { break };
             let Some(command) = take_command(arrived) else { break };
             let outputs = self.core.handle(client, &command, now);
+            if self.is_in_cluster && command[0] == b"PUBLISH" {
+                self.published.push(command.clone());
+            }
             note(words(&command, client, &outputs));
             output.extend(outputs);
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use setnx_lock_testing::{Server, ServerVersion};
+use setnx_lock_testing::{ClusterNode, Server, ServerVersion, Snapshot, WatchedMaster};
 
 use super::{PORT, network, now_of};
 use crate::process::Process;
@@ -42,6 +42,8 @@ impl ServerId {
             arrived: BTreeMap::new(),
             held_up: VecDeque::new(),
             wakes_at: None,
+            is_in_cluster: false,
+            published: Vec::new(),
         });
         Self(id)
     }
@@ -50,6 +52,13 @@ impl ServerId {
     #[must_use]
     pub fn url(self) -> String {
         format!("redis://{}/", network().nodes[self.0].address)
+    }
+
+    /// Returns its host and port.
+    #[must_use]
+    pub fn address(self) -> (String, u16) {
+        let address = network().nodes[self.0].address;
+        (address.ip().to_string(), address.port())
     }
 
     /// Ends it. Its connections are closed, and no new one is accepted.
@@ -62,19 +71,84 @@ impl ServerId {
 
     /// Starts it again: as it was, or without its keys.
     pub fn restart(self, keeps_keys: bool) {
-        note(self, if keeps_keys { "is back with its keys" } else { "is back without keys" });
+        if !keeps_keys {
+            network().nodes[self.0].core.clear();
+        }
+        self.start_again(if keeps_keys { "is back with its keys" } else { "is back without keys" }, None);
+    }
+
+    /// Starts it again with the keys that it had then.
+    pub fn restart_with(self, snapshot: &Snapshot) {
+        network().nodes[self.0].core.load(snapshot);
+        self.start_again("is back with keys of before", None);
+    }
+
+    /// Starts it again as another version, with its keys.
+    pub fn restart_as(self, version: ServerVersion) {
+        self.start_again(&format!("is back as {}", version.number()), Some(version));
+    }
+
+    fn start_again(self, how: &str, version: Option<ServerVersion>) {
+        note(self, how);
         let mut network = network();
         network.cut_all(self.0);
         let node = &mut network.nodes[self.0];
-        let version = node.core.version();
-        if !keeps_keys {
-            node.core.clear();
-        }
+        let version = version.unwrap_or(node.core.version());
         let now = now_of(node);
         node.core.restart(version, now);
         node.is_up = true;
         node.stalled_until = 0;
         node.held_up.clear();
+        network.note_trouble(scheduler().now());
+    }
+
+    /// Copies its keys as they are now.
+    #[must_use]
+    pub fn snapshot(self) -> Snapshot {
+        network().nodes[self.0].core.snapshot()
+    }
+
+    /// Replaces its keys, as a replica's are by its master's.
+    pub fn load(self, snapshot: &Snapshot) {
+        network().nodes[self.0].core.load(snapshot);
+    }
+
+    /// Sets a line of its configuration.
+    ///
+    /// # Panics
+    ///
+    /// If it refuses the line.
+    pub fn configure(self, line: &str) {
+        note(self, &format!("is told: {line}"));
+        let mut network = network();
+        network.nodes[self.0].core.configure(line).expect("a line that the server takes");
+        network.note_trouble(scheduler().now());
+    }
+
+    /// Makes it a replica, whose clients are told, or a master again.
+    pub fn set_replica(self, is_replica: bool) {
+        note(self, if is_replica { "is a replica" } else { "is a master" });
+        let mut network = network();
+        let outputs = network.nodes[self.0].core.set_replica(is_replica);
+        network.send_all(self.0, outputs);
+        network.note_trouble(scheduler().now());
+    }
+
+    /// Makes it a node of a cluster, or tells it what has changed there.
+    pub fn set_cluster(self, node: ClusterNode) {
+        note(self, &format!("has epoch {} in the cluster", node.epoch));
+        let mut network = network();
+        let own = &mut network.nodes[self.0];
+        own.is_in_cluster = true;
+        own.core.set_cluster(Some(node));
+        network.note_trouble(scheduler().now());
+    }
+
+    /// Makes it a Sentinel, or tells it what has changed of what it watches.
+    pub fn set_sentinel(self, watched: &WatchedMaster) {
+        note(self, &format!("says {} in epoch {}", watched.address.0, watched.epoch));
+        let mut network = network();
+        network.nodes[self.0].core.set_sentinel(Some(vec![watched.clone()]));
         network.note_trouble(scheduler().now());
     }
 
