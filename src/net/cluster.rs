@@ -23,7 +23,7 @@ use crate::values::clock::Uptime;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::version::Version;
-use nodes::{LOOK, Node, Nodes};
+use nodes::{LOOK, Map, Node, Nodes};
 use redirection::{Redirected, is_redirected, next_for};
 
 /// How often a command is redirected without a pause.
@@ -88,6 +88,7 @@ impl ClusterBackend {
         let mut redirections = 0;
         loop {
             let (mut again, mut at_once) = (Vec::new(), false);
+            let seen = self.nodes.map();
             let outcomes = self.send_once(&pending, &trips, slots, &limits);
             redirections += 1;
             for (Pending { at, .. }, outcome) in pending.into_iter().zip(outcomes) {
@@ -108,7 +109,7 @@ impl ClusterBackend {
                     let behind = sent[at].behind.take();
                     sent[at] = Sent { behind, ..Sent::failed(&trips[at], Failure::Refused(refusal)) };
                 }
-                let to = self.follow(next, &mut trips[at], slots[at], &limits);
+                let to = self.follow(next, &seen, &mut trips[at], slots[at], &limits);
                 let is_redirected = to.is_some() && redirections <= REDIRECTIONS;
                 // The rules keep a counter by itself then.
                 let may_wait = !matches!(trips[at].trip.command, Command::Renew(_));
@@ -124,19 +125,27 @@ impl ClusterBackend {
         }
     }
 
-    /// Returns where a trip goes next, if a node has named another. What others are told meanwhile says nothing about this one.
+    /// Returns where a trip goes next, if a node has named another, or the slot has another than this map said. What others are told meanwhile says
+    /// nothing about this one.
     fn follow(
         &self,
         next: Redirected,
+        seen: &Map,
         trip: &mut KeyTrip<'_>,
         slot: u16,
         limits: &Limits<'_>,
     ) -> Option<Destination> {
         match next {
             Redirected::Wait => {
-                // If no node answers, the next look finds out.
-                let _ = self.nodes.refresh(&self.nodes.map(), None, limits);
-                None
+                let is_other = |map: &Map| map.address_of(slot) != seen.address_of(slot);
+                let mut map = self.nodes.map();
+                if !is_other(&map) {
+                    // If no node answers, the next look finds out.
+                    let _ = self.nodes.refresh(&map, None, limits);
+                    map = self.nodes.map();
+                }
+                let node = map.node_of(slot).filter(|_| is_other(&map));
+                node.map(|node| Destination { node, asks: false })
             }
             Redirected::Split => None,
             Redirected::Moved(address) => {

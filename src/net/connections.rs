@@ -23,6 +23,7 @@ pub(super) use connection::Connection;
 pub(super) use dialing::Dialing;
 pub(super) use handshake::Handshake;
 pub(crate) use lender::Lender;
+pub(in crate::net) use opener::HANG_UPS;
 pub(crate) use opener::{DEFAULT_COMMAND_TIMEOUT, Opener, PROBE};
 pub(crate) use sentinels::Sentinels;
 pub(super) use sentinels::{Group, ask_in_turn};

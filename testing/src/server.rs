@@ -232,9 +232,23 @@ impl Server {
         self.databases.clone_from(&snapshot.0);
     }
 
+    /// Moves a key to another server with its time to live, as `MIGRATE` does.
+    pub fn give(&mut self, to: &mut Self, key: &[u8]) {
+        if let Some(entry) = self.databases[0].remove(key) {
+            self.touch(0, key);
+            to.databases[0].insert(key, entry);
+        }
+    }
+
     /// Refuses, from now on or no more, what would add data, as if it were over its `maxmemory`.
     pub fn set_full(&mut self, is_full: bool) {
         self.settings.is_full = is_full;
+    }
+
+    /// Has it answer this for now, in the words of a current server: `LOADING …` and `BUSY …` to nearly all commands, others, `MISCONF …` say, to
+    /// those that change keys.
+    pub fn set_refusing(&mut self, text: Option<&str>) {
+        self.settings.refuses = text.map(str::to_owned);
     }
 
     /// Makes it the replica of a master that does not reply, or a master again. Returns what its clients are sent.

@@ -34,7 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn a_proxy_that_disconnects_on_info_is_used_without_it() -> Outcome {
     let scenario = Scenario::set();
     let key = scenario.target.key("proxy");
-    for _ in 0..4 {
+    for _ in 0..8 {
         scenario.server.next("INFO", Fault::CutBefore);
     }
     let lock = scenario.lock(&key, expiring());
@@ -42,10 +42,10 @@ fn a_proxy_that_disconnects_on_info_is_used_without_it() -> Outcome {
     assert_eq!(scenario.server.names(), ["GET", "SETNX", "DEL"]);
     // The next connection sends INFO again.
     let info = || scenario.server.whole_log().iter().filter(|asked| asked.name == "INFO").count();
-    assert_eq!(info(), 2);
+    assert_eq!(info(), 4);
     scenario.server.next("SETNX", Fault::CutBefore);
     assert!(lock.try_lock()?.is_some());
-    assert_eq!(info(), 4);
+    assert_eq!(info(), 8);
     Ok(())
 }
 
@@ -64,7 +64,7 @@ fn a_proxy_without_transactions_is_probed_before_a_lock_is_acquired() -> Outcome
         let key = scenario.target.key("twemproxy");
         let locker = scenario.locker();
         let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
-        for looks in [2, 0] {
+        for looks in [4, 0] {
             let error = lock.lock().expect_err("it could not be released");
             assert!(is_too_old(&error), "{protocol:?}: {error:?}");
             let text = crate::support::chain(&error);

@@ -63,6 +63,10 @@ pub(crate) struct Opener {
     pub(in crate::net) health: Arc<Health>,
 }
 
+/// After how many connections in a row that are closed on a command a proxy is assumed to do that: fewer can be the network's doing, and then `Auto`
+/// would decide by clocks that it need not know.
+pub(in crate::net) const HANG_UPS: u32 = 4;
+
 /// The key that is read on a connection without INFO. There need be none.
 pub(crate) const PROBE: &str = "setnx-lock:probe";
 
@@ -204,8 +208,7 @@ impl Opener {
         }
     }
 
-    /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
-    /// without INFO.
+    /// Some proxies hang up on commands that they do not forward, INFO among them. After [`HANG_UPS`] the connection is opened without INFO.
     fn open_to(&self, client: &Client, limit: Duration) -> Result<Opened, Failure> {
         let deadline = clock::uptime().after(limit);
         let client = logging_in(client, self.credentials.as_ref())?;
@@ -217,7 +220,7 @@ impl Opener {
             logged_in(self.credentials.as_ref(), handshake::open(&client, limit, checks, &self.looks))
         };
         let checks = Checks { info: true, probes: None, settles: self.settles, in_cluster: self.in_cluster };
-        for _ in 0..if self.checks_server { 2 } else { 0 } {
+        for _ in 0..if self.checks_server { HANG_UPS } else { 0 } {
             match open(checks) {
                 Err(Failure::Unreachable { cause, .. })
                     if cause.is_disconnect() && self.settles.is_zero() => {}

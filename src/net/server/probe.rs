@@ -7,7 +7,7 @@ use redis::{Value, cmd};
 
 use super::{OneServer, pause};
 use crate::net::Backend;
-use crate::net::connections::Connection;
+use crate::net::connections::{Connection, HANG_UPS};
 use crate::net::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
 use crate::net::limits::Limits;
 use crate::net::resp::{Form, Packed};
@@ -28,7 +28,7 @@ impl OneServer {
         let (began, abilities) = (clock::uptime(), &self.abilities);
         let lacks =
             |refusal| if protocol == Protocol::Auto { Ok(()) } else { Err(Failure::Refused(refusal)) };
-        let mut was_closed = false;
+        let mut closed = 0;
         loop {
             let (mut connection, now) = self.connection(key, &mut limits)?;
             let version = connection.server().version.or_else(|| self.server_version());
@@ -41,7 +41,7 @@ impl OneServer {
                 return lacks(Refusal::too_old(tried, TooOld::HangsUp));
             }
             let time = limits.answered_by.since(now.uptime);
-            let outcome = probe_once(&mut connection, key, tried, was_closed, time);
+            let outcome = probe_once(&mut connection, key, tried, closed > 0, time);
             if !matches!(outcome, Ok(Probed::Works)) {
                 // It may be watching.
                 connection.invalidate();
@@ -67,19 +67,19 @@ impl OneServer {
                 Err(ended) => ended,
             };
             let (Closed::OnGet(error) | Closed::OnWatch(error)) = &ended;
-            let closed = matches!(ended, Closed::OnWatch(_)) && error.is_disconnect();
-            if closed && was_closed {
-                // The connection had just answered GET.
+            let is_closed = matches!(ended, Closed::OnWatch(_)) && error.is_disconnect();
+            closed += u32::from(is_closed);
+            if closed >= HANG_UPS {
+                // The connections had just answered GET.
                 abilities.note_hang_up(tried);
                 return lacks(Refusal::too_old(tried, TooOld::HangsUp));
             }
             // Nothing was changed, so it is tried again as an unreachable server is.
             let has_time = || limits.decided_at.uptime < limits.reachable_by;
-            if !(closed || has_time() && pause(&mut limits, Uptime::MAX)) {
+            if !(is_closed || has_time() && pause(&mut limits, Uptime::MAX)) {
                 let waited = clock::uptime().since(began);
                 return Err(Failure::unreachable(error.clone()).after(waited));
             }
-            was_closed |= closed;
         }
     }
 }

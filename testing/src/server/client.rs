@@ -6,6 +6,7 @@ use super::version::ServerVersion;
 pub type ClientId = u64;
 
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "what a client has said, each by itself")]
 pub(crate) struct Client {
     pub(crate) address: String,
     pub(crate) name: Vec<u8>,

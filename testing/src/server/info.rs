@@ -127,7 +127,7 @@ const FIXED: &[(&str, &str)] = &[
     ("used_cpu_sys_childrens", "0.00"), ("used_cpu_user_childrens", "0.00"),
     ("client_longest_output_list", "0"), ("client_biggest_input_buf", "0"),
     ("used_memory_lua", "31744"), ("mem_fragmentation_ratio", "1.00"), ("mem_allocator", "libc"), ("mem_not_counted_for_evict", "0"),
-    ("use_tcmalloc", "0"), ("loading", "0"), ("async_loading", "0"),
+    ("use_tcmalloc", "0"), ("async_loading", "0"),
     ("changes_since_last_save", "0"), ("rdb_changes_since_last_save", "0"), ("bgsave_in_progress", "0"), ("rdb_bgsave_in_progress", "0"),
     ("rdb_last_bgsave_status", "ok"), ("rdb_last_bgsave_time_sec", "-1"), ("rdb_current_bgsave_time_sec", "-1"),
     ("bgrewriteaof_in_progress", "0"), ("aof_rewrite_in_progress", "0"), ("aof_rewrite_scheduled", "0"),
@@ -211,6 +211,11 @@ impl Server {
             "total_commands_processed" => self.executed.to_string(),
             "pubsub_channels" => listening(false).to_string(),
             "pubsub_patterns" => listening(true).to_string(),
+            "loading" => {
+                let is_loading =
+                    self.settings.refuses.as_ref().is_some_and(|text| text.starts_with("LOADING"));
+                u8::from(is_loading).to_string()
+            }
             "redis_mode" => match (&self.settings.sentinel, &self.settings.cluster) {
                 (Some(_), _) => "sentinel".to_owned(),
                 (_, Some(_)) => "cluster".to_owned(),

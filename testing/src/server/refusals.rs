@@ -14,6 +14,9 @@ use ServerVersion::{V2_4, V2_6};
 const OF_SUBSCRIBERS: &[&str] =
     &["SUBSCRIBE", "PSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "PING", "QUIT", "RESET"];
 
+/// What concerns a connection alone is accepted whatever the server is doing.
+const OF_ITSELF: &[&str] = &["AUTH", "DISCARD", "HELLO", "MULTI", "QUIT", "RESET", "UNWATCH", "WATCH"];
+
 const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 const NOT_LOGGED_IN: &str = "NOAUTH Authentication required.";
 
@@ -82,6 +85,9 @@ impl Server {
             &name,
             words,
         )?;
+        if let Some(refusal) = self.refused_for_now(spec) {
+            return Err(refusal);
+        }
         if let Some(refusal) = self.redirection(id, spec, words) {
             return Err(refusal);
         }
@@ -101,6 +107,17 @@ impl Server {
             return Err(in_channels(version, &name));
         }
         Ok(spec)
+    }
+
+    /// While it loads its data or runs a script it refuses nearly all, for other reasons what changes keys.
+    fn refused_for_now(&self, spec: &Spec) -> Option<Refusal> {
+        let text = self.settings.refuses.as_deref()?;
+        let is_refused = match text.split(' ').next() {
+            Some("LOADING") => spec.name != "INFO" && !OF_ITSELF.contains(&spec.name),
+            Some("BUSY") => !OF_ITSELF.contains(&spec.name),
+            _ => spec.changes_keys(),
+        };
+        is_refused.then(|| Refusal::new(text))
     }
 
     /// Up to 2.4 EXEC is among what is refused, with any content (read: its flag in the source of 2.1, and of the time between 2.2 and 2.4).

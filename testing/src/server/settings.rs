@@ -31,6 +31,8 @@ pub(super) struct Settings {
     pub(super) port: u16,
     /// A test has filled it up.
     pub(super) is_full: bool,
+    /// What it answers for now instead, if so.
+    pub(super) refuses: Option<String>,
     /// Host and port of its master, if it is a replica.
     pub(super) master: Option<(String, u16)>,
     /// What it knows, if it is a node of a cluster.
@@ -42,7 +44,16 @@ pub(super) struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let values = DEFAULTS.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        Self { values, process: 1, port: 6379, is_full: false, master: None, cluster: None, sentinel: None }
+        Self {
+            values,
+            process: 1,
+            port: 6379,
+            is_full: false,
+            refuses: None,
+            master: None,
+            cluster: None,
+            sentinel: None,
+        }
     }
 }
 

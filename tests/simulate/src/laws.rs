@@ -16,9 +16,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use setnx_lock::{Error, LossReason};
-use world::network::ServerId;
 use world::process::Process;
 use world::run;
+
+use crate::servers::Servers;
 
 static LAWS: Mutex<Laws> = Mutex::new(Laws::new());
 
@@ -35,17 +36,32 @@ struct Laws {
     resumed: BTreeMap<HoldId, HoldId>,
     /// When each key became free, if it is free.
     free_since: BTreeMap<String, Duration>,
+    /// All fencing tokens of each key, and whose they are, where they do not grow.
+    given: BTreeMap<(String, u64), HoldId>,
+    servers: Option<Servers>,
     rules: Rules,
 }
 
+/// What is promised of the fencing tokens of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tokens {
+    /// Each is greater than those before.
+    Grow,
+    /// None is given to two holds (limits.md, Fencing tokens).
+    Differ,
+    /// Nothing is.
+    May,
+}
+
 /// Which laws hold in this run.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// Two valid leases cannot be.
     pub(crate) is_exclusive: bool,
     /// Those that lose a takeover overwrite the winner's value: Classic.
     pub(crate) has_losers: bool,
-    pub(crate) server: Option<ServerId>,
+    /// What a key's fencing tokens do.
+    pub(crate) tokens: Tokens,
     /// The server forgets nothing, so a lock is lost by its end alone.
     pub(crate) keeps_keys: bool,
     /// How long a lock may be free while somebody waits for it.
@@ -79,7 +95,7 @@ impl Laws {
         let rules = Rules {
             is_exclusive: false,
             has_losers: false,
-            server: None,
+            tokens: Tokens::May,
             keeps_keys: false,
             free_at_most: None,
         };
@@ -89,6 +105,8 @@ impl Laws {
             tokens: BTreeMap::new(),
             resumed: BTreeMap::new(),
             free_since: BTreeMap::new(),
+            given: BTreeMap::new(),
+            servers: None,
             rules,
         }
     }
@@ -98,8 +116,9 @@ fn laws() -> MutexGuard<'static, Laws> {
     LAWS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn set_rules(rules: Rules) {
-    laws().rules = rules;
+pub(crate) fn set_rules(servers: &Servers, rules: Rules) {
+    let mut laws = laws();
+    (laws.servers, laws.rules) = (Some(servers.clone()), rules);
 }
 
 /// Returns how often a lock was acquired.
@@ -195,8 +214,8 @@ pub(crate) fn forget(id: HoldId) {
 
 /// Notes that a release has ended. The lock is free unless that has failed, it is left to expire, or another has it already.
 pub(crate) fn released(key: &str) {
-    let server = laws().rules.server;
-    let is_free = server.is_some_and(|server| server.look(&["EXISTS", key]) == "0");
+    let servers = laws().servers.clone();
+    let is_free = servers.is_some_and(|servers| servers.of(key).look(&["EXISTS", key]) == "0");
     let now = run::now();
     let mut laws = laws();
     if is_free {
@@ -250,13 +269,21 @@ pub(crate) fn token(id: HoldId, token: u64, kept_for: Option<Duration>) {
     let now = run::now();
     let Some(held) = laws.holds.get(&id).filter(|held| held.until > now).cloned() else { return };
     let holder = laws.resumed.get(&id).copied().unwrap_or(id);
+    if laws.rules.tokens == Tokens::Differ && kept_for.is_none() {
+        let before = laws.given.insert((held.key.clone(), token), holder);
+        if let Some(before) = before.filter(|before| *before != holder) {
+            drop(laws);
+            broken(&format!("hold {before} of {} had the token {token}, too", held.key));
+        }
+        return;
+    }
     let kept_until = kept_for.map_or(Duration::MAX, |time| now + time);
     let Some(before) = laws.tokens.insert(held.key.clone(), Taken { holder, token, kept_until }) else {
         return;
     };
     // Asked again it is the same.
     let grows = if before.holder == holder { before.token == token } else { before.token < token };
-    if !grows && now < before.kept_until && laws.rules.keeps_keys {
+    if !grows && now < before.kept_until && laws.rules.tokens == Tokens::Grow {
         drop(laws);
         broken(&format!("the token of {} is {token} after {}", held.key, before.token));
     }

@@ -9,11 +9,14 @@
 mod calls;
 mod fleet;
 mod laws;
+mod mishaps;
 mod plan;
 mod planted;
 mod program;
 mod scenes;
 mod search;
+mod secret;
+mod servers;
 
 use std::alloc::System;
 use std::process::ExitCode;

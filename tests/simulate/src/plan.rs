@@ -8,6 +8,7 @@ use world::network::Faults;
 use world::run::{chance, random};
 
 use crate::Arguments;
+use crate::servers::Topology;
 
 /// What goes wrong in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +19,24 @@ pub(crate) enum Conditions {
     BrokenConnections,
     /// What leaves all but Classic exclusive: commands that arrive late, processes and servers that stand still.
     LateCommands,
+    /// The same, and masters that are replaced by replicas without their last writes.
+    Failovers,
     /// The same, and a server that loses its keys: then nothing is promised but that calls end, and leave nothing.
     LostKeys,
 }
 
 /// What a run is.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is drawn by itself")]
 pub(crate) struct Plan {
     pub(crate) conditions: Conditions,
+    pub(crate) topology: Topology,
+    /// A server comes back as another version.
+    pub(crate) changes_version: bool,
+    /// Passwords change.
+    pub(crate) rotates: bool,
+    /// After a failover nothing is acquired until the locks of before have expired.
+    pub(crate) settles: bool,
     pub(crate) protocol: Protocol,
     pub(crate) version: ServerVersion,
     pub(crate) processes: u64,
@@ -57,7 +68,13 @@ fn millis(from: u64, to: u64) -> Duration {
 
 impl Plan {
     pub(crate) fn choose(arguments: &Arguments) -> Self {
-        let version = [
+        let topology = match random(0..10) {
+            0 => Topology::Named,
+            1 | 2 => Topology::Sentinels,
+            3 | 4 => Topology::Cluster,
+            _ => Topology::One,
+        };
+        let versions = [
             ServerVersion::V1_2,
             ServerVersion::V2_0,
             ServerVersion::V2_4,
@@ -65,8 +82,12 @@ impl Plan {
             ServerVersion::V7,
             ServerVersion::V7,
             ServerVersion::V7,
+            ServerVersion::V8_4,
             ServerVersion::Valkey9,
-        ][index(8)];
+        ];
+        // Sentinels tell an epoch from 2.8 on.
+        let is_alone = matches!(topology, Topology::One | Topology::Named);
+        let version = versions[if is_alone { index(9) } else { 5 + index(4) }];
         let protocols: &[Protocol] = if version < ServerVersion::V2_4 {
             &[Protocol::Classic]
         } else if version < ServerVersion::V2_6 {
@@ -75,7 +96,9 @@ impl Plan {
             &[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]
         };
         let protocol = protocols[index(protocols.len() as u64)];
+        let is_changing = !is_alone && chance(3);
         let conditions = match random(0..4) {
+            _ if is_changing => Conditions::Failovers,
             0 => Conditions::NoFaults,
             1 => Conditions::BrokenConnections,
             _ if chance(6) => Conditions::LostKeys,
@@ -90,8 +113,20 @@ impl Plan {
         let keys = if arguments.clients.is_some() { (processes * threads / 20).max(1) } else { random(1..4) };
         let least = if conditions == Conditions::NoFaults { 2000 } else { 300 };
         let command_timeout = millis(300, 2000);
+        let changes_version = is_alone
+            && conditions == Conditions::BrokenConnections
+            && protocol == Protocol::Auto
+            && version > ServerVersion::V2_2
+            && chance(2);
         let mut plan = Self {
             conditions,
+            topology,
+            changes_version,
+            rotates: version >= ServerVersion::V7
+                && topology != Topology::Cluster
+                && conditions != Conditions::NoFaults
+                && chance(4),
+            settles: topology == Topology::Sentinels && chance(2),
             protocol,
             version,
             processes,
@@ -108,13 +143,21 @@ impl Plan {
             retry_for: millis(300, 5000),
             pool_size: u32::try_from(random(1..9)).unwrap_or(1),
             faults: faults(conditions, command_timeout),
-            length: arguments.length.unwrap_or_else(|| Duration::from_secs(random(5..40))),
+            length: arguments.length.unwrap_or_else(|| {
+                let least = if is_alone { 5 } else { 20 };
+                Duration::from_secs(random(least..least + 35))
+            }),
             clocks: 400_000,
         };
         if plan.knows_no_clocks() {
             plan.clocks = [400_000, 5_000_000][index(2)];
         }
         plan
+    }
+
+    /// Returns the longest expiration of any lock.
+    pub(crate) fn longest_lease(&self) -> Duration {
+        self.expirations.iter().copied().max().unwrap_or_default().max(self.shared_expiration)
     }
 
     /// Returns true if the server can keep the names of holders.
@@ -135,7 +178,27 @@ impl Plan {
 
     /// Returns true if no clock of a client decides who has a lock (limits.md, Clocks).
     pub(crate) fn knows_no_clocks(&self) -> bool {
-        self.version >= ServerVersion::V2_6 && matches!(self.protocol, Protocol::Ttl | Protocol::Auto)
+        !self.changes_version
+            && self.version >= ServerVersion::V2_6
+            && matches!(self.protocol, Protocol::Ttl | Protocol::Auto)
+    }
+
+    /// Returns true if two valid leases cannot be.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        match self.conditions {
+            Conditions::LostKeys => false,
+            Conditions::Failovers => self.settles,
+            _ => true,
+        }
+    }
+
+    /// Returns true if servers forget nothing.
+    pub(crate) fn keeps_keys(&self) -> bool {
+        !matches!(self.conditions, Conditions::LostKeys | Conditions::Failovers)
+    }
+
+    pub(crate) fn has_late_commands(&self) -> bool {
+        !matches!(self.conditions, Conditions::NoFaults | Conditions::BrokenConnections)
     }
 
     pub(crate) fn has_no_faults(&self) -> bool {
@@ -149,7 +212,12 @@ fn index(count: u64) -> usize {
 
 fn faults(conditions: Conditions, command_timeout: Duration) -> Faults {
     let latency = [(20, 60), (50, 300), (500, 5000)][index(3)];
-    let often = [30, 100, 400, 2000][index(4)];
+    // Where much happens to servers, less does to messages.
+    let often = if conditions == Conditions::Failovers {
+        [400, 2000][index(2)]
+    } else {
+        [30, 100, 400, 2000][index(4)]
+    };
     match conditions {
         Conditions::NoFaults => Faults { latency, ..Faults::NONE },
         Conditions::BrokenConnections => Faults {
@@ -160,7 +228,7 @@ fn faults(conditions: Conditions, command_timeout: Duration) -> Faults {
             delay: Duration::from_millis(200).min(command_timeout / 2),
             ..Faults::NONE
         },
-        Conditions::LateCommands | Conditions::LostKeys => Faults {
+        Conditions::LateCommands | Conditions::Failovers | Conditions::LostKeys => Faults {
             latency,
             lost_requests: 4 * often,
             lost_replies: 2 * often,

@@ -5,34 +5,39 @@ mod several;
 mod single;
 mod tokens;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use setnx_lock::{Error, Event, LockOptions, Locker, Observer};
-use world::network::ServerId;
+use setnx_lock::{Credentials, Error, Event, LockOptions, Locker, Observer};
 use world::run::{self, chance, random};
 use world::thread;
 
 use crate::calls::{Limits, one_of, timed, up_to};
 use crate::laws;
 use crate::plan::Plan;
+use crate::secret;
+use crate::servers::Servers;
 
 /// What a process of the fleet runs.
-pub(crate) fn run(plan: &Plan, server: ServerId, number: u64) {
-    let locker = match locker(plan, server, number) {
+pub(crate) fn run(plan: &Plan, servers: &Servers, number: u64) {
+    let locker = match locker(plan, servers, number) {
         Ok(locker) => locker,
         Err(error) => laws::broken(&format!("no locker: {}", error.chain())),
     };
+    let is_shut_down = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = (0..plan.threads)
         .map(|thread| {
-            let client = Client { plan: plan.clone(), locker: locker.clone(), limits: Limits::of(plan) };
+            let (plan, locker, is_shut_down) = (plan.clone(), locker.clone(), Arc::clone(&is_shut_down));
+            let client = Client { limits: Limits::of(&plan), plan, locker, is_shut_down };
             let thread = thread::Builder::new().name(format!("client {thread}"));
             thread.spawn(move || client.run()).expect("a thread")
         })
         .collect();
     if chance(5) {
-        // Its threads still use it, and are told.
         thread::sleep(up_to(plan.length.saturating_sub(run::now())));
         drain(&locker, plan);
+        is_shut_down.store(true, Ordering::Relaxed);
     }
     for thread in threads {
         if let Err(panic) = thread.join() {
@@ -50,8 +55,9 @@ fn drain(locker: &Locker, plan: &Plan) {
     run::note(&format!("{drained:?}"));
 }
 
-fn locker(plan: &Plan, server: ServerId, number: u64) -> Result<Locker, Error> {
-    let mut builder = Locker::builder(&server.url())?
+fn locker(plan: &Plan, servers: &Servers, number: u64) -> Result<Locker, Error> {
+    let mut builder = servers
+        .builder()?
         .pool_size(plan.pool_size)
         .command_timeout(plan.command_timeout)
         .connect_timeout(plan.connect_timeout)
@@ -65,6 +71,12 @@ fn locker(plan: &Plan, server: ServerId, number: u64) -> Result<Locker, Error> {
     }
     if chance(4) {
         builder = builder.max_connection_age(Duration::from_secs(random(1..20)));
+    }
+    if plan.settles {
+        builder = builder.settle_after_failover(plan.longest_lease());
+    }
+    if plan.rotates {
+        builder = builder.credentials(|| Credentials::password(secret::current()));
     }
     builder.build()
 }
@@ -92,6 +104,8 @@ struct Client {
     plan: Plan,
     locker: Locker,
     limits: Limits,
+    /// The program ends.
+    is_shut_down: Arc<AtomicBool>,
 }
 
 impl Client {
@@ -99,7 +113,7 @@ impl Client {
         // Some threads loop, others come now and then.
         let pause = Duration::from_millis(one_of(&[0, 5, 100, 1500]));
         let keeps = chance(8);
-        while run::now() < self.plan.length {
+        while run::now() < self.plan.length && !self.is_shut_down.load(Ordering::Relaxed) {
             thread::sleep(up_to(pause));
             match random(0..24) {
                 12 => self.lead(),

@@ -1,5 +1,7 @@
 //! Fleets that do one thing, which a random program does rarely. Each is a world in which a mistake once broke a law, or would.
 
+mod servers;
+
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,12 +14,13 @@ use world::thread;
 
 use crate::Arguments;
 use crate::calls::{Holding, Limits, left, one_of, refused, timed, up_to};
-use crate::laws::{self, Rules, broken};
+use crate::laws::{self, Rules, Tokens, broken};
 use crate::plan::{Conditions, Plan};
 use crate::program;
+use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 7] = [
+pub(crate) const SCENES: [(&str, fn()); 9] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -25,6 +28,8 @@ pub(crate) const SCENES: [(&str, fn()); 7] = [
     ("together", keys_of_others_change),
     ("memory", nothing_is_left_in_memory),
     ("back", a_server_is_back),
+    ("demoted", servers::nodes_have_become_replicas),
+    ("opened", servers::connections_break_while_they_are_opened),
 ];
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -41,13 +46,16 @@ fn a_server(latency: (u64, u64), protocol: Protocol) -> ServerId {
     let version = one_of(&[ServerVersion::V2_6, ServerVersion::V7, ServerVersion::Valkey9]);
     let server = ServerId::start("server", version, &[]);
     network::set_faults(Faults { latency, ..Faults::NONE });
-    laws::set_rules(Rules {
-        is_exclusive: true,
-        has_losers: protocol == Protocol::Classic,
-        server: Some(server),
-        keeps_keys: true,
-        free_at_most: None,
-    });
+    laws::set_rules(
+        &Servers::one(server),
+        Rules {
+            is_exclusive: true,
+            has_losers: protocol == Protocol::Classic,
+            tokens: Tokens::Grow,
+            keeps_keys: true,
+            free_at_most: None,
+        },
+    );
     server
 }
 
@@ -257,13 +265,21 @@ fn keys_of_others_change() {
 /// knows of its threads.
 fn nothing_is_left_in_memory() {
     let chosen = Plan::choose(&Arguments::default());
-    let plan =
-        Plan { conditions: Conditions::BrokenConnections, version: ServerVersion::V7, kept: 10, ..chosen };
+    let plan = Plan {
+        conditions: Conditions::BrokenConnections,
+        topology: Topology::One,
+        version: ServerVersion::V7,
+        rotates: false,
+        settles: false,
+        changes_version: false,
+        kept: 10,
+        ..chosen
+    };
     let server = a_server((30, 90), plan.protocol);
     network::set_faults(Faults { lost_replies: 200, lost_requests: 400, ..Faults::NONE });
     let round = |number| {
         let plan = Plan { length: run::now() + 3 * SECOND, ..plan.clone() };
-        let process = start("process", move || program::run(&plan, server, number));
+        let process = start("process", move || program::run(&plan, &Servers::one(server), number));
         while !process.threads().is_empty() {
             thread::sleep(SECOND);
         }

@@ -107,6 +107,12 @@ pub fn begin_call() {
     BEGAN.set((is_well && !network.open.values().any(is_broken), now));
 }
 
+/// Says that something is wrong for this time: calls may fail.
+pub fn trouble_for(time: Duration) {
+    let until = scheduler().now() + u64::try_from(time.as_nanos()).unwrap_or(0);
+    network().note_trouble(until);
+}
+
 /// Returns true if nothing has been wrong between the calling thread's process and a server since its call began.
 #[must_use]
 pub fn was_well() -> bool {

@@ -42,7 +42,9 @@ impl Client {
         }
         let until = run::later(left(&guard));
         holding.end();
-        match timed("into_token", self.limits.of_guard() + self.limits.command, || guard.into_token()) {
+        // One that fails releases the lock.
+        let limit = self.limits.of_release(left(&guard)) + self.limits.command;
+        match timed("into_token", limit, || guard.into_token()) {
             Ok(token) => {
                 GIVEN.lock().unwrap_or_else(PoisonError::into_inner).push((token.to_string(), id, until));
             }

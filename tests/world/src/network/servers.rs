@@ -113,6 +113,14 @@ impl ServerId {
         network().nodes[self.0].core.load(snapshot);
     }
 
+    /// Moves a key to another server, as `MIGRATE` does.
+    pub fn give(self, to: Self, key: &str) {
+        note(self, &format!("gives {key} away"));
+        if let Ok([own, other]) = network().nodes.get_disjoint_mut([self.0, to.0]) {
+            own.core.give(&mut other.core, key.as_bytes());
+        }
+    }
+
     /// Sets a line of its configuration.
     ///
     /// # Panics
@@ -168,6 +176,14 @@ impl ServerId {
         let mut network = network();
         network.nodes[self.0].core.set_full(is_full);
         network.nodes[self.0].is_full = is_full;
+        network.note_trouble(scheduler().now());
+    }
+
+    /// Has it answer this for now, or no more: see [`Server::set_refusing`].
+    pub fn set_refusing(self, text: Option<&str>) {
+        note(self, text.unwrap_or("refuses no more"));
+        let mut network = network();
+        network.nodes[self.0].core.set_refusing(text);
         network.note_trouble(scheduler().now());
     }
 

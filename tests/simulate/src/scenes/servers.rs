@@ -1,0 +1,75 @@
+//! Worlds in which something is wrong with servers or with the way to them.
+
+use std::time::Duration;
+
+use setnx_lock::{Lock, LockOptions, Protocol};
+use setnx_lock_testing::ServerVersion;
+use world::network::{self, Faults};
+use world::process::{Clocks, Process};
+use world::run;
+use world::thread;
+
+use super::{SECOND, a_server, builder, limits, millis, sure};
+use crate::calls::{Holding, refused, timed};
+use crate::laws::{self, Rules, Tokens};
+use crate::servers::{Failover, Servers, Topology};
+
+/// Processes come and go, and their first connections break. `Auto` does not take the server for one without INFO, and decide by the clocks,
+/// which differ by more than a second.
+pub(super) fn connections_break_while_they_are_opened() {
+    let server = a_server((30, 90), Protocol::Auto);
+    network::set_faults(Faults { lost_requests: 40, lost_replies: 40, ..Faults::NONE });
+    let options = LockOptions::expiring_after(3 * SECOND).protocol(Protocol::Auto).timeout(2 * SECOND);
+    for number in 0..80_i64 {
+        Process::start("process", Clocks { ahead: number % 2 * 5_000_000, faster: 0 }, move || {
+            let lock = sure(Lock::new(&sure(builder(server).build()), "k", options));
+            let began = run::now();
+            match timed("lock", limits().waiting(2 * SECOND), || lock.lock()) {
+                Ok(guard) => {
+                    let holding = Holding::begin([&guard], None, limits());
+                    thread::sleep(millis(10, 2000));
+                    holding.end().by(|| guard.release());
+                }
+                Err(error) => refused("k", began, &error),
+            }
+        });
+        thread::sleep(millis(10, 1500));
+    }
+    thread::sleep(60 * SECOND);
+}
+
+/// A process of a cluster comes now and then, tries once, and meets nodes that have become replicas meanwhile: the master is asked instead.
+pub(super) fn nodes_have_become_replicas() {
+    let servers = Servers::start(Topology::Cluster, ServerVersion::V7);
+    laws::set_rules(
+        &servers,
+        Rules {
+            is_exclusive: true,
+            has_losers: false,
+            tokens: Tokens::Grow,
+            keeps_keys: true,
+            free_at_most: None,
+        },
+    );
+    let copy = servers.clone();
+    Process::start("process", Clocks::default(), move || {
+        let locker = sure(sure(copy.builder()).command_timeout(SECOND).build());
+        let options = LockOptions::expiring_after(3 * SECOND).protocol(Protocol::Auto);
+        let locks = ["a", "b", "c", "d"].map(|key| sure(Lock::new(&locker, key, options)));
+        while run::now() < 120 * SECOND {
+            for lock in &locks {
+                let began = run::now();
+                match timed("try_lock", SECOND, || lock.try_lock()) {
+                    Ok(guard) => drop(guard),
+                    Err(error) => refused(&lock.key().to_string(), began, &error),
+                }
+            }
+            thread::sleep(millis(14_000, 20_000));
+        }
+    });
+    while run::now() < 110 * SECOND {
+        servers.fail_over(Failover { is_planned: true, lost: Duration::ZERO });
+        thread::sleep(millis(2500, 6000));
+    }
+    thread::sleep(60 * SECOND);
+}
