@@ -239,6 +239,11 @@ impl ClusterBackend {
         let limits = Limits { reachable_by: limits.reachable_by.min(clock::uptime().after(LOOK)), ..*limits };
         let map = self.nodes.map();
         for node in map.node_of(slot_of(key)).into_iter().chain(map.nodes().cloned()) {
+            // All nodes together have the time of one.
+            let limits = Limits { decided_at: clock::now(), ..limits };
+            if limits.decided_at.uptime >= limits.answered_by && failed.is_err() {
+                break;
+            }
             match node.backend.probe(key, protocol, &limits) {
                 Ok(()) => return Ok(()),
                 failure if is_final(&failure) => return failure,

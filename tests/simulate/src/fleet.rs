@@ -10,9 +10,10 @@ use world::run::{self, random};
 use world::thread;
 
 use crate::laws::{self, Rules, Tokens, broken};
+use crate::others::Others;
 use crate::plan::{Conditions, Plan};
 use crate::servers::Servers;
-use crate::{mishaps, program, secret};
+use crate::{mishaps, others, program, secret};
 
 /// How long a process that keeps a key busy leaves it to others, so that it may be free then: `src/rules/window.rs`, and the time of a round trip.
 const WINDOW: Duration = Duration::from_millis(115);
@@ -36,10 +37,16 @@ pub(crate) fn run(plan: &Plan) {
     laws::set_rules(&servers, rules(plan));
     let mut processes: Vec<Process> =
         (0..plan.processes).map(|number| start(plan, &servers, number)).collect();
+    if let Some(others) = plan.others {
+        others::start(plan, &servers, others);
+    }
     while run::now() < plan.length {
         thread::sleep(Duration::from_millis(random(50..3000)));
         let number = random(0..plan.processes);
         let at = usize::try_from(number).unwrap_or_default();
+        if processes[at].is_dead() {
+            processes[at] = start(plan, &servers, number);
+        }
         if plan.conditions != Conditions::NoFaults {
             mishaps::happen(plan, &servers, &mut processes[at], number);
         }
@@ -52,14 +59,15 @@ pub(crate) fn run(plan: &Plan) {
 fn rules(plan: &Plan) -> Rules {
     Rules {
         is_exclusive: plan.is_exclusive(),
-        has_losers: plan.protocol == Protocol::Classic,
+        has_losers: plan.protocol == Protocol::Classic
+            || matches!(plan.others, Some(Others::OldGems | Others::OldGemsThatDiffer)),
         tokens: match plan.conditions {
             Conditions::LostKeys => Tokens::May,
             Conditions::Failovers => Tokens::Differ,
             _ => Tokens::Grow,
         },
         keeps_keys: plan.keeps_keys(),
-        free_at_most: plan.has_no_faults().then(|| plan.reaction() + WINDOW),
+        free_at_most: plan.is_prompt().then(|| plan.reaction() + WINDOW),
     }
 }
 
@@ -93,7 +101,7 @@ fn leaves_nothing(plan: &Plan, processes: &[Process], servers: &Servers) {
             broken(&format!("this waiting list is left without an end: {list}"));
         }
     }
-    for process in processes {
+    for process in processes.iter().filter(|process| !process.is_dead()) {
         let threads = process.threads();
         if !threads.is_empty() {
             broken(&format!("{process:?} has ended, and has these threads: {threads:?}"));

@@ -10,6 +10,7 @@ mod calls;
 mod fleet;
 mod laws;
 mod mishaps;
+mod others;
 mod plan;
 mod planted;
 mod program;

@@ -10,7 +10,7 @@ use world::run::{self, chance, random};
 use crate::calls::one_of;
 use crate::plan::{Conditions, Plan};
 use crate::servers::{Failover, Servers, Topology};
-use crate::{fleet, secret};
+use crate::{fleet, others, secret};
 
 /// What servers answer for a while: operations.md, A server that refuses for now.
 const REFUSALS: [&str; 6] = [
@@ -51,16 +51,21 @@ fn is_alone(plan: &Plan) -> bool {
 
 fn to_process(plan: &Plan, servers: &Servers, process: &mut Process, number: u64) {
     match random(0..5) {
-        0 => {
+        0 if chance(2) => {
             process.kill(chance(2));
             *process = fleet::start(plan, servers, number);
         }
+        // Between any two commands.
+        0 => network::kill_after(*process, random(1..40), chance(2)),
         1 if plan.has_late_commands() => {
             process.stop(true);
             let stopped = *process;
             run::after(millis(1, 6000), move || stopped.stop(false));
         }
         2 if plan.has_late_commands() => servers.any().separate(*process, millis(1, 6000)),
+        3 if plan.conditions == Conditions::LostKeys => {
+            others::type_something(servers, &format!("key {}", random(0..plan.keys)));
+        }
         3 if plan.knows_no_clocks() => {
             let by = i64::try_from(random(0..6_000_000)).unwrap_or_default() - 3_000_000;
             run::note(&format!("the clock of {process:?} is set by {by} us"));

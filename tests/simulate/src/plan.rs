@@ -8,6 +8,7 @@ use world::network::Faults;
 use world::run::{chance, random};
 
 use crate::Arguments;
+use crate::others::{self, Others};
 use crate::servers::Topology;
 
 /// What goes wrong in a run.
@@ -31,6 +32,8 @@ pub(crate) enum Conditions {
 pub(crate) struct Plan {
     pub(crate) conditions: Conditions,
     pub(crate) topology: Topology,
+    /// Other programs on the same keys.
+    pub(crate) others: Option<Others>,
     /// A server comes back as another version.
     pub(crate) changes_version: bool,
     /// Passwords change.
@@ -118,11 +121,15 @@ impl Plan {
             && protocol == Protocol::Auto
             && version > ServerVersion::V2_2
             && chance(2);
+        let others =
+            if changes_version { None } else { others::choose(topology, conditions, protocol, version) };
         let mut plan = Self {
             conditions,
             topology,
+            others,
             changes_version,
-            rotates: version >= ServerVersion::V7
+            rotates: others.is_none()
+                && version >= ServerVersion::V7
                 && topology != Topology::Cluster
                 && conditions != Conditions::NoFaults
                 && chance(4),
@@ -149,7 +156,7 @@ impl Plan {
             }),
             clocks: 400_000,
         };
-        if plan.knows_no_clocks() {
+        if plan.knows_no_clocks() && plan.others.is_none() {
             plan.clocks = [400_000, 5_000_000][index(2)];
         }
         plan
@@ -179,6 +186,7 @@ impl Plan {
     /// Returns true if no clock of a client decides who has a lock (limits.md, Clocks).
     pub(crate) fn knows_no_clocks(&self) -> bool {
         !self.changes_version
+            && self.others.is_none()
             && self.version >= ServerVersion::V2_6
             && matches!(self.protocol, Protocol::Ttl | Protocol::Auto)
     }
@@ -188,6 +196,7 @@ impl Plan {
         match self.conditions {
             Conditions::LostKeys => false,
             Conditions::Failovers => self.settles,
+            _ if self.others == Some(Others::OldGemsThatDiffer) => false,
             _ => true,
         }
     }
@@ -199,6 +208,11 @@ impl Plan {
 
     pub(crate) fn has_late_commands(&self) -> bool {
         !matches!(self.conditions, Conditions::NoFaults | Conditions::BrokenConnections)
+    }
+
+    /// Returns true if it is known how soon a free lock is acquired that somebody waits for: nothing else uses it, and no address hangs.
+    pub(crate) fn is_prompt(&self) -> bool {
+        self.has_no_faults() && self.others.is_none() && self.topology != Topology::Named
     }
 
     pub(crate) fn has_no_faults(&self) -> bool {

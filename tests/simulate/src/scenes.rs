@@ -20,7 +20,7 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 9] = [
+pub(crate) const SCENES: [(&str, fn()); 10] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -29,6 +29,7 @@ pub(crate) const SCENES: [(&str, fn()); 9] = [
     ("memory", nothing_is_left_in_memory),
     ("back", a_server_is_back),
     ("demoted", servers::nodes_have_become_replicas),
+    ("hanging", servers::nodes_hang_that_are_probed),
     ("opened", servers::connections_break_while_they_are_opened),
 ];
 
@@ -270,6 +271,7 @@ fn nothing_is_left_in_memory() {
         topology: Topology::One,
         version: ServerVersion::V7,
         rotates: false,
+        others: None,
         settles: false,
         changes_version: false,
         kept: 10,

@@ -51,6 +51,8 @@ struct Network {
     /// Nothing gets through between these before a time.
     apart: BTreeMap<(usize, usize), Nanos>,
     commands: u64,
+    /// After how many more commands these processes are killed, and whether their connections are closed then.
+    killed_after: BTreeMap<Process, (u64, bool)>,
     /// Until when something has been wrong.
     trouble: Nanos,
 }
@@ -67,6 +69,7 @@ impl Network {
             names: BTreeMap::new(),
             apart: BTreeMap::new(),
             commands: 0,
+            killed_after: BTreeMap::new(),
             trouble: 0,
         }
     }
@@ -105,6 +108,11 @@ pub fn begin_call() {
     let is_broken = |one: &Arc<Connection>| one.process == process && one.is_broken();
     let is_well = network.trouble.max(process.resumed()) + AFTERMATH < now && network.is_well();
     BEGAN.set((is_well && !network.open.values().any(is_broken), now));
+}
+
+/// Kills a process as soon as servers have executed so many more of its commands, before it has the last reply: see [`Process::kill`].
+pub fn kill_after(process: Process, commands: u64, closes: bool) {
+    network().killed_after.insert(process, (commands, closes));
 }
 
 /// Says that something is wrong for this time: calls may fail.
@@ -309,15 +317,29 @@ impl Network {
         let node = &mut self.nodes[connection.server];
         node.arrived.entry(connection.id).or_default().extend(bytes);
         let time = now_of(node);
+        let before = self.commands;
         let commands = &mut self.commands;
         let outputs = node.execute(connection.id, time, |words| {
             *commands += 1;
             run::note_of(&mut scheduler().lock(), &connection.name, &words);
         });
         self.send_all(connection.server, outputs);
+        let executed = self.commands - before;
+        self.count_down(connection.process, executed);
         let published = mem::take(&mut self.nodes[connection.server].published);
         for message in published {
             self.spread(connection.server, &message);
+        }
+    }
+
+    /// The process has fewer commands left.
+    fn count_down(&mut self, process: Process, executed: u64) {
+        let Some((left, closes)) = self.killed_after.get_mut(&process) else { return };
+        *left = left.saturating_sub(executed);
+        if *left == 0 {
+            let closes = *closes;
+            self.killed_after.remove(&process);
+            run::after(Duration::ZERO, move || process.kill(closes));
         }
     }
 

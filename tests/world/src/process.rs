@@ -134,6 +134,7 @@ impl Process {
             return;
         }
         process.is_stopped = stops;
+        let name = process.name.clone();
         if stops {
             process.stopped_since = now;
         } else {
@@ -141,6 +142,7 @@ impl Process {
             process.resumed = now;
             state.resume(self.0);
         }
+        crate::run::note_of(&mut state, &name, if stops { "is stopped" } else { "goes on" });
     }
 
     /// Sets its wall clock forward or back by so many microseconds.

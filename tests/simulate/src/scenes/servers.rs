@@ -38,8 +38,7 @@ pub(super) fn connections_break_while_they_are_opened() {
     thread::sleep(60 * SECOND);
 }
 
-/// A process of a cluster comes now and then, tries once, and meets nodes that have become replicas meanwhile: the master is asked instead.
-pub(super) fn nodes_have_become_replicas() {
+fn a_cluster() -> Servers {
     let servers = Servers::start(Topology::Cluster, ServerVersion::V7);
     laws::set_rules(
         &servers,
@@ -51,6 +50,40 @@ pub(super) fn nodes_have_become_replicas() {
             free_at_most: None,
         },
     );
+    servers
+}
+
+/// Nodes hang as a process has to find out what they can do: all of them together take no longer than one command may.
+pub(super) fn nodes_hang_that_are_probed() {
+    let servers = a_cluster();
+    for _ in 0..6 {
+        network::set_faults(Faults::NONE);
+        let copy = servers.clone();
+        Process::start("process", Clocks::default(), move || {
+            let locker = sure(sure(copy.builder()).command_timeout(SECOND).build());
+            let options = LockOptions::expiring_after(3 * SECOND);
+            // There are connections to all of them.
+            for key in ["a", "b", "c", "d"] {
+                drop(sure(sure(Lock::new(&locker, key, options)).try_lock()));
+            }
+            thread::sleep(SECOND / 4);
+            let lock = sure(Lock::new(&locker, "k", options.protocol(Protocol::Ttl)));
+            let began = run::now();
+            match timed("try_lock", SECOND, || lock.try_lock()) {
+                Ok(guard) => drop(guard),
+                Err(error) => refused("k", began, &error),
+            }
+        });
+        thread::sleep(SECOND / 5);
+        network::set_faults(Faults { delays: 2, delay: 5 * SECOND, ..Faults::NONE });
+        thread::sleep(10 * SECOND);
+    }
+    thread::sleep(60 * SECOND);
+}
+
+/// A process of a cluster comes now and then, tries once, and meets nodes that have become replicas meanwhile: the master is asked instead.
+pub(super) fn nodes_have_become_replicas() {
+    let servers = a_cluster();
     let copy = servers.clone();
     Process::start("process", Clocks::default(), move || {
         let locker = sure(sure(copy.builder()).command_timeout(SECOND).build());
