@@ -137,15 +137,7 @@ impl ClusterBackend {
     ) -> Option<Destination> {
         match next {
             Redirected::Wait => {
-                let is_other = |map: &Map| map.address_of(slot) != seen.address_of(slot);
-                let mut map = self.nodes.map();
-                if !is_other(&map) {
-                    // If no node answers, the next look finds out.
-                    let _ = self.nodes.refresh(&map, None, limits);
-                    map = self.nodes.map();
-                }
-                let node = map.node_of(slot).filter(|_| is_other(&map));
-                node.map(|node| Destination { node, asks: false })
+                self.nodes.other_than(seen, slot, limits).map(|node| Destination { node, asks: false })
             }
             Redirected::Split => None,
             Redirected::Moved(address) => {

@@ -210,6 +210,11 @@ impl OneServer {
         self.send_alone(trips, self.limits(limits), Asking::BeforeEach)
     }
 
+    /// A node of a cluster has slots that were another's: connections of before do not know its epoch, in which their counters go on.
+    pub(super) fn ask_epoch_anew(&self) {
+        self.opener.health.found_closed();
+    }
+
     /// A master that has become a replica: a new connection finds out where the address leads now. In a cluster such a node says that another has
     /// its slots, as one does that has given a slot away: then its epoch is asked anew.
     fn note_role(&self, left: &mut AfterTrip, connection: &Connection) {

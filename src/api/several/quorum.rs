@@ -136,7 +136,7 @@ impl Quorum {
     /// Waits for the lock, up to the timeout of the options, and returns its guard.
     ///
     /// The last attempt is made at the deadline. A server that does not answer delays the call only if its answer
-    /// matters, and for at most one command timeout.
+    /// matters, and for at most one command timeout; without a majority, for one more while the lock is given back.
     ///
     /// # Errors
     ///

@@ -103,8 +103,26 @@ impl Nodes {
         if Arc::ptr_eq(&map, &seen) {
             drop(seen);
             Arc::make_mut(&mut map).set_node_of(slot, address, Arc::clone(&node));
+            node.backend.ask_epoch_anew();
         }
         node
+    }
+
+    /// Returns the node that has a slot now, if it is another than this map says. The nodes are asked unless it is known already.
+    pub(super) fn other_than(
+        self: &Arc<Self>,
+        seen: &Map,
+        slot: u16,
+        limits: &Limits<'_>,
+    ) -> Option<Arc<Node>> {
+        let is_other = |map: &Map| map.address_of(slot) != seen.address_of(slot);
+        let mut map = self.map();
+        if !is_other(&map) {
+            // If no node answers, the next look finds out.
+            let _ = self.refresh(&map, None, limits);
+            map = self.map();
+        }
+        map.node_of(slot).filter(|_| is_other(&map))
     }
 
     /// Has the nodes asked which has which slot, without waiting for it.
@@ -177,8 +195,11 @@ impl Nodes {
         let all = Group { clients: &clients, credentials, name: "the nodes of the cluster", one: "" };
         let told: Vec<Range> = ask_in_turn(all, turn, deadline, &self.opener.looks, slot_map::ask)?;
         let told = Arc::new(SlotMap::of(&told, |address| self.node_at(address)));
-        let before = mem::replace(&mut *self.map.lock(), told);
-        drop((before, map));
+        let before = mem::replace(&mut *self.map.lock(), Arc::clone(&told));
+        for node in told.gaining_since(&before) {
+            node.backend.ask_epoch_anew();
+        }
+        drop((before, told, map));
         // One that commands are under way to may be needed again.
         let has_slots: Vec<Address> = self.map().addresses().cloned().collect();
         let mut known = self.known.lock();

@@ -24,13 +24,12 @@ pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Red
     match outcomes.into_iter().flatten().find_map(|outcome| outcome.as_ref().err())? {
         Failure::Refused(refusal) => match refusal.kind() {
             RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
-                // A node that takes a slot over makes a second one of a key that the other has still.
-                Redirected::Ask(_)
-                    if trip.transacts()
-                        && matches!(trip.trip.command, Command::Count { .. } | Command::Renew(_)) =>
-                {
-                    Some(Redirected::Split)
-                }
+                // A node that takes a slot over makes a second one of a key that the other has still, and counts in an epoch of before.
+                Redirected::Ask(_) => match trip.trip.command {
+                    Command::Count { .. } => Some(Redirected::Split),
+                    Command::Renew(_) if trip.transacts() => Some(Redirected::Split),
+                    _ => redirection(refusal.text(), slot),
+                },
                 next => Some(next),
             },
             RefusalKind::NotReady => Some(Redirected::Wait),
@@ -112,6 +111,12 @@ mod tests {
         let to = |trip: &Trip, sent: Sent| next_for(&KeyTrip::new(&key, trip), &sent, 3999);
         assert_eq!(to(&count, key_has_moved()), Some(Redirected::Split));
         assert_eq!(to(&count, counter_has_moved()), Some(Redirected::Split));
+        let plain = Trip::of(Command::Count { forget_after: None });
+        assert_eq!(
+            to(&plain, Sent { reply: ask(), ..Sent::default() }),
+            Some(Redirected::Split),
+            "its epoch is not known"
+        );
         for sent in [key_has_moved(), counter_has_moved()] {
             assert_eq!(to(&delete, sent), Some(Redirected::Ask(("a".to_owned(), 1))));
         }

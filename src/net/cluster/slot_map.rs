@@ -67,6 +67,17 @@ impl<N: Clone> SlotMap<N> {
         self.nodes.get(usize::from(place))
     }
 
+    /// Returns the nodes that have slots which were another's. Their epoch has been raised.
+    pub(super) fn gaining_since(&self, before: &Self) -> Vec<&N> {
+        let gains = |(address, _): &&(Address, N)| {
+            (0..SLOTS).any(|slot| {
+                let old = before.address_of(slot);
+                self.address_of(slot) == Some(address) && old.is_some_and(|old| old != address)
+            })
+        };
+        self.nodes.iter().filter(gains).map(|(_, node)| node).collect()
+    }
+
     pub(super) fn nodes(&self) -> impl Iterator<Item = &N> {
         self.nodes.iter().map(|(_, node)| node)
     }
@@ -149,6 +160,12 @@ mod tests {
         assert_eq!(map.node_of(99), Some(2), "the node that is known");
         map.set_node_of(100, &address(3), 3);
         assert_eq!((map.node_of(100), map.address_of(100)), (Some(3), Some(&address(3))));
+        let gaining = |map: &SlotMap<u16>, before: &SlotMap<u16>| {
+            map.gaining_since(before).into_iter().copied().collect::<Vec<_>>()
+        };
+        let before = SlotMap::of(&[(0, 99, address(1)), (200, 16383, address(2))], |(_, port)| *port);
+        assert_eq!(gaining(&map, &before), [2], "slot 99; nobody had slot 100");
+        assert_eq!(gaining(&before, &before), [0; 0]);
         let mut empty = SlotMap::default();
         assert_eq!(empty.node_of(0), None);
         empty.set_node_of(0, &address(1), 1);

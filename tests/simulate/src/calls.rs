@@ -19,11 +19,18 @@ pub(crate) struct Limits {
     pub(crate) command: Duration,
     pub(crate) connect: Duration,
     pub(crate) retry: Duration,
+    /// Leases may be longer than expirations.
+    pub(crate) lengthens: bool,
 }
 
 impl Limits {
     pub(crate) fn of(plan: &Plan) -> Self {
-        Self { command: plan.command_timeout, connect: plan.connect_timeout, retry: plan.retry_for }
+        Self {
+            command: plan.command_timeout,
+            connect: plan.connect_timeout,
+            retry: plan.retry_for,
+            lengthens: !plan.settles,
+        }
     }
 
     /// Of a call that waits for a lock.
@@ -162,7 +169,7 @@ impl<'a> Holding<'a> {
         }
         let outcome = match chosen {
             0 => timed("extend", limit, || guard.extend()),
-            1 => timed("extend_by", limit, || {
+            1 if self.limits.lengthens => timed("extend_by", limit, || {
                 guard.extend_by(left(guard) + Duration::from_millis(random(1..500)))
             }),
             2 => timed("verify", limit, || guard.verify()),
@@ -201,6 +208,11 @@ pub(crate) struct Released {
 }
 
 impl Released {
+    /// The number of the hold of this key.
+    pub(crate) fn id_of(&self, key: &str) -> HoldId {
+        self.keys.iter().find(|(own, _)| own == key).map_or(0, |(_, id)| *id)
+    }
+
     /// Releases them by this call.
     pub(crate) fn by(self, release: impl FnOnce() -> Result<(), Error>) {
         let outcome = timed("release", self.limit, release);

@@ -86,7 +86,7 @@ fn leaves_nothing(plan: &Plan, processes: &[Process], servers: &Servers) {
     for server in servers.masters() {
         // Counters, and for how many readers a lock is, are to stay.
         let keys = server.look(&["KEYS", "*"]);
-        for key in keys.lines().filter(|key| !key.contains(":setnx-lock:")) {
+        for key in keys.lines().filter(|key| !key.contains(":setnx-lock:") && *key != others::ELSEWHERE) {
             let value = server.look(&["GET", key]);
             let time = value.split(':').next().and_then(|time| time.parse().ok());
             let is_over = time.is_some_and(|time: f64| time < now.as_secs_f64());

@@ -249,7 +249,12 @@ pub(crate) fn waited_in_vain(key: &str, since: Duration) {
 /// A call has failed, which ended just now.
 pub(crate) fn failed(error: &Error) {
     match error {
-        Error::Contended { .. } | Error::Cancelled { .. } | Error::ShutDown { .. } | Error::Lost { .. } => {}
+        // Each server of a quorum has an answer of its own.
+        Error::Contended { .. }
+        | Error::Cancelled { .. }
+        | Error::ShutDown { .. }
+        | Error::Lost { .. }
+        | Error::NoMajority { .. } => {}
         Error::Unavailable { .. } | Error::InDoubt { .. } | Error::Refused { .. } => {
             if world::network::was_well() {
                 broken(&format!("a call fails although nothing was wrong: {}", error.chain()));

@@ -46,7 +46,7 @@ pub(crate) fn happen(plan: &Plan, servers: &Servers, process: &mut Process, numb
 }
 
 fn is_alone(plan: &Plan) -> bool {
-    matches!(plan.topology, Topology::One | Topology::Named)
+    matches!(plan.topology, Topology::One | Topology::Named | Topology::Quorum)
 }
 
 fn to_process(plan: &Plan, servers: &Servers, process: &mut Process, number: u64) {
@@ -63,8 +63,8 @@ fn to_process(plan: &Plan, servers: &Servers, process: &mut Process, number: u64
             run::after(millis(1, 6000), move || stopped.stop(false));
         }
         2 if plan.has_late_commands() => servers.any().separate(*process, millis(1, 6000)),
-        3 if plan.conditions == Conditions::LostKeys => {
-            others::type_something(servers, &format!("key {}", random(0..plan.keys)));
+        3 if plan.conditions == Conditions::LostKeys && plan.topology != Topology::Quorum => {
+            others::type_something(servers, &plan.key(random(0..plan.keys)));
         }
         3 if plan.knows_no_clocks() => {
             let by = i64::try_from(random(0..6_000_000)).unwrap_or_default() - 3_000_000;
@@ -125,7 +125,7 @@ fn to_several(plan: &Plan, servers: &Servers) {
         0 if plan.rotates => secret::rotate(servers),
         1 => servers.trouble_those_who_know(),
         2 | 3 if plan.topology == Topology::Cluster => {
-            servers.move_a_slot(&format!("key {}", random(0..plan.keys)));
+            servers.move_a_slot(&plan.key(random(0..plan.keys)));
         }
         _ => {
             let loses = plan.conditions == Conditions::Failovers;

@@ -113,13 +113,16 @@ fn use_lock(others: Others, key: &str, expiration: Duration, wire: &mut Wire) ->
     lock.release(wire)
 }
 
+/// Where a key is moved to, which no program of ours uses.
+pub(crate) const ELSEWHERE: &str = "elsewhere";
+
 /// What a person does to a key, which takes it from its holder.
 pub(crate) fn type_something(servers: &Servers, key: &str) {
     let lines: [&[&str]; 6] = [
         &["DEL", key],
         &["EXPIRE", key, "1"],
         &["PERSIST", key],
-        &["RENAME", key, "elsewhere"],
+        &["RENAME", key, ELSEWHERE],
         &["SET", key, "1"],
         &["SET", key, "something else"],
     ];

@@ -52,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) permits: u64,
     /// How many locks a thread keeps at most.
     pub(crate) kept: u64,
+    /// What all keys begin with.
+    pub(crate) prefix: &'static str,
     pub(crate) notifies: bool,
     pub(crate) poll_interval: Duration,
     pub(crate) command_timeout: Duration,
@@ -71,10 +73,11 @@ fn millis(from: u64, to: u64) -> Duration {
 
 impl Plan {
     pub(crate) fn choose(arguments: &Arguments) -> Self {
-        let topology = match random(0..10) {
+        let topology = match random(0..11) {
             0 => Topology::Named,
             1 | 2 => Topology::Sentinels,
             3 | 4 => Topology::Cluster,
+            5 => Topology::Quorum,
             _ => Topology::One,
         };
         let versions = [
@@ -89,7 +92,7 @@ impl Plan {
             ServerVersion::Valkey9,
         ];
         // Sentinels tell an epoch from 2.8 on.
-        let is_alone = matches!(topology, Topology::One | Topology::Named);
+        let is_alone = matches!(topology, Topology::One | Topology::Named | Topology::Quorum);
         let version = versions[if is_alone { index(9) } else { 5 + index(4) }];
         let protocols: &[Protocol] = if version < ServerVersion::V2_4 {
             &[Protocol::Classic]
@@ -117,6 +120,7 @@ impl Plan {
         let least = if conditions == Conditions::NoFaults { 2000 } else { 300 };
         let command_timeout = millis(300, 2000);
         let changes_version = is_alone
+            && topology != Topology::Quorum
             && conditions == Conditions::BrokenConnections
             && protocol == Protocol::Auto
             && version > ServerVersion::V2_2
@@ -130,7 +134,7 @@ impl Plan {
             changes_version,
             rotates: others.is_none()
                 && version >= ServerVersion::V7
-                && topology != Topology::Cluster
+                && matches!(topology, Topology::One | Topology::Named | Topology::Sentinels)
                 && conditions != Conditions::NoFaults
                 && chance(4),
             settles: topology == Topology::Sentinels && chance(2),
@@ -143,6 +147,7 @@ impl Plan {
             shared_expiration: millis(least, 6000),
             permits: random(1..5),
             kept: [3, 20, 200][index(3)],
+            prefix: if others.is_none() && chance(4) { "app:" } else { "" },
             notifies: version >= ServerVersion::V2_0 && chance(2),
             poll_interval: if chance(2) { Duration::from_millis(100) } else { millis(20, 300) },
             command_timeout,
@@ -151,7 +156,7 @@ impl Plan {
             pool_size: u32::try_from(random(1..9)).unwrap_or(1),
             faults: faults(conditions, command_timeout),
             length: arguments.length.unwrap_or_else(|| {
-                let least = if is_alone { 5 } else { 20 };
+                let least = if matches!(topology, Topology::One | Topology::Named) { 5 } else { 20 };
                 Duration::from_secs(random(least..least + 35))
             }),
             clocks: 400_000,
@@ -160,6 +165,11 @@ impl Plan {
             plan.clocks = [400_000, 5_000_000][index(2)];
         }
         plan
+    }
+
+    /// Returns the whole key of a lock with a number.
+    pub(crate) fn key(&self, number: u64) -> String {
+        format!("{}key {number}", self.prefix)
     }
 
     /// Returns the longest expiration of any lock.
@@ -194,7 +204,8 @@ impl Plan {
     /// Returns true if two valid leases cannot be.
     pub(crate) fn is_exclusive(&self) -> bool {
         match self.conditions {
-            Conditions::LostKeys => false,
+            // One server at a time loses its keys, and grants nothing until what it has lost is over.
+            Conditions::LostKeys => self.topology == Topology::Quorum && self.protocol != Protocol::Classic,
             Conditions::Failovers => self.settles,
             _ if self.others == Some(Others::OldGemsThatDiffer) => false,
             _ => true,
@@ -212,7 +223,9 @@ impl Plan {
 
     /// Returns true if it is known how soon a free lock is acquired that somebody waits for: nothing else uses it, and no address hangs.
     pub(crate) fn is_prompt(&self) -> bool {
-        self.has_no_faults() && self.others.is_none() && self.topology != Topology::Named
+        self.has_no_faults()
+            && self.others.is_none()
+            && !matches!(self.topology, Topology::Named | Topology::Quorum)
     }
 
     pub(crate) fn has_no_faults(&self) -> bool {

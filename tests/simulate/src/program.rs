@@ -1,6 +1,7 @@
 //! One process of a fleet: a locker, and threads that use its locks until the run's end. Only by what the library has made public.
 
 mod kept;
+mod quorum;
 mod several;
 mod single;
 mod tokens;
@@ -17,10 +18,13 @@ use crate::calls::{Limits, one_of, timed, up_to};
 use crate::laws;
 use crate::plan::Plan;
 use crate::secret;
-use crate::servers::Servers;
+use crate::servers::{Servers, Topology};
 
 /// What a process of the fleet runs.
 pub(crate) fn run(plan: &Plan, servers: &Servers, number: u64) {
+    if plan.topology == Topology::Quorum {
+        return quorum::run(plan, servers);
+    }
     let locker = match locker(plan, servers, number) {
         Ok(locker) => locker,
         Err(error) => laws::broken(&format!("no locker: {}", error.chain())),
@@ -62,6 +66,7 @@ fn locker(plan: &Plan, servers: &Servers, number: u64) -> Result<Locker, Error> 
         .command_timeout(plan.command_timeout)
         .connect_timeout(plan.connect_timeout)
         .retry_for(plan.retry_for)
+        .key_prefix(plan.prefix)
         .observer(Notes { is_slow: chance(10) });
     if plan.has_names() && chance(4) {
         builder = builder.holder_name(format!("process:{number}"));
@@ -118,10 +123,12 @@ impl Client {
             match random(0..24) {
                 12 => self.lead(),
                 13 => self.wait_for_ever(),
+                14 => self.look_at(),
                 0 => self.use_several(),
                 1 => self.use_a_permit(),
                 2 => self.read_or_write(),
-                3 => self.hand_over(),
+                // A token names its protocol, which an older server may lack.
+                3 if !self.plan.changes_version => self.hand_over(),
                 4 | 5 if keeps => self.keep_many(),
                 4 | 5 => self.resume(),
                 6..=9 => self.use_with(),

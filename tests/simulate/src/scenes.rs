@@ -20,7 +20,7 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 10] = [
+pub(crate) const SCENES: [(&str, fn()); 11] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -30,6 +30,7 @@ pub(crate) const SCENES: [(&str, fn()); 10] = [
     ("back", a_server_is_back),
     ("demoted", servers::nodes_have_become_replicas),
     ("hanging", servers::nodes_hang_that_are_probed),
+    ("moved", servers::slots_move_after_failovers),
     ("opened", servers::connections_break_while_they_are_opened),
 ];
 
@@ -61,7 +62,7 @@ fn a_server(latency: (u64, u64), protocol: Protocol) -> ServerId {
 }
 
 fn limits() -> Limits {
-    Limits { command: COMMAND, connect: COMMAND, retry: 4 * SECOND }
+    Limits { command: COMMAND, connect: COMMAND, retry: 4 * SECOND, lengthens: true }
 }
 
 fn builder(server: ServerId) -> LockerBuilder {

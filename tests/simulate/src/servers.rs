@@ -27,6 +27,8 @@ pub(crate) enum Topology {
     Sentinels,
     /// Three masters, each with a replica.
     Cluster,
+    /// Three or five masters that have nothing to do with each other.
+    Quorum,
 }
 
 /// What a failover is like.
@@ -48,6 +50,7 @@ enum Kind {
     Named(ServerId),
     Sentinels(Mutex<Watched>),
     Cluster(Mutex<Cluster>),
+    Quorum(Vec<ServerId>),
 }
 
 /// A name of a server.
@@ -83,6 +86,7 @@ impl Servers {
             }
             Topology::Sentinels => Kind::Sentinels(Mutex::new(Watched::start(version))),
             Topology::Cluster => Kind::Cluster(Mutex::new(Cluster::start(version))),
+            Topology::Quorum => Kind::Quorum((0..one_of(&[3, 5])).map(|_| one()).collect()),
         }))
     }
 
@@ -93,7 +97,13 @@ impl Servers {
             Kind::Named(server) => Locker::builder(&format!("redis://{NAME}:{}/", server.address().1)),
             Kind::Sentinels(state) => Locker::sentinel_builder(locked(state).urls(), sentinels::MASTER),
             Kind::Cluster(state) => Locker::cluster_builder(locked(state).urls()),
+            Kind::Quorum(_) => unreachable!("each has a locker of its own"),
         }
+    }
+
+    /// Returns the address of each.
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.all().iter().map(|server| server.url()).collect()
     }
 
     /// Returns the server that has this key now.
@@ -102,6 +112,7 @@ impl Servers {
             Kind::One(server) | Kind::Named(server) => *server,
             Kind::Sentinels(state) => locked(state).master(),
             Kind::Cluster(state) => locked(state).master_of(key),
+            Kind::Quorum(servers) => servers[0],
         }
     }
 
@@ -111,6 +122,7 @@ impl Servers {
             Kind::One(server) | Kind::Named(server) => vec![*server],
             Kind::Sentinels(state) => vec![locked(state).master()],
             Kind::Cluster(state) => locked(state).masters(),
+            Kind::Quorum(servers) => servers.clone(),
         }
     }
 
@@ -120,6 +132,7 @@ impl Servers {
             Kind::One(server) | Kind::Named(server) => vec![*server],
             Kind::Sentinels(state) => locked(state).all(),
             Kind::Cluster(state) => locked(state).all(),
+            Kind::Quorum(servers) => servers.clone(),
         }
     }
 
@@ -139,7 +152,7 @@ impl Servers {
     /// Has a replica become the master of one. Does nothing while another failover is under way, or where there is no replica.
     pub(crate) fn fail_over(&self, how: Failover) {
         match &*self.0 {
-            Kind::One(_) | Kind::Named(_) => {}
+            Kind::One(_) | Kind::Named(_) | Kind::Quorum(_) => {}
             Kind::Sentinels(_) => sentinels::fail_over(self.clone(), how),
             Kind::Cluster(_) => cluster::fail_over(self.clone(), how),
         }

@@ -86,7 +86,17 @@ impl Client {
                 Ok(guard) => {
                     let holding = Holding::begin(guard.guards(), None, self.limits);
                     holding.work(time);
-                    holding.end().by(|| guard.release());
+                    if chance(2) {
+                        return holding.end().by(|| guard.release());
+                    }
+                    let released = holding.end();
+                    let permit = timed("downgrade", released.limit, || guard.downgrade());
+                    let before = released.id_of(&permit.key().to_string());
+                    released.done();
+                    let holding = Holding::begin([&*permit], None, self.limits);
+                    laws::same_hold(holding.id(), before);
+                    holding.work(time);
+                    holding.end().by(|| permit.release());
                 }
                 Err(error) => refused("shared", began, &error),
             }

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use setnx_lock::{CancelToken, Lock};
+use setnx_lock::{CancelToken, Error, Lock};
 use world::run::{self, chance, random};
 use world::thread;
 
@@ -65,6 +65,9 @@ impl Client {
     }
 
     pub(super) fn use_with(&self) {
+        if chance(8) {
+            return self.use_within();
+        }
         let (lock, timeout, time) = self.lock(false);
         let panics = chance(10);
         let (key, limits, began) = (lock.key().to_string(), self.limits, run::now());
@@ -93,6 +96,61 @@ impl Client {
             Ok(Err(error)) => refused(&key, began, &error),
             outcome => ended(outcome),
         }
+    }
+}
+
+impl Client {
+    /// Uses a lock inside a closure that has it: the same hold if it is reentrant, and an error otherwise.
+    fn use_within(&self) {
+        let number = random(0..self.plan.keys);
+        let expiration = self.plan.expirations[usize::try_from(number).unwrap_or_default()];
+        let (options, is_kept) = self.options(expiration);
+        let is_reentrant = chance(2);
+        let options = options.timeout(Duration::from_secs(1)).notify_waiters(self.plan.notifies);
+        let options = if is_reentrant { options.reentrant() } else { options };
+        let lock = match Lock::new(&self.locker, format!("key {number}"), options) {
+            Ok(lock) => lock,
+            Err(error) => laws::broken(&format!("options are refused: {}", error.chain())),
+        };
+        let time = self.work_time(expiration, is_kept) / 2;
+        let (limits, began) = (self.limits, run::now());
+        world::network::begin_call();
+        let outcome = lock.with(|guard| {
+            let holding = Holding::begin([guard], Some(began), limits);
+            let is_held = holding.work(time);
+            let inner = timed("with within", Duration::ZERO, || {
+                lock.with(|inner| inner.expires_at() == guard.expires_at())
+            });
+            match inner {
+                Ok(is_same) if is_reentrant && is_same => {}
+                Err(Error::Nested { .. }) if !is_reentrant => {}
+                Err(error) if is_reentrant && error.is_lost() => {}
+                Err(Error::ShutDown { .. }) => {}
+                other => laws::broken(&format!(
+                    "a lock within itself, held: {is_held}, reentrant: {is_reentrant}: {other:?}"
+                )),
+            }
+            world::network::begin_call();
+            holding.end()
+        });
+        match outcome {
+            Ok(released) => released.done(),
+            Err(error) => refused(&lock.key().to_string(), began, &error),
+        }
+    }
+
+    /// Looks at a lock as people do, who decide nothing by it.
+    pub(super) fn look_at(&self) {
+        let (lock, _, _) = self.lock(false);
+        let seen = timed("state", self.limits.command, || lock.state());
+        match seen {
+            Ok(state) => run::note(&format!("{} is {state:?}", lock.key())),
+            Err(error) => laws::failed(&error),
+        }
+        if let Err(error) = timed("holder", self.limits.command, || lock.holder()) {
+            laws::failed(&error);
+        }
+        run::note(&format!("{:?}", self.locker.held()));
     }
 }
 

@@ -6,11 +6,11 @@ use setnx_lock::{Lock, LockOptions, Protocol};
 use setnx_lock_testing::ServerVersion;
 use world::network::{self, Faults};
 use world::process::{Clocks, Process};
-use world::run;
+use world::run::{self, chance};
 use world::thread;
 
 use super::{SECOND, a_server, builder, limits, millis, sure};
-use crate::calls::{Holding, refused, timed};
+use crate::calls::{Holding, one_of, refused, timed};
 use crate::laws::{self, Rules, Tokens};
 use crate::servers::{Failover, Servers, Topology};
 
@@ -38,15 +38,15 @@ pub(super) fn connections_break_while_they_are_opened() {
     thread::sleep(60 * SECOND);
 }
 
-fn a_cluster() -> Servers {
+fn a_cluster(tokens: Tokens) -> Servers {
     let servers = Servers::start(Topology::Cluster, ServerVersion::V7);
     laws::set_rules(
         &servers,
         Rules {
-            is_exclusive: true,
+            is_exclusive: tokens == Tokens::Grow,
             has_losers: false,
-            tokens: Tokens::Grow,
-            keeps_keys: true,
+            tokens,
+            keeps_keys: tokens == Tokens::Grow,
             free_at_most: None,
         },
     );
@@ -55,7 +55,7 @@ fn a_cluster() -> Servers {
 
 /// Nodes hang as a process has to find out what they can do: all of them together take no longer than one command may.
 pub(super) fn nodes_hang_that_are_probed() {
-    let servers = a_cluster();
+    let servers = a_cluster(Tokens::Grow);
     for _ in 0..6 {
         network::set_faults(Faults::NONE);
         let copy = servers.clone();
@@ -83,7 +83,7 @@ pub(super) fn nodes_hang_that_are_probed() {
 
 /// A process of a cluster comes now and then, tries once, and meets nodes that have become replicas meanwhile: the master is asked instead.
 pub(super) fn nodes_have_become_replicas() {
-    let servers = a_cluster();
+    let servers = a_cluster(Tokens::Grow);
     let copy = servers.clone();
     Process::start("process", Clocks::default(), move || {
         let locker = sure(sure(copy.builder()).command_timeout(SECOND).build());
@@ -103,6 +103,41 @@ pub(super) fn nodes_have_become_replicas() {
     while run::now() < 110 * SECOND {
         servers.fail_over(Failover { is_planned: true, lost: Duration::ZERO });
         thread::sleep(millis(2500, 6000));
+    }
+    thread::sleep(60 * SECOND);
+}
+
+/// Failovers lose numbers, and then the slot goes to a node that processes have had connections to: its epoch counts that it has now.
+pub(super) fn slots_move_after_failovers() {
+    let servers = a_cluster(Tokens::Differ);
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl]);
+    for _ in 0..3 {
+        let copy = servers.clone();
+        Process::start("process", Clocks::default(), move || {
+            let locker = sure(sure(copy.builder()).command_timeout(SECOND).build());
+            let options = LockOptions::expiring_after(SECOND).protocol(protocol).timeout(3 * SECOND);
+            // Connections to all nodes are used all the time, and numbers are taken now and then.
+            let locks = ["a", "b", "c", "d"].map(|key| sure(Lock::new(&locker, key, options)));
+            while run::now() < 210 * SECOND {
+                for lock in &locks {
+                    let Ok(guard) = lock.lock() else { continue };
+                    let holding = Holding::begin([&guard], None, limits());
+                    if chance(40)
+                        && let Ok(number) = guard.fencing_token()
+                    {
+                        laws::token(holding.id(), number, None);
+                    }
+                    holding.end().done();
+                    thread::sleep(millis(1, 100));
+                }
+            }
+        });
+    }
+    while run::now() < 200 * SECOND {
+        servers.fail_over(Failover { is_planned: true, lost: millis(500, 1000) });
+        thread::sleep(millis(3000, 4000));
+        servers.move_a_slot(one_of(&["a", "b", "c", "d"]));
+        thread::sleep(millis(2000, 5000));
     }
     thread::sleep(60 * SECOND);
 }
