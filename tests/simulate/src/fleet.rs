@@ -9,7 +9,7 @@ use world::process::{Clocks, Process};
 use world::run::{self, random};
 use world::thread;
 
-use crate::laws::{self, Rules, Tokens, broken};
+use crate::laws::{self, Losers, Rules, Tokens, broken};
 use crate::others::Others;
 use crate::plan::{Conditions, Plan};
 use crate::servers::Servers;
@@ -59,8 +59,11 @@ pub(crate) fn run(plan: &Plan) {
 fn rules(plan: &Plan) -> Rules {
     Rules {
         is_exclusive: plan.is_exclusive(),
-        has_losers: plan.protocol == Protocol::Classic
-            || matches!(plan.others, Some(Others::OldGems | Others::OldGemsThatDiffer)),
+        losers: match plan.others {
+            _ if plan.protocol == Protocol::Classic => Losers::Some,
+            Some(Others::OldGems | Others::OldGemsThatDiffer) => Losers::Known,
+            _ => Losers::None,
+        },
         tokens: match plan.conditions {
             Conditions::LostKeys => Tokens::May,
             Conditions::Failovers => Tokens::Differ,
@@ -90,7 +93,9 @@ fn leaves_nothing(plan: &Plan, processes: &[Process], servers: &Servers) {
             let value = server.look(&["GET", key]);
             let time = value.split(':').next().and_then(|time| time.parse().ok());
             let is_over = time.is_some_and(|time: f64| time < now.as_secs_f64());
-            if value != "(nil)" && !is_over {
+            // What somebody has typed may be there again on a server that went back.
+            let is_typed = plan.conditions == Conditions::LostKeys && time.is_none();
+            if value != "(nil)" && !is_over && !is_typed {
                 broken(&format!("{key} is left with {value}"));
             }
         }

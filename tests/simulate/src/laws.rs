@@ -21,6 +21,9 @@ use world::run;
 
 use crate::servers::Servers;
 
+/// How soon (limits.md, Different expirations), less the time of a command.
+const KNOWN_WITHIN: Duration = Duration::from_millis(400);
+
 static LAWS: Mutex<Laws> = Mutex::new(Laws::new());
 
 /// Names a hold: its number in the run.
@@ -42,6 +45,17 @@ struct Laws {
     rules: Rules,
 }
 
+/// Those that lose a takeover and overwrite the winner's value (limits.md, Different expirations).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Losers {
+    /// There are none.
+    None,
+    /// A holder may take them for another holder.
+    Some,
+    /// A holder knows them that looks soon after its acquisition: Watched and Ttl.
+    Known,
+}
+
 /// What is promised of the fencing tokens of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tokens {
@@ -58,8 +72,7 @@ pub(crate) enum Tokens {
 pub(crate) struct Rules {
     /// Two valid leases cannot be.
     pub(crate) is_exclusive: bool,
-    /// Those that lose a takeover overwrite the winner's value: Classic.
-    pub(crate) has_losers: bool,
+    pub(crate) losers: Losers,
     /// What a key's fencing tokens do.
     pub(crate) tokens: Tokens,
     /// The server forgets nothing, so a lock is lost by its end alone.
@@ -94,7 +107,7 @@ impl Laws {
     const fn new() -> Self {
         let rules = Rules {
             is_exclusive: false,
-            has_losers: false,
+            losers: Losers::None,
             tokens: Tokens::May,
             keeps_keys: false,
             free_at_most: None,
@@ -313,7 +326,10 @@ pub(crate) fn lost(id: HoldId, reason: Option<&LossReason>, why: &dyn std::fmt::
     let is_allowed = |held: &Held| match reason {
         Some(LossReason::Expired) => held.is_extended,
         // In Classic it may be a loser's value that the holder has not looked for (limits.md, Different expirations).
-        Some(LossReason::Taken(_)) => rules.has_losers,
+        Some(LossReason::Taken(_)) => {
+            rules.losers == Losers::Some
+                || rules.losers == Losers::Known && now.saturating_sub(held.since) > KNOWN_WITHIN
+        }
         _ => false,
     };
     if let Some(held) = held.filter(|held| rules.keeps_keys && !is_allowed(held)) {

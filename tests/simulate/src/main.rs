@@ -18,6 +18,7 @@ mod scenes;
 mod search;
 mod secret;
 mod servers;
+mod shorten;
 
 use std::alloc::System;
 use std::process::ExitCode;
@@ -34,8 +35,9 @@ use plan::Plan;
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
 /// Searches for a seed that breaks a law.
-#[derive(Clone, Debug, Default, Parser)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Parser)]
 #[command(name = "simulate", disable_version_flag = true)]
+#[expect(clippy::struct_excessive_bools, reason = "a flag of the command line each")]
 struct Arguments {
     /// For how long to search
     #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = humantime::parse_duration)]
@@ -52,6 +54,15 @@ struct Arguments {
     /// In how many processes
     #[arg(long, value_name = "NUMBER")]
     processes: Option<u64>,
+    /// In how many threads each
+    #[arg(long, value_name = "NUMBER")]
+    threads: Option<u64>,
+    /// What a run does without, of the names in `shorten.rs`
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    without: Vec<String>,
+    /// Leave a run that breaks a law as it is, instead of cutting it down
+    #[arg(long)]
+    whole: bool,
     /// How long a run is, in the time of the fleet
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     length: Option<Duration>,
@@ -136,6 +147,10 @@ fn scene(arguments: &Arguments) -> Option<(&'static str, fn())> {
         let found = scenes::SCENES.into_iter().find(|(name, _)| name == wanted);
         return found.or_else(|| laws::broken(&format!("there is no scene \"{wanted}\"")));
     }
-    let is_free = arguments.clients.is_none() && arguments.processes.is_none() && arguments.length.is_none();
-    (is_free && world::run::chance(5)).then(|| calls::one_of(&scenes::SCENES))
+    let numbers = [arguments.clients, arguments.processes, arguments.threads];
+    let is_free =
+        numbers.iter().all(Option::is_none) && arguments.length.is_none() && arguments.without.is_empty();
+    // Drawn in any case, so that what follows is the same.
+    let is_scene = world::run::chance(4);
+    (is_free && is_scene).then(|| calls::one_of(&scenes::SCENES))
 }

@@ -85,6 +85,17 @@ pub(crate) fn start(plan: &Plan, servers: &Servers, others: Others) {
     }
 }
 
+/// Takes a lock again and again until the run's time is this.
+pub(crate) fn loop_on(servers: &Servers, others: Others, key: &str, expiration: Duration, until: Duration) {
+    let mut wire = Wire::to(servers, Duration::from_secs(5));
+    while run::now() < until {
+        thread::sleep(up_to(Duration::from_millis(20)));
+        if use_lock(others, key, expiration, &mut wire).is_err() {
+            run::note("an error");
+        }
+    }
+}
+
 /// Takes a lock as a program does that catches all errors, and works a while.
 fn use_lock(others: Others, key: &str, expiration: Duration, wire: &mut Wire) -> Result<(), Broken> {
     let mut lock: Box<dyn OtherLock> = match others {

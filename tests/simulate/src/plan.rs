@@ -30,6 +30,8 @@ pub(crate) enum Conditions {
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is drawn by itself")]
 pub(crate) struct Plan {
+    /// What it does without: names of `shorten.rs`.
+    pub(crate) without: Vec<String>,
     pub(crate) conditions: Conditions,
     pub(crate) topology: Topology,
     /// Other programs on the same keys.
@@ -71,8 +73,17 @@ fn millis(from: u64, to: u64) -> Duration {
     Duration::from_millis(random(from..to))
 }
 
-impl Plan {
-    pub(crate) fn choose(arguments: &Arguments) -> Self {
+/// What a run's servers are, and what goes wrong with them.
+#[derive(Clone, Copy)]
+struct Circumstances {
+    topology: Topology,
+    version: ServerVersion,
+    protocol: Protocol,
+    conditions: Conditions,
+}
+
+impl Circumstances {
+    fn choose() -> Self {
         let topology = match random(0..11) {
             0 => Topology::Named,
             1 | 2 => Topology::Sentinels,
@@ -92,8 +103,8 @@ impl Plan {
             ServerVersion::Valkey9,
         ];
         // Sentinels tell an epoch from 2.8 on.
-        let is_alone = matches!(topology, Topology::One | Topology::Named | Topology::Quorum);
-        let version = versions[if is_alone { index(9) } else { 5 + index(4) }];
+        let has_replicas = matches!(topology, Topology::Sentinels | Topology::Cluster);
+        let version = versions[if has_replicas { 5 + index(4) } else { index(9) }];
         let protocols: &[Protocol] = if version < ServerVersion::V2_4 {
             &[Protocol::Classic]
         } else if version < ServerVersion::V2_6 {
@@ -102,7 +113,7 @@ impl Plan {
             &[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]
         };
         let protocol = protocols[index(protocols.len() as u64)];
-        let is_changing = !is_alone && chance(3);
+        let is_changing = has_replicas && chance(3);
         let conditions = match random(0..4) {
             _ if is_changing => Conditions::Failovers,
             0 => Conditions::NoFaults,
@@ -111,32 +122,57 @@ impl Plan {
             _ if protocol == Protocol::Classic => Conditions::BrokenConnections,
             _ => Conditions::LateCommands,
         };
-        let processes = arguments.processes.unwrap_or_else(|| random(1..6));
+        Self { topology, version, protocol, conditions }
+    }
+
+    /// Returns true if it is one server that comes back as another version.
+    fn changes_version(self) -> bool {
+        matches!(self.topology, Topology::One | Topology::Named)
+            && self.conditions == Conditions::BrokenConnections
+            && self.protocol == Protocol::Auto
+            && self.version > ServerVersion::V2_2
+            && chance(2)
+    }
+
+    /// Returns true if passwords change in it.
+    fn rotates(self) -> bool {
+        self.version >= ServerVersion::V7
+            && matches!(self.topology, Topology::One | Topology::Named | Topology::Sentinels)
+            && self.conditions != Conditions::NoFaults
+            && chance(4)
+    }
+
+    /// Returns how long clients begin something new.
+    fn length(self) -> Duration {
+        let least = if matches!(self.topology, Topology::One | Topology::Named) { 5 } else { 20 };
+        Duration::from_secs(random(least..least + 35))
+    }
+}
+
+impl Plan {
+    pub(crate) fn choose(arguments: &Arguments) -> Self {
+        let around = Circumstances::choose();
+        let Circumstances { topology, version, protocol, conditions } = around;
+        let processes = arguments.processes.unwrap_or(random(1..6));
         let threads = match arguments.clients {
             Some(clients) => clients.div_ceil(processes),
-            None => random(1..7),
+            None => arguments.threads.unwrap_or(random(1..7)),
         };
         let keys = if arguments.clients.is_some() { (processes * threads / 20).max(1) } else { random(1..4) };
         let least = if conditions == Conditions::NoFaults { 2000 } else { 300 };
         let command_timeout = millis(300, 2000);
-        let changes_version = is_alone
-            && topology != Topology::Quorum
-            && conditions == Conditions::BrokenConnections
-            && protocol == Protocol::Auto
-            && version > ServerVersion::V2_2
-            && chance(2);
+        let changes_version = around.changes_version();
+        let has = |part: &str| !arguments.without.iter().any(|name| name == part);
         let others =
             if changes_version { None } else { others::choose(topology, conditions, protocol, version) };
+        let others = others.filter(|_| has("others"));
         let mut plan = Self {
+            without: arguments.without.clone(),
             conditions,
             topology,
             others,
             changes_version,
-            rotates: others.is_none()
-                && version >= ServerVersion::V7
-                && matches!(topology, Topology::One | Topology::Named | Topology::Sentinels)
-                && conditions != Conditions::NoFaults
-                && chance(4),
+            rotates: others.is_none() && around.rotates(),
             settles: topology == Topology::Sentinels && chance(2),
             protocol,
             version,
@@ -147,24 +183,26 @@ impl Plan {
             shared_expiration: millis(least, 6000),
             permits: random(1..5),
             kept: [3, 20, 200][index(3)],
-            prefix: if others.is_none() && chance(4) { "app:" } else { "" },
+            prefix: if others.is_none() && chance(4) && has("prefix") { "app:" } else { "" },
             notifies: version >= ServerVersion::V2_0 && chance(2),
             poll_interval: if chance(2) { Duration::from_millis(100) } else { millis(20, 300) },
             command_timeout,
             connect_timeout: millis(300, 2000),
             retry_for: millis(300, 5000),
             pool_size: u32::try_from(random(1..9)).unwrap_or(1),
-            faults: faults(conditions, command_timeout),
-            length: arguments.length.unwrap_or_else(|| {
-                let least = if matches!(topology, Topology::One | Topology::Named) { 5 } else { 20 };
-                Duration::from_secs(random(least..least + 35))
-            }),
+            faults: faults(conditions, command_timeout, has),
+            length: arguments.length.unwrap_or(around.length()),
             clocks: 400_000,
         };
         if plan.knows_no_clocks() && plan.others.is_none() {
             plan.clocks = [400_000, 5_000_000][index(2)];
         }
         plan
+    }
+
+    /// Returns true if this part of it is not left out.
+    pub(crate) fn has(&self, part: &str) -> bool {
+        !self.without.iter().any(|name| name == part)
     }
 
     /// Returns the whole key of a lock with a number.
@@ -237,7 +275,7 @@ fn index(count: u64) -> usize {
     usize::try_from(random(0..count)).unwrap_or_default()
 }
 
-fn faults(conditions: Conditions, command_timeout: Duration) -> Faults {
+fn faults(conditions: Conditions, command_timeout: Duration, has: impl Fn(&str) -> bool) -> Faults {
     let latency = [(20, 60), (50, 300), (500, 5000)][index(3)];
     // Where much happens to servers, less does to messages.
     let often = if conditions == Conditions::Failovers {
@@ -245,7 +283,7 @@ fn faults(conditions: Conditions, command_timeout: Duration) -> Faults {
     } else {
         [30, 100, 400, 2000][index(4)]
     };
-    match conditions {
+    let mut faults = match conditions {
         Conditions::NoFaults => Faults { latency, ..Faults::NONE },
         Conditions::BrokenConnections => Faults {
             latency,
@@ -263,5 +301,14 @@ fn faults(conditions: Conditions, command_timeout: Duration) -> Faults {
             delays: often,
             delay: millis(10, 5000),
         },
+    };
+    for (part, often) in [
+        ("requests", &mut faults.lost_requests),
+        ("replies", &mut faults.lost_replies),
+        ("silences", &mut faults.silences),
+        ("delays", &mut faults.delays),
+    ] {
+        *often *= u64::from(has(part));
     }
+    faults
 }

@@ -149,7 +149,8 @@ fn found_by(copy: &Path) -> io::Result<Option<(String, String, Duration)>> {
         return Err(io::Error::other(format!("a planted mistake does not compile:\n{text}")));
     }
     let began = Instant::now();
-    let ran = Command::new(copy.join("target/debug/simulate")).args(["--for", AT_MOST]).output()?;
+    let ran =
+        Command::new(copy.join("target/debug/simulate")).args(["--whole", "--for", AT_MOST]).output()?;
     let text = String::from_utf8_lossy(&ran.stdout);
     let line = |begin: &str| text.lines().find_map(|line| line.strip_prefix(begin)).map(str::to_owned);
     let seed = line("seed ").and_then(|rest| Some(rest.split_once(' ')?.0.to_owned()));

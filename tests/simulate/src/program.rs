@@ -38,7 +38,7 @@ pub(crate) fn run(plan: &Plan, servers: &Servers, number: u64) {
             thread.spawn(move || client.run()).expect("a thread")
         })
         .collect();
-    if chance(5) {
+    if chance(5) && plan.has("drain") {
         thread::sleep(up_to(plan.length.saturating_sub(run::now())));
         drain(&locker, plan);
         is_shut_down.store(true, Ordering::Relaxed);
@@ -68,7 +68,7 @@ fn locker(plan: &Plan, servers: &Servers, number: u64) -> Result<Locker, Error> 
         .retry_for(plan.retry_for)
         .key_prefix(plan.prefix)
         .observer(Notes { is_slow: chance(10) });
-    if plan.has_names() && chance(4) {
+    if plan.has_names() && chance(4) && plan.has("names") {
         builder = builder.holder_name(format!("process:{number}"));
     }
     if chance(4) {
@@ -120,18 +120,19 @@ impl Client {
         let keeps = chance(8);
         while run::now() < self.plan.length && !self.is_shut_down.load(Ordering::Relaxed) {
             thread::sleep(up_to(pause));
+            let has = |part| self.plan.has(part);
             match random(0..24) {
-                12 => self.lead(),
-                13 => self.wait_for_ever(),
-                14 => self.look_at(),
-                0 => self.use_several(),
-                1 => self.use_a_permit(),
-                2 => self.read_or_write(),
+                12 if has("lead") => self.lead(),
+                13 if has("forever") => self.wait_for_ever(),
+                14 if has("look") => self.look_at(),
+                0 if has("several") => self.use_several(),
+                1 if has("permits") => self.use_a_permit(),
+                2 if has("readers") => self.read_or_write(),
                 // A token names its protocol, which an older server may lack.
-                3 if !self.plan.changes_version => self.hand_over(),
-                4 | 5 if keeps => self.keep_many(),
-                4 | 5 => self.resume(),
-                6..=9 => self.use_with(),
+                3 if !self.plan.changes_version && has("tokens") => self.hand_over(),
+                4 | 5 if keeps && has("kept") => self.keep_many(),
+                4 | 5 if has("tokens") => self.resume(),
+                6..=9 if has("with") => self.use_with(),
                 _ => self.use_a_lock(),
             }
         }
@@ -143,14 +144,15 @@ impl Client {
             .protocol(self.plan.protocol)
             .timeout(Duration::from_millis(one_of(&[0, 50, 1000, 8000])))
             .poll_interval(self.plan.poll_interval);
-        let is_kept = chance(4);
+        let has = |part| self.plan.has(part);
+        let is_kept = chance(4) && has("extend");
         if is_kept {
             options = options.auto_extend(expiration * 4);
         }
-        if chance(10) {
+        if chance(10) && has("attempts") {
             options = options.max_attempts(u32::try_from(random(1..4)).unwrap_or(1));
         }
-        if chance(8) {
+        if chance(8) && has("least") {
             options = options.hold_at_least(up_to(expiration / 4));
         }
         (options, is_kept)

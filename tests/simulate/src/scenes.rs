@@ -1,5 +1,6 @@
 //! Fleets that do one thing, which a random program does rarely. Each is a world in which a mistake once broke a law, or would.
 
+mod others;
 mod servers;
 
 use std::sync::{Mutex, PoisonError};
@@ -14,13 +15,13 @@ use world::thread;
 
 use crate::Arguments;
 use crate::calls::{Holding, Limits, left, one_of, refused, timed, up_to};
-use crate::laws::{self, Rules, Tokens, broken};
+use crate::laws::{self, Losers, Rules, Tokens, broken};
 use crate::plan::{Conditions, Plan};
 use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 11] = [
+pub(crate) const SCENES: [(&str, fn()); 16] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -31,6 +32,11 @@ pub(crate) const SCENES: [(&str, fn()); 11] = [
     ("demoted", servers::nodes_have_become_replicas),
     ("hanging", servers::nodes_hang_that_are_probed),
     ("moved", servers::slots_move_after_failovers),
+    ("earlier", servers::extensions_are_lost),
+    ("refusing", servers::a_server_refuses_for_now),
+    ("epochs", servers::sentinels_learn_while_they_are_asked),
+    ("gems", others::gems_overwrite_a_holder),
+    ("woken", others::processes_of_a_cluster_are_woken),
     ("opened", servers::connections_break_while_they_are_opened),
 ];
 
@@ -52,7 +58,7 @@ fn a_server(latency: (u64, u64), protocol: Protocol) -> ServerId {
         &Servers::one(server),
         Rules {
             is_exclusive: true,
-            has_losers: protocol == Protocol::Classic,
+            losers: if protocol == Protocol::Classic { Losers::Some } else { Losers::None },
             tokens: Tokens::Grow,
             keeps_keys: true,
             free_at_most: None,

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Arguments;
+use crate::{Arguments, shorten};
 
 /// How long a run may take by the clock of this machine. One that takes longer spins.
 const LONG: Duration = Duration::from_secs(300);
@@ -110,7 +110,7 @@ pub(crate) fn search(arguments: &Arguments) -> io::Result<ExitCode> {
                     let errors = String::from_utf8_lossy(&output.stderr);
                     println!("seed {seed} failed ({}):\n{text}{errors}", output.status);
                     if !is_stuck {
-                        print_trace(arguments, seed)?;
+                        explain(arguments, seed, &text)?;
                     }
                     return Ok(ExitCode::FAILURE);
                 }
@@ -139,6 +139,18 @@ fn summary(done: u64, sum: &Account, began: Instant) -> String {
     )
 }
 
+/// Prints the shortest run that breaks the law as this seed does.
+fn explain(arguments: &Arguments, seed: u64, text: &str) -> io::Result<()> {
+    let shortened = if arguments.whole { None } else { shorten::shorten(arguments, seed, text)? };
+    match shortened {
+        Some(shortest) => {
+            println!("cut down to {}", as_given(&shortest.arguments, shortest.seed));
+            print_trace(&shortest.arguments, shortest.seed)
+        }
+        None => print_trace(arguments, seed),
+    }
+}
+
 /// Runs a seed again, and prints what happened last: when, who, what.
 fn print_trace(arguments: &Arguments, seed: u64) -> io::Result<()> {
     let given = as_given(arguments, seed);
@@ -152,13 +164,19 @@ fn print_trace(arguments: &Arguments, seed: u64) -> io::Result<()> {
 }
 
 /// What brings the same run again.
-fn as_given(arguments: &Arguments, seed: u64) -> String {
-    let numbers =
-        [("--seed", Some(seed)), ("--clients", arguments.clients), ("--processes", arguments.processes)];
+pub(crate) fn as_given(arguments: &Arguments, seed: u64) -> String {
+    let numbers = [
+        ("--seed", Some(seed)),
+        ("--clients", arguments.clients),
+        ("--processes", arguments.processes),
+        ("--threads", arguments.threads),
+    ];
     let given = numbers.into_iter().filter_map(|(name, number)| Some(format!("{name} {}", number?)));
     let length = arguments.length.map(|length| format!("--length {}ms", length.as_millis()));
     let scene = arguments.scene.iter().map(|name| format!("--scene {name}"));
-    given.chain(length).chain(scene).collect::<Vec<_>>().join(" ")
+    let without =
+        (!arguments.without.is_empty()).then(|| format!("--without {}", arguments.without.join(",")));
+    given.chain(length).chain(scene).chain(without).collect::<Vec<_>>().join(" ")
 }
 
 /// Starts a run on one processor: its threads take turns.

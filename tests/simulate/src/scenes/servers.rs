@@ -9,16 +9,17 @@ use world::process::{Clocks, Process};
 use world::run::{self, chance};
 use world::thread;
 
-use super::{SECOND, a_server, builder, limits, millis, sure};
+use super::{SECOND, a_server, builder, limits, millis, start, sure};
 use crate::calls::{Holding, one_of, refused, timed};
-use crate::laws::{self, Rules, Tokens};
+use crate::laws::{self, Losers, Rules, Tokens};
+use crate::mishaps::REFUSALS;
 use crate::servers::{Failover, Servers, Topology};
 
 /// Processes come and go, and their first connections break. `Auto` does not take the server for one without INFO, and decide by the clocks,
 /// which differ by more than a second.
 pub(super) fn connections_break_while_they_are_opened() {
     let server = a_server((30, 90), Protocol::Auto);
-    network::set_faults(Faults { lost_requests: 40, lost_replies: 40, ..Faults::NONE });
+    network::set_faults(Faults { lost_requests: 30, lost_replies: 30, ..Faults::NONE });
     let options = LockOptions::expiring_after(3 * SECOND).protocol(Protocol::Auto).timeout(2 * SECOND);
     for number in 0..80_i64 {
         Process::start("process", Clocks { ahead: number % 2 * 5_000_000, faster: 0 }, move || {
@@ -39,12 +40,16 @@ pub(super) fn connections_break_while_they_are_opened() {
 }
 
 fn a_cluster(tokens: Tokens) -> Servers {
-    let servers = Servers::start(Topology::Cluster, ServerVersion::V7);
+    several(Topology::Cluster, tokens)
+}
+
+fn several(topology: Topology, tokens: Tokens) -> Servers {
+    let servers = Servers::start(topology, ServerVersion::V7);
     laws::set_rules(
         &servers,
         Rules {
             is_exclusive: tokens == Tokens::Grow,
-            has_losers: false,
+            losers: Losers::None,
             tokens,
             keeps_keys: tokens == Tokens::Grow,
             free_at_most: None,
@@ -140,4 +145,102 @@ pub(super) fn slots_move_after_failovers() {
         thread::sleep(millis(2000, 5000));
     }
     thread::sleep(60 * SECOND);
+}
+
+/// Failovers lose the last extensions of locks that are kept, whose leases outlast them: they go on with the values of before.
+pub(super) fn extensions_are_lost() {
+    let servers = several(Topology::Sentinels, Tokens::Differ);
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl]);
+    let copy = servers.clone();
+    Process::start("keeper", Clocks::default(), move || {
+        let builder = sure(copy.builder()).command_timeout(SECOND).settle_after_failover(24 * SECOND);
+        let locker = sure(builder.build());
+        let options = LockOptions::expiring_after(24 * SECOND).protocol(protocol).auto_extend(300 * SECOND);
+        let mut guards = Vec::new();
+        for number in 0..40 {
+            guards.push(sure(sure(Lock::new(&locker, format!("kept {number}"), options)).lock()));
+            thread::sleep(SECOND / 4);
+        }
+        while run::now() < 100 * SECOND {
+            thread::sleep(SECOND / 4);
+            for guard in &guards {
+                if let Err(error) = guard.ensure_held() {
+                    laws::broken(&format!(
+                        "a lock is lost although its lease outlasts a failover: {}",
+                        error.chain()
+                    ));
+                }
+            }
+        }
+        guards.clear();
+    });
+    thread::sleep(12 * SECOND);
+    for _ in 0..4 {
+        servers.fail_over(Failover { is_planned: true, lost: millis(300, 1000) });
+        thread::sleep(22 * SECOND);
+    }
+    thread::sleep(120 * SECOND);
+}
+
+/// A server refuses for now, in each way. Calls that wait go on until it does no more.
+pub(super) fn a_server_refuses_for_now() {
+    let server = a_server((30, 90), Protocol::Auto);
+    for name in ["one", "other"] {
+        start(name, move || {
+            let locker = sure(builder(server).build());
+            let options =
+                LockOptions::expiring_after(4 * SECOND).protocol(Protocol::Auto).timeout(20 * SECOND);
+            let lock = sure(Lock::new(&locker, "k", options));
+            while run::now() < 60 * SECOND {
+                match timed("lock", limits().waiting(20 * SECOND), || lock.lock()) {
+                    Ok(guard) => {
+                        let holding = Holding::begin([&guard], None, limits());
+                        thread::sleep(millis(1, 1500));
+                        holding.end().by(|| guard.release());
+                    }
+                    Err(error) => {
+                        laws::broken(&format!("a refusal ends a wait that has time: {}", error.chain()))
+                    }
+                }
+            }
+        });
+    }
+    while run::now() < 50 * SECOND {
+        thread::sleep(millis(100, 2000));
+        server.set_refusing(Some(one_of(&REFUSALS)));
+        let time = millis(1, 3000);
+        network::trouble_for(time);
+        thread::sleep(time);
+        server.set_refusing(None);
+    }
+    thread::sleep(120 * SECOND);
+}
+
+/// Connections are opened all the time, also while a Sentinel learns of a failover: between two of its answers, one of which has the address of the
+/// old master, and the other the epoch of the new one.
+pub(super) fn sentinels_learn_while_they_are_asked() {
+    let servers = several(Topology::Sentinels, Tokens::Differ);
+    network::set_faults(Faults { latency: (500, 4000), ..Faults::NONE });
+    for _ in 0..8 {
+        let copy = servers.clone();
+        Process::start("process", Clocks::default(), move || {
+            let builder = sure(copy.builder()).command_timeout(SECOND).max_connection_age(SECOND / 50);
+            let locker = sure(builder.build());
+            let options = LockOptions::expiring_after(SECOND).timeout(SECOND);
+            while run::now() < 100 * SECOND {
+                let key = one_of(&["a", "b", "c", "d", "e", "f"]);
+                let Ok(guard) = sure(Lock::new(&locker, key, options)).lock() else { continue };
+                let holding = Holding::begin([&guard], None, limits());
+                if let Ok(number) = guard.fencing_token() {
+                    laws::token(holding.id(), number, None);
+                }
+                holding.end().done();
+            }
+        });
+    }
+    while run::now() < 90 * SECOND {
+        servers.fail_over(Failover { is_planned: true, lost: millis(100, 500) });
+        thread::sleep(13 * SECOND);
+    }
+    thread::sleep(120 * SECOND);
 }
