@@ -123,7 +123,7 @@ pub(super) fn slots_move_after_failovers() {
             let options = LockOptions::expiring_after(SECOND).protocol(protocol).timeout(3 * SECOND);
             // Connections to all nodes are used all the time, and numbers are taken now and then.
             let locks = ["a", "b", "c", "d"].map(|key| sure(Lock::new(&locker, key, options)));
-            while run::now() < 210 * SECOND {
+            while run::now() < 100 * SECOND {
                 for lock in &locks {
                     let Ok(guard) = lock.lock() else { continue };
                     let holding = Holding::begin([&guard], None, limits());
@@ -138,7 +138,7 @@ pub(super) fn slots_move_after_failovers() {
             }
         });
     }
-    while run::now() < 200 * SECOND {
+    while run::now() < 90 * SECOND {
         servers.fail_over(Failover { is_planned: true, lost: millis(500, 1000) });
         thread::sleep(millis(3000, 4000));
         servers.move_a_slot(one_of(&["a", "b", "c", "d"]));
@@ -221,13 +221,13 @@ pub(super) fn a_server_refuses_for_now() {
 pub(super) fn sentinels_learn_while_they_are_asked() {
     let servers = several(Topology::Sentinels, Tokens::Differ);
     network::set_faults(Faults { latency: (500, 4000), ..Faults::NONE });
-    for _ in 0..8 {
+    for _ in 0..4 {
         let copy = servers.clone();
         Process::start("process", Clocks::default(), move || {
             let builder = sure(copy.builder()).command_timeout(SECOND).max_connection_age(SECOND / 50);
             let locker = sure(builder.build());
             let options = LockOptions::expiring_after(SECOND).timeout(SECOND);
-            while run::now() < 100 * SECOND {
+            while run::now() < 45 * SECOND {
                 let key = one_of(&["a", "b", "c", "d", "e", "f"]);
                 let Ok(guard) = sure(Lock::new(&locker, key, options)).lock() else { continue };
                 let holding = Holding::begin([&guard], None, limits());
@@ -238,7 +238,7 @@ pub(super) fn sentinels_learn_while_they_are_asked() {
             }
         });
     }
-    while run::now() < 90 * SECOND {
+    while run::now() < 40 * SECOND {
         servers.fail_over(Failover { is_planned: true, lost: millis(100, 500) });
         thread::sleep(13 * SECOND);
     }
