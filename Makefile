@@ -10,7 +10,7 @@ TEST = $(CARGO) test --no-fail-fast --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-failover demo-quorum demo-ruby stress simulate mutants-planted test test-build test-all faults steady check test-servers test-server proxy doctor manual install dist dist-check golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
+.PHONY: help demo demo-failover demo-quorum demo-ruby stress simulate scale mutants-planted test test-build test-all faults steady check test-servers test-server proxy doctor manual install dist dist-check golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ stress: ## search for two valid leases at once, with killed processes and a slow
 
 simulate: ## search for a seed of a simulated fleet that breaks a law (ARGS="--for 10min --clients 1000", "--seed 7 --trace")
 	@$(CARGO) run --release --package setnx-lock-simulate -- $(ARGS)
+
+scale: ## measure how fleets of 10 to 4,000 workers load a server, in simulated time, and draw docs/images/scale-*.svg (some minutes)
+	@$(CARGO) run --release --package setnx-lock-simulate -- --scale
 
 mutants-planted: ## make mistakes in a copy of the library, one after the other: a seed of the simulation must show each (ARGS="budget nil")
 	@$(CARGO) run --package setnx-lock-simulate -- --planted $(ARGS)
@@ -85,7 +88,7 @@ words: ## count the words of the documents: README at most 900, the pages for us
 	@echo '-- for users'; wc -w $(PAGES)
 	@echo '-- for maintainers'; wc -w docs/internals.md compat/README.md benches/README.md
 
-PAGES = $(addprefix docs/,$(addsuffix .md,guide several limits from-ruby operations servers cli comparison))
+PAGES = $(addprefix docs/,$(addsuffix .md,guide several limits from-ruby operations servers scale cli comparison))
 
 test-server: ## start a server that behaves like an old version, for your programs to try: make test-server VERSION=2.4 ARGS="--port 6380"
 	@$(CARGO) run --package setnx-lock-testing -- $(VERSION) $(ARGS)

@@ -14,6 +14,7 @@ mod others;
 mod plan;
 mod planted;
 mod program;
+mod scale;
 mod scenes;
 mod search;
 mod secret;
@@ -78,6 +79,12 @@ struct Arguments {
     /// Look whether each mistake of `planted.txt` has one place in the library
     #[arg(long, hide = true)]
     planted_places: bool,
+    /// Measure how fleets of ten to 4,000 workers load a server, and draw docs/images/scale-*.svg
+    #[arg(long)]
+    scale: bool,
+    /// Measure one: an algorithm and a number of workers
+    #[arg(long, hide = true)]
+    scale_of: Option<String>,
     /// Print the names of all scenes
     #[arg(long, hide = true)]
     list_scenes: bool,
@@ -94,12 +101,17 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
+    if let Some(one) = &arguments.scale_of {
+        println!("{}", scale::measure(one));
+        return ExitCode::SUCCESS;
+    }
     if arguments.one || arguments.trace.is_some() {
         println!("{}", one(&arguments));
         return ExitCode::SUCCESS;
     }
     let searched = match &arguments.planted {
         Some(only) => planted::search(only),
+        None if arguments.scale => scale::measure_all(),
         None if arguments.planted_places => planted::look_for_places(),
         None => search::search(&arguments),
     };

@@ -96,16 +96,31 @@ pub(crate) fn loop_on(servers: &Servers, others: Others, key: &str, expiration: 
     }
 }
 
-/// Takes a lock as a program does that catches all errors, and works a while.
-fn use_lock(others: Others, key: &str, expiration: Duration, wire: &mut Wire) -> Result<(), Broken> {
-    let mut lock: Box<dyn OtherLock> = match others {
+/// Waits for a lock as long as it takes, and has it for a moment.
+pub(crate) fn have_once(servers: &Servers, others: Others, key: &str, expiration: Duration, work: Duration) {
+    let mut wire = Wire::to(servers, Duration::from_secs(600));
+    let mut lock = lock_of(others, key, expiration);
+    while !matches!(lock.attempt(&mut wire), Ok(true)) {
+        thread::sleep(Duration::from_millis(100));
+    }
+    thread::sleep(work);
+    let _released = lock.release(&mut wire);
+}
+
+fn lock_of(others: Others, key: &str, expiration: Duration) -> Box<dyn OtherLock> {
+    match others {
         Others::OldGems => Box::new(gems::OldGem::new(key, expiration)),
         Others::OldGemsThatDiffer => {
             Box::new(gems::OldGem::new(key, expiration + Duration::from_millis(random(1..4000))))
         }
         Others::NewGems => Box::new(gems::NewGem::new(key, expiration)),
         Others::Before => Box::new(before::Before::new(key, expiration)),
-    };
+    }
+}
+
+/// Takes a lock as a program does that catches all errors, and works a while.
+fn use_lock(others: Others, key: &str, expiration: Duration, wire: &mut Wire) -> Result<(), Broken> {
+    let mut lock = lock_of(others, key, expiration);
     let timeout = Duration::from_millis(one_of(&[0, 1000, 5000]));
     let began = run::now();
     run::note(&format!("wants {key}"));

@@ -1,5 +1,6 @@
 //! Fleets that do one thing, which a random program does rarely. Each is a world in which a mistake once broke a law, or would.
 
+mod changes;
 mod others;
 mod servers;
 
@@ -21,7 +22,7 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 16] = [
+pub(crate) const SCENES: [(&str, fn()); 18] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -35,6 +36,8 @@ pub(crate) const SCENES: [(&str, fn()); 16] = [
     ("earlier", servers::extensions_are_lost),
     ("refusing", servers::a_server_refuses_for_now),
     ("epochs", servers::sentinels_learn_while_they_are_asked),
+    ("older", changes::a_server_becomes_older),
+    ("settling", changes::a_new_master_settles),
     ("gems", others::gems_overwrite_a_holder),
     ("woken", others::processes_of_a_cluster_are_woken),
     ("opened", servers::connections_break_while_they_are_opened),

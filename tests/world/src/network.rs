@@ -242,7 +242,8 @@ impl Network {
             match output {
                 Output::Send(id, bytes) => {
                     let Some(connection) = self.connections.get(&id).cloned() else { continue };
-                    let arrives = self.arrival(connection.process, server);
+                    let busy = self.nodes[server].busy_until.saturating_sub(scheduler().now());
+                    let arrives = self.arrival(connection.process, server) + busy;
                     connection.deliver(bytes, arrives);
                 }
                 Output::Close(id) => {
@@ -323,8 +324,10 @@ impl Network {
             *commands += 1;
             run::note_of(&mut scheduler().lock(), &connection.name, &words);
         });
-        self.send_all(connection.server, outputs);
         let executed = self.commands - before;
+        let (now, node) = (scheduler().now(), &mut self.nodes[connection.server]);
+        node.busy_until = node.busy_until.max(now) + executed * node.per_command;
+        self.send_all(connection.server, outputs);
         self.count_down(connection.process, executed);
         let published = mem::take(&mut self.nodes[connection.server].published);
         for message in published {

@@ -27,6 +27,9 @@ pub(crate) struct Node {
     pub(crate) held_up: VecDeque<(ClientId, Vec<u8>, bool)>,
     /// When it is to look next which clients have waited for an element for long enough.
     pub(crate) wakes_at: Option<Duration>,
+    /// How long it needs for a command, and until when it is busy with those that it has.
+    pub(crate) per_command: Nanos,
+    pub(crate) busy_until: Nanos,
     pub(crate) is_in_cluster: bool,
     /// What clients have published, for the other nodes of the cluster.
     pub(crate) published: Vec<Vec<Vec<u8>>>,

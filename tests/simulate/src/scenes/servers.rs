@@ -43,7 +43,7 @@ fn a_cluster(tokens: Tokens) -> Servers {
     several(Topology::Cluster, tokens)
 }
 
-fn several(topology: Topology, tokens: Tokens) -> Servers {
+pub(super) fn several(topology: Topology, tokens: Tokens) -> Servers {
     let servers = Servers::start(topology, ServerVersion::V7);
     laws::set_rules(
         &servers,

@@ -42,6 +42,8 @@ impl ServerId {
             arrived: BTreeMap::new(),
             held_up: VecDeque::new(),
             wakes_at: None,
+            per_command: 0,
+            busy_until: 0,
             is_in_cluster: false,
             published: Vec::new(),
         });
@@ -190,6 +192,11 @@ impl ServerId {
     /// Sets its clock forward or back by so many microseconds.
     pub fn set_clock(self, by: i64) {
         network().nodes[self.0].ahead += by;
+    }
+
+    /// Has it need so long for each command. None takes any time otherwise.
+    pub fn set_speed(self, per_command: Duration) {
+        network().nodes[self.0].per_command = u64::try_from(per_command.as_nanos()).unwrap_or(0);
     }
 
     /// Closes all its connections.
