@@ -7,34 +7,17 @@ use world::process::{Clocks, Process};
 use world::run::{self, chance};
 use world::thread;
 
-use super::servers::several;
-use super::{SECOND, a_server, builder, limits, millis, start, sure};
+use super::servers::{several, start_worker};
+use super::{SECOND, a_server, limits, millis, sure};
 use crate::calls::{Holding, one_of, refused, timed};
-use crate::laws::{self, Losers, Rules, Tokens, broken};
+use crate::laws::{self, Losers, Rules, Tokens};
 use crate::servers::{Failover, Servers, Topology};
 
 /// A server comes back as an older version and as a newer one. Calls in `Auto` that wait, and releases, go on with what it has now.
 pub(super) fn a_server_becomes_older() {
     let server = a_server((30, 90), Protocol::Auto);
     for name in ["one", "other", "third"] {
-        start(name, move || {
-            let locker = sure(builder(server).pool_size(2).build());
-            let options =
-                LockOptions::expiring_after(6 * SECOND).protocol(Protocol::Auto).timeout(20 * SECOND);
-            let lock = sure(Lock::new(&locker, "k", options));
-            while run::now() < 60 * SECOND {
-                match timed("lock", limits().waiting(20 * SECOND), || lock.lock()) {
-                    Ok(guard) => {
-                        let holding = Holding::begin([&guard], None, limits());
-                        thread::sleep(millis(1, 1500));
-                        holding.end().by(|| guard.release());
-                    }
-                    Err(error) => {
-                        broken(&format!("a wait ends since the server is older: {}", error.chain()))
-                    }
-                }
-            }
-        });
+        start_worker(name, server, 6 * SECOND, "a wait ends since the server is older");
     }
     while run::now() < 50 * SECOND {
         thread::sleep(millis(500, 4000));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use setnx_lock::{Lock, LockOptions, Protocol};
 use setnx_lock_testing::ServerVersion;
-use world::network::{self, Faults};
+use world::network::{self, Faults, ServerId};
 use world::process::{Clocks, Process};
 use world::run::{self, chance};
 use world::thread;
@@ -182,28 +182,30 @@ pub(super) fn extensions_are_lost() {
     thread::sleep(120 * SECOND);
 }
 
+/// Starts a process that takes a lock again and again, and waits for long enough: no call fails. `why`: what went wrong with one that does.
+pub(super) fn start_worker(name: &str, server: ServerId, lease: Duration, why: &'static str) {
+    start(name, move || {
+        let locker = sure(builder(server).pool_size(2).build());
+        let options = LockOptions::expiring_after(lease).protocol(Protocol::Auto).timeout(20 * SECOND);
+        let lock = sure(Lock::new(&locker, "k", options));
+        while run::now() < 60 * SECOND {
+            match timed("lock", limits().waiting(20 * SECOND), || lock.lock()) {
+                Ok(guard) => {
+                    let holding = Holding::begin([&guard], None, limits());
+                    thread::sleep(millis(1, 1500));
+                    holding.end().by(|| guard.release());
+                }
+                Err(error) => laws::broken(&format!("{why}: {}", error.chain())),
+            }
+        }
+    });
+}
+
 /// A server refuses for now, in each way. Calls that wait go on until it does no more.
 pub(super) fn a_server_refuses_for_now() {
     let server = a_server((30, 90), Protocol::Auto);
     for name in ["one", "other"] {
-        start(name, move || {
-            let locker = sure(builder(server).build());
-            let options =
-                LockOptions::expiring_after(4 * SECOND).protocol(Protocol::Auto).timeout(20 * SECOND);
-            let lock = sure(Lock::new(&locker, "k", options));
-            while run::now() < 60 * SECOND {
-                match timed("lock", limits().waiting(20 * SECOND), || lock.lock()) {
-                    Ok(guard) => {
-                        let holding = Holding::begin([&guard], None, limits());
-                        thread::sleep(millis(1, 1500));
-                        holding.end().by(|| guard.release());
-                    }
-                    Err(error) => {
-                        laws::broken(&format!("a refusal ends a wait that has time: {}", error.chain()))
-                    }
-                }
-            }
-        });
+        start_worker(name, server, 4 * SECOND, "a refusal ends a wait that has time");
     }
     while run::now() < 50 * SECOND {
         thread::sleep(millis(100, 2000));
