@@ -25,11 +25,11 @@ pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Red
         Failure::Refused(refusal) => match refusal.kind() {
             RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
                 // A node that takes a slot over makes a second one of a key that the other has still, and counts in an epoch of before.
-                Redirected::Ask(_) => match trip.trip.command {
-                    Command::Count { .. } => Some(Redirected::Split),
-                    Command::Renew(_) if trip.transacts() => Some(Redirected::Split),
-                    _ => redirection(refusal.text(), slot),
-                },
+                ask @ Redirected::Ask(_) => Some(match trip.trip.command {
+                    Command::Count { .. } => Redirected::Split,
+                    Command::Renew(_) if trip.transacts() => Redirected::Split,
+                    _ => ask,
+                }),
                 next => Some(next),
             },
             RefusalKind::NotReady => Some(Redirected::Wait),

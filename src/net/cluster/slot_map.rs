@@ -164,7 +164,7 @@ mod tests {
             map.gaining_since(before).into_iter().copied().collect::<Vec<_>>()
         };
         let before = SlotMap::of(&[(0, 99, address(1)), (200, 16383, address(2))], |(_, port)| *port);
-        assert_eq!(gaining(&map, &before), [2], "slot 99; nobody had slot 100");
+        assert_eq!(gaining(&map, &before), [2], "slot 99; slot 100 had no node");
         assert_eq!(gaining(&before, &before), [0; 0]);
         let mut empty = SlotMap::default();
         assert_eq!(empty.node_of(0), None);

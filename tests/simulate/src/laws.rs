@@ -3,7 +3,7 @@
 //! | law | where it stands |
 //! |---|---|
 //! | no two valid leases on a key | limits.md, The guarantee |
-//! | a key's fencing tokens grow | limits.md, Fencing tokens |
+//! | a key's fencing tokens grow, or after failovers differ | limits.md, Fencing tokens |
 //! | a lock is lost for a documented reason only | limits.md, A lease ends; One server |
 //! | each call ends in its time | limits.md, How long a call takes |
 //! | a free lock is acquired by one that waits for it | limits.md, Which waiter is next; guide.md, Waiting and fairness |

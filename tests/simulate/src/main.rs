@@ -59,7 +59,7 @@ struct Arguments {
     #[arg(long, value_name = "NUMBER")]
     threads: Option<u64>,
     /// What a run does without, of the names in `shorten.rs`
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = shorten::part)]
     without: Vec<String>,
     /// Leave a run that breaks a law as it is, instead of cutting it down
     #[arg(long)]

@@ -1,4 +1,4 @@
-//! The servers of a run: one, a name with several addresses, a master that Sentinels know, a cluster.
+//! The servers of a run: one, a name with several addresses, a master that Sentinels know, a cluster, a quorum.
 
 mod cluster;
 mod sentinels;

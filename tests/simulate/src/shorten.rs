@@ -14,45 +14,28 @@ const AT_MOST: Duration = Duration::from_secs(60);
 /// How many seeds are tried for a cut.
 const SEEDS: u64 = 6;
 
-/// What a run may do without, for `--without`.
-pub(crate) const PARTS: [&str; 35] = [
-    // Mishaps of processes and servers, and of several.
-    "kill",
-    "stop",
-    "separate",
-    "clock",
-    "typing",
-    "stall",
-    "cut",
-    "full",
-    "restart",
-    "refusal",
-    "maxclients",
-    "rotate",
-    "sentinels",
-    "move",
-    "failover", // Faults of messages.
-    "requests",
-    "replies",
-    "silences",
-    "delays", // Calls.
-    "with",
-    "several",
-    "permits",
-    "readers",
-    "tokens",
-    "kept",
-    "lead",
-    "forever",
-    "look", // Options, and other programs.
-    "extend",
-    "attempts",
-    "least",
-    "names",
-    "prefix",
-    "drain",
-    "others",
+/// What a run may do without, for `--without`: what happens to processes and servers, faults of messages, calls, options and other programs.
+#[rustfmt::skip]
+const PARTS: [&[&str]; 4] = [
+    &[
+        "kill", "stop", "separate", "clock", "typing", "stall", "cut", "full", "restart", "refusal", "maxclients",
+        "rotate", "sentinels", "move", "failover",
+    ],
+    &["requests", "replies", "silences", "delays"],
+    &["with", "several", "permits", "readers", "tokens", "kept", "lead", "forever", "look"],
+    &["extend", "attempts", "least", "names", "prefix", "drain", "others"],
 ];
+
+/// Without these a run is that of a fleet, whatever the seed.
+const SCENES: &str = "scenes";
+
+/// Reads a name that `--without` is given.
+pub(crate) fn part(name: &str) -> Result<String, String> {
+    if PARTS.concat().contains(&name) || name == SCENES {
+        return Ok(name.to_owned());
+    }
+    Err(format!("it is none of {}, {SCENES}", PARTS.concat().join(", ")))
+}
 
 /// A run that breaks a law.
 #[derive(Clone, Debug)]
@@ -77,12 +60,10 @@ pub(crate) fn shorten(arguments: &Arguments, seed: u64, text: &str) -> io::Resul
     let Some(law) = kind_of(text).filter(|_| arguments.scene.is_none()) else { return Ok(None) };
     let began = Instant::now();
     let mut best = Failing { arguments: arguments.clone(), seed, law };
-    // As it is when it does not choose freely whether it is a scene.
-    best.arguments.without = vec!["nothing".to_owned()];
+    best.arguments.without.push(SCENES.to_owned());
     if !breaks(&best)? {
         return Ok(None);
     }
-    best.arguments.without.clear();
     loop {
         let mut has_cut = false;
         for cut in cuts(&best) {
@@ -123,9 +104,8 @@ fn cuts(best: &Failing) -> Vec<Failing> {
     for less in [length / 4, length / 2, length * 3 / 4] {
         cut(&|arguments| arguments.length = Some(less.max(Duration::from_secs(1)).min(length)));
     }
-    for parts in
-        [&PARTS[..15], &PARTS[15..19], &PARTS[19..28], &PARTS[28..]].into_iter().chain(PARTS.chunks(1))
-    {
+    let each = PARTS.into_iter().flat_map(|group| group.chunks(1));
+    for parts in PARTS.into_iter().chain(each) {
         let new: Vec<String> =
             parts.iter().map(|part| (*part).to_owned()).filter(|part| !without.contains(part)).collect();
         cut(&|arguments| arguments.without.extend(new.clone()));
