@@ -8,21 +8,24 @@ use super::session::Session;
 use crate::report::error::Error;
 use crate::rules::{Command, GiveUp, Replies, Reply, Trip};
 use crate::system::clock;
+use crate::values::clock::Now;
 use crate::values::key::Key;
 use crate::values::options::Protocol;
 use crate::values::value::LockState;
 use crate::wait::Hint;
 
 impl Engine {
-    /// Reads what the key holds, and when the server removes it, in one trip.
+    /// Reads what the key holds, and when the server removes it, in one trip; in a locker's first call in two, which share the time of one.
     pub(crate) fn state(&self, key: &Key) -> Result<LockState, Error> {
+        let began = clock::now();
         if !self.backend.is_known() {
             // Then it is, and servers that lack PTTL are not asked for it.
-            self.once(key, Command::Get)?;
+            self.once_with(key, Command::Get, None, began)?;
         }
         let removes = |version| version >= Protocol::Ttl.min_version();
         let asks = self.backend.server_version().is_some_and(removes);
-        let (found, left) = self.once_with(key, Command::Get, asks.then_some(Command::TimeToLive))?;
+        let behind = asks.then_some(Command::TimeToLive);
+        let (found, left) = self.once_with(key, Command::Get, behind, began)?;
         let Reply::Bulk(found) = found else { unreachable!("a backend answers GET with a bulk") };
         let state = LockState::of_value(found.as_deref());
         let left = if let Some(Reply::Integer(left)) = left { u64::try_from(left).ok() } else { None };
@@ -54,21 +57,21 @@ impl Engine {
     }
 
     pub(super) fn once(&self, key: &Key, command: Command) -> Result<Reply, Error> {
-        self.once_with(key, command, None).map(|(reply, _)| reply)
+        self.once_with(key, command, None, clock::now()).map(|(reply, _)| reply)
     }
 
-    /// Sends a command, and another behind it, whose failure does not matter. Returns both replies.
+    /// Sends a command, and another behind it, whose failure does not matter, in the time of a call that began then. Returns both replies.
     pub(super) fn once_with(
         &self,
         key: &Key,
         command: Command,
         behind: Option<Command>,
+        began: Now,
     ) -> Result<(Reply, Option<Reply>), Error> {
         self.refuse_after_fork(key)?;
-        let now = clock::now();
-        let mut session = Session::new(self, key, Protocol::Classic, Some(now.uptime));
+        let mut session = Session::new(self, key, Protocol::Classic, Some(began.uptime));
         let trip = Trip { behind: behind.map(Box::new), ..Trip::of(command) };
-        let Replies { reply, behind, .. } = session.send(&trip, now);
+        let Replies { reply, behind, .. } = session.send(&trip, clock::now());
         let reason = match reply.unwrap_or(Reply::TooLate) {
             Reply::Lost if !trip.command.only_reads() => GiveUp::Unknown,
             failed @ (Reply::Refused(_) | Reply::Unsent | Reply::TooLate | Reply::Lost) => failed.gives_up(),

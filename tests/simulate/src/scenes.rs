@@ -22,7 +22,7 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 18] = [
+pub(crate) const SCENES: [(&str, fn()); 19] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -32,6 +32,7 @@ pub(crate) const SCENES: [(&str, fn()); 18] = [
     ("back", a_server_is_back),
     ("demoted", servers::nodes_have_become_replicas),
     ("hanging", servers::nodes_hang_that_are_probed),
+    ("looked", servers::a_lock_is_looked_at_first),
     ("moved", servers::slots_move_after_failovers),
     ("earlier", servers::extensions_are_lost),
     ("refusing", servers::a_server_refuses_for_now),

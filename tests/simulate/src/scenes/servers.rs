@@ -9,7 +9,7 @@ use world::process::{Clocks, Process};
 use world::run::{self, chance};
 use world::thread;
 
-use super::{SECOND, a_server, builder, limits, millis, start, sure};
+use super::{COMMAND, SECOND, a_server, builder, limits, millis, start, sure};
 use crate::calls::{Holding, one_of, refused, timed};
 use crate::laws::{self, Losers, Rules, Tokens};
 use crate::mishaps::REFUSALS;
@@ -82,6 +82,28 @@ pub(super) fn nodes_hang_that_are_probed() {
         thread::sleep(SECOND / 5);
         network::set_faults(Faults { delays: 2, delay: 5 * SECOND, ..Faults::NONE });
         thread::sleep(10 * SECOND);
+    }
+    thread::sleep(60 * SECOND);
+}
+
+/// New processes look at a lock on a distant server, of which many replies are late: what the first call finds out counts as its time.
+pub(super) fn a_lock_is_looked_at_first() {
+    let server = a_server((60_000, 100_000), Protocol::Auto);
+    network::set_faults(Faults {
+        latency: (60_000, 100_000),
+        delays: 200,
+        delay: 5 * SECOND,
+        ..Faults::NONE
+    });
+    for _ in 0..40 {
+        Process::start("process", Clocks::default(), move || {
+            let lock =
+                sure(Lock::new(&sure(builder(server).build()), "k", LockOptions::without_expiration()));
+            if let Err(error) = timed("state", COMMAND, || lock.state()) {
+                laws::failed(&error);
+            }
+        });
+        thread::sleep(SECOND / 4);
     }
     thread::sleep(60 * SECOND);
 }
