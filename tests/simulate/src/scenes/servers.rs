@@ -217,6 +217,8 @@ pub(super) fn start_worker(name: &str, server: ServerId, lease: Duration, why: &
                     thread::sleep(millis(1, 1500));
                     holding.end().by(|| guard.release());
                 }
+                // While the server is killed again and again, nobody is woken in turn.
+                Err(error) if error.is_contention() => {}
                 Err(error) => laws::broken(&format!("{why}: {}", error.chain())),
             }
         }
