@@ -55,7 +55,16 @@ type Programs = BTreeMap<String, PathBuf>;
 /// Builds them, of the same packages and with the same features as the tests, so that the library is not compiled again.
 fn build() -> Programs {
     let features = if cfg!(feature = "tls-rustls") { "tls-rustls,macros" } else { "macros" };
-    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    // The variables of this test's package: build scripts that look at them, such as ring's, would run again, and all above be compiled again.
+    let of_package = env::vars_os().map(|(name, _)| name).filter(|name| {
+        let name = name.to_string_lossy();
+        ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|beginning| name.starts_with(beginning))
+    });
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    of_package.for_each(|name| {
+        cargo.env_remove(name);
+    });
+    let output = cargo
         .args(["build", "--quiet", "--locked", "--message-format", "json-render-diagnostics"])
         .args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml")])
         .args(["--bins", "--examples", "--features", features])
