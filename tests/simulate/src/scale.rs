@@ -20,6 +20,7 @@ use crate::laws::broken;
 use crate::others::{self, Others};
 use crate::servers::Servers;
 use chart::Line;
+use plotters::chart::SeriesLabelPosition::{LowerLeft, UpperLeft};
 
 /// How many workers: each is a thread, and machines that run this let a program have some 5,000.
 const WORKERS: [u64; 7] = [10, 30, 100, 300, 1000, 2000, 4000];
@@ -55,29 +56,33 @@ struct Measured {
     half_served: f64,
     /// Commands for each acquisition.
     commands: f64,
+    /// Of how many percent of two workers the one was served first that came first: 50 by chance.
+    in_order: f64,
 }
 
 /// Measures all, prints a table, and draws the pictures.
 pub(crate) fn measure_all() -> io::Result<ExitCode> {
-    let mut lines: [Vec<Line>; 3] = Default::default();
+    let mut lines: [Vec<Line>; 4] = Default::default();
     println!(
-        "| workers | | commands a second while all wait | half of them served in | all served in | commands an acquisition |"
+        "| workers | | commands a second while all wait | half of them served in | all served in | commands an acquisition | in order |"
     );
-    println!("|--:|---|--:|--:|--:|--:|");
+    println!("|--:|---|--:|--:|--:|--:|--:|");
     for (name, _) in ALGORITHMS {
-        let mut points: [Vec<(f64, f64)>; 3] = Default::default();
+        let mut points: [Vec<(f64, f64)>; 4] = Default::default();
         for workers in WORKERS {
             let one = format!("{name},{workers}");
             let ran = Command::new(std::env::current_exe()?).args(["--scale-of", &one]).output()?;
             let text = String::from_utf8_lossy(&ran.stdout);
             let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-            let [waiting, half, all, commands] = numbers.as_slice() else {
+            let [waiting, half, all, commands, in_order] = numbers.as_slice() else {
                 return Err(io::Error::other(format!("{one}: {text}")));
             };
-            println!("| {workers} | {name} | {waiting:.0} | {half:.2} s | {all:.2} s | {commands:.1} |");
+            println!(
+                "| {workers} | {name} | {waiting:.0} | {half:.2} s | {all:.2} s | {commands:.1} | {in_order:.0} % |"
+            );
             #[expect(clippy::cast_precision_loss, reason = "few workers")]
             let at = workers as f64;
-            for (points, value) in points.iter_mut().zip([waiting, all, commands]) {
+            for (points, value) in points.iter_mut().zip([waiting, all, commands, in_order]) {
                 points.push((at, *value));
             }
         }
@@ -86,10 +91,17 @@ pub(crate) fn measure_all() -> io::Result<ExitCode> {
         }
     }
     let images = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/images");
-    let [waiting, served, commands] = lines;
-    chart::draw(&images.join("scale-waiting.svg"), "commands a second while all wait", &waiting)?;
-    chart::draw(&images.join("scale-served.svg"), "seconds until each has had the lock once", &served)?;
-    chart::draw(&images.join("scale-commands.svg"), "commands for each acquisition", &commands)?;
+    let [waiting, served, commands, in_order] = lines;
+    chart::draw(&images.join("scale-waiting.svg"), "commands a second while all wait", &waiting, UpperLeft)?;
+    chart::draw(
+        &images.join("scale-served.svg"),
+        "seconds until each has had the lock once",
+        &served,
+        UpperLeft,
+    )?;
+    chart::draw(&images.join("scale-commands.svg"), "commands for each acquisition", &commands, UpperLeft)?;
+    let title = "of how many percent of two workers the first is served first";
+    chart::draw(&images.join("scale-order.svg"), title, &in_order, LowerLeft)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -106,21 +118,32 @@ pub(crate) fn measure(one: &str) -> String {
         let result = herd(protocol, workers);
         *copy.lock().unwrap_or_else(PoisonError::into_inner) = result;
     });
-    let Measured { waiting, all_served, half_served, commands } =
+    let Measured { waiting, all_served, half_served, commands, in_order } =
         *measured.lock().unwrap_or_else(PoisonError::into_inner);
-    format!("{waiting} {half_served} {all_served} {commands}")
+    format!("{waiting} {half_served} {all_served} {commands} {in_order}")
 }
 
-/// When each worker has had the lock.
-type Times = Arc<Mutex<Vec<Duration>>>;
+/// When each worker came, and has had the lock, in the order of the latter.
+type Times = Arc<Mutex<Vec<(Duration, Duration)>>>;
 
-fn had_it(times: &Times) {
-    times.lock().unwrap_or_else(PoisonError::into_inner).push(run::now());
+fn had_it(times: &Times, came: Duration) {
+    times.lock().unwrap_or_else(PoisonError::into_inner).push((came, run::now()));
 }
 
 /// They do not all come at the same moment.
-fn comes() {
+fn comes() -> Duration {
     thread::sleep(up_to(Duration::from_secs(2)));
+    run::now()
+}
+
+/// Returns of how many percent of two workers the one was served first that came first.
+#[expect(clippy::cast_precision_loss, reason = "few workers")]
+fn in_order(times: &[(Duration, Duration)]) -> f64 {
+    let later = |(at, (came, _)): (usize, &(Duration, Duration))| {
+        times[at + 1..].iter().filter(|(other, _)| came < other).count()
+    };
+    let pairs = times.len() * (times.len() - 1) / 2;
+    100.0 * times.iter().enumerate().map(later).sum::<usize>() as f64 / pairs as f64
 }
 
 /// All workers want a lock that is held, and then each in turn has it for a moment.
@@ -149,13 +172,13 @@ fn herd(protocol: Option<Protocol>, workers: u64) -> Measured {
     let _freed = server.look(&["DEL", "k"]);
     loop {
         thread::sleep(Duration::from_millis(10));
-        let mut times = times.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let times = times.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if times.len() as u64 >= workers {
-            times.sort_unstable();
-            let after = |at: usize| times[at].saturating_sub(freed).as_secs_f64();
+            let after = |at: usize| times[at].1.saturating_sub(freed).as_secs_f64();
             let commands = (network::commands() - before) as f64 / workers as f64;
             let (half_served, all_served) = (after(times.len() / 2), after(times.len() - 1));
-            return Measured { waiting, all_served, half_served, commands };
+            let in_order = in_order(&times);
+            return Measured { waiting, all_served, half_served, commands, in_order };
         }
     }
 }
@@ -164,9 +187,9 @@ fn herd(protocol: Option<Protocol>, workers: u64) -> Measured {
 fn start_gem(server: ServerId, times: &Times) {
     let times = Arc::clone(times);
     Process::start("gem", Clocks::default(), move || {
-        comes();
+        let came = comes();
         others::have_once(&Servers::one(server), Others::OldGems, "k", 30 * HELD, WORK);
-        had_it(&times);
+        had_it(&times, came);
     });
 }
 
@@ -177,15 +200,15 @@ fn start_process(server: ServerId, protocol: Protocol, threads: u64, times: &Tim
         let locker = Locker::open(&server.url()).unwrap_or_else(|error| broken(&error.to_string()));
         let options = LockOptions::expiring_after(30 * HELD).protocol(protocol).wait_forever();
         let work = move |locker: &Locker| {
-            comes();
-            Lock::new(locker, "k", options)?.with(|_| thread::sleep(WORK))
+            let came = comes();
+            Lock::new(locker, "k", options)?.with(|_| thread::sleep(WORK)).map(|()| came)
         };
         let all: Vec<_> = (0..threads)
             .map(|_| {
                 let (locker, times) = (locker.clone(), Arc::clone(&times));
                 thread::spawn(move || {
-                    work(&locker).unwrap_or_else(|error| broken(&error.to_string()));
-                    had_it(&times);
+                    let came = work(&locker).unwrap_or_else(|error| broken(&error.to_string()));
+                    had_it(&times, came);
                 })
             })
             .collect();

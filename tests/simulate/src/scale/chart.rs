@@ -1,8 +1,10 @@
-//! A chart with logarithmic axes, as SVG.
+//! A chart over the number of workers, as SVG.
 
-use std::fmt::Write as _;
+use std::error::Error;
+use std::io;
 use std::path::Path;
-use std::{fs, io};
+
+use plotters::prelude::*;
 
 /// A line of a chart.
 #[derive(Clone, Debug)]
@@ -11,84 +13,57 @@ pub(super) struct Line {
     pub(super) points: Vec<(f64, f64)>,
 }
 
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 360.0;
-/// What is left around for the words.
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 84.0;
-const TOP: f64 = 36.0;
-const BOTTOM: f64 = 44.0;
 /// Readable for people who do not see all colours.
-const COLOURS: [&str; 4] = ["#d55e00", "#0072b2", "#009e73", "#cc79a7"];
+const COLOURS: [RGBColor; 4] =
+    [RGBColor(213, 94, 0), RGBColor(0, 114, 178), RGBColor(0, 158, 115), RGBColor(204, 121, 167)];
 
-/// Draws lines over the number of workers.
-pub(super) fn draw(path: &Path, title: &str, lines: &[Line]) -> io::Result<()> {
-    let all = || lines.iter().flat_map(|line| &line.points);
-    let bounds = |of: fn(&(f64, f64)) -> f64| {
-        let logs = || all().map(of).map(|value| value.max(1e-3).log10());
-        let (least, most) = (logs().fold(f64::MAX, f64::min).floor(), logs().fold(f64::MIN, f64::max).ceil());
-        (least, if most > least { most } else { least + 1.0 })
-    };
-    let (across, up) = (bounds(|point| point.0), bounds(|point| point.1));
-    let place = |value: f64, (least, most): (f64, f64), length: f64| {
-        (value.max(1e-3).log10() - least) / (most - least) * length
-    };
-    let x = |value: f64| LEFT + place(value, across, WIDTH - LEFT - RIGHT);
-    let y = |value: f64| HEIGHT - BOTTOM - place(value, up, HEIGHT - TOP - BOTTOM);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" font-size=\"12\">\n\
-         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>\n\
-         <text x=\"{LEFT}\" y=\"20\" font-size=\"14\">{title}</text>\n"
-    );
-    let mut add = |line: String| {
-        let _infallible = writeln!(svg, "{line}");
-    };
-    for value in decades(up) {
-        let at = y(value);
-        add(format!("<path d=\"M{LEFT} {at:.1}H{}\" stroke=\"#ddd\"/>", WIDTH - RIGHT));
-        add(format!("<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{value}</text>", LEFT - 6.0, at + 4.0));
-    }
-    for value in decades(across) {
-        let at = x(value);
-        add(format!("<path d=\"M{at:.1} {TOP}V{}\" stroke=\"#ddd\"/>", HEIGHT - BOTTOM));
-        add(format!(
-            "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{value}</text>",
-            HEIGHT - BOTTOM + 16.0
-        ));
-    }
-    add(format!("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">workers</text>", WIDTH / 2.0, HEIGHT - 8.0));
-    let mut labels: Vec<f64> = Vec::new();
-    for (line, colour) in lines.iter().zip(COLOURS) {
-        let points: Vec<String> =
-            line.points.iter().map(|(at, value)| format!("{:.1} {:.1}", x(*at), y(*value))).collect();
-        add(format!(
-            "<path d=\"M{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            points.join("L")
-        ));
-        let Some((_, last)) = line.points.last() else { continue };
-        // Names do not cover each other.
-        let mut at = y(*last) + 4.0;
-        while labels.iter().any(|other| (other - at).abs() < 13.0) {
-            at += 13.0;
-        }
-        labels.push(at);
-        add(format!(
-            "<text x=\"{}\" y=\"{at:.1}\" fill=\"{colour}\">{}</text>",
-            WIDTH - RIGHT + 6.0,
-            line.name
-        ));
-    }
-    svg.push_str("</svg>\n");
-    fs::write(path, svg)
+/// Draws lines, and their names where there is room; both axes are logarithmic, between whole powers of ten.
+pub(super) fn draw(path: &Path, title: &str, lines: &[Line], names: SeriesLabelPosition) -> io::Result<()> {
+    try_draw(path, title, lines, names).map_err(|error| io::Error::other(error.to_string()))
 }
 
-/// Returns the powers of ten between two.
-fn decades((least, most): (f64, f64)) -> Vec<f64> {
-    let mut power = least;
-    let mut all = Vec::new();
-    while power <= most {
-        all.push(10_f64.powf(power));
-        power += 1.0;
+fn try_draw(
+    path: &Path,
+    title: &str,
+    lines: &[Line],
+    names: SeriesLabelPosition,
+) -> Result<(), Box<dyn Error>> {
+    let bounds = |of: fn(&(f64, f64)) -> f64| {
+        let logs = || lines.iter().flat_map(|line| &line.points).map(of).map(f64::log10);
+        let (least, most) = (logs().fold(f64::MAX, f64::min).floor(), logs().fold(f64::MIN, f64::max).ceil());
+        (10_f64.powf(least)..10_f64.powf(most.max(least + 1.0))).log_scale()
+    };
+    let area = SVGBackend::new(path, (640, 360)).into_drawing_area();
+    area.fill(&WHITE)?;
+    let mut chart = ChartBuilder::on(&area)
+        .caption(title, ("sans-serif", 15))
+        .margin(10)
+        .margin_right(24)
+        .x_label_area_size(36)
+        .y_label_area_size(56)
+        .build_cartesian_2d(bounds(|point| point.0), bounds(|point| point.1))?;
+    let mesh = RGBColor(221, 221, 221);
+    chart
+        .configure_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(mesh)
+        .x_desc("workers")
+        .x_label_formatter(&ToString::to_string)
+        .y_label_formatter(&ToString::to_string)
+        .draw()?;
+    for (line, colour) in lines.iter().zip(COLOURS) {
+        let drawn = LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)).point_size(3);
+        chart
+            .draw_series(drawn)?
+            .label(line.name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
     }
-    all
+    chart
+        .configure_series_labels()
+        .position(names)
+        .background_style(WHITE.mix(0.8))
+        .border_style(mesh)
+        .draw()?;
+    area.present()?;
+    Ok(())
 }
