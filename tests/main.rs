@@ -73,7 +73,7 @@ fn main() -> ExitCode {
     let exclusions = support::load::exclusions_name_tests(&trials);
     trials.push(exclusions);
     let mut trials = support::sample::mark(trials);
-    trials.extend(support::sample::trials(&trials, &["contract", "interop"]));
+    trials.push(support::sample::trial(&trials));
     let selected = match support::sample::selected(&arguments, trials) {
         Ok(selected) => selected,
         Err(problem) => {

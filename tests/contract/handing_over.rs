@@ -1,7 +1,7 @@
 //! A lock that goes to another process by a token.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use crate::support::{
 
 pub(super) const TESTS: super::Tests = tests![
     a_token_goes_on_with_the_lock_once,
-    of_many_that_use_a_token_one_has_the_lock,
     a_token_of_a_lock_that_is_lost_is_refused,
     a_token_of_a_lease_that_has_ended,
     a_lock_is_released_by_its_token,
@@ -63,44 +62,6 @@ fn a_token_goes_on_with_the_lock_once(target: &Target) -> Outcome {
     assert_eq!(key.value(), None);
     assert!(matches!(other.resume(&token), Err(Error::Lost { reason: LossReason::Gone, .. })));
     assert_eq!(losses.load(Ordering::SeqCst), 0);
-    Ok(())
-}
-
-fn of_many_that_use_a_token_one_has_the_lock(target: &Target) -> Outcome {
-    const THREADS: usize = 8;
-    let key = target.key("many");
-    let locks: Vec<Lock> =
-        (0..THREADS).map(|_| target.lock_through(&target.locker(), &key, expiring())).collect();
-    for lock in &locks {
-        // Connected.
-        lock.state()?;
-    }
-    for _ in 0..5 {
-        let (token, barrier) = (handed_over(&locks[0])?, Barrier::new(THREADS));
-        let resumed: Vec<_> = thread::scope(|scope| {
-            let resume = |lock: &Lock| {
-                barrier.wait();
-                lock.resume(&token)
-            };
-            let threads: Vec<_> = locks.iter().map(|lock| scope.spawn(move || resume(lock))).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        let (held, failed): (Vec<_>, Vec<_>) = resumed.into_iter().partition(Result::is_ok);
-        for error in failed.into_iter().filter_map(Result::err) {
-            // Without a connection in time, or after the key was written too often, nothing was written.
-            assert!(error.is_lost() || error.is_transient() && !error.may_hold_lock(), "{error:?}");
-        }
-        let [held] = held.try_into().unwrap_or_else(|held| panic!("{held:?}"));
-        let held = held?;
-        // What a loser in Classic has written is replaced, if the machine does not stall.
-        match held.verify() {
-            Ok(()) => drop(held),
-            Err(error) => {
-                assert!(target.decided_protocol() == Protocol::Classic && error.is_lost(), "{error:?}");
-                key.delete();
-            }
-        }
-    }
     Ok(())
 }
 

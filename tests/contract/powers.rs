@@ -25,7 +25,6 @@ pub(super) const TESTS: super::Tests = tests![
     a_counter_is_forgotten_after_a_time,
     a_lock_that_is_kept_expires_by_itself,
     a_lock_is_held_at_least_for_a_time,
-    a_lease_is_extended_while_the_holder_works,
     a_loss_is_noticed_and_acted_upon,
     a_loss_is_noticed_by_the_clocks_alone,
     a_holder_is_shown_by_its_name,
@@ -329,23 +328,6 @@ fn a_lock_is_held_at_least_for_a_time(target: &Target) -> Outcome {
     let held = lock.lock()?;
     thread::sleep(millis(40));
     assert_eq!(release(held)?, target.released());
-    Ok(())
-}
-
-fn a_lease_is_extended_while_the_holder_works(target: &Target) -> Outcome {
-    let key = target.key("auto-extended");
-    // Three thirds pass, and a machine may stand still for most of the last.
-    let options = LockOptions::expiring_after(Duration::from_secs(3)).timeout(LONG).auto_extend(LONG);
-    let held = target.lock(&key, options).lock()?;
-    let end = held.expires_at().expect("it expires");
-    let waits_until = Instant::now() + LONG;
-    while held.expires_at().expect("it expires") <= end + millis(1500) {
-        assert!(Instant::now() < waits_until && !held.loss_signal().is_lost(), "{held:?}");
-        thread::sleep(millis(10));
-    }
-    held.verify()?;
-    held.release()?;
-    assert_eq!(key.value(), None);
     Ok(())
 }
 

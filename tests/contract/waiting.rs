@@ -1,21 +1,18 @@
 //! How a held lock is waited for, by threads that lose no update, and the block form: `with` and `with_result`.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::time::Duration;
 use std::{panic, thread};
 
-use setnx_lock::{Error, Lock, LockOptions, LockState};
+use setnx_lock::{Error, LockOptions, LockState};
 
-use crate::support::scenario::{ANOTHERS, FOREIGN, patient};
+use crate::support::scenario::{ANOTHERS, FOREIGN};
 use crate::support::{LONG, Outcome, Target, assert_says, expiring, millis, tests};
 
 pub(super) const TESTS: super::Tests = tests![
     a_waiter_times_out_with_the_gem_s_words,
     a_waiter_acquires_the_lock_on_release,
     a_nested_guard_times_out_with_a_hint,
-    eight_threads_on_a_pool_of_one_lose_no_update,
-    separate_pools_lose_no_update,
     with_returns_what_its_body_returns_and_releases,
     an_error_of_the_body_is_returned_as_the_body_s,
     a_nested_with_is_refused,
@@ -71,52 +68,6 @@ fn a_nested_guard_times_out_with_a_hint(target: &Target) -> Outcome {
     assert!(!text.contains("the calling thread"), "{text}");
     drop(held);
     assert!(lock.try_lock()?.is_some());
-    Ok(())
-}
-
-/// Increments a number under the lock: reads it, pauses, and writes it back. Returns the number, and what it must be.
-fn count(locks: Vec<Lock>, rounds: u32) -> Result<(u32, u32), Error> {
-    let number = AtomicU32::new(0);
-    let threads = u32::try_from(locks.len()).unwrap();
-    let start = Barrier::new(locks.len());
-    let (number, start) = (&number, &start);
-    thread::scope(|scope| {
-        let threads: Vec<_> = locks
-            .into_iter()
-            .map(|lock| {
-                scope.spawn(move || {
-                    start.wait();
-                    for _ in 0..rounds {
-                        lock.with(|_| {
-                            let read = number.load(Ordering::SeqCst);
-                            thread::sleep(millis(1));
-                            number.store(read + 1, Ordering::SeqCst);
-                        })?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
-    })?;
-    Ok((number.load(Ordering::SeqCst), threads * rounds))
-}
-
-fn eight_threads_on_a_pool_of_one_lose_no_update(target: &Target) -> Outcome {
-    let key = target.key("pool-of-one");
-    let locker = patient(&target.url)?.pool_size(1).build()?;
-    let lock = target.lock_through(&locker, &key, expiring().timeout(LONG).poll_interval(millis(2)));
-    let (counted, expected) = count(vec![lock; 8], 20)?;
-    assert_eq!(counted, expected);
-    assert_eq!(key.value(), None);
-    Ok(())
-}
-
-fn separate_pools_lose_no_update(target: &Target) -> Outcome {
-    let key = target.key("pools");
-    let options = expiring().timeout(LONG).poll_interval(millis(2));
-    let (counted, expected) = count((0..4).map(|_| target.lock(&key, options)).collect(), 25)?;
-    assert_eq!(counted, expected);
     Ok(())
 }
 

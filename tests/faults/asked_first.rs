@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Event, Lock, LockGuard, LockOptions, Protocol, Semaphore};
-use setnx_lock_testing::{Fault, ServerVersion};
+use setnx_lock_testing::Fault;
 
 use crate::support::notified::{Waiter, until};
-use crate::support::scenario::{FOREIGN, Scenario, patient};
+use crate::support::scenario::{Scenario, patient};
 use crate::support::sent::probed;
-use crate::support::{LONG, Load, Outcome, expiring, millis, tests};
+use crate::support::{LONG, Outcome, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -21,10 +21,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_lost_reply_is_settled_although_others_wait,
             threads_that_come_at_once_for_an_idle_key_all_get_the_lock,
             a_call_that_has_ended_before_sends_nothing,
-            one_attempt_is_one_attempt,
             a_permit_that_is_held_elsewhere_costs_no_second_look,
             the_event_of_a_permit_names_the_semaphore,
-            auto_decides_before_its_first_lock,
         ],
     )
 }
@@ -155,23 +153,6 @@ fn a_call_that_has_ended_before_sends_nothing() -> Outcome {
     Ok(())
 }
 
-fn one_attempt_is_one_attempt() -> Outcome {
-    for protocol in [Protocol::Classic, Protocol::Watched] {
-        for options in [expiring(), LockOptions::without_expiration().timeout(LONG)] {
-            let scenario = Scenario::set();
-            let key = scenario.target.key("one-attempt");
-            key.set(FOREIGN);
-            let options = options.protocol(protocol).max_attempts(1);
-            let error = scenario.lock(&key, options).lock().expect_err("it is held");
-            let Error::Contended { details, timeout: None, .. } = &error else { panic!("{error:?}") };
-            assert_eq!(details.attempts, 1);
-            let asks = scenario.server.names().into_iter().filter(|name| name.starts_with("SET")).count();
-            assert_eq!(asks, 1);
-        }
-    }
-    Ok(())
-}
-
 fn a_permit_that_is_held_elsewhere_costs_no_second_look() -> Outcome {
     let scenario = Scenario::set();
     let key = scenario.target.key("permits");
@@ -201,18 +182,5 @@ fn the_event_of_a_permit_names_the_semaphore() -> Outcome {
     let held = [pool.acquire()?, pool.acquire()?];
     assert_eq!(*names.lock().unwrap(), [key.key.to_string(), key.key.to_string()]);
     drop(held);
-    Ok(())
-}
-
-fn auto_decides_before_its_first_lock() -> Outcome {
-    for (emulated, protocol) in [(ServerVersion::V1_2, Protocol::Classic), (ServerVersion::V7, Protocol::Ttl)]
-    {
-        let scenario = Scenario::of(emulated, Load::Any);
-        let key = scenario.target.key("first");
-        let locker = patient(&scenario.server.url())?.build()?;
-        let held = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Auto))?.lock()?;
-        assert_eq!(held.protocol(), protocol);
-        held.release()?;
-    }
     Ok(())
 }

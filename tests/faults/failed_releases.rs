@@ -12,9 +12,11 @@ use setnx_lock_testing::{Fault, TestServer};
 use testkit::failover::{Failover, MASTER, ask};
 
 use crate::support::notified::{Waiter, elsewhere, until, until_waiting, within};
-use crate::support::scenario::{FOREIGN, Scenario};
+use crate::support::scenario::Scenario;
 use crate::support::{AnyServer, LONG, Outcome, RedisServer, Target, TestKey, assert_says, millis, tests};
-use crate::wire::transactions::BOTH;
+
+/// The protocols with transactions.
+const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -25,10 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             releases_in_a_failover_are_carried_out_by_the_new_master,
             a_fault_at_each_command_keeps_no_key_held,
             the_next_thread_gets_the_lock,
-            another_clients_value_is_left_alone,
-            classic_sends_no_second_deletion_after_a_lost_reply,
             a_refusal_that_passes_is_waited_out,
-            classic_looks_before_it_deletes_later,
             a_full_server_loses_no_waiting_process,
             a_refusal_that_stays_is_final,
             it_is_tried_once_more_when_the_locker_ends,
@@ -236,55 +235,6 @@ fn the_next_thread_gets_the_lock() -> Outcome {
     Ok(())
 }
 
-/// The deletion was carried out, and its reply was lost.
-fn another_clients_value_is_left_alone() -> Outcome {
-    for protocol in BOTH {
-        let late = Late::default();
-        let (scenario, locker) = through_a_proxy(&late)?;
-        let key = scenario.target.key("another");
-        let held = Lock::new(&locker, &key.key, holding_by(protocol))?.lock()?;
-        // Close to our own time: a gem of the same expiration that acquires the lock at once.
-        let value = key.value().expect("it is held");
-        let anothers = if protocol == Protocol::Ttl { FOREIGN } else { &value[..17] };
-        scenario.server.next("EXEC", Fault::CutAfter);
-        let looking = scenario.server.pause("GET", 2);
-        thread::scope(|scope| {
-            let release = scope.spawn(|| held.release());
-            looking.reached();
-            assert_eq!(key.value(), None, "it was carried out");
-            key.set(anothers);
-            scenario.server.clear_log();
-            looking.go_on();
-            assert!(release.join().unwrap().is_err());
-        });
-        until("it has looked again", || scenario.server.names().iter().any(|name| name == "WATCH"));
-        thread::sleep(millis(500));
-        assert_eq!(key.value().as_deref(), Some(anothers));
-        assert!(scenario.server.names().iter().all(|name| name != "DEL"), "{:?}", scenario.server.names());
-        assert_eq!(late.count(), 0);
-    }
-    Ok(())
-}
-
-fn classic_sends_no_second_deletion_after_a_lost_reply() -> Outcome {
-    for options in [holding_by(Protocol::Classic), LockOptions::without_expiration()] {
-        for fault in [Fault::CutBefore, Fault::Hang] {
-            let late = Late::default();
-            let (scenario, locker) = through_a_proxy(&late)?;
-            let key = scenario.target.key("classic");
-            let held = Lock::new(&locker, &key.key, options)?.lock()?;
-            scenario.server.next("DEL", fault);
-            let error = held.release().expect_err("the reply was lost");
-            assert!(matches!(error, Error::InDoubt { command: "DEL", .. }), "{error:?}");
-            assert!(!error.to_string().contains("tried again"), "{error}");
-            thread::sleep(millis(700));
-            assert_eq!(scenario.server.names().iter().filter(|name| *name == "DEL").count(), 1);
-            assert!(key.value().is_some() && late.count() == 0);
-        }
-    }
-    Ok(())
-}
-
 fn a_refusal_that_passes_is_waited_out() -> Outcome {
     let again = ["the release is tried again"];
     for options in [holding_by(Protocol::Classic), LockOptions::without_expiration()] {
@@ -300,27 +250,6 @@ fn a_refusal_that_passes_is_waited_out() -> Outcome {
         until("it is released", || key.value().is_none());
         until("one event", || late.count() == 1);
         assert_eq!(scenario.server.names().iter().filter(|name| *name == "DEL").count(), 4);
-    }
-    Ok(())
-}
-
-/// The server lost the key while it was away, and another client has acquired the lock.
-fn classic_looks_before_it_deletes_later() -> Outcome {
-    for options in [holding_by(Protocol::Classic), LockOptions::without_expiration()] {
-        let late = Late::default();
-        let (scenario, locker) = through_a_proxy(&late)?;
-        let key = scenario.target.key("lost");
-        let held = Lock::new(&locker, &key.key, options)?.lock()?;
-        scenario.server.next("DEL", Fault::Say("-LOADING Redis is loading the dataset in memory\r\n"));
-        let looking = scenario.server.pause("GET", 1);
-        held.release().expect_err("the server loads");
-        looking.reached();
-        key.set(FOREIGN);
-        looking.go_on();
-        thread::sleep(millis(700));
-        assert_eq!(key.value().as_deref(), Some(FOREIGN));
-        assert_eq!(scenario.server.names().iter().filter(|name| *name == "DEL").count(), 1);
-        assert_eq!(late.count(), 0);
     }
     Ok(())
 }

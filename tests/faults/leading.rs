@@ -8,18 +8,16 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use setnx_lock::redis::cmd;
 use setnx_lock::{CancelToken, Error, Event, Lock, LockOptions, Locker};
 use setnx_lock_testing::TestServer;
-use testkit::failover::{Failover, ask};
 
 use crate::support::notified::until;
 use crate::support::scenario::{opened, patient};
-use crate::support::{LONG, Outcome, expiring, millis, tests, trial};
-use leaders::{EXAMPLE, KEY, LEASE, Leaders, Program, TOOL, now};
+use crate::support::{LONG, Outcome, expiring, millis, tests};
+use leaders::{KEY, LEASE, Leaders};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let here = crate::support::trials(
+    crate::support::trials(
         "leading",
         tests![
             one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end,
@@ -28,25 +26,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             leading_ends_with_the_locker,
             a_panic_ends_the_term_and_the_call,
         ],
-    );
-    let others = [
-        trial("failover::one_of_five_leads_with_replicas_that_go_away", || {
-            over_sentinels(&EXAMPLE, Duration::from_secs(7))
-        }),
-        trial("failover::one_of_three_tools_leads_with_replicas_that_go_away", || {
-            over_sentinels(&Program { lease: Duration::from_secs(4), ..TOOL }, Duration::from_secs(9))
-        }),
-        trial("failovers::one_of_three_tools_leads_as_in_the_recipe", || {
-            over_sentinels(&TOOL, Duration::from_secs(25))
-        }),
-        trial("leading::one_of_three_tools_leads_while_leaders_are_killed_and_told_to_end", tools),
-    ];
-    here.into_iter().chain(others).collect()
+    )
 }
 
 fn one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end() -> Outcome {
     let server = TestServer::start();
-    let mut leaders = Leaders::start(&EXAMPLE, &server.url())?;
+    let mut leaders = Leaders::start(&server.url())?;
     let lock = Lock::new(&opened(&server.url())?, KEY, expiring())?;
     let (mut after_kill, mut after_end) = (Vec::new(), Vec::new());
     let mut leader = leaders.next(Duration::ZERO);
@@ -73,61 +58,6 @@ fn one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end() -> Outco
     // By the machine's clock; a stall of it may come on top.
     assert!(after_kill.iter().min() < Some(&(LEASE + millis(1100))), "{after_kill:?}");
     assert!(after_end.iter().min() < Some(&millis(300)), "{after_end:?}");
-    Ok(())
-}
-
-/// A tool that is killed has its command ended by its guardian. Two of them that are told to end at once exit alike, with a command or without.
-fn tools() -> Outcome {
-    let server = TestServer::start();
-    let program = Program { lease: Duration::from_secs(3), ..TOOL };
-    let mut leaders = Leaders::start(&program, &server.url())?;
-    let mut leader = leaders.next(Duration::ZERO);
-    for signal in [Signal::KILL, Signal::TERM, Signal::KILL, Signal::TERM] {
-        let at = leaders.signal(leader.process, signal)?;
-        let next = leaders.next(at);
-        println!("{:?} after {signal:?}", next.first.saturating_sub(at));
-        leaders.replace(leader.process)?;
-        leader = next;
-    }
-    leaders.end()?;
-    Ok(())
-}
-
-/// With `min-replicas-to-write 1`: a planned failover, replicas that are away for a while, and a master that is killed.
-fn over_sentinels(program: &Program, away_for: Duration) -> Outcome {
-    let config = "min-replicas-to-write 1\nmin-replicas-max-lag 2\nrepl-ping-replica-period 1";
-    let mut failover = Failover::start_with(Duration::from_secs(1), config, "")?;
-    let mut leaders = Leaders::start(program, &failover.url())?;
-    leaders.next(Duration::ZERO);
-    // Planned. A leader may go on, if it takes less than the lease.
-    let first = failover.master();
-    let () = ask(&failover.sentinels[0], cmd("SENTINEL").arg("FAILOVER").arg(testkit::failover::MASTER))?;
-    let second = failover.until_other_than(first);
-    leaders.leads_after(now());
-    failover.rejoin(first, second)?;
-    // The replicas are away, so that the lease ends: none leads until they are back.
-    let away: Vec<usize> = (0..failover.servers.len()).filter(|index| *index != second).collect();
-    for index in &away {
-        failover.servers[*index].freeze();
-    }
-    thread::sleep(away_for);
-    let back = now();
-    for index in &away {
-        failover.servers[*index].thaw();
-    }
-    leaders.next(back);
-    // The leader and the master are killed.
-    let leader = leaders.terms().pop().expect("one leads").process;
-    leaders.signal(leader, Signal::KILL)?;
-    let master = failover.master();
-    failover.servers[master].stop();
-    let killed = now();
-    failover.until_other_than(master);
-    let next = leaders.next(killed);
-    leaders.replace(leader)?;
-    thread::sleep(program.lease);
-    let terms = leaders.end()?;
-    println!("{} terms, the next {:?} after the kill", terms.len(), next.first.saturating_sub(killed));
     Ok(())
 }
 

@@ -8,7 +8,6 @@
 //! | `clocks` | clocks that differ, or are set while a lock is held |
 //! | `cluster` | a cluster whose slots move and whose nodes fail |
 //! | `failed_releases` | releases that fail, and are tried again |
-//! | `failover` | a master that Sentinels know, and that fails over to a replica |
 //! | `handing_over` | locks that go to other processes |
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
 //! | `leading` | processes of which one leads |
@@ -38,7 +37,6 @@ pub(crate) mod boundaries;
 pub(crate) mod clocks;
 pub(crate) mod cluster;
 pub(crate) mod failed_releases;
-pub(crate) mod failover;
 pub(crate) mod forks;
 pub(crate) mod handing_over;
 pub(crate) mod keeping;
@@ -72,7 +70,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         clocks::trials(),
         cluster::trials(),
         failed_releases::trials(),
-        failover::trials(),
         forks::trials(),
         handing_over::trials(),
         keeping::trials(),

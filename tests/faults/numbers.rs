@@ -18,16 +18,11 @@ use crate::support::notified::until;
 use crate::support::{LONG, Outcome, millis, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    use Disturbance::{Frozen, Killed, Planned};
+    use Disturbance::{Killed, Planned};
     const FEW: &[Disturbance] = &[Planned, Killed, Planned];
-    const MANY: &[Disturbance] =
-        &[Planned, Killed, Planned, Frozen, Planned, Killed, Planned, Frozen, Planned, Killed];
     vec![
-        trial("failover::no_number_comes_twice_behind_sentinels", || behind_sentinels(FEW, true)),
+        trial("failover::no_number_comes_twice_behind_sentinels", || behind_sentinels(FEW)),
         trial("failover::no_number_comes_twice_in_a_cluster", || in_a_cluster(FEW)),
-        trial("failovers::no_number_comes_twice_behind_sentinels", || behind_sentinels(MANY, true)),
-        trial("failovers::no_number_comes_twice_in_a_cluster", || in_a_cluster(MANY)),
-        trial("failovers::numbers_come_twice_without_an_epoch", || behind_sentinels(MANY, false)),
     ]
 }
 
@@ -37,8 +32,6 @@ pub(super) enum Disturbance {
     /// Asked for: the old master goes on granting until it is told.
     Planned,
     Killed,
-    /// Stopped for longer than it may be silent, and goes on as a master until it is told.
-    Frozen,
 }
 
 pub(super) const DOWN_AFTER: Duration = Duration::from_secs(1);
@@ -185,18 +178,10 @@ pub(super) fn quick(builder: LockerBuilder) -> LockerBuilder {
 /// What a master's configuration has in our own advice.
 pub(super) const ADVISED: &str = "min-replicas-to-write 1";
 
-fn behind_sentinels(disturbances: &[Disturbance], has_epoch: bool) -> Outcome {
+fn behind_sentinels(disturbances: &[Disturbance]) -> Outcome {
     let mut failover = Failover::start_with(DOWN_AFTER, ADVISED, "")?;
-    if !has_epoch {
-        // As Sentinels before 2.8.
-        for sentinel in &failover.sentinels {
-            let user = ["SETUSER", "old", "on", ">pw", "~*", "&*", "+@all", "-sentinel|master"];
-            let () = ask(sentinel, cmd("ACL").arg(&user))?;
-        }
-    }
-    let login = if has_epoch { "" } else { "old:pw@" };
     let addresses: Vec<String> =
-        failover.addresses().iter().map(|address| format!("redis://{login}{address}")).collect();
+        failover.addresses().iter().map(|address| format!("redis://{address}")).collect();
     let verdict = take_tokens(
         |_| quick(Locker::sentinel_builder(&addresses, MASTER)?).build(),
         |tokens| {
@@ -208,11 +193,7 @@ fn behind_sentinels(disturbances: &[Disturbance], has_epoch: bool) -> Outcome {
             Ok(())
         },
     )?;
-    println!("behind Sentinels, epochs known: {has_epoch}: {verdict}");
-    if !has_epoch {
-        assert!(verdict.twice > 0, "otherwise the trial would find nothing: {verdict}");
-        return Ok(());
-    }
+    println!("behind Sentinels: {verdict}");
     assert_eq!((verdict.twice, verdict.disordered), (0, 0), "{verdict}");
     assert!(verdict.epochs.len() > disturbances.len(), "each failover has an epoch: {verdict}");
     Ok(())
@@ -233,13 +214,8 @@ pub(super) fn fail_over(failover: &mut Failover, disturbance: Disturbance) -> Re
             return Ok(());
         }
         Disturbance::Killed => failover.servers[master].stop(),
-        Disturbance::Frozen => failover.servers[master].freeze(),
     }
     let next = failover.until_other_than(master);
-    if disturbance == Disturbance::Frozen {
-        failover.servers[master].thaw();
-        thread::sleep(DOWN_AFTER / 2);
-    }
     failover.rejoin(master, next)?;
     let advised: Vec<&str> = ADVISED.split(' ').collect();
     Ok(ask(&failover.servers[master], cmd("CONFIG").arg("SET").arg(&advised))?)
@@ -260,7 +236,6 @@ fn in_a_cluster(disturbances: &[Disturbance]) -> Outcome {
                             return cluster.ask(replica, cmd("CLUSTER").arg("FAILOVER"));
                         }
                         Disturbance::Killed => cluster.nodes[master].stop(),
-                        Disturbance::Frozen => cluster.nodes[master].freeze(),
                     }
                     Ok(())
                 })?;

@@ -1,17 +1,14 @@
 //! A server that comes back older, as after a restart, or whose address leads to an older replica: Auto goes on by what that has.
 
-use std::net::TcpStream;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use std::{iter, thread};
+use std::iter;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RefusalKind, Semaphore};
-use setnx_lock_testing::{Fault, ServerVersion, TestServer};
+use setnx_lock_testing::{ServerVersion, TestServer};
 use testkit::failover::MASTER;
 
 use crate::support::notified::until;
-use crate::support::scenario::{FOREIGN, patient};
+use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, server_of, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -22,11 +19,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_was_acquired_before_is_released,
             what_was_acquired_before_is_extended,
             what_is_kept_stays_held,
-            after_its_lease_nothing_is_deleted,
-            a_command_without_a_reply_is_settled,
             a_token_leads_to_another_process,
             explicit_protocols_are_refused,
-            many_threads_notice_nothing,
             an_older_replica_is_the_master,
         ],
     )
@@ -169,61 +163,6 @@ fn what_is_kept_stays_held() -> Outcome {
     })
 }
 
-fn after_its_lease_nothing_is_deleted() -> Outcome {
-    on_each(|server, locker, after, protocol| {
-        let (options, before) =
-            (LockOptions::expiring_after(millis(100)).protocol(Protocol::Auto), server.version().name());
-        let guard = Lock::new(locker, "k", options)?.lock()?;
-        server.run(&["SET", "k", FOREIGN]);
-        restart_as(server, after, locker);
-        if protocol == Protocol::Classic {
-            thread::sleep(millis(110));
-        }
-        assert!(guard.release().is_err_and(|error| error.is_lost()));
-        assert_eq!(server.get("k").as_deref(), Some(FOREIGN));
-        // Nor before, since the key is looked at.
-        restart_as(server, before, locker);
-        let guard = Lock::new(locker, "other", auto())?.lock()?;
-        server.run(&["SET", "other", FOREIGN]);
-        restart_as(server, after, locker);
-        assert!(guard.release().is_err_and(|error| error.is_lost()));
-        assert_eq!(server.get("other").as_deref(), Some(FOREIGN));
-        Ok(())
-    })
-}
-
-/// It was carried out by the version before, whose reply is lost in the restart.
-fn a_command_without_a_reply_is_settled() -> Outcome {
-    on_each(|server, _, after, _| {
-        // A connection that the server has not taken when it stops gets no reply.
-        let locker = patient(&server.url())?.command_timeout(millis(1000)).build()?;
-        let options = LockOptions::expiring_after(millis(5000)).timeout(LONG).protocol(Protocol::Auto);
-        let (lock, before) = (Lock::new(&locker, "k", options)?, server.version().name());
-        lock.lock()?.release()?;
-        for (command, value) in [("SET", None), ("EXEC", Some("1532000016.5"))] {
-            if let Some(value) = value {
-                server.run(&["SET", "k", value]);
-            }
-            let asks =
-                if server.version() < ServerVersion::V2_6 && command == "SET" { "SETNX" } else { command };
-            server.next(asks, Fault::StopAfter);
-            let waiting = thread::spawn({
-                let lock = lock.clone();
-                move || lock.lock()
-            });
-            until("it has stopped", || TcpStream::connect(server.address()).is_err());
-            server.restart_as(after);
-            let held = waiting.join().expect("it does not panic")?;
-            assert!(server.get("k").is_some());
-            unless_in_doubt(held.release())?;
-            until("it is released", || server.get("k").is_none());
-            restart_as(server, before, &locker);
-            lock.lock()?.release()?;
-        }
-        Ok(())
-    })
-}
-
 fn a_token_leads_to_another_process() -> Outcome {
     on_each(|server, locker, after, _| {
         let lock = Lock::new(locker, "k", auto())?;
@@ -255,65 +194,6 @@ fn explicit_protocols_are_refused() -> Outcome {
 
 fn is_too_old(error: &Error) -> bool {
     matches!(error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::TooOld)
-}
-
-/// When a lock was held, as far as its first lease lasted.
-type Times = Mutex<Vec<(Instant, Instant)>>;
-
-fn no_two_at_once(times: &Times) -> bool {
-    let mut times = times.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    times.sort();
-    assert!(times.len() > 10, "{} times", times.len());
-    times.windows(2).all(|both| both[0].1 <= both[1].0)
-}
-
-fn many_threads_notice_nothing() -> Outcome {
-    const THREADS: usize = 128;
-    const LEASE: Duration = Duration::from_secs(2);
-    on_each(|server, locker, after, _| {
-        // In Classic nothing follows a release without a reply, and the lock frees itself.
-        let options = LockOptions::expiring_after(LEASE).timeout(LONG).protocol(Protocol::Auto);
-        let (keys, end) = (["a", "b", "c", "d"], Instant::now() + millis(1200));
-        let times: [Times; 4] = Default::default();
-        let note = |key: usize, from: Instant, lease_ends: Instant| {
-            let time = (from, lease_ends.min(Instant::now()));
-            times[key].lock().unwrap_or_else(PoisonError::into_inner).push(time);
-        };
-        thread::scope(|scope| {
-            let work = |n: usize| {
-                let lock = Lock::new(locker, keys[n % keys.len()], options)?;
-                let all = MultiLock::new(locker, keys, options)?;
-                loop {
-                    if n.is_multiple_of(16) {
-                        let held = all.lock()?;
-                        let from = Instant::now();
-                        let lease_ends = from + held.remaining().unwrap_or_default();
-                        (0..keys.len()).for_each(|key| note(key, from, lease_ends));
-                        unless_in_doubt(held.release())?;
-                    } else {
-                        let held = lock.lock()?;
-                        let from = Instant::now();
-                        let lease_ends = from + held.remaining().unwrap_or_default();
-                        unless_in_doubt(held.extend())?;
-                        note(n % keys.len(), from, lease_ends);
-                        unless_in_doubt(held.release())?;
-                    }
-                    if Instant::now() >= end {
-                        return Ok(());
-                    }
-                }
-            };
-            let threads: Vec<_> = (0..THREADS).map(|n| scope.spawn(move || work(n))).collect();
-            for version in [after, "7", after] {
-                thread::sleep(millis(300));
-                server.restart_as(version);
-            }
-            threads.into_iter().try_for_each(|thread| thread.join().expect("it does not panic"))
-        })
-        .map_err(|error: Error| format!("{after}: {error}"))?;
-        assert!(times.iter().all(no_two_at_once), "{after}: {times:?}");
-        Ok(())
-    })
 }
 
 fn an_older_replica_is_the_master() -> Outcome {

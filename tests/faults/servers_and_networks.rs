@@ -8,13 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, LockerBuilder, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::load::{self, Load};
-use crate::support::notified::until;
 use crate::support::scenario::{
-    Scenario, assert_nothing_sent_twice, brief, client_pool, impatient, until_answered, until_connected,
+    Scenario, assert_nothing_sent_twice, brief, client_pool, until_answered, until_connected,
 };
 use crate::support::{
     LONG, Outcome, Release, Target, TestKey, assert_says, attempts, chain, expiring, millis, release, tests,
@@ -26,17 +25,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         errors_blame_the_server_that_hangs,
         a_port_that_speaks_tls,
         a_connection_that_is_given_up_sends_nothing_more,
-        a_server_that_freezes_and_thaws,
         a_connection_reset_before_the_request_was_read,
         the_reply_to_setnx_is_lost,
-        the_reply_to_getset_is_lost,
         the_reply_to_del_is_lost,
         the_reply_to_state_or_clear_is_lost,
-        a_late_reply_reaches_no_other_command,
         a_late_reply_on_a_plain_pool_reaches_no_other_command,
         garbage_on_the_wire,
         garbage_on_a_plain_pool,
-        replies_that_are_too_slow_together,
     ];
     load::trials("faults", tests)
 }
@@ -141,25 +136,6 @@ fn a_connection_that_is_given_up_sends_nothing_more(_: Load) -> Outcome {
     Ok(())
 }
 
-fn a_server_that_freezes_and_thaws(_: Load) -> Outcome {
-    let server = Arc::new(TestServer::start());
-    let target = Target::of(&server);
-    let key = target.key("frozen");
-    let short = LockOptions::expiring_after(millis(100));
-    let locker = impatient(&server.url(), 2);
-    let lock = Lock::new(&locker, &key.key, short.timeout(LONG))?;
-    drop(lock.lock()?);
-    server.hang();
-    let frozen = lock.try_lock();
-    server.resume();
-    assert!(matches!(frozen, Err(Error::InDoubt { .. })), "{frozen:?}");
-    // The server executes the commands in its buffers: the key then holds this client's expiry, or is free. In both cases the lock
-    // can be acquired once that has passed.
-    assert!(matches!(lock.state()?, LockState::Absent | LockState::Until { .. }));
-    drop(lock.lock()?);
-    Ok(())
-}
-
 fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load);
     let key = scenario.target.key("reset");
@@ -195,21 +171,6 @@ fn the_reply_to_setnx_is_lost(load: Load) -> Outcome {
     assert_says(&error, &key, &["reply to SETNX was lost", "its value names no holder"]);
     assert_eq!(scenario.server.names(), ["SETNX"]);
     assert_eq!(key.value().as_deref(), Some("1"));
-    Ok(())
-}
-
-fn the_reply_to_getset_is_lost(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load);
-    let key = scenario.target.key("lost");
-    key.set("1532000016.5000000000000001");
-    scenario.server.next("GETSET", Fault::CutAfter);
-    let error = scenario
-        .lock(&key, expiring().timeout(millis(50)))
-        .lock()
-        .expect_err("these bytes prove no takeover");
-    assert!(matches!(error, Error::InDoubt { command: "GETSET", .. }), "{error:?}");
-    assert_nothing_sent_twice(&scenario.server);
-    assert_eq!(scenario.server.names().iter().filter(|name| *name == "GETSET").count(), 1);
     Ok(())
 }
 
@@ -252,11 +213,6 @@ fn the_reply_to_state_or_clear_is_lost(load: Load) -> Outcome {
     assert!(matches!(error, Error::InDoubt { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["look at the key again"]);
     Ok(())
-}
-
-fn a_late_reply_reaches_no_other_command(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load);
-    late_reply(&scenario, &scenario.open(quick(&scenario.server.url(), 1)))
 }
 
 /// A locker on a pool of one connection of the redis crate.
@@ -323,20 +279,5 @@ fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
     assert_says(&error, &key, &["GET failed", "check the server and the network"]);
     assert!(!error.to_string().contains('\n'), "{error}");
     assert_eq!(key.value().as_deref(), Some("1895000000.5000000000000001"));
-    Ok(())
-}
-
-fn replies_that_are_too_slow_together(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load);
-    let key = scenario.target.key("slow");
-    key.set("1895000000.5000000000000001");
-    let locker = scenario.open(Locker::builder(&scenario.server.url())?.command_timeout(millis(1000)));
-    let lock = Lock::new(&locker, &key.key, expiring())?;
-    until("connected", || lock.state().is_ok());
-    // Each reply alone would be in time, both together are not: the second has only the time that the first has left.
-    scenario.server.next("SETNX", Fault::DelayReply(millis(700)));
-    scenario.server.next("GET", Fault::DelayReply(millis(700)));
-    let error = lock.try_lock().expect_err("the call has no time left for the second reply");
-    assert!(matches!(error, Error::Unavailable { .. } | Error::InDoubt { .. }), "{error:?}");
     Ok(())
 }

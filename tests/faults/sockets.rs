@@ -1,7 +1,6 @@
 //! The library's own socket: replies that come in pieces, are long, or are interrupted by a signal.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 use std::{io, thread};
@@ -21,37 +20,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "sockets",
         tests![
-            a_reply_that_trickles_in_takes_no_longer_than_a_command_may,
             a_process_that_is_stopped_and_continued_gets_its_reply,
             a_long_value_harms_no_other_thread,
             a_unix_socket_whose_process_hangs,
         ],
     )
-}
-
-/// The first byte of the reply comes at once, and each of the rest in time for a read of its own.
-fn a_reply_that_trickles_in_takes_no_longer_than_a_command_may() -> Outcome {
-    let listener = TcpListener::bind(("127.0.0.1", 0))?;
-    let url = format!("redis://{}/", listener.local_addr()?);
-    let trickling = thread::spawn(move || -> io::Result<usize> {
-        let (mut stream, _) = listener.accept()?;
-        let _ = stream.read(&mut [0; 1000])?;
-        let mut sent = 0;
-        // Fails once the client has hung up.
-        while stream.write_all(b":").is_ok() {
-            sent += 1;
-            thread::sleep(millis(50));
-        }
-        Ok(sent)
-    });
-    let builder = Locker::builder(&url)?.skip_server_check().command_timeout(millis(300));
-    let lock = Lock::new(&builder.retry_for(Duration::ZERO).build()?, "trickles", expiring())?;
-    let error = lock.state().expect_err("no reply is complete");
-    assert!(error.to_string().contains("trickles"), "{error}");
-    let Error::Unavailable { cause, .. } = &error else { panic!("{error:?}") };
-    assert_eq!(cause.kind(), io::ErrorKind::TimedOut);
-    assert!(trickling.join().unwrap()? > 1);
-    Ok(())
 }
 
 /// Acquires and releases a lock without an expiration, whose lost replies cannot be resolved, for each line of input.

@@ -5,7 +5,7 @@
 #[path = "../../tools/stress/harness/mod.rs"]
 pub(crate) mod harness;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::Protocol;
@@ -18,22 +18,12 @@ use harness::hold::{End, Hold, Outcome as Reported};
 use harness::moment::Moment;
 use harness::own_keys::{Plan, Situation};
 use harness::random::Random;
-use harness::{Contender, Failure, Harness, PREFIX, Run, Servers, check, network};
+use harness::{Contender, Failure, Harness, PREFIX, Run, check, network};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = crate::support::trials(
-        "stress",
-        tests![
-            the_checker_finds_overlaps,
-            the_gem_s_protocol_has_overlaps,
-            a_quorum_whose_servers_restart_has_no_overlaps
-        ],
-    );
-    let contenders =
-        Contender::ALL.into_iter().filter(|(name, _)| !["gem", "classic", "ttl", "quorum"].contains(name));
-    trials.extend(contenders.map(|(name, contender)| {
-        trial(format!("stress::{name}_has_no_overlaps"), move || has_no_overlaps(contender))
-    }));
+    let mut trials = crate::support::trials("stress", tests![the_checker_finds_overlaps]);
+    // `make stress` has all of them, and its own negatives.
+    trials.push(trial("stress::notified_has_no_overlaps", || has_no_overlaps(Contender::Notified)));
     // Some take long, or have a lease that does not outlast what pauses a busy machine makes.
     let long = [
         Situation::Kept,
@@ -67,14 +57,11 @@ fn no_hold_is_reported_lost(situation: Situation) -> Outcome {
     Ok(())
 }
 
-/// How long the gem's protocol may take to have an overlap.
-const GEM_LIMIT: Duration = Duration::from_secs(60);
-
-/// Enough that the gem has an overlap within seconds, and little enough that other tests go on.
+/// Few keys, so that several threads of a process wait for the same, and little enough that other tests go on.
 const HARNESS: Harness = Harness {
     workers: 3,
     threads: 48,
-    keys: 90,
+    keys: 30,
     kill_every: Duration::from_millis(1500),
     stop_every: Duration::from_secs(3),
 };
@@ -85,9 +72,7 @@ fn run(contender: Contender, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<R
     let proxy = Proxy::before(server.address())?;
     let random = Random::new();
     proxy.delay_by(move |asked| network::delay(&random, &asked.name));
-    // With few keys several threads of a process wait for the same.
-    let keys = if contender == Contender::Notified { HARNESS.keys / 3 } else { HARNESS.keys };
-    let run = Harness { keys, ..HARNESS }.run(contender, &proxy.url(), PREFIX, |holds| {
+    let run = HARNESS.run(contender, &proxy.url(), PREFIX, |holds| {
         proxy.clear_log();
         Ok(go_on(holds))
     })?;
@@ -103,31 +88,6 @@ fn has_no_overlaps(contender: Contender) -> Outcome {
     assert!(findings.takeovers > 0, "{findings:?}");
     let clean = findings.overlaps.is_empty() && findings.unreported.is_empty();
     assert!(clean, "{findings:?}; the logs are kept in {}", run.logs.keep().display());
-    Ok(())
-}
-
-/// Processes are killed and stopped, and so are two of three servers, which start again without their locks.
-fn a_quorum_whose_servers_restart_has_no_overlaps() -> Outcome {
-    const ENOUGH: usize = 500;
-    let mut servers = Servers::start(Duration::from_secs(2))?;
-    let harness = Harness { threads: 8, keys: 16, ..HARNESS };
-    let run = harness.run(Contender::Quorum, &servers.urls(), PREFIX, |holds| {
-        servers.disturb()?;
-        Ok(holds.len() < ENOUGH || servers.kills < 4)
-    })?;
-    assert!(run.problems.is_empty(), "{:?}", run.problems);
-    let findings = check(&run.holds);
-    let clean = findings.overlaps.is_empty() && findings.unreported.is_empty();
-    assert!(clean, "{findings:?}; the logs are kept in {}", run.logs.keep().display());
-    Ok(())
-}
-
-/// Otherwise the checker would find nothing.
-fn the_gem_s_protocol_has_overlaps() -> Outcome {
-    let began = Instant::now();
-    let run = run(Contender::Gem, |holds| check(holds).overlaps.is_empty() && began.elapsed() < GEM_LIMIT)?;
-    let findings = check(&run.holds);
-    assert!(!findings.overlaps.is_empty(), "no overlap in {} holds", findings.holds);
     Ok(())
 }
 

@@ -12,43 +12,27 @@ use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::notified::until;
-use crate::support::releases;
+use crate::support::releases::{self, CERTIFIED, UNCERTIFIED};
 use crate::support::scenario::{BRIEF, FOREIGN, Scenario, client_pool, patient, until_connected};
-use crate::support::sent::probed;
 use crate::support::{
     AnyServer, LONG, Outcome, PAST, Target, TestKey, assert_says, expiring, millis, release, tests,
 };
-use crate::wire::transactions::{BOTH, CERTIFIED, UNCERTIFIED};
+
+/// The protocols with transactions.
+const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, load::Test)] = tests![
         a_connection_in_an_unknown_state_is_not_used_again,
         a_push_message_is_not_taken_for_a_reply,
         the_round_trips_of_a_release_share_one_time_limit,
-        a_takeover_whose_transaction_is_refused_changes_nothing,
         a_full_server_deletes_the_key_of_a_release_alone,
         a_full_server_that_compares_certifies_a_release,
-        a_deletion_alone_without_a_reply_is_not_tried_again,
         near_the_end_of_its_lease_a_release_that_a_full_server_refuses_is_carried_out_later,
         a_user_without_multi_changes_no_key_without_a_transaction,
         multi_that_is_taken_away_leaves_no_change_unguarded,
-        the_reply_to_exec_is_lost_in_a_release,
-        a_watch_without_a_reply_is_repeated_once,
     ];
     load::trials("transaction_faults", tests)
-}
-
-fn scenario_and_key(
-    load: Load,
-    protocol: Protocol,
-) -> Result<(Scenario, TestKey, Lock), Box<dyn std::error::Error>> {
-    let scenario = Scenario::under_load(load);
-    let key = scenario.target.key("transaction");
-    let locker = scenario.open(patient(&scenario.server.url())?.pool_size(1));
-    probed(&locker, protocol)?;
-    scenario.server.clear_log();
-    let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
-    Ok((scenario, key, lock))
 }
 
 fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
@@ -134,20 +118,6 @@ fn release_answered_late(load: Load, late: [&'static str; 2]) -> Result<Option<E
     Ok(held.release().err())
 }
 
-fn a_takeover_whose_transaction_is_refused_changes_nothing(load: Load) -> Outcome {
-    for protocol in BOTH {
-        let (scenario, key, lock) = scenario_and_key(load, protocol)?;
-        key.set(PAST);
-        let over_memory = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
-        scenario.server.next("EXEC", over_memory);
-        let error = lock.try_lock().expect_err("over its memory");
-        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-        assert_eq!(key.value().as_deref(), Some(PAST));
-        drop(lock.lock()?);
-    }
-    Ok(())
-}
-
 /// Asserts that a release was refused, and that the error says what becomes of the key.
 #[track_caller]
 fn assert_left(error: &Error, key: &TestKey) {
@@ -212,38 +182,6 @@ fn a_full_server_that_compares_certifies_a_release(load: Load) -> Outcome {
             server.fill_up();
             assert_eq!(release(held)?, CERTIFIED, "{emulated:?}");
             assert!(!server.names().iter().any(|name| name == "GETDEL"), "{:?}", server.names());
-        }
-    }
-    Ok(())
-}
-
-/// It compares nothing, and may still come.
-fn a_deletion_alone_without_a_reply_is_not_tried_again(load: Load) -> Outcome {
-    for protocol in BOTH {
-        for (fault, is_deleted) in [(Fault::CutAfter, true), (Fault::CutBefore, false)] {
-            let scenario = Scenario::under_load(load);
-            let (key, server) = (scenario.target.key("unanswered"), &scenario.server);
-            let lock = scenario.lock(&key, LockOptions::expiring_after(2 * LONG).protocol(protocol));
-            let held = lock.lock()?;
-            server.fill_up();
-            server.next("GETDEL", fault);
-            let released = release(held);
-            server.free_memory();
-            // The machine stalled: it was not sent.
-            if matches!(released, Err(Error::Refused { .. })) {
-                continue;
-            }
-            if is_deleted {
-                assert_eq!(released?, UNCERTIFIED);
-                assert_eq!(key.value(), None);
-                continue;
-            }
-            let error = released.expect_err("it has no reply");
-            assert!(matches!(error, Error::InDoubt { command: "GETDEL", .. }), "{error:?}");
-            assert_says(&error, &key, &["if it was not released, it frees itself when its lease has passed"]);
-            // Several attempts of a release that is tried again.
-            thread::sleep(millis(500));
-            assert!(key.value().is_some());
         }
     }
     Ok(())
@@ -347,41 +285,6 @@ fn multi_that_is_taken_away_leaves_no_change_unguarded(load: Load) -> Outcome {
         let error = lock(LONG)?.lock().expect_err("MULTI is not permitted");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(key.value().as_deref(), Some(PAST), "a transaction alone may change it");
-    }
-    Ok(())
-}
-
-fn the_reply_to_exec_is_lost_in_a_release(load: Load) -> Outcome {
-    for protocol in BOTH {
-        let (scenario, key, lock) = scenario_and_key(load, protocol)?;
-        let held = lock.lock()?;
-        scenario.server.next("EXEC", Fault::CutAfter);
-        assert_eq!(release(held)?, UNCERTIFIED, "found by reading");
-        assert_eq!(scenario.server.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC GET");
-        assert_eq!(key.value(), None);
-
-        let held = lock.lock()?;
-        scenario.server.next("EXEC", Fault::CutBefore);
-        let error = held.release().expect_err("it may still be executed");
-        assert!(matches!(error, Error::InDoubt { command: "EXEC", .. }), "{error:?}");
-        assert_says(&error, &key, &["the release is tried again until the lease ends"]);
-        assert_eq!(scenario.server.names().iter().filter(|name| *name == "EXEC").count(), 2);
-    }
-    Ok(())
-}
-
-fn a_watch_without_a_reply_is_repeated_once(load: Load) -> Outcome {
-    for protocol in BOTH {
-        let (scenario, _key, lock) = scenario_and_key(load, protocol)?;
-        let held = lock.lock()?;
-        scenario.server.next("WATCH", Fault::CutAfter);
-        assert_eq!(release(held)?, CERTIFIED);
-
-        let held = lock.lock()?;
-        scenario.server.next("WATCH", Fault::CutBefore);
-        scenario.server.next("GET", Fault::CutAfter);
-        let error = held.release().expect_err("both replies are lost");
-        assert!(matches!(error, Error::Unavailable { .. }), "the key was only read: {error:?}");
     }
     Ok(())
 }

@@ -2,12 +2,11 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, TransportError};
-use setnx_lock_testing::{Fault, TestServer};
+use setnx_lock_testing::Fault;
 
 use crate::support::scenario::{Scenario, closed_port};
 use crate::support::{LONG, Outcome, chain, expiring, millis, tests};
@@ -18,7 +17,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             zero_fails_at_the_first_refused_connection,
             a_call_retries_for_its_timeout_or_for_retry_for_if_that_is_shorter,
-            a_server_that_comes_back_in_time_is_used,
             a_server_that_loses_every_reply_is_given_up,
         ],
     )
@@ -85,21 +83,6 @@ fn a_call_retries_for_its_timeout_or_for_retry_for_if_that_is_shorter() -> Outco
     assert_fails_after(SHORT, || lock.lock());
     assert_fails_after(SHORT, || lock.try_lock_for(SHORT));
     assert_fails_after(Duration::ZERO, || lock.try_lock());
-    Ok(())
-}
-
-fn a_server_that_comes_back_in_time_is_used() -> Outcome {
-    let server = TestServer::start();
-    let locker = Locker::builder(&server.url())?.retry_for(LONG).build()?;
-    for options in [expiring().timeout(LONG), expiring().wait_forever()] {
-        let lock = Lock::new(&locker, "unreachable", options)?;
-        server.stop();
-        let locking = thread::spawn(move || lock.lock());
-        thread::sleep(SHORT);
-        assert!(!locking.is_finished(), "{:?}", locking.join());
-        server.restart_empty();
-        drop(locking.join().unwrap()?);
-    }
     Ok(())
 }
 

@@ -6,15 +6,12 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io, iter, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{DeclaredLock, LockOptions, LockState, Protocol, Version};
+use setnx_lock::{LockOptions, LockState, Protocol, Version};
 
-use crate::support::asleep::Sleeper;
 use crate::support::processes::worker;
 use crate::support::record::recorded;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, NO_TAKEOVER, RubyPeer, TTL};
-use crate::support::{
-    HANDED_OVER, LONG, Load, Outcome, Release, Target, TestKey, Variant, millis, release, trial,
-};
+use crate::support::{LONG, Load, Outcome, Release, Target, TestKey, Variant, millis, release, trial};
 
 /// The expiration on both sides in the tests without a crash.
 const EXPIRATION: Duration = Duration::from_secs(30);
@@ -34,10 +31,7 @@ pub(crate) fn trials(target: &Target) -> Vec<Trial> {
         rust_holds_and_ruby_waits,
         ruby_is_killed_and_rust_takes_over,
         rust_is_killed_and_ruby_takes_over,
-        rust_hands_over_among_its_threads_and_ruby_waits,
-        rust_is_killed_while_it_hands_over,
         rust_extends_its_lease_and_ruby_takes_over_on_time,
-        a_declared_lock_is_the_same_in_both,
         no_update_is_lost_among_four_processes_of_each,
     ];
     let gems = match Gem::available() {
@@ -227,67 +221,6 @@ fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
     Ok(())
 }
 
-/// Ruby finds a time in the future whenever it looks, until no thread is left.
-fn rust_hands_over_among_its_threads_and_ruby_waits(pair: &Pair) -> Outcome {
-    let (mut ruby, key) = (pair.peer()?, pair.key());
-    let name = key.key.to_string();
-    let lock = pair.target.lock(&key, options().timeout(LONG));
-    let held = lock.lock()?;
-    let waiters = [(); 3].map(|()| {
-        let lock = lock.clone();
-        let waiter = Sleeper::start(move || {
-            let held = lock.lock()?;
-            // Ruby looks meanwhile.
-            thread::sleep(millis(120));
-            held.release()
-        });
-        waiter.rests();
-        waiter
-    });
-    ruby.begin_to_acquire(&name, Some(EXPIRATION), LONG)?;
-    // With notifications it may be the turn of another process.
-    let released = release(held)?;
-    let notified = pair.target.variant.notifications || pair.target.protocol == Protocol::Auto;
-    assert!(released == HANDED_OVER || notified && released == pair.target.released(), "{released:?}");
-    // A hand-over that comes too late, as on a busy machine, is a release: then it is its turn before all threads have had theirs.
-    assert_eq!(ruby.outcome(&name)?, Attempt::Held);
-    ruby.release(&name)?;
-    for waiter in waiters {
-        waiter.join()?;
-    }
-    assert_eq!(key.value(), None);
-    Ok(())
-}
-
-/// The process is killed at any moment of a hand-over: the value in the key is that of one of its threads, and Ruby takes it over on time.
-fn rust_is_killed_while_it_hands_over(pair: &Pair) -> Outcome {
-    if pair.gem == NO_TAKEOVER && pair.target.decided_protocol() != Protocol::Ttl {
-        return Ok(());
-    }
-    let (mut ruby, key) = (pair.peer()?, pair.key());
-    let (name, protocol) = (key.key.to_string(), pair.target.protocol_name());
-    let mut rust = worker(&["hand_over", &pair.target.url, &name, "500ms", &protocol])?;
-    let mut line = String::new();
-    BufReader::new(rust.stdout.take().expect("it is piped").take(100)).read_line(&mut line)?;
-    assert_eq!(line, "handed over\n");
-    rust.kill()?;
-    rust.wait()?;
-    let expiry = match pair.target.lock(&key, options()).state()? {
-        // A time to live is known to a millisecond, and counted from the reply on.
-        LockState::Until { expiry, .. } => {
-            SystemTime::from(expiry.date().expect("in this century")) - millis(10)
-        }
-        // Killed before the next thread had it, or the server has removed it already.
-        LockState::Absent => SystemTime::UNIX_EPOCH,
-        state => panic!("the key does not hold an expiry: {state:?}"),
-    };
-    assert_eq!(ruby.acquire(&name, Some(EXPIRATION), LONG)?, Attempt::Held);
-    assert!(SystemTime::now() >= expiry, "taken over too early");
-    ruby.release(&name)?;
-    assert_eq!(key.value(), None);
-    Ok(())
-}
-
 fn rust_extends_its_lease_and_ruby_takes_over_on_time(pair: &Pair) -> Outcome {
     let (mut ruby, key) = (pair.peer()?, pair.key());
     let name = key.key.to_string();
@@ -309,36 +242,6 @@ fn rust_extends_its_lease_and_ruby_takes_over_on_time(pair: &Pair) -> Outcome {
         ruby.release(&name)?;
         assert_eq!(key.value(), None);
     }
-    Ok(())
-}
-
-fn a_declared_lock_is_the_same_in_both(pair: &Pair) -> Outcome {
-    const DECLARED: DeclaredLock = DeclaredLock::in_class(
-        "Roster::HockeyTeam",
-        "trade_players",
-        LockOptions::expiring_after(EXPIRATION),
-    );
-    let mut ruby = pair.peer()?;
-    let locker = pair.target.locker();
-    // The same test may run at the same time for another target on the same server.
-    let id = format!(
-        "{}-{}-{}-{}",
-        pair.target.name,
-        pair.target.protocol_name(),
-        pair.target.variant.name(),
-        pair.gem
-    );
-    let name = &format!("hockey_team:{id}:trade_players_lock");
-    assert_eq!(ruby.acquire(name, Some(EXPIRATION), LONG)?, Attempt::Held);
-    assert!(DECLARED.of(&locker, &id)?.try_lock()?.is_none());
-    assert!(DECLARED.of(&locker, format!("{id}8"))?.try_lock()?.is_some());
-    assert!(DECLARED.global(&locker)?.try_lock_for(LONG)?.is_some());
-    assert!(DECLARED.of(&locker, &id)?.clear()?);
-    let attempt = DECLARED.of(&locker, &id)?.with(|held| {
-        assert_eq!(&held.key().to_string(), name);
-        ruby.acquire(name, Some(EXPIRATION), millis(250))
-    })?;
-    assert!(matches!(attempt?, Attempt::Timeout(_)), "Ruby acquires no lock that Rust holds");
     Ok(())
 }
 

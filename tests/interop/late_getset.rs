@@ -3,13 +3,12 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Failed, Trial};
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, ProblemKind, Protocol};
+use setnx_lock::{Event, Lock, LockGuard, LockOptions, ProblemKind, Protocol};
 use setnx_lock_testing::Proxy;
 
-use crate::support::asleep::Sleeper;
 use crate::support::rounds::until_soon;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer};
 use crate::support::target::PROTOCOLS;
@@ -20,13 +19,8 @@ const SOON: Duration = Duration::from_millis(600);
 type Test = fn(Protocol) -> Outcome;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: &[(&str, Test)] = crate::support::tests![
-        a_release_deletes_the_gems_value,
-        a_lock_is_handed_over_all_the_same,
-        a_lock_that_is_kept_is_written_again,
-        beside_gems_each_lock_is_written_again,
-        the_lock_of_a_gem_that_takes_over_later_is_left_alone,
-    ];
+    let tests: &[(&str, Test)] =
+        crate::support::tests![a_release_deletes_the_gems_value, beside_gems_each_lock_is_written_again,];
     // That a real gem is missing is told by the tests of `interop`.
     if !Gem::available().unwrap_or_default().contains(&CLASSIC) {
         return Vec::new();
@@ -131,35 +125,6 @@ fn a_release_deletes_the_gems_value(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-fn a_lock_is_handed_over_all_the_same(protocol: Protocol) -> Outcome {
-    let mut beside = Beside::start(protocol)?;
-    let lock = beside.lock(LockOptions::expiring_after(millis(3000)).poll_interval(LONG));
-    for expiration in EXPIRATIONS {
-        until_soon(|| {
-            let Overwritten { held, began, value } = beside.overwrites(&lock, expiration, LONG)?;
-            let next = Sleeper::start({
-                let lock = lock.clone();
-                move || lock.lock()
-            });
-            next.rests();
-            let released = held.release();
-            let is_soon = began.elapsed() < SOON;
-            if !is_soon {
-                // It may have been lost. Then the next thread waits until the gem's time has passed.
-                beside.key.delete();
-                lock.clear()?;
-            }
-            assert!(released.is_ok() || !is_soon, "{released:?}");
-            let next = next.join()?;
-            assert_ne!(beside.key.value(), Some(value), "the key holds the next thread's value");
-            drop(next);
-            beside.gem_is_next()?;
-            Ok(is_soon)
-        })?;
-    }
-    Ok(())
-}
-
 /// Holds the lock for longer than the gem's time lasts. Returns false if it was lost, as when the machine was too busy to look in time.
 fn outlasts(beside: &mut Beside, lock: &Lock) -> Result<bool, Failed> {
     let Overwritten { held, value, .. } = beside.overwrites(lock, millis(500), LONG)?;
@@ -174,12 +139,6 @@ fn outlasts(beside: &mut Beside, lock: &Lock) -> Result<bool, Failed> {
     assert_eq!(held.release().is_ok(), is_held);
     beside.gem_is_next()?;
     Ok(is_held)
-}
-
-fn a_lock_that_is_kept_is_written_again(protocol: Protocol) -> Outcome {
-    let mut beside = Beside::start(protocol)?;
-    let lock = beside.lock(LockOptions::expiring_after(millis(4000)).auto_extend(LONG));
-    until_soon(|| outlasts(&mut beside, &lock))
 }
 
 fn beside_gems_each_lock_is_written_again(protocol: Protocol) -> Outcome {
@@ -202,31 +161,5 @@ fn beside_gems_each_lock_is_written_again(protocol: Protocol) -> Outcome {
         details.contains("a client that does not have the lock overwrote the holder's value"),
         "{details}"
     );
-    Ok(())
-}
-
-/// The locker has not read a gem's value, so it does not look. The gem gives up, its time passes, and it has the lock the next time.
-fn the_lock_of_a_gem_that_takes_over_later_is_left_alone(protocol: Protocol) -> Outcome {
-    let mut beside = Beside::start(protocol)?;
-    let lock = beside.lock(LockOptions::expiring_after(millis(4000)));
-    let Overwritten { held, value, .. } = beside.overwrites(&lock, millis(500), millis(10))?;
-    let name = beside.name();
-    assert!(matches!(beside.ruby.outcome(&name)?, Attempt::Timeout(_)));
-    let until = UNIX_EPOCH + Duration::try_from_secs_f64(value.parse()?)?;
-    while SystemTime::now() < until {
-        thread::sleep(millis(10));
-    }
-    // It writes about the same time as the holder has.
-    let left = held.remaining().unwrap_or_default().saturating_sub(millis(100)).max(millis(500));
-    assert_eq!(beside.ruby.acquire(&name, Some(left), LONG)?, Attempt::Held);
-    let value = beside.key.value();
-    if protocol == Protocol::Classic {
-        // Its release compares nothing: that is why it needs equal expirations.
-        drop(held);
-    } else {
-        assert!(matches!(held.release(), Err(Error::Lost { .. })));
-        assert_eq!(beside.key.value(), value);
-    }
-    beside.ruby.release(&name)?;
     Ok(())
 }

@@ -21,13 +21,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_free_lock_is_acquired_on_each_server_and_released,
             one_server_is_a_quorum,
             what_is_no_quorum_is_refused,
-            clocks_may_differ_by_seconds,
-            a_held_lock_is_left_as_it_is,
             a_holder_on_a_minority_does_not_matter,
             what_a_minority_grants_is_given_back,
             expired_leftovers_are_taken_over_server_by_server,
             each_server_has_its_own_protocol,
-            a_waiter_gets_the_lock_once_it_is_released,
             a_wait_ends_with_the_attempts_or_the_timeout,
             threads_that_split_the_servers_all_get_their_turn,
             a_body_runs_under_the_lock,
@@ -93,31 +90,6 @@ fn what_is_no_quorum_is_refused() -> Outcome {
     let error = quorum.clone().max_clock_difference(millis(2001)).expect_err("it is refused");
     assert!(chain(&error).contains("less than half of the lease of 4s"), "{error}");
     quorum.max_clock_difference(millis(2000))?;
-    Ok(())
-}
-
-/// In every protocol, and with as much as is permitted.
-fn clocks_may_differ_by_seconds() -> Outcome {
-    let servers = Servers::start(3);
-    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
-        let options = LockOptions::expiring_after(2 * LONG).timeout(LONG).protocol(protocol);
-        let held = servers.lock(options)?.max_clock_difference(LONG)?.try_lock()?.expect("it is free");
-        held.verify()?;
-        held.release()?;
-        servers.until_holding(0);
-    }
-    Ok(())
-}
-
-fn a_held_lock_is_left_as_it_is() -> Outcome {
-    let servers = Servers::start(3);
-    let held = servers.held(&servers.lock(OPTIONS)?)?;
-    let values = servers.values();
-    let other = servers.lock(OPTIONS)?;
-    assert!(other.try_lock()?.is_none());
-    assert!(other.try_lock_for(millis(50))?.is_none());
-    assert_eq!(servers.values(), values);
-    held.release()?;
     Ok(())
 }
 
@@ -188,26 +160,6 @@ fn each_server_has_its_own_protocol() -> Outcome {
         assert_eq!(watches, release == "EXEC", "{:?}", server.names());
         server.clear_log();
     }
-    Ok(())
-}
-
-fn a_waiter_gets_the_lock_once_it_is_released() -> Outcome {
-    let servers = Servers::start(3);
-    let held = servers.lock(OPTIONS)?.lock()?;
-    let other = servers.lock(OPTIONS)?;
-    let asked = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            asked.store(1, Ordering::SeqCst);
-            other.lock().map(drop)
-        });
-        until("the waiter begins", || asked.load(Ordering::SeqCst) == 1);
-        thread::sleep(millis(50));
-        assert!(!waiter.is_finished());
-        held.release()?;
-        waiter.join().unwrap()
-    })?;
-    servers.until_holding(0);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use setnx_lock_testing::{Fault, TestServer};
 
 use super::{KEY, OPTIONS, Servers};
 use crate::support::notified::until;
-use crate::support::scenario::{BRIEF, FOREIGN, brief, opened};
+use crate::support::scenario::{FOREIGN, brief, opened};
 use crate::support::sent::probed;
 use crate::support::{LONG, Outcome, chain, millis, tests};
 
@@ -21,9 +21,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_minority_that_hangs_is_not_waited_for,
             without_a_majority_there_is_no_lock,
             a_majority_that_is_killed_under_a_holder,
-            a_majority_that_hangs_is_given_up,
-            a_waiter_goes_on_once_a_majority_is_back,
-            servers_that_are_slow_grant_it_all_the_same,
             grants_that_come_too_late_are_given_back,
             a_reply_that_is_cut_off_is_resolved,
             a_lock_whose_reply_was_lost_is_given_back_later,
@@ -129,49 +126,6 @@ fn a_majority_that_is_killed_under_a_holder() -> Outcome {
     assert!(held.remaining() > Duration::ZERO);
     let error = held.release().expect_err("two were not asked");
     assert!(!error.is_lost() && chain(&error).starts_with("lock quorum not released: "), "{error}");
-    Ok(())
-}
-
-fn a_majority_that_hangs_is_given_up() -> Outcome {
-    let servers = Servers::start(3);
-    let lock = impatient(&servers)?;
-    drop(lock.lock()?);
-    servers.until_holding(0);
-    servers.0[1..].iter().for_each(|server| server.hang());
-    let began = Instant::now();
-    let error = lock.try_lock().expect_err("there is no majority");
-    assert!(began.elapsed() >= BRIEF / 2, "it waits for their answers");
-    assert!(error.is_transient() && !error.is_contention(), "{error:?}");
-    servers.0[1..].iter().for_each(|server| server.resume());
-    servers.until_holding(0);
-    Ok(())
-}
-
-fn a_waiter_goes_on_once_a_majority_is_back() -> Outcome {
-    let servers = Servers::start(3);
-    let lock = servers.lock(OPTIONS)?;
-    servers.0[..2].iter().for_each(|server| server.stop());
-    let waiter = thread::spawn(move || lock.lock());
-    thread::sleep(millis(100));
-    assert!(!waiter.is_finished());
-    servers.0[1].restart_empty();
-    waiter.join().unwrap()?.release()?;
-    Ok(())
-}
-
-fn servers_that_are_slow_grant_it_all_the_same() -> Outcome {
-    let servers = Servers::start(5);
-    for (place, server) in (0..).zip(&servers.0) {
-        server.delay(millis(20 * place));
-    }
-    let lock = servers.lock(OPTIONS)?;
-    for _ in 0..3 {
-        let held = lock.lock()?;
-        held.extend()?;
-        held.verify()?;
-        held.release()?;
-    }
-    servers.until_holding(0);
     Ok(())
 }
 

@@ -20,21 +20,13 @@ pub(crate) enum Load {
 const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
     (
         &[Load::Contended],
-        "it has lockers of its own: several, or one with threads of its own",
-        &[
-            "contract::separate_pools_lose_no_update",
-            "contract::eight_threads_on_a_pool_of_one_lose_no_update",
-        ],
-    ),
-    (
-        &[Load::Contended],
         "it is about single connections",
         &["faults::a_connection_that_is_given_up_sends_nothing_more"],
     ),
     (
         &[Load::Contended],
         "the server does not reply, so the load threads keep every connection busy",
-        &["faults::a_server_that_accepts_and_never_replies", "faults::a_server_that_freezes_and_thaws"],
+        &["faults::a_server_that_accepts_and_never_replies"],
     ),
 ];
 

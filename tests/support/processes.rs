@@ -3,16 +3,15 @@
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, io, iter, thread};
 
 use setnx_lock::{Error, Lock, LockOptions, Protocol};
 
 use crate::api::{cron, fencing};
-use crate::faults::{clocks, forks, handing_over, keeping, sockets, stacks};
+use crate::faults::{clocks, forks, keeping, sockets, stacks};
 use crate::support::{LONG, Variant, millis};
-use crate::threads::{cancellation, notifications, permits, several};
+use crate::threads::{notifications, permits};
 
 /// Makes this program a worker. Its value is the task and the task's arguments, separated by commas.
 pub(crate) const TASK: &str = "SETNX_LOCK_TEST_WORKER";
@@ -25,7 +24,6 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
     let words: Vec<&str> = task.split(',').collect();
     let performed = match words.as_slice() {
         ["hold", url, key, expiration, protocol, variant] => hold(url, key, expiration, protocol, variant),
-        ["hand_over", url, key, expiration, protocol] => hand_over(url, key, expiration, protocol),
         ["churn", url, key, file, rounds, expiration, protocol, variant] => {
             churn(url, key, Path::new(file), [rounds, expiration, protocol, variant])
         }
@@ -35,9 +33,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         }
         ["report_the_lease", url, key, expiration] => clocks::set::report_the_lease(url, key, expiration),
         ["notice_the_loss", url, key, expiration] => clocks::set::notice_the_loss(url, key, expiration),
-        ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
         ["notifications", task @ ..] => notifications::as_worker(task),
-        ["hand_out", url, key, protocol] => handing_over::as_worker(url, key, protocol),
         ["keep", url, key, expiration, protocol] => keeping::as_worker(url, key, expiration, protocol),
         ["forked", url, how] => forks::as_worker(url, how),
         ["siblings", url] => forks::siblings(url),
@@ -45,9 +41,6 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["count_keepers", url] => keeping::count_keepers(url),
         ["fenced", url, key, protocol] => fencing::as_worker(url, key, protocol),
         ["cron", url, key, file, at_least, protocol] => cron::as_worker(url, key, file, at_least, protocol),
-        ["several", url, folder, rounds, protocol] => {
-            several::as_worker(url, Path::new(folder), rounds, protocol)
-        }
         ["acquire_for_each_line", url, key] => sockets::acquire_for_each_line(url, key),
         ["permits", task @ ..] => permits::as_worker(task),
         _ => Err(format!("no such task: {task}").into()),
@@ -86,27 +79,6 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -
     thread::sleep(LONG);
     drop(held);
     Ok(())
-}
-
-/// Hands the lock over among its threads without a pause, until killed. Prints `handed over` when it has done so a few times.
-fn hand_over(url: &str, key: &str, expiration: &str, protocol: &str) -> TaskOutcome {
-    let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
-    let options = options.protocol(protocol_named(protocol)?).timeout(LONG);
-    let lock = Lock::new(&Variant::default().open(url)?.0, key, options)?;
-    let holds = AtomicU32::new(0);
-    let work = || -> TaskOutcome {
-        loop {
-            // A stall of the machine may outlast the lease.
-            let _ = lock.lock()?.release();
-            if holds.fetch_add(1, Ordering::Relaxed) == 20 {
-                println!("handed over");
-            }
-        }
-    };
-    thread::scope(|scope| {
-        let threads = [(); 4].map(|()| scope.spawn(work));
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
-    })
 }
 
 /// Prints `ready`, waits for a line of input, and increments the number in a file under the lock, as the peer in Ruby does. It runs two

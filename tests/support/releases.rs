@@ -14,6 +14,9 @@ pub(crate) enum Release {
     Lost,
 }
 
+pub(crate) const CERTIFIED: Release = Release::Released { certified: true };
+pub(crate) const UNCERTIFIED: Release = Release::Released { certified: false };
+
 /// The outcome of a release that hands the lock over: our own bytes were replaced, which proves that no other client had it.
 pub(crate) const HANDED_OVER: Release = Release::Released { certified: true };
 

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use libtest_mimic::{Arguments, Trial};
 
-use super::ruby::Gem;
 use super::{Load, Variant};
 
 /// 2³² divided by the golden ratio: its multiples spread over any number of places.
@@ -118,22 +117,16 @@ fn mixed(trials: Vec<Trial>) -> Vec<Trial> {
     dealt.into_iter().map(|(_, trial)| trial).collect()
 }
 
-/// Makes the tests of the sample: in these parts each server occurs in it.
-pub(crate) fn trials(marked: &[Trial], parts: &[&str]) -> Vec<Trial> {
-    let of = |part: &&str| {
-        let part = (*part).to_owned();
-        let names = |in_sample: bool| -> BTreeSet<String> {
-            let trials = marked.iter().filter(|trial| !in_sample || !trial.has_ignored_flag());
-            let of_part = trials.map(Name::of).filter(|name| name.part == part);
-            of_part.map(|name| name.server).collect()
-        };
-        let (all, sample) = (names(false), names(true));
-        Trial::test(format!("sample::{part}_has_each_server"), move || {
-            assert_eq!(sample, all);
-            Ok(())
-        })
+/// Makes the test of the sample: each server occurs in the contract's.
+pub(crate) fn trial(marked: &[Trial]) -> Trial {
+    let names = |in_sample: bool| -> BTreeSet<String> {
+        let trials = marked.iter().filter(|trial| !in_sample || !trial.has_ignored_flag());
+        let of_contract = trials.map(Name::of).filter(|name| name.part == "contract");
+        of_contract.map(|name| name.server).collect()
     };
-    // With a real gem there are too few tests of it to have each server.
-    let has_each = |part: &&&str| **part != "interop" || Gem::available().is_ok_and(|gems| gems.len() > 1);
-    parts.iter().filter(has_each).map(of).collect()
+    let (all, sample) = (names(false), names(true));
+    Trial::test("sample::contract_has_each_server", move || {
+        assert_eq!(sample, all);
+        Ok(())
+    })
 }

@@ -416,11 +416,6 @@ impl TestKey {
         let () = self.target.connection().set(self.key.as_bytes(), value).unwrap();
     }
 
-    /// Writes the key and leaves its value.
-    pub(crate) fn touch(&self) {
-        let () = self.target.connection().expire(self.key.as_bytes(), 1000).unwrap();
-    }
-
     pub(crate) fn delete(&self) {
         let () = self.target.connection().del(self.key.as_bytes()).unwrap();
     }

@@ -6,12 +6,8 @@ use std::thread;
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker};
 use setnx_lock_testing::{Fault, TestServer};
-use signal_hook::consts::SIGTERM;
-use signal_hook::iterator::Signals;
 
 use crate::support::asleep::asleep;
-use crate::support::notified::Worker;
-use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened};
 use crate::support::sent::connected;
 use crate::support::{AnyServer, LONG, Outcome, Release, Target, TestKey, Variant, millis, release, tests};
@@ -21,12 +17,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         "cancellation",
         tests![
             one_token_ends_the_waits_of_many_threads_and_keys_and_they_report_it,
-            a_cancelled_token_lets_no_wait_begin,
-            an_unknown_outcome_is_reported_rather_than_the_cancellation,
             a_command_in_flight_is_awaited_and_may_acquire_the_lock,
             a_wait_for_a_connection_ends_too,
             shutting_down_ends_all_waits_and_lets_holders_release,
-            a_signal_ends_a_wait,
         ],
     )
 }
@@ -81,44 +74,6 @@ fn one_token_ends_the_waits_of_many_threads_and_keys_and_they_report_it() -> Out
     Ok(())
 }
 
-fn a_cancelled_token_lets_no_wait_begin() -> Outcome {
-    let (server, key, locker) = scenario("used")?;
-    let cancel_token = CancelToken::new();
-    let lock = Lock::new(&locker, &key.key, NEVER_POLLS)?;
-    let cancelled = lock.clone().cancelled_by(&cancel_token);
-    let held = cancelled.lock()?;
-    cancel_token.cancel();
-    held.ensure_held()?;
-    assert!(matches!(cancelled.try_lock(), Err(Error::Cancelled { .. })));
-    assert!(matches!(cancelled.lock(), Err(Error::Cancelled { .. })));
-    assert!(matches!(cancelled.with_result(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
-    assert_eq!(release(held)?, Release::Released { certified: false }, "a held lock can be released");
-    drop(lock.lock()?);
-    assert_eq!(server.say(&["DBSIZE"])?, ":0");
-    Ok(())
-}
-
-fn an_unknown_outcome_is_reported_rather_than_the_cancellation() -> Outcome {
-    let (server, key, _) = scenario("doubt")?;
-    let cancel_token = CancelToken::new();
-    let lock = Lock::new(&opened(&server.url())?, &key.key, NEVER_POLLS)?;
-    let lock = connected(lock.cancelled_by(&cancel_token))?;
-    server.next("SETNX", Fault::CutAfter);
-    server.next("GET", Fault::CutBefore);
-    let waiter = waiter(&lock);
-    while server.faults_left() > 0 {
-        thread::sleep(millis(5));
-    }
-    thread::sleep(millis(50));
-    cancel_token.cancel();
-    let error = waiter.join().unwrap().expect_err("the wait was cancelled");
-    assert!(
-        matches!(error, Error::InDoubt { .. }),
-        "the lock was acquired, and no read has shown that: {error:?}"
-    );
-    Ok(())
-}
-
 fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
     let (server, key, _) = scenario("under_way")?;
     let locker = opened(&server.url())?;
@@ -168,38 +123,5 @@ fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
         }
         assert_eq!(key.value(), None);
     }
-    Ok(())
-}
-
-/// Waits for a lock until a signal cancels the wait, as a service does that has to stop.
-pub(crate) fn wait_for_a_signal(url: &str, key: &str) -> TaskOutcome {
-    let cancel_token = CancelToken::new();
-    let mut signals = Signals::new([SIGTERM])?;
-    let handling = cancel_token.clone();
-    thread::spawn(move || {
-        if signals.forever().next().is_some() {
-            handling.cancel();
-        }
-    });
-    let lock = Lock::new(&opened(url)?, key, NEVER_POLLS)?.cancelled_by(&cancel_token);
-    println!("waiting");
-    match lock.lock() {
-        Err(Error::Cancelled { .. }) => println!("cancelled"),
-        other => println!("{other:?}"),
-    }
-    Ok(())
-}
-
-fn a_signal_ends_a_wait() -> Outcome {
-    let (server, key, locker) = scenario("signal")?;
-    let held = Lock::new(&locker, &key.key, NEVER_POLLS)?.lock()?;
-    let mut worker = Worker::performing(&["wait_for_a_signal", &server.url(), &key.key.to_string()])?;
-    assert_eq!(worker.says()?, "waiting");
-    thread::sleep(millis(100));
-    worker.signal("TERM");
-    assert_eq!(worker.says()?, "cancelled");
-    assert!(worker.ends_well()?);
-    held.ensure_held()?;
-    assert_eq!(release(held)?, Release::Released { certified: false });
     Ok(())
 }

@@ -29,10 +29,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_is_still_held_is_returned,
             a_call_that_acquires_is_waited_for,
             a_quorum_is_waited_for_until_its_servers_have_released,
-            a_failed_release_is_tried_once_more,
             releases_are_tried_until_the_server_is_back,
             releases_are_tried_while_the_server_refuses_for_now,
-            a_drain_has_its_limit,
             a_thousand_kept_locks_of_many_threads_are_drained,
             a_worker_that_is_told_to_end_leaves_no_lock,
         ],
@@ -188,19 +186,6 @@ fn a_quorum_is_waited_for_until_its_servers_have_released() -> Outcome {
     Ok(())
 }
 
-fn a_failed_release_is_tried_once_more() -> Outcome {
-    let server = TestServer::start();
-    let locker = opened(&server.url())?;
-    let lock = Lock::new(&locker, "k", expiring().protocol(Protocol::Watched))?;
-    let held = lock.lock()?;
-    server.next("EXEC", Fault::Say("-OOM command not allowed\r\n"));
-    assert!(held.release().is_err());
-    // It is to be tried again after 0.1 s.
-    assert!(locker.drain(LONG).still_held.is_empty());
-    assert_eq!(server.get("k"), None, "it was tried once more at once");
-    Ok(())
-}
-
 fn a_thousand_kept_locks_of_many_threads_are_drained() -> Outcome {
     const THREADS: usize = 128;
     let server = TestServer::start();
@@ -312,18 +297,5 @@ fn releases_are_tried_while_the_server_refuses_for_now() -> Outcome {
     assert!(held.release().is_err());
     assert!(locker.drain(LONG).still_held.is_empty());
     assert_eq!((server.faults_left(), server.get("k")), (0, None));
-    Ok(())
-}
-
-/// It ends in time, and tries once more.
-fn a_drain_has_its_limit() -> Outcome {
-    let server = TestServer::start();
-    let locker = opened(&server.url())?;
-    let held = Lock::new(&locker, "k", expiring())?.lock()?;
-    server.every("DEL", Fault::Refuse("NOREPLICAS Not enough good replicas to write.".into()));
-    assert!(held.release().is_err());
-    assert!(locker.drain(millis(50)).waited >= millis(50));
-    server.clear_faults();
-    assert!(server.get("k").is_some());
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 use std::process::{Command, ExitCode};
 use std::sync::Barrier;
-use std::time::Instant;
 use std::{env, fs, thread};
 
 use libtest_mimic::Trial;
@@ -20,7 +19,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             two_thousand_threads_on_few_connections,
             many_threads_in_other_ways,
             a_server_is_left_alone_while_no_call_waits,
-            lockers_leave_no_threads_behind,
             a_locker_is_opened_where_no_thread_can_be_started,
         ],
     )
@@ -110,13 +108,13 @@ fn a_server_is_left_alone_while_no_call_waits() -> Outcome {
     Ok(())
 }
 
-/// Makes this program a process of one of the tests below.
+/// Makes this program the process of the test below.
 const PART: &str = "SETNX_LOCK_TEST_THREADS";
 
-/// What the process does that was started to count its threads, or to have none.
+/// What the process does that was started to have no threads.
 pub(crate) fn as_worker() -> Option<ExitCode> {
-    let (part, url) = (env::var(PART).ok()?, env::var("REDIS_URL").unwrap_or_default());
-    let outcome = if part == "count" { count_threads(&url) } else { lock_without_threads(&url) };
+    env::var(PART).ok()?;
+    let outcome = lock_without_threads(&env::var("REDIS_URL").unwrap_or_default());
     Some(outcome.map_or_else(
         |problem| {
             println!("{problem}");
@@ -127,26 +125,6 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
 }
 
 type PartOutcome = Result<(), Box<dyn std::error::Error>>;
-
-/// Uses and drops lockers, and ends well if no thread is left.
-fn count_threads(url: &str) -> PartOutcome {
-    let threads = || fs::read_dir("/proc/self/task").map(Iterator::count);
-    let before = threads()?;
-    for number in 0..300 {
-        let locker = opened(url)?;
-        if number % 10 == 0 {
-            drop(Lock::new(&locker, "threads", expiring())?.lock()?);
-        }
-    }
-    let end = Instant::now() + LONG;
-    while threads()? > before {
-        if Instant::now() > end {
-            return Err(format!("{} threads are left, {before} were there", threads()?).into());
-        }
-        thread::sleep(millis(5));
-    }
-    Ok(())
-}
 
 /// Less than the stack of a thread.
 const LITTLE: u64 = 1024 * 1024;
@@ -173,10 +151,6 @@ fn runs(part: &str) -> Outcome {
     let printed = String::from_utf8_lossy(&printed);
     assert!(output.status.success() && !printed.contains("panicked"), "{printed}");
     Ok(())
-}
-
-fn lockers_leave_no_threads_behind() -> Outcome {
-    runs("count")
 }
 
 fn a_locker_is_opened_where_no_thread_can_be_started() -> Outcome {

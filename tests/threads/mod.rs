@@ -1,20 +1,17 @@
 //! What a lock does among the threads of a process, and among processes, on a current server: the wait queue, cancellation, several keys,
-//! permits, notifications, windows, commands that share a connection.
+//! permits, notifications, windows, transactions that threads share.
 //!
 //! | file | what it tests |
 //! |---|---|
-//! | `cancellation` | waits that are ended by a cancel token, a shutdown or a signal |
+//! | `cancellation` | waits that are ended by a cancel token or a shutdown |
 //! | `draining` | what a locker holds, and the end of its use |
 //! | `many_threads` | thousands of threads on few connections; the library's own threads |
 //! | `notification_faults` | faults of release notifications |
 //! | `notifications` | release notifications: the rules, waiters that stop waiting |
 //! | `permits` | semaphores, readers and writers |
-//! | `pipelining` | threads whose commands travel together get the same outcomes as alone |
-//! | `pipelining_faults` | faults on a connection that several threads share |
 //! | `shared_transactions` | keys that several threads change by one transaction |
 //! | `queueing` | the wait queue of a key among the threads of a process |
 //! | `several` | several locks held together |
-//! | `successor_faults` | faults of such a release |
 //! | `successors` | a release acquires the lock for the next thread: its lease, other clients |
 //! | `windows` | when a process that keeps a key busy leaves it to pollers |
 //!
@@ -27,12 +24,9 @@ pub(crate) mod many_threads;
 pub(crate) mod notification_faults;
 pub(crate) mod notifications;
 pub(crate) mod permits;
-pub(crate) mod pipelining;
-pub(crate) mod pipelining_faults;
 pub(crate) mod queueing;
 pub(crate) mod several;
 pub(crate) mod shared_transactions;
-pub(crate) mod successor_faults;
 pub(crate) mod successors;
 pub(crate) mod windows;
 
@@ -46,12 +40,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         notification_faults::trials(),
         notifications::trials(),
         permits::trials(),
-        pipelining::trials(),
-        pipelining_faults::trials(),
         shared_transactions::trials(),
         queueing::trials(),
         several::trials(),
-        successor_faults::trials(),
         successors::trials(),
         windows::trials(),
     ]

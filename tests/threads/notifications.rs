@@ -2,22 +2,21 @@
 //! most tests a locker of its own stands for a process.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol};
 use setnx_lock_testing::{ServerVersion, TestServer};
 
 use crate::support::asleep::asleep;
 use crate::support::notified::{
-    IN_TIME, Listening, NEVER, NOTIFIED, POLLED, Reasons, Waiter, connection, elsewhere, keys, list_of,
-    listeners, until, until_listening, until_waiting,
+    Listening, NEVER, NOTIFIED, POLLED, Reasons, Waiter, connection, elsewhere, keys, list_of, listeners,
+    until, until_listening, until_waiting,
 };
 use crate::support::processes::TaskOutcome;
-use crate::support::scenario::{FOREIGN, client_pool, opened, patient};
+use crate::support::scenario::{client_pool, opened};
 use crate::support::sent::{connected, names, recorded};
 use crate::support::target::PROTOCOLS;
 use crate::support::{Outcome, chain, expiring, millis, server_of, tests};
@@ -31,9 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             processes_are_notified_in_their_order_and_the_others_send_nothing,
             a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_notified,
             a_process_that_has_had_its_time_slice_passes_the_lock_on,
-            threads_of_many_lockers_all_acquire_and_leave_no_key_behind,
             one_connection_listens_for_all_keys_while_a_thread_waits,
-            releases_without_a_notification_are_found_by_polling,
             releases_on_old_servers_notify_from_2_0_on,
             a_waiting_list_has_a_time_to_live_from_its_first_entry_on,
             a_pool_that_cannot_listen_is_refused,
@@ -170,41 +167,6 @@ fn a_process_that_has_had_its_time_slice_passes_the_lock_on() -> Outcome {
     Ok(())
 }
 
-fn threads_of_many_lockers_all_acquire_and_leave_no_key_behind() -> Outcome {
-    const TIMES: u32 = 10;
-    for protocol in PROTOCOLS {
-        let server = TestServer::start();
-        // A pool of one connection is enough, and a time limit of any length.
-        let small = patient(&server.url())?.pool_size(1).command_timeout(Duration::MAX).build()?;
-        let mut lockers = vec![small];
-        for _ in 0..6 {
-            lockers.push(opened(&server.url())?);
-        }
-        let number = AtomicU32::new(0);
-        let increment = |lock: &Lock| {
-            lock.with_result(|_| {
-                let before = number.load(Ordering::Relaxed);
-                thread::sleep(millis(1));
-                number.store(before + 1, Ordering::Relaxed);
-                Ok::<_, Error>(())
-            })
-        };
-        let mut locks = Vec::new();
-        for locker in lockers.iter().flat_map(|locker| [locker; 3]) {
-            locks.push(Lock::new(locker, "k", NOTIFIED.protocol(protocol).timeout(IN_TIME))?);
-        }
-        let increments = |lock: &Lock| (0..TIMES).try_for_each(|_| increment(lock));
-        thread::scope(|scope| {
-            let increments = &increments;
-            let threads: Vec<_> = locks.iter().map(|lock| scope.spawn(move || increments(lock))).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().unwrap())
-        })?;
-        assert_eq!(number.load(Ordering::Relaxed), u32::try_from(locks.len())? * TIMES, "an update was lost");
-        until("no key is left", || keys(&server, "*").is_empty());
-    }
-    Ok(())
-}
-
 fn one_connection_listens_for_all_keys_while_a_thread_waits() -> Outcome {
     let server = TestServer::start();
     let locker = opened(&server.url())?;
@@ -229,29 +191,6 @@ fn one_connection_listens_for_all_keys_while_a_thread_waits() -> Outcome {
     let waiter = Waiter::of(&Lock::new(&locker, "k1", NOTIFIED)?);
     until_listening(&server, 1);
     until_waiting(&server, "k1", 1);
-    drop(held);
-    drop(waiter.came()?);
-    Ok(())
-}
-
-/// Those of the gem, and of a lock without the option.
-fn releases_without_a_notification_are_found_by_polling() -> Outcome {
-    let server = TestServer::start();
-    let mut gem = connection(&server);
-    let notified = elsewhere(&server, "k", POLLED)?;
-    let () = gem.set("k", FOREIGN)?;
-    let waiter = Waiter::of(&notified);
-    until_waiting(&server, "k", 1);
-    let () = gem.del("k")?;
-    drop(waiter.came()?);
-
-    let plain = elsewhere(&server, "k", expiring().poll_interval(millis(20)))?;
-    let held = plain.lock()?;
-    let waiter = Waiter::of(&notified);
-    until_waiting(&server, "k", 1);
-    drop(held);
-    let held = waiter.came()?;
-    let waiter = Waiter::of(&plain);
     drop(held);
     drop(waiter.came()?);
     Ok(())

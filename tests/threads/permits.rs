@@ -2,30 +2,26 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{CancelToken, Error, LockOptions, Locker, Permit, Protocol, RwLock, Semaphore};
+use setnx_lock::{Error, LockOptions, Locker, Permit, Protocol, RwLock, Semaphore};
 use setnx_lock_testing::TestServer;
 
 use crate::support::asleep::Sleeper;
 use crate::support::notified::{Worker, connection};
 use crate::support::processes::TaskOutcome;
-use crate::support::scenario::{FOREIGN, opened, patient};
+use crate::support::scenario::opened;
 use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
-use crate::support::{AnyServer, LONG, Outcome, PAST, expiring, millis, tests, waited};
+use crate::support::{AnyServer, LONG, Outcome, expiring, millis, tests, waited};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "permits",
         tests![
             a_free_permit_takes_one_trip,
-            one_that_was_seen_free_or_expired_is_asked_for_next,
-            a_permit_is_handed_over_to_the_next_thread,
-            no_permit_has_two_holders_and_all_threads_get_one,
-            one_that_does_not_wait_any_more_passes_a_release_on,
             a_shutdown_ends_all_waits,
             several_processes_get_their_turn_among_the_threads_of_another,
         ],
@@ -58,13 +54,6 @@ fn held(server: &impl AnyServer, permits: usize) -> Vec<usize> {
     (0..permits).filter(|slot| values[*slot].is_some()).collect()
 }
 
-/// Waits for a permit. The thread must not have to find out itself, at its deadline.
-fn woken(semaphore: &Semaphore) -> Result<Permit, Error> {
-    let held = semaphore.acquire()?;
-    assert!(waited() < LONG, "it was not woken: {held:?}");
-    Ok(held)
-}
-
 fn waiting<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> Sleeper<T> {
     let sleeper = Sleeper::start(wait);
     sleeper.rests();
@@ -84,10 +73,6 @@ impl Recorded {
         probed(&locker, Protocol::Ttl)?;
         server.clear_log();
         Ok(Self { server, locker })
-    }
-
-    fn set(&self, slot: usize, value: &str) {
-        let () = connection(&self.server).set(key(slot), value).unwrap();
     }
 
     /// The names of the recorded commands, trip by trip, and forgets them.
@@ -131,81 +116,6 @@ fn a_free_permit_takes_one_trip() -> Outcome {
     Ok(())
 }
 
-fn one_that_was_seen_free_or_expired_is_asked_for_next() -> Outcome {
-    for protocol in PROTOCOLS {
-        let recorded = Recorded::new()?;
-        let semaphore = pool(&recorded.locker, 3, expiring().protocol(protocol));
-        let end = Instant::now() + LONG;
-        // Which is asked for first is left to chance.
-        loop {
-            assert!(Instant::now() < end, "it is always asked for first");
-            for slot in [0, 2] {
-                recorded.set(slot, FOREIGN);
-            }
-            let held = semaphore.try_acquire()?.expect("one is free");
-            assert_eq!(slot(&held), 1);
-            let asked = recorded.server.log();
-            let trips = recorded.trips();
-            drop(held);
-            recorded.server.clear_log();
-            if trips.len() > 1 {
-                assert_eq!(trips, [vec![first(protocol), "MGET"], vec![first(protocol)]]);
-                assert_ne!(asked[0].arguments[0], key(1));
-                assert_eq!(asked[2].arguments[0], key(1));
-                assert_ne!(asked[0].arguments[1], asked[2].arguments[1], "no value is sent twice");
-                break;
-            }
-        }
-        recorded.set(1, FOREIGN);
-        assert!(semaphore.try_acquire()?.is_none());
-        assert_eq!(recorded.trips(), [[first(protocol), "MGET"]]);
-        // An expired one is taken over by the commands of a lock.
-        recorded.set(1, PAST);
-        let held = semaphore.try_acquire()?.expect("one has expired");
-        assert_eq!(slot(&held), 1);
-        let trips = recorded.trips();
-        let takeover = match protocol {
-            Protocol::Classic => vec![vec!["GET"], vec!["GETSET"]],
-            Protocol::Ttl => vec![vec!["GET"], vec!["WATCH", "GET", "PTTL", "MULTI"], vec!["SET", "EXEC"]],
-            _ => vec![vec!["GET"], vec!["WATCH", "GET", "MULTI"], vec!["SET", "EXEC"]],
-        };
-        assert_eq!(trips[0], [first(protocol), "MGET"]);
-        assert_eq!(trips[1..], takeover);
-    }
-    Ok(())
-}
-
-fn a_permit_is_handed_over_to_the_next_thread() -> Outcome {
-    for protocol in PROTOCOLS {
-        let recorded = Recorded::new()?;
-        let semaphore = pool(&recorded.locker, 2, UNPOLLED.protocol(protocol));
-        let (mut held, _other) = (semaphore.acquire()?, semaphore.acquire()?);
-        let waiters = [(); 2].map(|()| {
-            let semaphore = semaphore.clone();
-            waiting(move || woken(&semaphore))
-        });
-        recorded.server.clear_log();
-        let freed = slot(&held);
-        for (number, waiter) in waiters.into_iter().enumerate() {
-            // The first has woken it to be the head.
-            waiter.rests();
-            held.release()?;
-            let asked = recorded.server.log();
-            let trips = match protocol {
-                Protocol::Classic => vec![vec!["GETSET"]],
-                _ => vec![vec!["WATCH", "GET", "MULTI"], vec!["SET", "EXEC"]],
-            };
-            assert_eq!(recorded.trips(), trips, "{protocol:?}, {number}");
-            assert_eq!(asked[0].arguments[0], key(freed));
-            held = waiter.join()?;
-            assert_eq!(slot(&held), freed);
-            held.ensure_held()?;
-            assert_eq!(recorded.trips(), [[""; 0]; 0], "the thread has sent nothing");
-        }
-    }
-    Ok(())
-}
-
 /// Has so many threads hold permits so many times each, and count that on the server.
 fn contend(semaphore: &Semaphore, url: &str, threads: usize, rounds: usize) -> TaskOutcome {
     thread::scope(|scope| {
@@ -234,46 +144,6 @@ fn count_inside(connection: &mut redis::Connection, held: &Permit, permits: usiz
     let () = connection.decr(&own, 1)?;
     held.ensure_held()?;
     let () = connection.incr("rounds", 1)?;
-    Ok(())
-}
-
-fn no_permit_has_two_holders_and_all_threads_get_one() -> Outcome {
-    for protocol in PROTOCOLS {
-        let server = TestServer::start();
-        let url = server.url();
-        // One connection is enough.
-        for (builder, permits, threads) in [(patient(&url)?, 8, 64), (patient(&url)?.pool_size(1), 3, 9)] {
-            let semaphore = pool(&builder.build()?, permits, UNPOLLED.protocol(protocol));
-            contend(&semaphore, &url, threads, 10)?;
-            assert_eq!(held(&server, permits), [0_usize; 0]);
-        }
-        let done: usize = connection(&server).get("rounds")?;
-        assert_eq!(done, 64 * 10 + 9 * 10);
-    }
-    Ok(())
-}
-
-/// A thread waits for the first permit alone, and another for any. The wait of the first is cancelled as the permit is released.
-fn one_that_does_not_wait_any_more_passes_a_release_on() -> Outcome {
-    let server = TestServer::start();
-    let locker = opened(&server.url())?;
-    let semaphore = pool(&locker, 2, UNPOLLED);
-    for _ in 0..20 {
-        let mut permits = vec![semaphore.acquire()?, semaphore.acquire()?];
-        permits.sort_by_key(slot);
-        let token = CancelToken::new();
-        let writer = RwLock::new(&locker, NAME, 2, UNPOLLED)?.cancelled_by(&token);
-        let leaver = waiting(move || writer.write().map(drop));
-        let there = semaphore.clone();
-        let reader = waiting(move || woken(&there));
-        let cancelling = thread::spawn(move || token.cancel());
-        drop(permits.remove(0));
-        cancelling.join().unwrap();
-        let outcome = leaver.join();
-        assert!(matches!(outcome, Ok(()) | Err(Error::Cancelled { .. })), "{outcome:?}");
-        let reader = reader.join()?;
-        assert_eq!(slot(&reader), 0, "it is free");
-    }
     Ok(())
 }
 

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Lock, LockOptions, LockState, Locker, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::asleep::asleep;
@@ -20,11 +20,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         "queueing",
         tests![
             only_the_head_of_the_queue_talks_to_the_server,
-            a_call_that_tries_once_is_not_queued,
             locks_with_different_options_share_a_queue_in_the_order_they_came,
             a_waiter_of_another_mode_reads_the_key_itself,
-            threads_that_give_up_leave_the_others_in_order,
-            a_head_that_gives_up_makes_the_next_thread_the_head,
             a_thread_behind_others_times_out_with_what_they_saw,
             a_thread_behind_others_that_saw_nothing_asks_at_its_deadline,
             threads_of_a_queue_wait_for_an_unreachable_server_together_and_each_for_its_own_time,
@@ -96,21 +93,6 @@ fn only_the_head_of_the_queue_talks_to_the_server() -> Outcome {
     Ok(())
 }
 
-fn a_call_that_tries_once_is_not_queued() -> Outcome {
-    let scenario = Scenario::new("tries_once")?;
-    let lock = connected(scenario.lock(QUEUED)?)?;
-    let held = lock.lock()?;
-    let waiting = waiter(lock.clone());
-    scenario.server.clear_log();
-    assert!(lock.try_lock()?.is_none());
-    let error = scenario.lock(QUEUED.timeout(Duration::ZERO))?.lock().expect_err("the lock is held");
-    assert!(error.to_string().contains("not acquired without waiting after 1 attempt;"), "{error}");
-    assert_eq!(names(&recorded(&scenario.server)), ["SETNX", "GET"].repeat(2));
-    drop(held);
-    waiting.join().unwrap()?;
-    Ok(())
-}
-
 fn locks_with_different_options_share_a_queue_in_the_order_they_came() -> Outcome {
     let scenario = Scenario::new("options")?;
     let all = [
@@ -158,51 +140,6 @@ fn a_waiter_of_another_mode_reads_the_key_itself() -> Outcome {
     scenario.key.delete();
     often.join().unwrap()?;
     rarely.join().unwrap()?;
-    Ok(())
-}
-
-fn threads_that_give_up_leave_the_others_in_order() -> Outcome {
-    let scenario = Scenario::new("give_up")?;
-    let lock = scenario.lock(QUEUED)?;
-    let (order, token) = (Order::default(), CancelToken::new());
-    let held = lock.lock()?;
-    let first = named_waiter(lock.clone(), "first", &order);
-    let times_out = waiter(scenario.lock(QUEUED.timeout(millis(50)))?);
-    let cancelled = waiter(lock.clone().cancelled_by(&token));
-    let second = named_waiter(lock.clone(), "second", &order);
-    token.cancel();
-    assert!(matches!(times_out.join().unwrap(), Err(Error::Contended { .. })));
-    assert!(matches!(cancelled.join().unwrap(), Err(Error::Cancelled { .. })));
-    drop(held);
-    for waiter in [first, second] {
-        waiter.join().unwrap()?;
-    }
-    assert_eq!(*order.lock().unwrap(), ["first", "second"]);
-    Ok(())
-}
-
-fn a_head_that_gives_up_makes_the_next_thread_the_head() -> Outcome {
-    for is_cancelled in [false, true] {
-        let scenario = Scenario::new("head_gives_up")?;
-        // Held by another process, which sends no notification.
-        scenario.key.set(FOREIGN);
-        let token = CancelToken::new();
-        let options = if is_cancelled { QUEUED } else { QUEUED.timeout(millis(300)) };
-        let head = waiter(scenario.lock(options)?.cancelled_by(&token));
-        let next = waiter(scenario.lock(QUEUED.poll_interval(millis(20)))?);
-        if is_cancelled {
-            token.cancel();
-        }
-        match head.join().unwrap() {
-            Err(Error::Cancelled { .. }) => assert!(is_cancelled),
-            Err(Error::Contended { details, .. }) => {
-                assert!(details.attempts >= 2, "one at once, and one at the deadline: {details:?}");
-            }
-            other => panic!("the lock is held: {other:?}"),
-        }
-        scenario.key.delete();
-        next.join().unwrap()?;
-    }
     Ok(())
 }
 

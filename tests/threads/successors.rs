@@ -5,24 +5,19 @@ mod scenario;
 use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Lock, LockOptions, Protocol};
+use setnx_lock::{Lock, LockOptions, Protocol};
 use setnx_lock_testing::ServerVersion;
 
 use crate::support::scenario::QUEUED;
 use crate::support::target::PROTOCOLS;
-use crate::support::{HANDED_OVER, LONG, Outcome, Release, assert_says, millis, release, tests, trial};
+use crate::support::{HANDED_OVER, LONG, Outcome, Release, millis, release, tests, trial};
 
 pub(crate) use scenario::{Scenario, Successor, assert_cancelled, successor};
 
 type Test = fn(Protocol) -> Outcome;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: &[(&str, Test)] = tests![
-        each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own,
-        a_lock_that_another_client_cleared_or_overwrote,
-        the_hand_over_is_refused,
-        the_user_may_not_hand_over,
-    ];
+    let tests: &[(&str, Test)] = tests![each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own,];
     let of = |protocol: Protocol| {
         let name = format!("{protocol:?}").to_lowercase();
         tests.iter().map(move |(test, run)| {
@@ -33,10 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials: Vec<Trial> = PROTOCOLS.into_iter().flat_map(of).collect();
     trials.extend(crate::support::trials(
         "successors",
-        tests![
-            a_thread_of_any_protocol_and_kind_of_lease_is_next,
-            a_thread_whose_protocol_the_server_is_too_old_for_is_told_so,
-        ],
+        tests![a_thread_of_any_protocol_and_kind_of_lease_is_next,],
     ));
     trials
 }
@@ -76,81 +68,6 @@ fn each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own(protocol: Proto
         assert_eq!(asked[change].arguments[2..], *options, "{asked:?}");
     }
     assert_eq!(release(held)?, scenario.released());
-    assert_eq!(scenario.key.value(), None);
-    Ok(())
-}
-
-/// The next thread acquires a key that is absent. With another client's value in it the lock is lost. Classic overwrites that value, as a
-/// loser of a takeover does.
-fn a_lock_that_another_client_cleared_or_overwrote(protocol: Protocol) -> Outcome {
-    for written in [None, Some("1"), Some(""), Some("whatever")] {
-        let scenario = Scenario::new(protocol)?;
-        let cancel_token = CancelToken::new();
-        let lock = scenario.lock(QUEUED).cancelled_by(&cancel_token);
-        let held = lock.lock()?;
-        let successor = successor(&lock);
-        match written {
-            Some(value) => scenario.key.set(value),
-            None => scenario.key.delete(),
-        }
-        assert_eq!(release(held)?, Release::Lost, "{written:?}");
-        if written.is_none() {
-            scenario.assert_holds(&successor.join()?);
-            continue;
-        }
-        successor.rests();
-        cancel_token.cancel();
-        assert_cancelled(successor);
-        let stays = scenario.key.value().as_deref() == written;
-        assert_eq!(stays, protocol != Protocol::Classic, "{written:?}");
-        let overwritten = scenario.events.lines().contains(&"ValueOverwritten".to_owned());
-        assert_eq!(overwritten, protocol == Protocol::Classic, "{written:?}: {:?}", scenario.events.lines());
-    }
-    Ok(())
-}
-
-/// A server that is over its memory refuses the hand-over, and what the next thread sends then. It deletes keys, except in a transaction.
-fn the_hand_over_is_refused(protocol: Protocol) -> Outcome {
-    let scenario = Scenario::new(protocol)?;
-    let cancel_token = CancelToken::new();
-    // It waits for memory, too.
-    let timeout = if protocol == Protocol::Classic { Duration::from_secs(5) } else { LONG };
-    let lock = scenario.lock(QUEUED.timeout(timeout)).cancelled_by(&cancel_token);
-    let held = lock.lock()?;
-    let next = successor(&lock);
-    scenario.server.fill_up();
-    if protocol == Protocol::Classic {
-        assert_eq!(release(held)?, scenario.released());
-        let error = next.join().expect_err("over memory");
-        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-        assert_says(&error, &scenario.key, &["OOM"]);
-        assert_eq!(scenario.key.value(), None);
-    } else {
-        // With that lease it is too late to delete the key alone.
-        assert_says(&release(held).expect_err("over memory"), &scenario.key, &["OOM", "is tried again"]);
-        next.rests();
-        cancel_token.cancel();
-        assert_cancelled(next);
-    }
-    Ok(())
-}
-
-/// A user without the right to the command: the lock is released, and the next thread has it.
-fn the_user_may_not_hand_over(protocol: Protocol) -> Outcome {
-    let scenario = Scenario::new(protocol)?;
-    let lock = scenario.lock(QUEUED);
-    let held = lock.lock()?;
-    let next = successor(&lock);
-    let refused = if protocol == Protocol::Classic { "-getset" } else { "-set" };
-    scenario.server.run(&["ACL", "SETUSER", "default", refused]);
-    assert_eq!(release(held)?, scenario.released());
-    if protocol == Protocol::Ttl {
-        assert!(matches!(next.join().expect_err("it needs SET"), Error::Refused { .. }));
-    } else {
-        let next = next.join()?;
-        scenario.assert_holds(&next);
-        assert_eq!(release(next)?, scenario.released());
-    }
     assert_eq!(scenario.key.value(), None);
     Ok(())
 }
@@ -200,19 +117,5 @@ fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
             assert_eq!(scenario.key.value(), None);
         }
     }
-    Ok(())
-}
-
-/// It waits behind a holder, so it has not asked the server yet.
-fn a_thread_whose_protocol_the_server_is_too_old_for_is_told_so() -> Outcome {
-    let scenario = Scenario::emulating(ServerVersion::V2_4, Protocol::Classic)?;
-    let held = scenario.lock(QUEUED).lock()?;
-    let next = successor(&Lock::new(&scenario.locker, &scenario.key.key, QUEUED.protocol(Protocol::Ttl))?);
-    scenario.server.clear_log();
-    assert_eq!(release(held)?, scenario.released());
-    let error = next.join().expect_err("SET has no options there");
-    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-    assert!(!scenario.server.names().contains(&"SET".to_owned()));
-    assert_eq!(scenario.key.value(), None);
     Ok(())
 }

@@ -7,16 +7,17 @@ use std::{mem, thread};
 use libtest_mimic::Trial;
 use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
-use setnx_lock_testing::{ServerVersion, TestServer};
+use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::sent::{connected, names, recorded};
-use crate::support::{LONG, Outcome, Target, expiring, millis, server_of, tests};
+use crate::support::{LONG, Outcome, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "wire",
         tests![
+            auto_is_classic_where_the_version_is_unknown,
             an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info,
             contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments,
             classic_sends_four_commands_only,
@@ -24,10 +25,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_holder_sends_what_it_does_with_its_lock,
             watched_and_ttl_do_it_by_transactions,
             a_release_before_its_time_is_an_extension,
-            many_leases_are_extended_together,
-            auto_is_classic_on_2_0,
-            auto_is_watched_on_2_4,
-            auto_is_classic_where_the_version_is_unknown,
         ],
     )
 }
@@ -235,38 +232,6 @@ fn a_release_before_its_time_is_an_extension() -> Outcome {
     Ok(())
 }
 
-fn many_leases_are_extended_together() -> Outcome {
-    const LOCKS: usize = 20;
-    let server = Arc::new(TestServer::start());
-    for protocol in [Protocol::Classic, Protocol::Watched] {
-        let target = Target::of(&server).with(protocol);
-        let locker = target.locker();
-        let keys: Vec<_> = (0..LOCKS).map(|n| target.key(&format!("many-{n}"))).collect();
-        let options = LockOptions::expiring_after(Duration::from_secs(9)).timeout(LONG).auto_extend(LONG);
-        let held: Vec<_> = keys
-            .iter()
-            .map(|key| target.lock_through(&locker, key, options).lock())
-            .collect::<Result<_, _>>()?;
-        server.clear_log();
-        let first: Vec<_> = held.iter().map(setnx_lock::LockGuard::expires_at).collect();
-        while held.iter().zip(&first).any(|(held, first)| held.expires_at() == *first) {
-            assert!(held.iter().all(|held| held.ensure_held().is_ok()));
-            thread::sleep(millis(10));
-        }
-        let commands = recorded(&server);
-        // They were acquired within a 60th of a lease of each other, unless the machine stood still.
-        let count = |name: &str| names(&commands).iter().filter(|found| **found == name).count();
-        if protocol == Protocol::Classic {
-            assert!(count("GETSET") >= LOCKS && count("MULTI") == 0);
-        } else {
-            assert!(count("SET") >= LOCKS && count("EXEC") <= LOCKS, "{commands:?}");
-        }
-        held.into_iter().try_for_each(|held| held.release().map(drop))?;
-        assert!(keys.iter().all(|key| key.value().is_none()));
-    }
-    Ok(())
-}
-
 fn watched_and_ttl_send_their_transactions() -> Outcome {
     let server = Arc::new(TestServer::start());
     let target = Target::of(&server);
@@ -302,60 +267,13 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
     Ok(())
 }
 
-/// Sends what [`Protocol::Auto`] sends, and asserts that these are the commands of `decided`.
-fn assert_auto_is(decided: Protocol, locker: &Locker, server: &TestServer) -> Outcome {
-    let release: &[&str] = match decided {
-        Protocol::Classic => &["DEL"],
-        _ => &["WATCH", "GET", "MULTI", "DEL", "EXEC"],
-    };
-    let (first, takeover): (&str, &[&str]) = match decided {
-        Protocol::Classic => ("SETNX", &["GETSET"]),
-        Protocol::Watched => ("SETNX", &["WATCH", "GET", "MULTI", "SET", "EXEC"]),
-        _ => ("SET", &["WATCH", "GET", "PTTL", "MULTI", "SET", "EXEC"]),
-    };
-    let options = expiring().timeout(Duration::ZERO).protocol(Protocol::Auto).notify_waiters(false);
-    let lock = Lock::new(locker, "auto", options)?;
-    lock.with(|_| ())?;
-    let set = |value: &str| assert_eq!(server.run(&["SET", "auto", value]), "OK");
-
-    server.clear_log();
-    let held = lock.lock()?;
-    assert_eq!(held.protocol(), decided);
-    held.release()?;
-    assert_eq!(server.names(), [&[first], release].concat(), "a free lock");
-
-    set("1895000000.5000000000000001");
-    server.clear_log();
-    assert!(lock.lock().is_err());
-    assert_eq!(server.names(), [first, "GET"], "a held lock");
-
-    set("1532000016.5000000000000001");
-    server.clear_log();
-    let held = lock.lock()?;
-    assert_eq!(held.protocol(), decided);
-    held.release()?;
-    assert_eq!(server.names(), [&[first, "GET"], takeover, release].concat(), "an expired lock");
-    Ok(())
-}
-
-fn auto_is_classic_on_2_0() -> Outcome {
-    let server = server_of(ServerVersion::V2_0);
-    assert_auto_is(Protocol::Classic, &opened(&server.url())?, &server)
-}
-
-fn auto_is_watched_on_2_4() -> Outcome {
-    let server = server_of(ServerVersion::V2_4);
-    assert_auto_is(Protocol::Watched, &opened(&server.url())?, &server)
-}
-
 fn auto_is_classic_where_the_version_is_unknown() -> Outcome {
     let server = TestServer::start();
-    assert_auto_is(Protocol::Ttl, &opened(&server.url())?, &server)?;
-
     let unchecked = patient(&server.url())?.skip_server_check().build()?;
     let pooled = Locker::with_pool(client_pool(&server.url())).build()?;
     for locker in [unchecked, pooled] {
-        assert_auto_is(Protocol::Classic, &locker, &server)?;
+        let held = Lock::new(&locker, "k", expiring().protocol(Protocol::Auto))?.lock()?;
+        assert_eq!(held.protocol(), Protocol::Classic);
     }
     Ok(())
 }

@@ -18,7 +18,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "epochs",
         tests![
-            an_address_counts_with_the_epoch_before_and_after_it,
             a_sentinel_that_never_agrees_with_itself_is_passed_over,
             a_counter_is_raised_once_and_never_set,
             a_user_without_transactions_gets_no_number_that_was_not_raised,
@@ -97,37 +96,6 @@ fn serve(stream: &TcpStream, shown: &Mutex<Vec<Shown>>) -> io::Result<()> {
 fn token(locker: &Locker, key: &str) -> Result<(u64, u64), Error> {
     let token = Lock::new(locker, key, expiring())?.with_result(LockGuard::fencing_token)?;
     Ok((token >> 32, token & 0xffff_ffff))
-}
-
-fn an_address_counts_with_the_epoch_before_and_after_it() -> Outcome {
-    let (old, new) = (RedisServer::start()?, RedisServer::start()?);
-    let [old, new] = [&old, &new].map(RedisServer::port);
-    let is = |epoch, port| Shown { epoch, port };
-    let sentinel = ChangingSentinel::start()?;
-    for (n, (shown, token_of)) in [
-        // Nothing changes.
-        (vec![is(5, old)], (5, old)),
-        // The epoch is that of the next failover before or behind the address, or was.
-        (vec![is(5, old), is(5, old), is(6, old), is(6, new)], (6, new)),
-        (vec![is(5, old), is(5, new), is(6, new)], (6, new)),
-        (vec![is(5, old), is(5, new), is(6, old), is(6, old), is(7, new)], (7, new)),
-        // An address that is out of date with an epoch that is not is said for a second, until it is not.
-        (vec![is(6, old), is(6, new), is(6, new)], (6, new)),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        sentinel.shows(shown.clone());
-        let key = format!("pair:{n}");
-        assert_eq!(token(&sentinel.locker()?, &key)?, (token_of.0, 1), "{shown:?}");
-        let counter = String::from_utf8(SideKey::Fence.of(key.as_bytes()))?;
-        let at = |port: u16| {
-            testkit::redis_server::say(TcpStream::connect(("127.0.0.1", port))?, &["EXISTS", &counter])
-        };
-        let other = if token_of.1 == old { new } else { old };
-        assert_eq!([at(token_of.1)?, at(other)?], [":1", ":0"], "{shown:?}");
-    }
-    Ok(())
 }
 
 fn a_sentinel_that_never_agrees_with_itself_is_passed_over() -> Outcome {

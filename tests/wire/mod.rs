@@ -10,7 +10,6 @@
 //! | `pools` | pools of the user's own, too few connections |
 //! | `prefixes` | lockers with a key prefix |
 //! | `sentinels` | a master that Sentinels know |
-//! | `transactions` | what the protocols with WATCH do that Classic cannot |
 //! | `refused_connections` | servers that refuse the connection, or are no Redis servers |
 //!
 //! Add a test when docs/internals.md gets a row. A `TestServer` records what it receives.
@@ -24,7 +23,6 @@ pub(crate) mod pools;
 pub(crate) mod prefixes;
 pub(crate) mod refused_connections;
 pub(crate) mod sentinels;
-pub(crate) mod transactions;
 
 use libtest_mimic::Trial;
 
@@ -38,7 +36,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         pools::trials(),
         prefixes::trials(),
         sentinels::trials(),
-        transactions::trials(),
         refused_connections::trials(),
     ]
     .into_iter()

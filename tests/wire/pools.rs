@@ -5,11 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use redis::Commands as _;
+use redis::{Commands as _, ConnectionLike as _};
 use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Protocol};
 use setnx_lock_testing::TestServer;
 
-use crate::support::scenario::{BRIEF, FOREIGN, Scenario, brief, client_pool, patient, pool_of_one};
+use crate::support::releases::CERTIFIED;
+use crate::support::scenario::{BRIEF, FOREIGN, Scenario, brief, client_pool, pool_of_one};
 use crate::support::{
     AnyServer, LONG, Outcome, Release, Target, assert_says, expiring, millis, release, tests,
 };
@@ -21,9 +22,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         "pools",
         tests![
             a_plain_pool_of_the_redis_crate,
+            a_connection_returns_to_its_pool_with_nothing_watched,
             a_release_that_waits_for_a_connection_beyond_its_lease,
             a_release_waits_for_another_command_beyond_the_command_timeout,
-            more_waiters_than_connections,
             a_pool_whose_settings_do_not_fit_is_refused,
             a_server_that_stops_answering_blocks_no_call_on_a_pool_of_ones_own,
             a_waiter_gets_a_connection_in_place_of_one_that_broke,
@@ -91,25 +92,6 @@ fn a_release_waits_for_another_command_beyond_the_command_timeout() -> Outcome {
         assert!(matches!(reading.join().unwrap(), Err(Error::Unavailable { .. })));
         assert_eq!(key.value(), None);
     }
-    Ok(())
-}
-
-fn more_waiters_than_connections() -> Outcome {
-    let server = Arc::new(TestServer::start());
-    let key = Target::of(&server).key("waiters");
-    key.set(FOREIGN);
-    let locker = patient(&server.url())?.pool_size(1).build()?;
-    let lock = Lock::new(&locker, &key.key, expiring().poll_interval(millis(20)))?;
-    let waiters: Vec<_> = vec![lock; 32]
-        .into_iter()
-        .map(|lock| {
-            thread::spawn(move || {
-                (0..3).try_for_each(|_| lock.try_lock_for(millis(100)).map(|held| assert!(held.is_none())))
-            })
-        })
-        .collect();
-    // All make their last attempt at about the same time: they wait for the one connection, and get their reply.
-    waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())?;
     Ok(())
 }
 
@@ -193,5 +175,31 @@ fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
     thread::sleep(millis(2700));
     drop(taken);
     waiting.join().unwrap()?;
+    Ok(())
+}
+
+fn a_connection_returns_to_its_pool_with_nothing_watched() -> Outcome {
+    let server = Arc::new(TestServer::start());
+    let target = Target::of(&server);
+    let key = target.key("watched");
+    let (locker, pool) = pool_of_one(&server, LONG)?;
+    let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+    let id = || redis::cmd("CLIENT").arg("ID").query::<i64>(&mut pool.get().unwrap()).unwrap();
+    let before = id();
+    let held = lock.lock()?;
+    key.set(FOREIGN);
+    assert_eq!(release(held)?, Release::Lost);
+    assert!(lock.try_lock()?.is_none());
+    // A key that is still watched would make this transaction fail.
+    key.set("1895000000.6");
+    let mut connection = pool.get()?;
+    let mut transaction = redis::pipe();
+    transaction.atomic().set(key.key.as_bytes(), "mine");
+    let done = connection.req_packed_commands(&transaction.get_packed_pipeline(), 2, 1)?;
+    assert_eq!(done, [redis::Value::Array(vec![redis::Value::Okay])]);
+    drop(connection);
+    key.delete();
+    assert_eq!(release(lock.lock()?)?, CERTIFIED);
+    assert_eq!(id(), before, "no connection was replaced");
     Ok(())
 }

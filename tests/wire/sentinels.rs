@@ -28,7 +28,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             busy_connections_to_an_earlier_master_are_left,
             a_sentinel_that_has_not_heard_of_a_failover_is_passed_over,
             sentinels_that_were_set_up_anew_are_a_majority,
-            a_sentinel_with_a_huge_epoch_is_outvoted,
             a_new_master_settles_while_locks_are_extended_and_released,
             a_waiter_listens_to_the_next_master,
             settling_needs_sentinels,
@@ -272,21 +271,6 @@ fn sentinels_that_were_set_up_anew_are_a_majority() -> Outcome {
 
 fn monitoring(server: &RedisServer) -> String {
     format!("sentinel monitor {MASTER} 127.0.0.1 {} 1", server.port())
-}
-
-/// One Sentinel of three names a replica, in an epoch that none has ever reached.
-fn a_sentinel_with_a_huge_epoch_is_outvoted() -> Outcome {
-    let server = RedisServer::start()?;
-    // Of another master: a replica of this one would tell the other Sentinels of the epoch.
-    let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", closed_port()?))?;
-    let huge = in_epoch(&replica, 1 << 60)?;
-    let others = [in_epoch(&server, 3)?, in_epoch(&server, 3)?];
-    let addresses = [huge.url(), others[0].url(), others[1].url()];
-    let locker = Locker::sentinel_builder(addresses, MASTER)?.retry_for(LONG).build()?;
-    let held = Lock::new(&locker, "outvoted", expiring())?.lock()?;
-    assert_eq!(server.say(&["EXISTS", "outvoted"])?, ":1");
-    held.release()?;
-    Ok(())
 }
 
 fn a_new_master_settles_while_locks_are_extended_and_released() -> Outcome {

@@ -12,50 +12,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::Outcome;
 use crate::support::notified::until;
-use crate::support::tool::{example, tool};
+use crate::support::tool::example;
 
 pub(super) const LEASE: Duration = Duration::from_secs(2);
 
-/// What the processes run.
-pub(super) struct Program {
-    pub(super) processes: usize,
-    pub(super) lease: Duration,
-    pub(super) command: fn(&str, Duration) -> Command,
-    /// After SIGTERM.
-    pub(super) exit_code: i32,
-}
+/// How many processes there are.
+const PROCESSES: usize = 5;
 
-pub(super) const EXAMPLE: Program = Program {
-    processes: 5,
-    lease: LEASE,
-    command: |url, lease| {
-        let mut command = Command::new(example("leader"));
-        command.args([url, &lease.as_millis().to_string()]);
-        command
-    },
-    exit_code: 0,
-};
-
-/// The expiration of the recipes.
-pub(super) const TOOL: Program = Program {
-    processes: 3,
-    lease: Duration::from_secs(15),
-    command: |url, lease| {
-        let worker = "echo leads $(date +%s%6N); while :; do echo step $(date +%s%6N); sleep 0.03; done";
-        let lease = format!("{}ms", lease.as_millis());
-        let mut command = tool(url);
-        command.args(["run", "--lead", "--name=", "-e", &lease]);
-        if url.contains("+sentinel://") {
-            // A failover may lose the lock, which its leader notices only at its next look at the key.
-            command.args(["--settle-after-failover", &lease]);
-        }
-        command.args([KEY, "--", "sh", "-c", worker]);
-        command
-    },
-    exit_code: 143,
-};
-
-/// The key of the example, and of the tools.
+/// The key of the example.
 pub(super) const KEY: &str = "setnx-lock:leader-example";
 
 /// What a process has printed: when it led, by steps in each of which it relied on the lock.
@@ -67,8 +31,7 @@ pub(super) struct Term {
     is_over: bool,
 }
 
-pub(super) struct Leaders<'a> {
-    program: &'a Program,
+pub(super) struct Leaders {
     url: String,
     processes: Vec<Child>,
     terms: Arc<Mutex<Vec<Term>>>,
@@ -76,18 +39,19 @@ pub(super) struct Leaders<'a> {
     readers: Vec<JoinHandle<()>>,
 }
 
-impl<'a> Leaders<'a> {
-    pub(super) fn start(program: &'a Program, url: &str) -> Result<Self, std::io::Error> {
+impl Leaders {
+    pub(super) fn start(url: &str) -> Result<Self, std::io::Error> {
         let (url, terms) = (url.to_owned(), Arc::default());
-        let mut leaders = Self { program, url, processes: Vec::new(), terms, readers: Vec::new() };
-        for _ in 0..program.processes {
+        let mut leaders = Self { url, processes: Vec::new(), terms, readers: Vec::new() };
+        for _ in 0..PROCESSES {
             leaders.add()?;
         }
         Ok(leaders)
     }
 
     pub(super) fn add(&mut self) -> Result<(), std::io::Error> {
-        let mut command = (self.program.command)(&self.url, self.program.lease);
+        let mut command = Command::new(example("leader"));
+        command.args([&self.url, &LEASE.as_millis().to_string()]);
         let mut process = command.stdout(Stdio::piped()).spawn()?;
         let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         let (id, terms) = (process.id(), Arc::clone(&self.terms));
@@ -126,11 +90,6 @@ impl<'a> Leaders<'a> {
         next().expect("one leads")
     }
 
-    /// Waits until one leads then, whenever it began.
-    pub(super) fn leads_after(&self, since: Duration) {
-        until("one leads", || self.terms().iter().any(|term| term.last > since));
-    }
-
     pub(super) fn signal(&mut self, id: u32, signal: Signal) -> Result<Duration, std::io::Error> {
         let process = self.processes.iter().find(|process| process.id() == id).expect("it runs");
         let at = now();
@@ -154,7 +113,7 @@ impl<'a> Leaders<'a> {
             let status = process.wait()?;
             // One that has just begun may not handle signals yet.
             let code = status.code().or(status.signal().map(|signal| 128 + signal));
-            assert_eq!(code, Some(self.program.exit_code), "none has given up");
+            assert_eq!(code, Some(0), "none has given up");
         }
         for reader in mem::take(&mut self.readers) {
             reader.join().unwrap();
@@ -167,7 +126,7 @@ impl<'a> Leaders<'a> {
     }
 }
 
-impl Drop for Leaders<'_> {
+impl Drop for Leaders {
     fn drop(&mut self) {
         for process in &mut self.processes {
             let _ = process.kill();

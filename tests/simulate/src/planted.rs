@@ -5,8 +5,12 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
+use crate::scenes::SCENES;
+
 /// How long a search may take for one.
-const AT_MOST: &str = "60s";
+const AT_MOST: Duration = Duration::from_secs(60);
+/// With how many seeds each scene is run before fleets are searched: as the tests do.
+const SEEDS_OF_SCENES: &str = "4";
 
 /// A mistake: texts, each in one place of the library, and what stands there instead.
 #[derive(Debug)]
@@ -106,10 +110,10 @@ pub(crate) fn search(only: &[String]) -> io::Result<ExitCode> {
             fs::write(path, text)?;
         }
         match found? {
-            Some((seed, law, took)) => println!("{}: seed {seed} after {took:.1?}: {law}", mistake.name),
+            Some((shown_by, law, took)) => println!("{}: {shown_by} after {took:.1?}: {law}", mistake.name),
             None => {
                 missed += 1;
-                println!("{}: NOT FOUND in {AT_MOST}", mistake.name);
+                println!("{}: NOT FOUND in {AT_MOST:?}", mistake.name);
             }
         }
     }
@@ -137,7 +141,7 @@ fn copy_project(to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Builds the simulation of a copy and runs it. Returns the seed that broke a law, the law, and how long that took.
+/// Builds the simulation of a copy and runs it: each scene, and then fleets. Returns where a law was broken, the law, and how long that took.
 fn found_by(copy: &Path) -> io::Result<Option<(String, String, Duration)>> {
     let built = Command::new("cargo")
         .current_dir(copy)
@@ -149,11 +153,20 @@ fn found_by(copy: &Path) -> io::Result<Option<(String, String, Duration)>> {
         return Err(io::Error::other(format!("a planted mistake does not compile:\n{text}")));
     }
     let began = Instant::now();
-    let ran =
-        Command::new(copy.join("target/debug/simulate")).args(["--whole", "--for", AT_MOST]).output()?;
-    let text = String::from_utf8_lossy(&ran.stdout);
-    let line = |begin: &str| text.lines().find_map(|line| line.strip_prefix(begin)).map(str::to_owned);
-    let seed = line("seed ").and_then(|rest| Some(rest.split_once(' ')?.0.to_owned()));
-    // A run that ends in another way shows nothing.
-    Ok(seed.zip(line("broken law")).map(|(seed, law)| (seed, law, began.elapsed())))
+    let run = |searched: &[&str]| {
+        let ran = Command::new(copy.join("target/debug/simulate")).arg("--whole").args(searched).output()?;
+        let text = String::from_utf8_lossy(&ran.stdout);
+        let line = |begin: &str| text.lines().find_map(|line| line.strip_prefix(begin)).map(str::to_owned);
+        let seed = line("seed ").and_then(|rest| Some(rest.split_once(' ')?.0.to_owned()));
+        // A run that ends in another way shows nothing.
+        io::Result::Ok(seed.zip(line("broken law")))
+    };
+    for (scene, _) in SCENES {
+        if let Some((seed, law)) = run(&["--scene", scene, "--seeds", SEEDS_OF_SCENES])? {
+            return Ok(Some((format!("scene {scene}, seed {seed}"), law, began.elapsed())));
+        }
+    }
+    let left = format!("{}ms", AT_MOST.saturating_sub(began.elapsed()).as_millis());
+    let found = run(&["--for", &left])?;
+    Ok(found.map(|(seed, law)| (format!("seed {seed}"), law, began.elapsed())))
 }

@@ -7,61 +7,35 @@ use std::time::SystemTime;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol};
 use setnx_lock_testing::{ServerVersion, TestServer};
 
-use crate::api::events::EventLog;
 use crate::support::asleep::Sleeper;
-use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::scenario::patient;
-use crate::support::{Load, Release, Target, TestKey, expiring, server_of, shown_later};
+use crate::support::{Release, Target, TestKey, server_of, shown_later};
 
 pub(crate) struct Scenario {
-    /// They end before the server does.
-    _load_threads: Option<LoadThreads>,
     pub(crate) server: Arc<TestServer>,
     pub(crate) key: TestKey,
     pub(crate) locker: Locker,
-    pub(crate) events: EventLog,
     /// The protocol of its locks.
     pub(crate) protocol: Protocol,
 }
 
 impl Scenario {
     pub(crate) fn new(protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
-        Self::of(protocol, ServerVersion::V7, Load::Any)
-    }
-
-    pub(crate) fn under_load(protocol: Protocol, load: Load) -> Result<Self, Box<dyn StdError>> {
-        Self::of(protocol, ServerVersion::V7, load)
+        Self::emulating(ServerVersion::V7, protocol)
     }
 
     /// A scenario on a server of this version.
     pub(crate) fn emulating(version: ServerVersion, protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
-        Self::of(protocol, version, Load::Any)
-    }
-
-    fn of(protocol: Protocol, version: ServerVersion, load: Load) -> Result<Self, Box<dyn StdError>> {
         let server = Arc::new(server_of(version));
         let key = Target::of(&server).key("successor");
-        let events = EventLog::default();
         // No command times out while the server holds it, and no wait for a connection on a busy machine.
-        let builder = patient(&server.url())?.observer(events.clone());
-        let builder = if load == Load::Contended { builder.pool_size(2) } else { builder };
-        let (locker, load_threads) = load.join(builder.build()?, Tolerance::Patient);
-        server.overlook(load_threads::KEYS);
-        Ok(Self { server, key, locker, events, protocol, _load_threads: load_threads })
+        let locker = patient(&server.url())?.build()?;
+        Ok(Self { server, key, locker, protocol })
     }
 
     /// A lock of the scenario's protocol.
     pub(crate) fn lock(&self, options: LockOptions) -> Lock {
         Lock::new(&self.locker, &self.key.key, options.protocol(self.protocol)).unwrap()
-    }
-
-    /// The same lock through another locker, as another process has it.
-    pub(crate) fn lock_of_another_process(&self) -> Result<Lock, Error> {
-        Lock::new(
-            &patient(&self.server.url_to_look())?.build()?,
-            &self.key.key,
-            expiring().protocol(self.protocol),
-        )
     }
 
     /// Asserts that the key holds the value of this lease.

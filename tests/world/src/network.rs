@@ -296,9 +296,16 @@ impl Network {
             }
             return;
         }
+        if cuts && bytes.is_empty() {
+            return self.cut(id);
+        }
         self.execute(&connection, bytes);
         if cuts {
-            self.cut(id);
+            // What the client has of the reply comes first.
+            self.note_trouble(scheduler().now());
+            let arrives = self.arrival(connection.process, server);
+            self.forget(id);
+            connection.ends_at(arrives);
         }
     }
 

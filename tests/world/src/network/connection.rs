@@ -1,8 +1,8 @@
 //! A connection, as its client has it.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{io, mem};
 
 use setnx_lock_testing::ClientId;
 
@@ -38,6 +38,10 @@ struct ConnectionState {
     is_silent: bool,
     /// Replies are lost, and then the connection.
     loses_replies: bool,
+    /// So is all but the beginning of the next one.
+    halves_reply: bool,
+    /// How much longer the next one takes.
+    late: Nanos,
     reading: Option<ThreadId>,
     /// What is sent later arrives later.
     last_sent: Nanos,
@@ -51,6 +55,8 @@ impl Connection {
             ended: None,
             is_silent: false,
             loses_replies: false,
+            halves_reply: false,
+            late: 0,
             reading: None,
             last_sent: 0,
             last_received: 0,
@@ -65,7 +71,7 @@ impl Connection {
     /// Returns true if not all of what is sent on it is answered.
     pub(super) fn is_broken(&self) -> bool {
         let state = self.state();
-        state.ended.is_some() || state.is_silent || state.loses_replies
+        state.ended.is_some() || state.is_silent || state.loses_replies || state.halves_reply
     }
 
     /// Takes what has come, or says how it has ended.
@@ -102,11 +108,12 @@ impl Connection {
         let mut network = network();
         let fate = network.fate();
         let mut arrives = network.arrival(self.process, self.server);
+        let late = run::random(0..u64::try_from(network.faults.delay.as_nanos()).unwrap_or(1).max(1));
         if fate == Fate::Delayed {
-            arrives += run::random(0..u64::try_from(network.faults.delay.as_nanos()).unwrap_or(1).max(1));
+            arrives += late;
         }
         if fate != Fate::Arrives {
-            network.note_trouble(arrives);
+            network.note_trouble(arrives + late);
         }
         drop(network);
         let mut state = self.state();
@@ -124,26 +131,34 @@ impl Connection {
             return Ok(());
         }
         state.loses_replies |= fate == Fate::LostAfter;
+        state.halves_reply |= fate == Fate::LostWithinReply;
+        if fate == Fate::ReplyDelayed {
+            state.late = late;
+        }
         state.is_silent |= fate == Fate::SilentAfter;
-        let loses_replies = state.loses_replies;
         state.last_sent = arrives.max(state.last_sent + 1);
-        let (at, id, bytes) = (state.last_sent, self.id, bytes.to_vec());
-        scheduler().at(at, move || {
-            let mut network = super::network();
-            if fate == Fate::LostBefore {
-                return network.cut(id);
-            }
-            network.arrive(id, bytes, loses_replies);
-        });
+        let arrive = match fate {
+            Fate::LostBefore => 0,
+            Fate::LostWithin => usize::try_from(run::random(0..bytes.len() as u64)).unwrap_or_default(),
+            _ => bytes.len(),
+        };
+        let cuts = state.loses_replies || state.halves_reply || arrive < bytes.len();
+        let (at, id, bytes) = (state.last_sent, self.id, bytes[..arrive].to_vec());
+        scheduler().at(at, move || super::network().arrive(id, bytes, cuts));
         Ok(())
     }
 
     /// What the server has sent is there at a time.
-    pub(super) fn deliver(self: &std::sync::Arc<Self>, bytes: Vec<u8>, arrives: Nanos) {
+    pub(super) fn deliver(self: &std::sync::Arc<Self>, mut bytes: Vec<u8>, arrives: Nanos) {
         let mut state = self.state();
         if state.is_silent || state.loses_replies {
             return;
         }
+        if state.halves_reply {
+            bytes.truncate(usize::try_from(run::random(0..bytes.len() as u64)).unwrap_or_default());
+            state.loses_replies = true;
+        }
+        let arrives = arrives + mem::take(&mut state.late);
         state.last_received = arrives.max(state.last_received + 1);
         let this = std::sync::Arc::clone(self);
         scheduler().at(state.last_received, move || {
@@ -201,10 +216,10 @@ impl Network {
         let faults = self.faults;
         let injected = &mut self.injected;
         for (one_in, count, fates) in [
-            (faults.lost_requests, &mut injected.lost_requests, [Fate::LostBefore; 2]),
-            (faults.lost_replies, &mut injected.lost_replies, [Fate::LostAfter; 2]),
+            (faults.lost_requests, &mut injected.lost_requests, [Fate::LostBefore, Fate::LostWithin]),
+            (faults.lost_replies, &mut injected.lost_replies, [Fate::LostAfter, Fate::LostWithinReply]),
             (faults.silences, &mut injected.silences, [Fate::SilentBefore, Fate::SilentAfter]),
-            (faults.delays, &mut injected.delays, [Fate::Delayed; 2]),
+            (faults.delays, &mut injected.delays, [Fate::Delayed, Fate::ReplyDelayed]),
         ] {
             if run::chance(one_in) {
                 *count += 1;

@@ -7,13 +7,13 @@ use std::time::Duration;
 pub struct Faults {
     /// How long a message takes, at least and at most, in microseconds.
     pub latency: (u64, u64),
-    /// The connection is closed before the server has the request.
+    /// The connection is closed before the server has the request, or has all of it: what is whole is executed.
     pub lost_requests: u64,
-    /// The connection is closed before the client has the reply.
+    /// The connection is closed before the client has the reply, or has all of it.
     pub lost_replies: u64,
     /// Nothing gets through any more, and nobody is told.
     pub silences: u64,
-    /// A message takes up to `delay` longer.
+    /// A message, or the reply to it, takes up to `delay` longer.
     pub delays: u64,
     /// How much longer.
     pub delay: Duration,
@@ -60,8 +60,11 @@ impl Injected {
 pub(super) enum Fate {
     Arrives,
     Delayed,
+    ReplyDelayed,
     LostBefore,
+    LostWithin,
     LostAfter,
+    LostWithinReply,
     SilentBefore,
     SilentAfter,
 }
