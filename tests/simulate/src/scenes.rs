@@ -1,5 +1,6 @@
 //! Fleets that do one thing, which a random program does rarely. Each is a world in which a mistake once broke a law, or would.
 
+mod alone;
 mod changes;
 mod others;
 mod servers;
@@ -22,7 +23,7 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 19] = [
+pub(crate) const SCENES: [(&str, fn()); 20] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -32,6 +33,7 @@ pub(crate) const SCENES: [(&str, fn()); 19] = [
     ("back", a_server_is_back),
     ("demoted", servers::nodes_have_become_replicas),
     ("hanging", servers::nodes_hang_that_are_probed),
+    ("alone", alone::each_call_says_what_the_keys_hold),
     ("looked", servers::a_lock_is_looked_at_first),
     ("moved", servers::slots_move_after_failovers),
     ("earlier", servers::extensions_are_lost),

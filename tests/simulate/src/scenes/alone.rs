@@ -1,0 +1,225 @@
+//! Threads with keys of their own, whose connections break at each command: what a call says is what the keys hold.
+
+use std::time::Duration;
+
+use setnx_lock::{Error, Lock, LockOptions, Locker, MultiLock, Protocol, Semaphore};
+use setnx_lock_testing::ServerVersion;
+use world::network::{self, Faults, ServerId};
+use world::run::{self, chance, random};
+use world::thread;
+
+use super::{COMMAND, SECOND, builder, limits, millis, start, sure};
+use crate::calls::{one_of, timed};
+use crate::laws::{self, Losers, Rules, Tokens, broken};
+use crate::servers::Servers;
+
+/// Nothing that is on its way arrives later.
+const LATE: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(30);
+
+pub(super) fn each_call_says_what_the_keys_hold() {
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]);
+    let version = match protocol {
+        Protocol::Classic => one_of(&[ServerVersion::V1_2, ServerVersion::V2_0, ServerVersion::V7]),
+        Protocol::Watched => one_of(&[ServerVersion::V2_2, ServerVersion::V2_4, ServerVersion::V8_4]),
+        _ => one_of(&[ServerVersion::V2_6, ServerVersion::V7, ServerVersion::V8_4, ServerVersion::Valkey9]),
+    };
+    let server = ServerId::start("server", version, &[]);
+    let rules = Rules {
+        is_exclusive: true,
+        losers: Losers::None,
+        tokens: Tokens::Grow,
+        keeps_keys: true,
+        free_at_most: None,
+    };
+    laws::set_rules(&Servers::one(server), rules);
+    let (latency, delay) = ((30, 300), millis(50, 1200));
+    network::set_faults(Faults {
+        latency,
+        lost_requests: 25,
+        lost_replies: 25,
+        silences: 100,
+        delays: 40,
+        delay,
+    });
+    start("process", move || {
+        let pool = u32::try_from(random(1..5)).unwrap_or(1);
+        let locker = sure(builder(server).pool_size(pool).build());
+        let each = |number: u64| {
+            let own = Own { server, locker: locker.clone(), protocol, name: format!("own{number}:") };
+            move || {
+                while run::now() < 90 * SECOND {
+                    own.round();
+                }
+            }
+        };
+        let threads: Vec<_> = (0..random(1..5)).map(|number| thread::spawn(each(number))).collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap_or_else(|_| broken("a thread panics")));
+    });
+    thread::sleep(150 * SECOND);
+}
+
+/// A thread's keys.
+struct Own {
+    server: ServerId,
+    locker: Locker,
+    protocol: Protocol,
+    /// All begin with it.
+    name: String,
+}
+
+/// Returns true if the error says that it is not known what the keys hold.
+fn is_in_doubt(error: &Error) -> bool {
+    match error {
+        Error::InDoubt { .. } => true,
+        Error::Several { cause, others, .. } => is_in_doubt(cause) || others.iter().any(is_in_doubt),
+        _ => false,
+    }
+}
+
+impl Own {
+    /// Returns the keys that hold something, with the times in their values.
+    fn held(&self) -> Vec<(String, f64)> {
+        let keys = self.server.look(&["KEYS", &format!("{}*", self.name)]);
+        let held = |key: &str| {
+            let value = self.server.look(&["GET", key]);
+            let time = value.split(':').next().and_then(|time| time.parse().ok());
+            (key.to_owned(), time.unwrap_or_else(|| broken(&format!("{key} holds {value}"))))
+        };
+        keys.lines().filter(|key| !key.contains(":setnx-lock:")).map(held).collect()
+    }
+
+    /// The keys are as a call has said.
+    fn expects(&self, what: &str, count: usize) {
+        let held = self.held();
+        if held.len() != count {
+            broken(&format!("{what}, and {held:?} are held, not {count}"));
+        }
+    }
+
+    /// A call has failed, after which so many keys are held; unless it does not know.
+    fn failed(&self, what: &str, error: &Error, count: Option<usize>) {
+        run::note(&format!("{what}: {}", error.chain()));
+        laws::failed(error);
+        let Some(count) = count.filter(|_| !is_in_doubt(error)) else { return };
+        self.expects(&format!("{what} says {}", error.chain()), count);
+        thread::sleep(LATE);
+        self.expects(&format!("{what} said {} a while ago", error.chain()), count);
+    }
+
+    /// Nothing is held.
+    fn clear(&self) {
+        thread::sleep(LATE);
+        for (key, _) in self.held() {
+            let _deleted = self.server.look(&["DEL", &key]);
+        }
+    }
+
+    fn round(&self) {
+        let options = LockOptions::expiring_after(LEASE).protocol(self.protocol).timeout(SECOND);
+        let name = |part: &str| format!("{}{part}", self.name);
+        match random(0..4) {
+            0 => {
+                let locks = sure(MultiLock::new(&self.locker, [name("a"), name("b")], options));
+                match timed("lock of several", limits().waiting_for_several(SECOND), || locks.lock()) {
+                    Ok(guard) => {
+                        self.expects("two are acquired", 2);
+                        if chance(2) {
+                            self.extends("extend", 2, || guard.extend());
+                        }
+                        self.releases(2, || guard.release());
+                    }
+                    Err(error) => self.failed("lock of several", &error, Some(0)),
+                }
+            }
+            1 => {
+                let permits = sure(Semaphore::new(&self.locker, name("permits"), 3, options));
+                match timed("acquire", limits().waiting_for_several(SECOND), || permits.acquire()) {
+                    Ok(permit) => {
+                        self.expects("a permit is acquired", 1);
+                        self.releases(1, || permit.release());
+                    }
+                    Err(error) => self.failed("acquire", &error, Some(0)),
+                }
+            }
+            _ => self.one(&sure(Lock::new(&self.locker, name("one"), options))),
+        }
+        self.clear();
+    }
+
+    fn one(&self, lock: &Lock) {
+        let acquired = if chance(2) {
+            timed("try_lock", COMMAND, || lock.try_lock())
+        } else {
+            timed("lock", limits().waiting(SECOND), || lock.lock()).map(Some)
+        };
+        let mut guard = match acquired {
+            Ok(Some(guard)) => guard,
+            Ok(None) => return self.expects("another has it", 0),
+            Err(error) => return self.failed("lock", &error, Some(0)),
+        };
+        self.expects("it is acquired", 1);
+        for _ in 0..random(0..3) {
+            match random(0..4) {
+                0 => self.extends("extend", 1, || guard.extend()),
+                1 => {
+                    if let Err(error) = timed("verify", limits().of_guard(), || guard.verify()) {
+                        self.failed("verify", &error, Some(1));
+                    }
+                }
+                2 => {
+                    if let Err(error) = timed("fencing_token", limits().of_guard(), || guard.fencing_token())
+                    {
+                        self.failed("fencing_token", &error, Some(1));
+                    }
+                }
+                _ => {
+                    let limit = limits().of_release(LEASE) + COMMAND;
+                    let token = match timed("into_token", limit, || guard.into_token()) {
+                        Ok(token) => token,
+                        Err(error) => return self.failed("into_token", &error, None),
+                    };
+                    self.expects("it is given away", 1);
+                    guard = match timed("resume", COMMAND, || lock.resume(&token)) {
+                        Ok(guard) => guard,
+                        Err(error) => return self.failed("resume", &error, Some(1)),
+                    };
+                    self.expects("it is resumed", 1);
+                }
+            }
+        }
+        self.releases(1, || guard.release());
+    }
+
+    /// After an extension that succeeds each value names a later time, and after one that fails the same.
+    fn extends(&self, what: &str, count: usize, extend: impl FnOnce() -> Result<(), Error>) {
+        let before = self.held();
+        thread::sleep(Duration::from_millis(2));
+        let outcome = timed(what, limits().of_guard() + COMMAND, extend);
+        let after = self.held();
+        let later = after.iter().zip(&before).filter(|(after, before)| after.1 > before.1).count();
+        match outcome {
+            Ok(()) if later != count => broken(&format!("{what} succeeds: {before:?}, {after:?}")),
+            Ok(()) => {}
+            Err(error) => {
+                if count == 1 && later > 0 && !is_in_doubt(&error) {
+                    broken(&format!("{what} says {}: {before:?}, {after:?}", error.chain()));
+                }
+                self.failed(what, &error, Some(count));
+            }
+        }
+    }
+
+    fn releases(&self, count: usize, release: impl FnOnce() -> Result<(), Error>) {
+        match timed("release", limits().of_release(LEASE), release) {
+            Ok(()) => self.expects("it is released", 0),
+            // It is tried again, by and by.
+            Err(error) => {
+                self.failed("release", &error, None);
+                if self.held().len() > count {
+                    broken("a release acquires something");
+                }
+            }
+        }
+    }
+}
