@@ -81,6 +81,9 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    if !arguments.list {
+        support::tool::build_for(selected.iter().map(Trial::name));
+    }
     let exit = second_run::run_all(&arguments, selected);
     support::record::print();
     if !times.is_empty() {

@@ -1,5 +1,4 @@
-//! Locks that go to other processes while many do so, the server refuses, and processes are killed. Faults at each command are in
-//! `boundaries`.
+//! Locks that go to other processes: what is sent, and a server that settles.
 
 use std::thread;
 use std::time::{Duration, Instant};

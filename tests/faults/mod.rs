@@ -4,7 +4,6 @@
 //! | file | what it tests |
 //! |---|---|
 //! | `asked_first` | the answer to the first command of a call |
-//! | `boundaries` | a fault at every command of a lock |
 //! | `clocks` | clocks that differ, or are set while a lock is held |
 //! | `cluster` | a cluster whose slots move and whose nodes fail |
 //! | `failed_releases` | releases that fail, and are tried again |
@@ -14,12 +13,12 @@
 //! | `losers` | values that gems write over those of holders |
 //! | `numbers` | fencing tokens over failovers |
 //! | `older_servers` | a server that comes back older |
-//! | `permit_faults` | a fault at every command on permits |
+//! | `permit_faults` | what the server refuses of permits, readers and writers |
 //! | `refusals` | what the server or the library refuses |
 //! | `refused_for_now` | what a server refuses for a time |
 //! | `server_check` | the check of the role and version on each new connection |
 //! | `servers_and_networks` | servers and networks that fail |
-//! | `several_faults` | a fault at every command on several keys |
+//! | `several_faults` | what the server refuses of several keys, and calls that are interrupted |
 //! | `shared_connections` | many threads on a few connections that are killed, a server that stops, keys that are overwritten |
 //! | `slow_callbacks` | observers and `on_loss` that take their time |
 //! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
@@ -29,11 +28,11 @@
 //! | `unreachable` | how long calls retry |
 //! | `went_back` | a server that has lost its last writes |
 //!
-//! Add a fault to `support/every_command.rs`, a path to the stage of the part. A test that injects a fault asserts that it has happened,
-//! and says with which outcomes the call may end.
+//! Faults at every command, with all threads and processes that there are, are the simulation's: `tests/simulate`. Here is what only real
+//! sockets, servers and processes show, and the words. A test that injects a fault asserts that it has happened, and says with which
+//! outcomes the call may end.
 
 pub(crate) mod asked_first;
-pub(crate) mod boundaries;
 pub(crate) mod clocks;
 pub(crate) mod cluster;
 pub(crate) mod failed_releases;
@@ -66,7 +65,6 @@ use libtest_mimic::Trial;
 pub(crate) fn trials() -> Vec<Trial> {
     [
         asked_first::trials(),
-        boundaries::trials(),
         clocks::trials(),
         cluster::trials(),
         failed_releases::trials(),

@@ -1,50 +1,21 @@
-//! A fault at every command on permits, and what a server refuses. Whatever the fault, the call ends with a correct outcome: a permit is
-//! held by the guard, free, or named by the error and free once its lease has passed.
+//! What a server refuses of permits, readers and writers.
 
 use std::collections::BTreeSet;
-use std::mem;
-use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
 use setnx_lock::__keys::SideKey;
-use setnx_lock::{Error, LockOptions, LockState, Locker, Permit, Protocol, RefusalKind, RwLock, Semaphore};
+use setnx_lock::{Error, LockState, Locker, RefusalKind, RwLock, Semaphore};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::asleep::Sleeper;
-use crate::support::every_command::{self, COMMAND_TIMEOUT, Failure, LEASE, Stage};
-use crate::support::scenario::{FOREIGN, Scenario, assert_nothing_sent_twice, opened, patient};
+use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{
-    AnyServer, LONG, Outcome, PAST, Release, TestKey, chain, expiring, millis, release, tests,
-};
+use crate::support::{AnyServer, Outcome, TestKey, chain, expiring, millis, tests};
 
-const SHORT_LEASE: Duration = Duration::from_millis(1500);
-const PERMITS: usize = 3;
-
-/// A path through the commands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Path {
-    /// All are free.
-    Free,
-    /// One is free, and which is found out by the look.
-    OneFree,
-    /// All have expired.
-    TakeOver,
-    Release,
-    /// A release that asks for the permit for a thread that waits.
-    ReleaseWithSuccessor,
-}
-
-const PATHS: [(&str, Path); 5] = [
-    ("free_permits", Path::Free),
-    ("one_free_permit", Path::OneFree),
-    ("expired_permits", Path::TakeOver),
-    ("a_release", Path::Release),
-    ("a_release_with_a_successor", Path::ReleaseWithSuccessor),
-];
+type Failure = Box<dyn std::error::Error>;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = crate::support::trials(
+    crate::support::trials(
         "permit_faults",
         tests![
             a_user_that_may_not_look,
@@ -54,163 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_number_of_readers_that_cannot_be_read,
             readers_that_wait_while_their_number_is_changed,
         ],
-    );
-    trials.extend(every_command::trials::<PermitStage>("permit_faults", &PATHS));
-    trials
-}
-
-/// What a run starts from.
-struct PermitStage {
-    scenario: Scenario,
-    name: TestKey,
-    slots: Vec<TestKey>,
-    semaphore: Semaphore,
-    held: Option<Permit>,
-    successor: Option<Sleeper<Result<Permit, Error>>>,
-    /// What each key holds at first.
-    values: Vec<Option<String>>,
-}
-
-impl Stage for PermitStage {
-    type Path = Path;
-
-    fn set_once(protocol: Protocol, path: Path, lease: Duration) -> Result<Self, Failure> {
-        let scenario = Scenario::set();
-        let name = scenario.target.key("permits");
-        let slots: Vec<TestKey> =
-            (0..PERMITS).map(|slot| scenario.target.key(&format!("permits:{slot}"))).collect();
-        let builder = patient(&scenario.server.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
-        let locker = scenario.open(builder);
-        // After some faults the successor has to wait until the lease has passed.
-        let lease = if path == Path::ReleaseWithSuccessor { lease.min(SHORT_LEASE) } else { lease };
-        let options = LockOptions::expiring_after(lease).protocol(protocol).timeout(LONG);
-        let semaphore = Semaphore::new(&locker, &name.key, PERMITS, options)?;
-        semaphore.states()?;
-        let (mut held, mut successor) = (None, None);
-        match path {
-            Path::Free => {}
-            Path::OneFree => [0, 2].into_iter().for_each(|slot: usize| slots[slot].set(FOREIGN)),
-            Path::TakeOver => slots.iter().for_each(|slot| slot.set(PAST)),
-            Path::Release | Path::ReleaseWithSuccessor => {
-                let guard = semaphore.acquire()?;
-                for (slot, key) in slots.iter().enumerate() {
-                    if slot != guard.slot() {
-                        key.set(FOREIGN);
-                    }
-                }
-                held = Some(guard);
-            }
-        }
-        if path == Path::ReleaseWithSuccessor {
-            // It asks the server after a hint of the release, or when the lease has passed.
-            let waiting = Semaphore::new(&locker, &name.key, PERMITS, options.poll_interval(LONG))?;
-            let sleeper = Sleeper::start(move || waiting.acquire());
-            sleeper.rests();
-            successor = Some(sleeper);
-        }
-        scenario.server.clear_log();
-        let values = slots.iter().map(TestKey::value).collect();
-        Ok(Self { scenario, name, slots, semaphore, held, successor, values })
-    }
-
-    fn scenario(&self) -> &Scenario {
-        &self.scenario
-    }
-
-    fn run(mut self) -> Result<Scenario, Failure> {
-        let (mut guard, mut unknown) = (None, false);
-        if let Some(held) = self.held.take() {
-            let slot = held.slot();
-            match (release(held), self.slots[slot].value()) {
-                _ if self.successor.is_some() => unknown = true,
-                (Ok(Release::Released { .. }), None) => {}
-                // The last two: not sent. In Ttl the server may have deleted the key since.
-                (Ok(Release::Expired) | Err(Error::InDoubt { .. } | Error::Unavailable { .. }), _) => {
-                    unknown = true;
-                }
-                (released, value) => {
-                    return Err(format!("{released:?}, and the key holds {value:?}").into());
-                }
-            }
-            if let Some(successor) = self.successor.take() {
-                guard = Some(successor.join()?);
-            }
-        } else {
-            match self.semaphore.acquire() {
-                Ok(acquired) => guard = Some(acquired),
-                // With enough time each loss of a reply is made good, but that of GETSET: its value proves nothing.
-                Err(Error::InDoubt { key, command: "GETSET", .. }) => {
-                    assert!(self.semaphore.keys().contains(&key), "{key} is no permit");
-                    unknown = true;
-                }
-                Err(error) => return Err(format!("{error:?}").into()),
-            }
-        }
-        self.judge(guard.as_ref(), unknown)?;
-        mem::forget(guard);
-        assert_nothing_sent_twice(&self.scenario.server);
-        self.judge_keys()?;
-        Ok(self.scenario)
-    }
-}
-
-impl PermitStage {
-    /// Whether a lock under test has sent the value that the key holds, and its lease has not passed.
-    fn is_held(&self, slot: usize) -> bool {
-        let Some(value) = self.slots[slot].value() else { return false };
-        let was_held =
-            !matches!(value.as_str(), PAST | FOREIGN) && self.values[slot].as_ref() == Some(&value);
-        let asked = self.scenario.server.log();
-        let was_sent = asked.iter().any(|asked| {
-            ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) && asked.arguments.contains(&value)
-        });
-        (was_held || was_sent) && self.slots[slot].is_leased()
-    }
-
-    /// The guard's permit is held, and all else is free, or a reported unknown.
-    fn judge(&self, guard: Option<&Permit>, unknown: bool) -> Result<(), Failure> {
-        for (slot, key) in self.slots.iter().enumerate() {
-            let held = self.is_held(slot);
-            let guard = guard.filter(|guard| guard.slot() == slot);
-            if !held && guard.is_some_and(|guard| guard.ensure_held().is_ok()) {
-                return Err(format!("granted, but {} holds {:?}", key.key, key.value()).into());
-            }
-            if held && guard.is_none() && !unknown {
-                return Err(format!("{} is left held: {:?}", key.key, key.value()).into());
-            }
-        }
-        // Another client gets no permit that is held.
-        let other = opened(&self.scenario.target.url)?;
-        let other = Semaphore::new(&other, &self.name.key, PERMITS, expiring())?;
-        let mut others = Vec::new();
-        while let Some(guard) = other.try_acquire()? {
-            others.push(guard);
-        }
-        let is_taken = |guard: &Permit| others.iter().any(|other| other.slot() == guard.slot());
-        match guard {
-            Some(guard) if guard.ensure_held().is_ok() && is_taken(guard) => {
-                Err(format!("{guard:?} is held by two").into())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Whatever happened, each permit frees itself once the expiration and one second have passed.
-    fn judge_keys(&self) -> Result<(), Failure> {
-        let at_most = SystemTime::now() + LEASE + Duration::from_secs(1);
-        for key in &self.slots {
-            let value = key.value();
-            match self.scenario.target.lock(key, expiring()).state()? {
-                LockState::Absent => {}
-                LockState::Until { expiry, .. }
-                    if expiry.date().is_some_and(|expiry| SystemTime::from(expiry) <= at_most) => {}
-                _ if value.as_deref() == Some(FOREIGN) => {}
-                other => return Err(format!("{} holds {other}", key.key).into()),
-            }
-        }
-        self.slots.iter().for_each(TestKey::delete);
-        Ok(())
-    }
+    )
 }
 
 const NAME: &str = "pool";

@@ -1,17 +1,15 @@
-//! A fault at every command on several keys, and what a server refuses to several keys. Whatever the fault, the call ends in time with a
-//! correct outcome for each key: held by the guard, free, or named by the error and free once its lease has passed.
+//! What a server refuses to several keys: each has an outcome of its own, or is named by the error.
 
 mod interrupted;
-mod paths;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Key, LockOptions, MultiLock, Protocol, RefusalKind};
 use setnx_lock_testing::{Fault, TestServer};
 
-use crate::support::every_command::{self, COMMAND_TIMEOUT};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
@@ -19,7 +17,8 @@ use crate::support::{
     AnyServer, LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all,
     tests,
 };
-use paths::{KeysStage, PATHS};
+
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = crate::support::trials(
@@ -35,7 +34,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         ],
     );
     trials.extend(interrupted::trials());
-    trials.extend(every_command::trials::<KeysStage>("several_faults", &PATHS));
     trials
 }
 

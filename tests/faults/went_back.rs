@@ -19,10 +19,7 @@ use crate::support::target::PROTOCOLS;
 use crate::support::{AnyServer as _, LONG, Outcome, chain, expiring, millis, tests, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let over_failovers = [
-        trial("failover::a_leader_leads_on_over_a_planned_one", || leads_on(1)),
-        trial("failovers::a_leader_leads_on_over_ten_planned_ones", || leads_on(10)),
-    ];
+    let over_failovers = [trial("failover::a_leader_leads_on_over_a_planned_one", || leads_on())];
     let here = crate::support::trials(
         "went_back",
         tests![
@@ -198,7 +195,7 @@ fn an_earlier_value_after_the_lease_is_an_end_of_the_lease() -> Outcome {
 }
 
 /// Three programs of which one leads, with a lease that outlasts the time in which a new master has no replica.
-fn leads_on(failovers: usize) -> Outcome {
+fn leads_on() -> Outcome {
     const LEASE: Duration = Duration::from_secs(15);
     let mut failover = Failover::start_with(DOWN_AFTER, ADVISED, "")?;
     let (stop, terms, count) = (CancelToken::new(), AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));

@@ -1,6 +1,5 @@
 //! Support for the tests: servers, keys of a test's own, scenarios with faults, load.
 
-pub(crate) mod every_command;
 pub(crate) mod load;
 pub(crate) mod load_threads;
 pub(crate) mod log_capture;

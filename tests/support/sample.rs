@@ -2,8 +2,7 @@
 //! in which variant (the mode of waiting and the load), as in
 //! `contract::emulated_2.4::watched::notifications_under_load::a_free_lock_is_acquired_and_released`. What remains of the name is its
 //! statement. The sample has each statement once; one of the contract once by each protocol on the current server and once on an emulated
-//! old one; a fault of a lock's own commands once with and once without transactions. From statement to statement the other places and
-//! variants take turns.
+//! old one. From statement to statement the other places and variants take turns.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,17 +13,8 @@ use super::{Load, Variant};
 /// 2³² divided by the golden ratio: its multiples spread over any number of places.
 const GOLDEN: u64 = 0x9e37_79b9;
 
-/// The parts that run only where all tests do: they need a program that is not wanted elsewhere, or minutes.
-const ALL_ONLY: [&str; 2] = ["clocks", "failovers"];
-
-/// The paths of `boundaries` on which all protocols send the same commands.
-const SAME_COMMANDS: [&str; 5] = [
-    "a_free_lock::",
-    "a_new_connection::",
-    "a_token::",
-    "an_early_release::",
-    "a_release_with_a_notification::",
-];
+/// The parts that run only where all tests do: they need a program that is not wanted elsewhere.
+const ALL_ONLY: [&str; 1] = ["clocks"];
 
 /// The name of a test, taken apart.
 #[derive(Clone, Debug, Default)]
@@ -55,18 +45,10 @@ impl Name {
 
     /// Tests of one group are alternatives: the sample has one of them.
     fn group(&self) -> [String; 3] {
-        let Self { part, server, protocol, variant, statement } = self;
+        let Self { part, server, protocol, statement, .. } = self;
         let kind = match part.as_str() {
             "contract" if server != "current" || protocol == "auto" => "elsewhere",
             "contract" => protocol,
-            // Watched and Ttl send the same transactions; other commands are the same in all protocols.
-            "boundaries"
-                if !variant.is_empty() || SAME_COMMANDS.iter().any(|path| statement.starts_with(path)) =>
-            {
-                ""
-            }
-            "boundaries" if protocol == "ttl" => "watched",
-            "boundaries" => protocol,
             _ => "",
         };
         [part.clone(), kind.to_owned(), statement.clone()]

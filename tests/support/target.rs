@@ -401,12 +401,6 @@ impl TestKey {
         }
     }
 
-    /// Whether the lease that its value shows has not passed. Only values of Ttl come with a time to live.
-    pub(crate) fn is_leased(&self) -> bool {
-        let protocol = if self.time_to_live() < 0 { Protocol::Classic } else { Protocol::Ttl };
-        self.until().is_some_and(|until| until > SystemTime::now() + shown_later(protocol))
-    }
-
     /// Milliseconds until the server removes the key; -1 without a time to live, -2 without a key.
     pub(crate) fn time_to_live(&self) -> i64 {
         self.target.connection().pttl(self.key.as_bytes()).unwrap()

@@ -39,6 +39,13 @@ pub(crate) fn program() -> &'static Path {
     GIVEN.as_deref().unwrap_or_else(|| built("setnx-lock"))
 }
 
+/// Builds what tests of these names run, so that no other test runs beside a compiler.
+pub(crate) fn build_for<'a>(mut names: impl Iterator<Item = &'a str>) {
+    if names.any(|name| ["tool_", "examples::", "leading::"].iter().any(|part| name.starts_with(part))) {
+        program();
+    }
+}
+
 /// The program of an example.
 pub(crate) fn example(name: &str) -> &'static Path {
     built(name)

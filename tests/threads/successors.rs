@@ -12,7 +12,7 @@ use crate::support::scenario::QUEUED;
 use crate::support::target::PROTOCOLS;
 use crate::support::{HANDED_OVER, LONG, Outcome, Release, millis, release, tests, trial};
 
-pub(crate) use scenario::{Scenario, Successor, assert_cancelled, successor};
+pub(crate) use scenario::{Scenario, assert_cancelled, successor};
 
 type Test = fn(Protocol) -> Outcome;
 

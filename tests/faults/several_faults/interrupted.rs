@@ -7,7 +7,6 @@ use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, LockOptions, MultiLock, Protocol};
 use setnx_lock_testing::{Fault, Received};
 
-use crate::support::every_command::Failure;
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, Scenario, patient};
 use crate::support::sent::probed;
@@ -26,6 +25,8 @@ pub(super) fn trials() -> Vec<Trial> {
         ],
     )
 }
+
+type Failure = Box<dyn std::error::Error>;
 
 struct Stage {
     scenario: Scenario,

@@ -2,6 +2,7 @@
 
 mod alone;
 mod changes;
+mod limits;
 mod others;
 mod servers;
 
@@ -23,7 +24,7 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 20] = [
+pub(crate) const SCENES: [(&str, fn()); 21] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -34,6 +35,7 @@ pub(crate) const SCENES: [(&str, fn()); 20] = [
     ("demoted", servers::nodes_have_become_replicas),
     ("hanging", servers::nodes_hang_that_are_probed),
     ("alone", alone::each_call_says_what_the_keys_hold),
+    ("limits", limits::each_call_ends_in_the_time_of_its_row),
     ("looked", servers::a_lock_is_looked_at_first),
     ("moved", servers::slots_move_after_failovers),
     ("earlier", servers::extensions_are_lost),

@@ -78,7 +78,7 @@ fn is_in_doubt(error: &Error) -> bool {
 }
 
 impl Own {
-    /// Returns the keys that hold something, with the times in their values.
+    /// Returns the keys that are held, with the times in their values.
     fn held(&self) -> Vec<(String, f64)> {
         let keys = self.server.look(&["KEYS", &format!("{}*", self.name)]);
         let held = |key: &str| {
@@ -86,7 +86,9 @@ impl Own {
             let time = value.split(':').next().and_then(|time| time.parse().ok());
             (key.to_owned(), time.unwrap_or_else(|| broken(&format!("{key} holds {value}"))))
         };
-        keys.lines().filter(|key| !key.contains(":setnx-lock:")).map(held).collect()
+        let now = run::wall_clock().as_secs_f64();
+        let own = keys.lines().filter(|key| !key.contains(":setnx-lock:")).map(held);
+        own.filter(|(_, until)| *until > now).collect()
     }
 
     /// The keys are as a call has said.
@@ -118,6 +120,9 @@ impl Own {
     fn round(&self) {
         let options = LockOptions::expiring_after(LEASE).protocol(self.protocol).timeout(SECOND);
         let name = |part: &str| format!("{}{part}", self.name);
+        for part in ["a", "b", "one", "permits"].into_iter().filter(|_| chance(3)) {
+            let _left = self.server.look(&["SET", &name(part), "1532000016.5"]);
+        }
         match random(0..4) {
             0 => {
                 let locks = sure(MultiLock::new(&self.locker, [name("a"), name("b")], options));

@@ -1,0 +1,142 @@
+//! Each call ends in the time of its row in limits.md, How long a call takes: over a slow network all calls succeed in it, and over one that
+//! breaks they end in it.
+
+use std::time::Duration;
+
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, Semaphore};
+use world::network::{self, Faults, ServerId};
+use world::run::{self, chance, random};
+use world::thread;
+
+use super::{COMMAND, SECOND, a_server, builder, limits, millis, start, sure};
+use crate::calls::{one_of, timed};
+use crate::laws;
+
+const LEASE: Duration = Duration::from_secs(20);
+
+pub(super) fn each_call_ends_in_the_time_of_its_row() {
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]);
+    // Of two trips in the time of a command, or less.
+    let latency = (10_000, 60_000 + random(0..140_000));
+    let server = a_server(latency, protocol);
+    let breaks = chance(2);
+    start("process", move || {
+        let locker = sure(builder(server).pool_size(4).connect_timeout(COMMAND).build());
+        let options = LockOptions::expiring_after(LEASE).protocol(protocol).notify_waiters(false);
+        let (timeout, waits) = (millis(0, 1500), if breaks { LEASE } else { Duration::ZERO });
+        let caller = Caller { locker, options: options.timeout(timeout), timeout, waits, server };
+        // The first call connects, and finds out what the server can do.
+        let _first = caller.lock("first").lock();
+        if breaks {
+            let faults = Faults { latency, lost_requests: 8, lost_replies: 8, silences: 16, ..Faults::NONE };
+            network::set_faults(Faults { delays: 8, delay: 2 * SECOND, ..faults });
+        }
+        while run::now() < 200 * SECOND {
+            caller.call();
+            thread::sleep(millis(0, 300));
+        }
+    });
+    thread::sleep(240 * SECOND);
+}
+
+struct Caller {
+    locker: Locker,
+    options: LockOptions,
+    timeout: Duration,
+    /// How long a release may wait for a connection.
+    waits: Duration,
+    server: ServerId,
+}
+
+/// Times a call. Where nothing breaks, it succeeds.
+fn call<T>(what: &str, limit: Duration, call: impl FnOnce() -> Result<T, Error>) -> Option<T> {
+    let outcome = timed(what, limit, call);
+    outcome.inspect_err(|error| laws::failed(error)).ok()
+}
+
+impl Caller {
+    fn lock(&self, key: &str) -> Lock {
+        sure(Lock::new(&self.locker, key, self.options))
+    }
+
+    fn call(&self) {
+        let waits = limits().waiting(self.timeout);
+        match random(0..6) {
+            0 => {
+                let count = one_of(&[1, 3, 10]);
+                let locks = sure(MultiLock::new(
+                    &self.locker,
+                    (0..count).map(|n| format!("several {n}")),
+                    self.options,
+                ));
+                let Some(guard) = call("lock of several", waits + 4 * COMMAND, || locks.lock()) else {
+                    return;
+                };
+                let mut is_clear = true;
+                for _ in 0..random(0..4) {
+                    // A call first waits for an unfinished command.
+                    let limit = if is_clear { COMMAND } else { 2 * COMMAND };
+                    let done = match random(0..3) {
+                        0 => call("extend several", limit, || guard.extend()).is_some(),
+                        1 => call("verify several", limit, || guard.verify()).is_some(),
+                        _ => call("tokens of several", limit, || guard.fencing_tokens()).is_some(),
+                    };
+                    is_clear &= done;
+                }
+                let limit = if is_clear { COMMAND } else { 2 * COMMAND };
+                call("release several", limit + self.waits, || guard.release());
+            }
+            1 => {
+                let permits = sure(Semaphore::new(&self.locker, "permits", 3, self.options));
+                if let Some(permit) = call("acquire", waits + 4 * COMMAND, || permits.acquire()) {
+                    call("release a permit", COMMAND + self.waits, || permit.release());
+                }
+            }
+            2 => {
+                call("state", COMMAND, || self.lock("k").state());
+                call("holder", COMMAND, || self.lock("k").holder());
+            }
+            3 => {
+                call("clear", COMMAND, || self.lock("k").clear());
+            }
+            4 => {
+                // Left by somebody. A takeover takes four trips, for which there may be no time.
+                let _left = self.server.look(&["SET", "left", "1532000016.5"]);
+                self.hold(timed("lock", waits, || self.lock("left").lock()).ok());
+            }
+            _ => self.hold(call("try_lock", COMMAND, || self.lock("k").try_lock()).flatten()),
+        }
+    }
+
+    fn hold(&self, acquired: Option<LockGuard>) {
+        let Some(mut guard) = acquired else { return };
+        let mut is_clear = true;
+        for _ in 0..random(0..4) {
+            let limit = if is_clear { COMMAND } else { 2 * COMMAND };
+            let done = match random(0..4) {
+                0 => call("extend", limit, || guard.extend()).is_some(),
+                1 => call("verify", limit, || guard.verify()).is_some(),
+                2 => call("fencing_token", limit, || guard.fencing_token()).is_some(),
+                _ => {
+                    let lock = self.lock(&guard.key().to_string());
+                    // One that fails releases the lock.
+                    let Some(token) = call("into_token", limit + COMMAND + self.waits, || guard.into_token())
+                    else {
+                        return;
+                    };
+                    if chance(2) {
+                        call("release_token", 2 * COMMAND, || self.locker.release_token(&token));
+                        return;
+                    }
+                    let Some(resumed) = call("resume", COMMAND, || lock.resume(&token)) else { return };
+                    guard = resumed;
+                    true
+                }
+            };
+            is_clear &= done;
+            timed("ensure_held", Duration::ZERO, || guard.ensure_held().ok());
+        }
+        let limit = if is_clear { COMMAND } else { 2 * COMMAND };
+        call("release", limit + self.waits, || guard.release());
+    }
+}
