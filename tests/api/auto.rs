@@ -4,7 +4,6 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::SystemTime;
 
-use libtest_mimic::Trial;
 use log::Level;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
@@ -16,35 +15,31 @@ use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::sent::{connected, names, recorded};
 use crate::support::{
     AnyServer, LONG, Outcome, Release, Target, chain, expiring, log_capture, millis, release, server_of,
-    tests,
+    trials_of,
 };
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "auto",
-        tests![
-            a_user_without_the_right_to_watch_gets_classic,
-            a_user_without_the_right_to_set_is_refused,
-            a_user_without_the_right_to_ask_for_a_time_to_live_takes_over_as_watched,
-            a_user_with_all_rights_gets_ttl,
-            what_is_refused_of_the_key_says_nothing_of_the_commands,
-            what_is_refused_of_the_key_hides_no_missing_right,
-            what_is_refused_for_now_is_tried_again,
-            a_probe_without_a_reply_is_repeated,
-            a_server_that_is_full_has_transactions,
-            a_right_that_is_taken_away_later_is_missed,
-            a_command_that_is_missing_later_is_named,
-            the_first_command_of_a_locker_knows_the_version,
-            a_lease_does_not_begin_before_the_locker_has_connected,
-            keys_that_are_asked_for_together_get_ttl,
-            a_waiter_of_another_process_is_woken,
-            wake_ups_are_turned_off,
-            a_release_without_wake_ups_wakes_the_threads_of_its_process,
-            readers_and_writers_are_not_woken_by_other_processes,
-            where_none_can_be_sent_or_received_nothing_is_tried,
-            the_log_says_once_what_auto_would_select,
-        ],
-    )
+trials_of! {
+    "auto";
+    a_user_without_the_right_to_watch_gets_classic,
+    a_user_without_the_right_to_set_is_refused,
+    a_user_without_the_right_to_ask_for_a_time_to_live_takes_over_as_watched,
+    a_user_with_all_rights_gets_ttl,
+    what_is_refused_of_the_key_says_nothing_of_the_commands,
+    what_is_refused_of_the_key_hides_no_missing_right,
+    what_is_refused_for_now_is_tried_again,
+    a_probe_without_a_reply_is_repeated,
+    a_server_that_is_full_has_transactions,
+    a_right_that_is_taken_away_later_is_missed,
+    a_command_that_is_missing_later_is_named,
+    the_first_command_of_a_locker_knows_the_version,
+    a_lease_does_not_begin_before_the_locker_has_connected,
+    keys_that_are_asked_for_together_get_ttl,
+    a_waiter_of_another_process_is_woken,
+    wake_ups_are_turned_off,
+    a_release_without_wake_ups_wakes_the_threads_of_its_process,
+    readers_and_writers_are_not_woken_by_other_processes,
+    where_none_can_be_sent_or_received_nothing_is_tried,
+    the_log_says_once_what_auto_would_select,
 }
 
 const KEY: &str = "locks:auto";

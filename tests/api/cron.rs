@@ -5,7 +5,6 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 use std::{fs, thread};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Lock, LockOptions};
 use setnx_lock_testing::TestServer;
 
@@ -13,10 +12,11 @@ use crate::faults::keeping::Holder;
 use crate::support::processes::{TaskOutcome, protocol_named};
 use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
-use crate::support::{AnyServer, LONG, Outcome, tests};
+use crate::support::{AnyServer, LONG, Outcome, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("cron", tests![a_job_of_two_machines_runs_once_if_its_lock_is_held_for_a_time])
+trials_of! {
+    "cron";
+    a_job_of_two_machines_runs_once_if_its_lock_is_held_for_a_time,
 }
 
 /// How far apart the two machines start.

@@ -3,28 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, Protocol};
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use crate::support::scenario::{Scenario, client_pool, closed_port, opened, patient};
-use crate::support::{Outcome, RedisServer, Target, chain, expiring, millis, server_of, tests};
+use crate::support::{Outcome, RedisServer, Target, chain, expiring, millis, server_of, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "errors",
-        tests![
-            real_failures_are_classified_and_each_cause_is_printed_once,
-            a_long_value_is_cut,
-            a_long_key_is_cut,
-            a_long_refusal_is_cut,
-            a_password_is_in_no_text,
-            a_password_is_in_no_error,
-            a_password_that_the_server_quotes_is_in_no_error,
-        ],
-    )
+trials_of! {
+    "errors";
+    real_failures_are_classified_and_each_cause_is_printed_once,
+    a_long_value_is_cut,
+    a_long_key_is_cut,
+    a_long_refusal_is_cut,
+    a_password_is_in_no_text,
+    a_password_is_in_no_error,
+    a_password_that_the_server_quotes_is_in_no_error,
 }
 
 /// The longest text of an error.

@@ -4,29 +4,24 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, MultiLock, Observer, ProblemKind, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::asleep::Sleeper;
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, QUEUED, Scenario, patient};
-use crate::support::{AnyServer, LONG, Outcome, expiring, millis, releases, tests};
+use crate::support::{AnyServer, LONG, Outcome, expiring, millis, releases, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "events",
-        tests![
-            what_is_found_at_a_key,
-            lost_replies_and_failed_releases,
-            a_release_that_fails_after_the_lease_is_a_loss_as_well,
-            a_grant_after_the_lease,
-            a_release_after_the_lease_is_reported_without_a_takeover,
-            what_a_holder_does_with_its_lock,
-            a_loss_is_reported_once,
-            a_loss_is_reported_when_the_next_threads_have_their_locks,
-        ],
-    )
+trials_of! {
+    "events";
+    what_is_found_at_a_key,
+    lost_replies_and_failed_releases,
+    a_release_that_fails_after_the_lease_is_a_loss_as_well,
+    a_grant_after_the_lease,
+    a_release_after_the_lease_is_reported_without_a_takeover,
+    what_a_holder_does_with_its_lock,
+    a_loss_is_reported_once,
+    a_loss_is_reported_when_the_next_threads_have_their_locks,
 }
 
 /// Records the name of each event, and the outcome of a release.

@@ -2,19 +2,23 @@
 
 use std::process::Command;
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 use setnx_lock::Lock;
 use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::{closed_port, opened};
 use crate::support::tool::example;
-use crate::support::{AnyServer, LONG, Outcome, expiring, tests};
+use crate::support::{AnyServer, LONG, Outcome, expiring, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "examples",
-        tests![guard, cron, fencing, from_ruby, metrics, quorum, each_example_has_a_test],
-    )
+trials_of! {
+    "examples";
+    guard,
+    cron,
+    fencing,
+    from_ruby,
+    metrics,
+    quorum,
+    each_example_has_a_test,
 }
 
 /// Runs an example to its end, and returns what it printed.

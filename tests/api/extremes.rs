@@ -4,16 +4,16 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Protocol};
 use setnx_lock_testing::TestServer;
 
-use crate::support::{LONG, Outcome, tests};
+use crate::support::{LONG, Outcome, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("extremes", tests![any_options_and_settings])
+trials_of! {
+    "extremes";
+    any_options_and_settings,
 }
 
 const NANO: Duration = Duration::from_nanos(1);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 use std::{io, thread};
 
-use libtest_mimic::Trial;
 use rustix::process::Signal;
 use setnx_lock::{Lock, LockGuard, LockOptions, MultiLock, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
@@ -12,18 +11,14 @@ use crate::faults::keeping::Holder;
 use crate::support::processes::{TaskOutcome, protocol_named};
 use crate::support::scenario::{opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{AnyServer, LONG, Outcome, expiring, tests};
+use crate::support::{AnyServer, LONG, Outcome, expiring, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "fencing",
-        tests![
-            a_storage_refuses_the_write_of_a_process_that_was_stopped,
-            a_counter_that_is_forgotten_outlives_each_hold,
-            a_lease_begins_only_if_its_counter_is_kept,
-            a_refused_call_leaves_the_counter_as_it_is,
-        ],
-    )
+trials_of! {
+    "fencing";
+    a_storage_refuses_the_write_of_a_process_that_was_stopped,
+    a_counter_that_is_forgotten_outlives_each_hold,
+    a_lease_begins_only_if_its_counter_is_kept,
+    a_refused_call_leaves_the_counter_as_it_is,
 }
 
 /// Remembers the greatest token that it has seen, and refuses writes with a smaller one.

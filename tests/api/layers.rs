@@ -4,20 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use libtest_mimic::Trial;
+use crate::support::{Outcome, trials_of};
 
-use crate::support::{Outcome, tests};
-
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "layers",
-        tests![
-            no_layer_imports_one_above_it,
-            no_files_import_each_other,
-            no_two_types_have_one_name,
-            the_order_to_read_in_is_of_files_and_the_same_in_both_places
-        ],
-    )
+trials_of! {
+    "layers";
+    no_layer_imports_one_above_it,
+    no_files_import_each_other,
+    no_two_types_have_one_name,
+    the_order_to_read_in_is_of_files_and_the_same_in_both_places,
 }
 
 /// Each with those that are not below it: what is above, and what stands beside it.

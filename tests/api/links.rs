@@ -4,18 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use libtest_mimic::Trial;
+use crate::support::{Outcome, trials_of};
 
-use crate::support::{Outcome, tests};
-
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "links",
-        tests![
-            the_documents_link_to_files_and_headings_that_exist,
-            a_page_in_the_crate_s_documentation_leads_to_modules,
-        ],
-    )
+trials_of! {
+    "links";
+    the_documents_link_to_files_and_headings_that_exist,
+    a_page_in_the_crate_s_documentation_leads_to_modules,
 }
 
 fn root() -> &'static Path {

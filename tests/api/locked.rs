@@ -4,27 +4,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Key, Lock, LockOptions, LockState, Locker, Protocol, locked};
 use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::opened;
-use crate::support::{LONG, Outcome, expiring, tests};
+use crate::support::{LONG, Outcome, expiring, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "locked",
-        tests![
-            the_lock_is_held_during_the_body_and_released_after_it,
-            a_function_that_lost_its_lock_does_not_look_like_a_success,
-            keys_are_as_they_are_written,
-            contention_is_an_error_of_the_function,
-            a_nested_call_fails_or_joins,
-            options_reach_the_lock,
-            the_body_can_use_the_guard,
-        ],
-    )
+trials_of! {
+    "locked";
+    the_lock_is_held_during_the_body_and_released_after_it,
+    a_function_that_lost_its_lock_does_not_look_like_a_success,
+    keys_are_as_they_are_written,
+    contention_is_an_error_of_the_function,
+    a_nested_call_fails_or_joins,
+    options_reach_the_lock,
+    the_body_can_use_the_guard,
 }
 
 const HOUR: Duration = Duration::from_secs(3600);

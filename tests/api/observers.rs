@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use std::{mem, thread};
 
-use libtest_mimic::Trial;
 use log::Level;
 use setnx_lock::{CancelToken, Error, Event, Lock, Locker, LockerBuilder, MultiLock, Observer};
 use setnx_lock_testing::TestServer;
@@ -15,21 +14,17 @@ use setnx_lock_testing::TestServer;
 use crate::api::events::EventLog;
 use crate::support::asleep::asleep;
 use crate::support::scenario::{FOREIGN, closed_port, patient};
-use crate::support::{LONG, Outcome, Target, TestKey, expiring, log_capture, millis, tests};
+use crate::support::{LONG, Outcome, Target, TestKey, expiring, log_capture, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "observers",
-        tests![
-            closures_and_shared_values_observe_and_the_last_one_counts,
-            an_observer_leaves_the_log_on,
-            one_event_for_an_acquired_lock,
-            one_event_for_contention,
-            one_event_for_a_lock_that_is_refused_or_cancelled,
-            one_event_for_each_of_many_threads,
-            an_observer_of_a_release_may_acquire_the_lock_again,
-        ],
-    )
+trials_of! {
+    "observers";
+    closures_and_shared_values_observe_and_the_last_one_counts,
+    an_observer_leaves_the_log_on,
+    one_event_for_an_acquired_lock,
+    one_event_for_contention,
+    one_event_for_a_lock_that_is_refused_or_cancelled,
+    one_event_for_each_of_many_threads,
+    an_observer_of_a_release_may_acquire_the_lock_again,
 }
 
 /// One `AcquireFinished`.

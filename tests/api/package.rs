@@ -5,20 +5,15 @@ use std::process::Command;
 use std::{env, fs};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 
-use crate::support::{Outcome, tests};
+use crate::support::{Outcome, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "package",
-        tests![
-            the_library_depends_on_these_five_crates_and_no_others,
-            the_attribute_comes_with_its_feature_only,
-            the_readme_pins_what_the_lock_file_has,
-            the_package_has_the_library_and_its_documents_only,
-        ],
-    )
+trials_of! {
+    "package";
+    the_library_depends_on_these_five_crates_and_no_others,
+    the_readme_pins_what_the_lock_file_has,
+    the_package_has_the_library_and_its_documents_only,
 }
 
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
@@ -37,19 +32,6 @@ fn the_library_depends_on_these_five_crates_and_no_others() -> Outcome {
     let (ours, names): (BTreeSet<_>, BTreeSet<_>) = names.partition(|name| name.starts_with("setnx-lock"));
     assert_eq!(ours, BTreeSet::from(["setnx-lock-fork"]));
     assert_eq!(names, BTreeSet::from(["chrono", "log", "r2d2", "redis", "thiserror"]));
-    Ok(())
-}
-
-fn the_attribute_comes_with_its_feature_only() -> Outcome {
-    let package = "setnx-lock-macros";
-    // The suite uses the attribute, so the tree is that of the library alone.
-    let tree = |features: &str| -> Result<bool, Failed> {
-        let wanted = ["--edges", "normal", "--prefix", "none", "--locked", "--features", features];
-        let tree = cargo("tree", &wanted)?;
-        assert!(tree.contains("redis v"), "{tree}");
-        Ok(tree.contains(package))
-    };
-    assert!(!tree("")? && tree("macros")?);
     Ok(())
 }
 

@@ -4,7 +4,6 @@ use std::fmt::Debug;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use setnx_lock::{
     CancelToken, Contention, Credentials, DeclaredLock, Drained, Error, Event, Expiry, HeldKey, Holder,
     InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, LockToken, Locker, LockerBuilder,
@@ -12,18 +11,14 @@ use setnx_lock::{
     Refusal, RefusalKind, RwLock, Semaphore, TransportError, Version, WriteGuard,
 };
 
-use crate::support::{Outcome, tests};
+use crate::support::{Outcome, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "public_types",
-        tests![
-            every_type_implements_debug_send_and_sync,
-            a_lock_is_shown_in_a_line_with_its_address,
-            what_locks_survives_a_panic,
-            errors_can_be_boxed_and_sent
-        ],
-    )
+trials_of! {
+    "public_types";
+    every_type_implements_debug_send_and_sync,
+    a_lock_is_shown_in_a_line_with_its_address,
+    what_locks_survives_a_panic,
+    errors_can_be_boxed_and_sent,
 }
 
 fn is_debug_send_sync<T: Debug + Send + Sync>() {}

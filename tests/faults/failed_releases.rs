@@ -5,7 +5,6 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Event, Lock, LockOptions, Locker, LockerBuilder, MultiLock, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
 
@@ -13,26 +12,24 @@ use testkit::failover::{Failover, MASTER, ask};
 
 use crate::support::notified::{Waiter, elsewhere, until, until_waiting, within};
 use crate::support::scenario::Scenario;
-use crate::support::{AnyServer, LONG, Outcome, RedisServer, Target, TestKey, assert_says, millis, tests};
+use crate::support::{
+    AnyServer, LONG, Outcome, RedisServer, Target, TestKey, assert_says, millis, trials_of,
+};
 
 /// The protocols with transactions.
 const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "failed_releases",
-        tests![
-            a_server_that_stops_for_a_while_lets_the_next_process_in,
-            many_releases_that_fail_are_all_finished,
-            releases_in_a_failover_are_carried_out_by_the_new_master,
-            a_fault_at_each_command_keeps_no_key_held,
-            the_next_thread_gets_the_lock,
-            a_refusal_that_passes_is_waited_out,
-            a_full_server_loses_no_waiting_process,
-            a_refusal_that_stays_is_final,
-            it_is_tried_once_more_when_the_locker_ends,
-        ],
-    )
+trials_of! {
+    "failed_releases";
+    a_server_that_stops_for_a_while_lets_the_next_process_in,
+    many_releases_that_fail_are_all_finished,
+    releases_in_a_failover_are_carried_out_by_the_new_master,
+    a_fault_at_each_command_keeps_no_key_held,
+    the_next_thread_gets_the_lock,
+    a_refusal_that_passes_is_waited_out,
+    a_full_server_loses_no_waiting_process,
+    a_refusal_that_stays_is_final,
+    it_is_tried_once_more_when_the_locker_ends,
 }
 
 /// A lease that does not end before the test.

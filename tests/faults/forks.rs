@@ -8,7 +8,6 @@ use std::process::{self, Command, Stdio};
 use std::{env, fs, thread};
 
 use fork::{Fork, fork, waitpid};
-use libtest_mimic::Trial;
 use nix::sched::{CloneFlags, unshare};
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Quorum};
 use setnx_lock_testing::TestServer;
@@ -16,18 +15,14 @@ use setnx_lock_testing::TestServer;
 use crate::support::notified::connection;
 use crate::support::processes::{TASK, TaskOutcome};
 use crate::support::scenario::opened;
-use crate::support::{AnyServer, LONG, Outcome, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "forks",
-        tests![
-            a_child_has_none_of_its_parents_locks,
-            a_child_in_a_new_pid_namespace_has_none_of_its_parents_locks,
-            a_grandchild_with_the_old_id_has_none_of_its_grandparents_locks,
-            no_two_children_write_the_same_digits,
-        ],
-    )
+trials_of! {
+    "forks";
+    a_child_has_none_of_its_parents_locks,
+    a_child_in_a_new_pid_namespace_has_none_of_its_parents_locks,
+    a_grandchild_with_the_old_id_has_none_of_its_grandparents_locks,
+    no_two_children_write_the_same_digits,
 }
 
 /// What a child prints that can do nothing with its parent's locks, and uses a locker of its own.

@@ -3,24 +3,19 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Protocol, RefusalKind};
 use setnx_lock_testing::ServerVersion;
 
 use crate::support::scenario::{patient, until_connected};
 use crate::support::sent::{connected, names, probed, recorded};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, expiring, millis, server_of, tests};
+use crate::support::{LONG, Outcome, expiring, millis, server_of, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "handing_over",
-        tests![
-            what_is_sent_for_a_token,
-            a_token_waits_for_a_server_that_settles,
-            a_value_that_was_overwritten_by_another_user_of_the_token_is_written_again,
-        ],
-    )
+trials_of! {
+    "handing_over";
+    what_is_sent_for_a_token,
+    a_token_waits_for_a_server_that_settles,
+    a_value_that_was_overwritten_by_another_user_of_the_token_is_written_again,
 }
 
 /// A token costs nothing, and one round trip more than a release is made to resume.

@@ -6,7 +6,6 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, io, thread};
 
-use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, LossReason, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
@@ -16,25 +15,21 @@ use crate::support::scenario::{ANOTHERS, Scenario, assert_nothing_sent_twice, op
 use crate::support::sent::{connected, names, recorded};
 use crate::support::target::PROTOCOLS;
 use crate::support::{
-    AnyServer, LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, tests,
+    AnyServer, LONG, Outcome, RedisServer, Release, Target, expiring, millis, release, trials_of,
 };
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "keeping",
-        tests![
-            a_stopped_process_whose_lock_was_not_taken_goes_on_in_watched,
-            it_ends_at_the_limit,
-            it_ends_with_the_release,
-            a_release_waits_for_an_extension_on_its_way,
-            an_extension_that_fails_is_tried_again,
-            locks_of_one_trip_fail_and_succeed_by_themselves,
-            a_fault_in_a_trip_of_many_locks_loses_none,
-            a_server_that_takes_no_transaction_on_several_keys,
-            a_lease_that_a_call_has_made_longer_is_not_cut_short,
-            the_keeper_is_one_thread_that_ends_with_its_locker,
-        ],
-    )
+trials_of! {
+    "keeping";
+    a_stopped_process_whose_lock_was_not_taken_goes_on_in_watched,
+    it_ends_at_the_limit,
+    it_ends_with_the_release,
+    a_release_waits_for_an_extension_on_its_way,
+    an_extension_that_fails_is_tried_again,
+    locks_of_one_trip_fail_and_succeed_by_themselves,
+    a_fault_in_a_trip_of_many_locks_loses_none,
+    a_server_that_takes_no_transaction_on_several_keys,
+    a_lease_that_a_call_has_made_longer_is_not_cut_short,
+    the_keeper_is_one_thread_that_ends_with_its_locker,
 }
 
 /// A lease in tests whose steps take no notice of how long they take.

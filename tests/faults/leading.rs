@@ -6,27 +6,22 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use rustix::process::Signal;
 use setnx_lock::{CancelToken, Error, Event, Lock, LockOptions, Locker};
 use setnx_lock_testing::TestServer;
 
 use crate::support::notified::until;
 use crate::support::scenario::{opened, patient};
-use crate::support::{LONG, Outcome, expiring, millis, tests};
+use crate::support::{LONG, Outcome, expiring, millis, trials_of};
 use leaders::{KEY, LEASE, Leaders};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "leading",
-        tests![
-            one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end,
-            whatever_fails_is_tried_again,
-            what_can_never_lead_is_refused,
-            leading_ends_with_the_locker,
-            a_panic_ends_the_term_and_the_call,
-        ],
-    )
+trials_of! {
+    "leading";
+    one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end,
+    whatever_fails_is_tried_again,
+    what_can_never_lead_is_refused,
+    leading_ends_with_the_locker,
+    a_panic_ends_the_term_and_the_call,
 }
 
 fn one_of_five_leads_while_leaders_are_killed_stopped_and_told_to_end() -> Outcome {

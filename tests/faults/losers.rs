@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use libtest_mimic::Trial;
 use setnx_lock::redis::Commands as _;
 use setnx_lock::{Locker, Protocol};
 use setnx_lock_testing::{Received, TestServer};
@@ -14,19 +13,15 @@ use crate::support::rounds::until_soon;
 use crate::support::scenario::opened;
 use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, Target, expiring, millis, name_of_holder, tests};
+use crate::support::{LONG, Outcome, Target, expiring, millis, name_of_holder, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "losers",
-        tests![
-            a_lock_is_looked_at_once_where_a_gem_was_seen,
-            many_values_are_written_again_at_once,
-            locks_acquired_one_after_the_other_are_looked_at_once_each,
-            a_holder_keeps_its_name,
-            a_lock_that_is_lost_is_not_written_again,
-        ],
-    )
+trials_of! {
+    "losers";
+    a_lock_is_looked_at_once_where_a_gem_was_seen,
+    many_values_are_written_again_at_once,
+    locks_acquired_one_after_the_other_are_looked_at_once_each,
+    a_holder_keeps_its_name,
+    a_lock_that_is_lost_is_not_written_again,
 }
 
 /// What a gem with this expiration writes.

@@ -24,7 +24,6 @@
 //! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
 //! | `stress` | no two leases are valid at once under kills and delays |
 //! | `transaction_faults` | faults of the protocols with WATCH |
-//! | `trips` | how often a call on several keys goes to the server |
 //! | `unreachable` | how long calls retry |
 //! | `went_back` | a server that has lost its last writes |
 //!
@@ -56,7 +55,6 @@ pub(crate) mod stacks;
 pub(crate) mod stress;
 pub(crate) mod time_limits;
 pub(crate) mod transaction_faults;
-pub(crate) mod trips;
 pub(crate) mod unreachable;
 pub(crate) mod went_back;
 
@@ -89,7 +87,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         stress::trials(),
         transaction_faults::trials(),
         time_limits::trials(),
-        trips::trials(),
         unreachable::trials(),
     ]
     .into_iter()

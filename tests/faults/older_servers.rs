@@ -2,28 +2,23 @@
 
 use std::iter;
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RefusalKind, Semaphore};
 use setnx_lock_testing::{ServerVersion, TestServer};
 use testkit::failover::MASTER;
 
 use crate::support::notified::until;
 use crate::support::scenario::patient;
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, server_of, tests};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, server_of, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "older_servers",
-        tests![
-            a_call_for_a_lock_goes_on,
-            what_was_acquired_before_is_released,
-            what_was_acquired_before_is_extended,
-            what_is_kept_stays_held,
-            a_token_leads_to_another_process,
-            explicit_protocols_are_refused,
-            an_older_replica_is_the_master,
-        ],
-    )
+trials_of! {
+    "older_servers";
+    a_call_for_a_lock_goes_on,
+    what_was_acquired_before_is_released,
+    what_was_acquired_before_is_extended,
+    what_is_kept_stays_held,
+    a_token_leads_to_another_process,
+    explicit_protocols_are_refused,
+    an_older_replica_is_the_master,
 }
 
 /// The version before, and after.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use libtest_mimic::Trial;
 use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, LockState, Locker, RefusalKind, RwLock, Semaphore};
 use setnx_lock_testing::{Fault, TestServer};
@@ -10,22 +9,17 @@ use setnx_lock_testing::{Fault, TestServer};
 use crate::support::asleep::Sleeper;
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{AnyServer, Outcome, TestKey, chain, expiring, millis, tests};
+use crate::support::{AnyServer, Outcome, TestKey, chain, expiring, millis, trials_of};
 
 type Failure = Box<dyn std::error::Error>;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "permit_faults",
-        tests![
-            a_user_that_may_not_look,
-            a_user_without_one_of_the_keys,
-            a_key_of_another_type,
-            a_number_of_readers_whose_reply_is_lost,
-            a_number_of_readers_that_cannot_be_read,
-            readers_that_wait_while_their_number_is_changed,
-        ],
-    )
+trials_of! {
+    "permit_faults";
+    a_user_that_may_not_look,
+    a_user_without_one_of_the_keys,
+    a_key_of_another_type,
+    a_number_of_readers_that_cannot_be_read,
+    readers_that_wait_while_their_number_is_changed,
 }
 
 const NAME: &str = "pool";
@@ -80,32 +74,6 @@ fn a_user_without_one_of_the_keys() -> Outcome {
 
 /// Where the number of readers of a lock of this name stands.
 const READERS: &str = "pool:setnx-lock:readers:{pool}";
-
-fn a_number_of_readers_whose_reply_is_lost() -> Outcome {
-    for (command, fault) in [
-        ("GET", Fault::Hang),
-        ("GET", Fault::CutAfter),
-        ("SETNX", Fault::CutBefore),
-        ("SETNX", Fault::LoseReply),
-        ("SETNX", Fault::CutAfter),
-    ] {
-        for write in [false, true] {
-            let scenario = Scenario::set();
-            let name = scenario.target.key(NAME);
-            let number = name.beside(SideKey::Readers);
-            let lock = RwLock::new(&scenario.locker(), &name.key, 2, expiring())?;
-            scenario.server.next(command, fault.clone());
-            if write {
-                lock.write()?.ensure_held()?;
-            } else {
-                lock.read()?.ensure_held()?;
-            }
-            assert_eq!(scenario.server.faults_left(), 0, "{command}, {fault:?}");
-            assert_eq!(number.value().as_deref(), Some("2"), "{command}, {fault:?}");
-        }
-    }
-    Ok(())
-}
 
 fn a_number_of_readers_that_cannot_be_read() -> Outcome {
     let scenario = Scenario::set();

@@ -5,29 +5,24 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::scenario::{Scenario, impatient, opened, patient};
 use crate::support::{
-    AnyServer, LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
+    AnyServer, LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, trials_of,
 };
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "refusals",
-        tests![
-            a_key_of_another_type,
-            a_password_that_is_missing_or_wrong,
-            a_server_over_its_memory,
-            a_server_with_too_many_clients,
-            a_replica_that_takes_no_writes,
-            the_words_of_the_server_are_in_the_error,
-            what_makes_no_sense,
-        ],
-    )
+trials_of! {
+    "refusals";
+    a_key_of_another_type,
+    a_password_that_is_missing_or_wrong,
+    a_server_over_its_memory,
+    a_server_with_too_many_clients,
+    a_replica_that_takes_no_writes,
+    the_words_of_the_server_are_in_the_error,
+    what_makes_no_sense,
 }
 
 fn refused(error: &Error) -> RefusalKind {

@@ -5,7 +5,6 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use setnx_lock::{
     CancelToken, Error, Event, Lock, LockOptions, Locker, MultiLock, Protocol, Quorum, RefusalKind, RwLock,
     Semaphore,
@@ -13,23 +12,19 @@ use setnx_lock::{
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::scenario::{Scenario, patient};
-use crate::support::{AnyServer, LONG, Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, Target, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "refused_for_now",
-        tests![
-            a_wait_goes_on_whatever_the_words,
-            all_kinds_of_locks_are_waited_for,
-            the_refusal_is_the_error_at_the_deadline,
-            with_notifications_the_pauses_grow_as_well,
-            a_wait_is_ended_from_outside,
-            an_address_that_leads_to_a_replica_is_retried_for_some_time,
-            a_server_that_runs_a_script_is_waited_for,
-            a_quorum_waits_for_a_majority,
-            a_kept_lock_lasts_for_its_lease,
-        ],
-    )
+trials_of! {
+    "refused_for_now";
+    a_wait_goes_on_whatever_the_words,
+    all_kinds_of_locks_are_waited_for,
+    the_refusal_is_the_error_at_the_deadline,
+    with_notifications_the_pauses_grow_as_well,
+    a_wait_is_ended_from_outside,
+    an_address_that_leads_to_a_replica_is_retried_for_some_time,
+    a_server_that_runs_a_script_is_waited_for,
+    a_quorum_waits_for_a_majority,
+    a_kept_lock_lasts_for_its_lease,
 }
 
 const NO_REPLICAS: [&str; 4] = ["CONFIG", "SET", "min-replicas-to-write", "1"];

@@ -3,32 +3,27 @@
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, MultiLock, Protocol, RefusalKind};
 use setnx_lock_testing::{Fault, Proxy, ServerVersion, TestServer};
 
 use crate::support::scenario::{Scenario, impatient, opened, patient};
 use crate::support::{
-    AnyServer, LONG, Outcome, RedisServer, Release, expiring, millis, release, server_of, tests,
+    AnyServer, LONG, Outcome, RedisServer, Release, expiring, millis, release, server_of, trials_of,
 };
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "server_check",
-        tests![
-            a_proxy_that_disconnects_on_info_is_used_without_it,
-            a_proxy_without_transactions_is_probed_before_a_lock_is_acquired,
-            nothing_is_acquired_that_could_not_be_released,
-            a_replica_is_refused_before_anything_is_sent,
-            connections_to_a_master_that_becomes_a_replica_are_closed,
-            a_server_that_loads_its_data_is_waited_for,
-            a_sentinel_is_refused_with_advice,
-            a_failed_connection_names_its_address,
-            a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
-            a_server_that_is_replaced_by_an_older_one_gets_no_transaction,
-            versions_from_1_1_94_on_are_accepted,
-        ],
-    )
+trials_of! {
+    "server_check";
+    a_proxy_that_disconnects_on_info_is_used_without_it,
+    a_proxy_without_transactions_is_probed_before_a_lock_is_acquired,
+    nothing_is_acquired_that_could_not_be_released,
+    a_replica_is_refused_before_anything_is_sent,
+    connections_to_a_master_that_becomes_a_replica_are_closed,
+    a_server_that_loads_its_data_is_waited_for,
+    a_sentinel_is_refused_with_advice,
+    a_failed_connection_names_its_address,
+    a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
+    a_server_that_is_replaced_by_an_older_one_gets_no_transaction,
+    versions_from_1_1_94_on_are_accepted,
 }
 
 fn a_proxy_that_disconnects_on_info_is_used_without_it() -> Outcome {

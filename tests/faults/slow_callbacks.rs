@@ -5,26 +5,21 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Event, Lock, LockGuard, LockOptions, Locker, ProblemKind, Protocol};
 use setnx_lock_testing::TestServer;
 
 use crate::support::notified::until;
 use crate::support::scenario::patient;
-use crate::support::{AnyServer, LONG, Outcome, Target, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, Target, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "slow_callbacks",
-        tests![
-            a_slow_on_loss_delays_no_other_lease,
-            a_slow_observer_delays_no_lease,
-            a_guard_that_outlives_its_locker_is_kept_despite_a_slow_observer,
-            what_waits_too_long_is_dropped_and_counted_but_no_loss,
-            shut_down_and_the_last_drop_wait_for_what_is_to_be_reported,
-            what_a_call_notices_is_reported_on_its_thread,
-        ],
-    )
+trials_of! {
+    "slow_callbacks";
+    a_slow_on_loss_delays_no_other_lease,
+    a_slow_observer_delays_no_lease,
+    a_guard_that_outlives_its_locker_is_kept_despite_a_slow_observer,
+    what_waits_too_long_is_dropped_and_counted_but_no_loss,
+    shut_down_and_the_last_drop_wait_for_what_is_to_be_reported,
+    what_a_call_notices_is_reported_on_its_thread,
 }
 
 /// A lease that is extended in a second, and passes only if the machine stands still for two.

@@ -5,7 +5,6 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use libtest_mimic::Trial;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
@@ -14,17 +13,13 @@ use setnx_lock_testing::Received;
 use crate::support::notified::until;
 use crate::support::processes::{TaskOutcome, worker};
 use crate::support::scenario::{Scenario, opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, TestKey, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, TestKey, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "sockets",
-        tests![
-            a_process_that_is_stopped_and_continued_gets_its_reply,
-            a_long_value_harms_no_other_thread,
-            a_unix_socket_whose_process_hangs,
-        ],
-    )
+trials_of! {
+    "sockets";
+    a_process_that_is_stopped_and_continued_gets_its_reply,
+    a_long_value_harms_no_other_thread,
+    a_unix_socket_whose_process_hangs,
 }
 
 /// Acquires and releases a lock without an expiration, whose lost replies cannot be resolved, for each line of input.

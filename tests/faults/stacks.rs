@@ -6,16 +6,17 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::{env, io, thread};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Lock, LockOptions, Protocol};
 use setnx_lock_testing::TestServer;
 
 use crate::support::processes::{TASK, TaskOutcome};
 use crate::support::scenario::opened;
-use crate::support::{LONG, Outcome, millis, tests};
+use crate::support::{LONG, Outcome, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("stacks", tests![a_call_needs_little, the_librarys_threads_have_their_own])
+trials_of! {
+    "stacks";
+    a_call_needs_little,
+    the_librarys_threads_have_their_own,
 }
 
 /// What docs/limits.md says that a call needs in a debug build, in KiB. With a part to spare: compilers differ.

@@ -13,7 +13,7 @@ use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::notified::until;
 use crate::support::releases::{self, CERTIFIED, UNCERTIFIED};
-use crate::support::scenario::{BRIEF, FOREIGN, Scenario, client_pool, patient, until_connected};
+use crate::support::scenario::{FOREIGN, Scenario, client_pool, patient, until_connected};
 use crate::support::{
     AnyServer, LONG, Outcome, PAST, Target, TestKey, assert_says, expiring, millis, release, tests,
 };
@@ -25,7 +25,6 @@ pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, load::Test)] = tests![
         a_connection_in_an_unknown_state_is_not_used_again,
         a_push_message_is_not_taken_for_a_reply,
-        the_round_trips_of_a_release_share_one_time_limit,
         a_full_server_deletes_the_key_of_a_release_alone,
         a_full_server_that_compares_certifies_a_release,
         near_the_end_of_its_lease_a_release_that_a_full_server_refuses_is_carried_out_later,
@@ -90,32 +89,6 @@ fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
         "one before the first lock, and one for each release"
     );
     Ok(())
-}
-
-fn the_round_trips_of_a_release_share_one_time_limit(load: Load) -> Outcome {
-    // Together longer than the command timeout, each well below it: in two round trips, and in one.
-    for late in [["WATCH", "DEL"], ["DEL", "EXEC"]] {
-        // Where the machine stalls for longer, a release has a time limit of its own from then on.
-        let released = (0..5).find_map(|_| release_answered_late(load, late).transpose());
-        let error = released.transpose()?.expect("no reply in time, except where the machine stalls");
-        assert!(matches!(error, Error::InDoubt { command: "EXEC", .. }), "{late:?}: {error:?}");
-    }
-    Ok(())
-}
-
-/// Releases a lock while the answers to these commands come late. Returns the error, if there is one.
-fn release_answered_late(load: Load, late: [&'static str; 2]) -> Result<Option<Error>, Error> {
-    // A new server: commands of the last round may still arrive at the old one and take the next faults.
-    let scenario = Scenario::under_load(load);
-    let key = scenario.target.key("share");
-    let locker = scenario.open(patient(&scenario.server.url())?.command_timeout(BRIEF));
-    let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
-    assert_eq!(release(lock.lock()?)?, CERTIFIED);
-    let held = lock.lock()?;
-    for command in late {
-        scenario.server.next(command, Fault::DelayReply(BRIEF * 3 / 4));
-    }
-    Ok(held.release().err())
 }
 
 /// Asserts that a release was refused, and that the error says what becomes of the key.

@@ -4,22 +4,15 @@ use std::fmt::Debug;
 use std::io;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, TransportError};
-use setnx_lock_testing::Fault;
 
-use crate::support::scenario::{Scenario, closed_port};
-use crate::support::{LONG, Outcome, chain, expiring, millis, tests};
+use crate::support::scenario::closed_port;
+use crate::support::{LONG, Outcome, chain, expiring, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "unreachable",
-        tests![
-            zero_fails_at_the_first_refused_connection,
-            a_call_retries_for_its_timeout_or_for_retry_for_if_that_is_shorter,
-            a_server_that_loses_every_reply_is_given_up,
-        ],
-    )
+trials_of! {
+    "unreachable";
+    zero_fails_at_the_first_refused_connection,
+    a_call_retries_for_its_timeout_or_for_retry_for_if_that_is_shorter,
 }
 
 const SHORT: Duration = Duration::from_millis(300);
@@ -83,44 +76,5 @@ fn a_call_retries_for_its_timeout_or_for_retry_for_if_that_is_shorter() -> Outco
     assert_fails_after(SHORT, || lock.lock());
     assert_fails_after(SHORT, || lock.try_lock_for(SHORT));
     assert_fails_after(Duration::ZERO, || lock.try_lock());
-    Ok(())
-}
-
-fn a_server_that_loses_every_reply_is_given_up() -> Outcome {
-    for (fault, options, command_timeout) in [
-        (Fault::CutAfter, expiring().wait_forever(), LONG),
-        // A reply that is not lost arrives within this time.
-        (Fault::LoseReply, expiring(), millis(700)),
-    ] {
-        for held in [false, true] {
-            let scenario = Scenario::set();
-            let key = scenario.target.key("lost");
-            let builder = Locker::builder(&scenario.server.url())?.pool_size(1);
-            let locker = builder.command_timeout(command_timeout).retry_for(SHORT).build()?;
-            let lock = Lock::new(&locker, &key.key, options)?;
-            if held {
-                key.set("1895000000.5000000000000001");
-            } else {
-                scenario.server.next("SETNX", fault.clone());
-            }
-            // More often than the call can ask.
-            for _ in 0..1000 {
-                scenario.server.next("GET", fault.clone());
-            }
-            let began = Instant::now();
-            let error = lock.lock().expect_err("no reply arrives");
-            let took = began.elapsed();
-            assert!((SHORT..LONG).contains(&took), "{fault:?} after {took:?}: {error}");
-            match &error {
-                // The key was only read.
-                Error::Unavailable { problem, .. } => {
-                    assert!(held && problem.starts_with("GET failed at "), "{error:?}");
-                }
-                Error::InDoubt { command: "SETNX", .. } => assert!(!held, "{error:?}"),
-                other => panic!("{fault:?}: {other:?}"),
-            }
-            assert!(scenario.server.faults_left() > 0);
-        }
-    }
     Ok(())
 }

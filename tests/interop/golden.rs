@@ -3,22 +3,17 @@
 use std::fs;
 use std::path::Path;
 
-use libtest_mimic::Trial;
 use setnx_lock::{DeclaredLock, Key, LockOptions};
 
 use crate::support::ruby::{CLASSIC, RealGem, explained};
-use crate::support::{Outcome, tests};
+use crate::support::{Outcome, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "golden",
-        tests![
-            the_files_are_the_output_of_ruby,
-            a_gem_builds_the_keys_of_the_files,
-            declared_keys_equal_the_gem_s,
-            joined_keys_equal_the_gem_s
-        ],
-    )
+trials_of! {
+    "golden";
+    the_files_are_the_output_of_ruby,
+    a_gem_builds_the_keys_of_the_files,
+    declared_keys_equal_the_gem_s,
+    joined_keys_equal_the_gem_s,
 }
 
 fn folder() -> std::path::PathBuf {

@@ -5,34 +5,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Protocol, Quorum, QuorumGuard};
 use setnx_lock_testing::ServerVersion;
 
 use super::{KEY, OPTIONS, Servers};
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, opened, patient};
-use crate::support::{LONG, Outcome, PAST, chain, millis, server_of, tests};
+use crate::support::{LONG, Outcome, PAST, chain, millis, server_of, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "quorum",
-        tests![
-            a_free_lock_is_acquired_on_each_server_and_released,
-            one_server_is_a_quorum,
-            what_is_no_quorum_is_refused,
-            a_holder_on_a_minority_does_not_matter,
-            what_a_minority_grants_is_given_back,
-            expired_leftovers_are_taken_over_server_by_server,
-            each_server_has_its_own_protocol,
-            a_wait_ends_with_the_attempts_or_the_timeout,
-            threads_that_split_the_servers_all_get_their_turn,
-            a_body_runs_under_the_lock,
-            a_call_within_a_call_is_refused,
-            a_wait_ends_with_the_token_or_the_locker,
-            an_error_says_whether_this_thread_has_the_lock,
-        ],
-    )
+trials_of! {
+    "quorum";
+    a_free_lock_is_acquired_on_each_server_and_released,
+    one_server_is_a_quorum,
+    what_is_no_quorum_is_refused,
+    a_holder_on_a_minority_does_not_matter,
+    what_a_minority_grants_is_given_back,
+    expired_leftovers_are_taken_over_server_by_server,
+    each_server_has_its_own_protocol,
+    a_wait_ends_with_the_attempts_or_the_timeout,
+    threads_that_split_the_servers_all_get_their_turn,
+    a_body_runs_under_the_lock,
+    a_call_within_a_call_is_refused,
+    a_wait_ends_with_the_token_or_the_locker,
+    an_error_says_whether_this_thread_has_the_lock,
 }
 
 fn a_free_lock_is_acquired_on_each_server_and_released() -> Outcome {

@@ -3,7 +3,6 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
 use setnx_lock_testing::{Fault, TestServer};
 
@@ -11,25 +10,21 @@ use super::{KEY, OPTIONS, Servers};
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, brief, opened};
 use crate::support::sent::probed;
-use crate::support::{LONG, Outcome, chain, millis, tests};
+use crate::support::{LONG, Outcome, chain, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "quorum",
-        tests![
-            a_minority_that_is_killed_does_not_matter,
-            a_minority_that_hangs_is_not_waited_for,
-            without_a_majority_there_is_no_lock,
-            a_majority_that_is_killed_under_a_holder,
-            grants_that_come_too_late_are_given_back,
-            a_reply_that_is_cut_off_is_resolved,
-            a_lock_whose_reply_was_lost_is_given_back_later,
-            what_another_client_has_meanwhile_is_left,
-            a_command_that_arrives_after_all_is_undone,
-            shutting_down_ends_an_attempt,
-            shutting_down_waits_for_no_server,
-        ],
-    )
+trials_of! {
+    "quorum";
+    a_minority_that_is_killed_does_not_matter,
+    a_minority_that_hangs_is_not_waited_for,
+    without_a_majority_there_is_no_lock,
+    a_majority_that_is_killed_under_a_holder,
+    grants_that_come_too_late_are_given_back,
+    a_reply_that_is_cut_off_is_resolved,
+    a_lock_whose_reply_was_lost_is_given_back_later,
+    what_another_client_has_meanwhile_is_left,
+    a_command_that_arrives_after_all_is_undone,
+    shutting_down_ends_an_attempt,
+    shutting_down_waits_for_no_server,
 }
 
 const SIZES: [(usize, usize); 3] = [(3, 1), (5, 1), (5, 2)];

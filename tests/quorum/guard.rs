@@ -3,29 +3,24 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, LockOptions, LossReason, Quorum, QuorumGuard};
 
 use super::{KEY, OPTIONS, Servers};
 use crate::support::notified::until;
 use crate::support::scenario::FOREIGN;
-use crate::support::{LONG, Outcome, chain, millis, tests};
+use crate::support::{LONG, Outcome, chain, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "quorum",
-        tests![
-            a_lease_is_extended_by_a_majority,
-            verification_asks_a_majority,
-            a_thread_extends_the_leases,
-            a_signal_tells_of_the_loss_of_a_majority,
-            a_release_says_that_a_majority_was_lost,
-            a_call_with_a_body_says_that_the_lock_was_lost,
-            the_hold_ends_with_the_lease_of_the_majority,
-            a_lock_that_is_granted_late_is_taken_in,
-            a_lock_is_held_at_least_for_a_time_and_given_back_at_once,
-        ],
-    )
+trials_of! {
+    "quorum";
+    a_lease_is_extended_by_a_majority,
+    verification_asks_a_majority,
+    a_thread_extends_the_leases,
+    a_signal_tells_of_the_loss_of_a_majority,
+    a_release_says_that_a_majority_was_lost,
+    a_call_with_a_body_says_that_the_lock_was_lost,
+    the_hold_ends_with_the_lease_of_the_majority,
+    a_lock_that_is_granted_late_is_taken_in,
+    a_lock_is_held_at_least_for_a_time_and_given_back_at_once,
 }
 
 /// Returns a holder of the lock on all servers.

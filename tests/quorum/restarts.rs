@@ -2,28 +2,23 @@
 
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Quorum, RefusalKind};
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use super::{KEY, OPTIONS, Servers};
 use crate::support::scenario::{client_pool, patient};
-use crate::support::{AnyServer as _, LONG, Outcome, chain, server_of, tests};
+use crate::support::{AnyServer as _, LONG, Outcome, chain, server_of, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "quorum",
-        tests![
-            one_server_that_restarts_empty_lets_nobody_in,
-            a_majority_that_restarts_empty_lets_another_in,
-            a_restart_within_the_majority_lets_another_in,
-            a_server_is_left_alone_after_its_restart,
-            a_server_that_has_settled_is_used,
-            a_server_that_does_not_say_how_long_it_runs_is_refused,
-            a_server_that_is_busy_is_asked_again,
-            settling_needs_the_check_of_the_server,
-        ],
-    )
+trials_of! {
+    "quorum";
+    one_server_that_restarts_empty_lets_nobody_in,
+    a_majority_that_restarts_empty_lets_another_in,
+    a_restart_within_the_majority_lets_another_in,
+    a_server_is_left_alone_after_its_restart,
+    a_server_that_has_settled_is_used,
+    a_server_that_does_not_say_how_long_it_runs_is_refused,
+    a_server_that_is_busy_is_asked_again,
+    settling_needs_the_check_of_the_server,
 }
 
 fn one_server_that_restarts_empty_lets_nobody_in() -> Outcome {

@@ -98,6 +98,16 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
+/// Makes the function that returns the trials of a file: the part that its names begin with, and its test functions.
+macro_rules! trials_of {
+    ($part:literal; $($name:ident),* $(,)?) => {
+        pub(crate) fn trials() -> Vec<libtest_mimic::Trial> {
+            crate::support::trials($part, crate::support::tests![$($name),*])
+        }
+    };
+}
+pub(crate) use trials_of;
+
 /// Asserts that an error names the key, and that its text contains these words.
 #[track_caller]
 pub(crate) fn assert_says(error: &Error, key: &TestKey, words: &[&str]) {

@@ -3,25 +3,22 @@
 use std::sync::Arc;
 use std::thread;
 
-use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::asleep::asleep;
 use crate::support::scenario::{FOREIGN, opened};
 use crate::support::sent::connected;
-use crate::support::{AnyServer, LONG, Outcome, Release, Target, TestKey, Variant, millis, release, tests};
+use crate::support::{
+    AnyServer, LONG, Outcome, Release, Target, TestKey, Variant, millis, release, trials_of,
+};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "cancellation",
-        tests![
-            one_token_ends_the_waits_of_many_threads_and_keys_and_they_report_it,
-            a_command_in_flight_is_awaited_and_may_acquire_the_lock,
-            a_wait_for_a_connection_ends_too,
-            shutting_down_ends_all_waits_and_lets_holders_release,
-        ],
-    )
+trials_of! {
+    "cancellation";
+    one_token_ends_the_waits_of_many_threads_and_keys_and_they_report_it,
+    a_command_in_flight_is_awaited_and_may_acquire_the_lock,
+    a_wait_for_a_connection_ends_too,
+    shutting_down_ends_all_waits_and_lets_holders_release,
 }
 
 const NEVER_POLLS: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).wait_forever();

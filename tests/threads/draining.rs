@@ -6,7 +6,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
 use setnx_lock::{
     Error, Key, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, Quorum, RwLock, Semaphore,
@@ -17,24 +16,20 @@ use crate::support::asleep::asleep;
 use crate::support::notified::until;
 use crate::support::scenario::opened;
 use crate::support::tool::example;
-use crate::support::{LONG, Outcome, expiring, millis, tests};
+use crate::support::{LONG, Outcome, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "draining",
-        tests![
-            what_is_held_is_listed,
-            a_hold_that_outlives_its_lease_is_listed_beside_the_next,
-            a_drain_waits_for_each_guard_and_ends_all_waits,
-            what_is_still_held_is_returned,
-            a_call_that_acquires_is_waited_for,
-            a_quorum_is_waited_for_until_its_servers_have_released,
-            releases_are_tried_until_the_server_is_back,
-            releases_are_tried_while_the_server_refuses_for_now,
-            a_thousand_kept_locks_of_many_threads_are_drained,
-            a_worker_that_is_told_to_end_leaves_no_lock,
-        ],
-    )
+trials_of! {
+    "draining";
+    what_is_held_is_listed,
+    a_hold_that_outlives_its_lease_is_listed_beside_the_next,
+    a_drain_waits_for_each_guard_and_ends_all_waits,
+    what_is_still_held_is_returned,
+    a_call_that_acquires_is_waited_for,
+    a_quorum_is_waited_for_until_its_servers_have_released,
+    releases_are_tried_until_the_server_is_back,
+    releases_are_tried_while_the_server_refuses_for_now,
+    a_thousand_kept_locks_of_many_threads_are_drained,
+    a_worker_that_is_told_to_end_leaves_no_lock,
 }
 
 fn keys(locker: &Locker) -> Vec<String> {

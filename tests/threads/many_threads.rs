@@ -4,24 +4,19 @@ use std::process::{Command, ExitCode};
 use std::sync::Barrier;
 use std::{env, fs, thread};
 
-use libtest_mimic::Trial;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::{opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "many_threads",
-        tests![
-            two_thousand_threads_on_few_connections,
-            many_threads_in_other_ways,
-            a_server_is_left_alone_while_no_call_waits,
-            a_locker_is_opened_where_no_thread_can_be_started,
-        ],
-    )
+trials_of! {
+    "many_threads";
+    two_thousand_threads_on_few_connections,
+    many_threads_in_other_ways,
+    a_server_is_left_alone_while_no_call_waits,
+    a_locker_is_opened_where_no_thread_can_be_started,
 }
 
 /// Each thread acquires and releases a lock of its own a few times, all at once. No call may fail.

@@ -4,7 +4,6 @@
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{CancelToken, Error, Lock, Locker};
 use setnx_lock_testing::TestServer;
@@ -15,23 +14,19 @@ use crate::support::notified::{
 };
 use crate::support::scenario::{opened, patient};
 use crate::support::sent::{names, recorded};
-use crate::support::{AnyServer, LONG, Outcome, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "notification_faults",
-        tests![
-            a_listener_whose_connection_is_cut_reconnects_and_reports_it_once,
-            a_server_that_freezes_and_thaws,
-            a_lost_notification_costs_a_poll_interval_and_delays_no_later_waiter,
-            a_user_without_a_right_polls_and_reports_it_once,
-            a_waiting_list_that_is_not_a_list,
-            a_process_that_is_stopped_blocks_no_other,
-            processes_that_are_killed_are_passed_over,
-            a_notification_for_a_process_without_waiters_goes_on_to_another,
-            a_notification_is_not_lost_with_waiters_that_are_cancelled_at_that_moment,
-        ],
-    )
+trials_of! {
+    "notification_faults";
+    a_listener_whose_connection_is_cut_reconnects_and_reports_it_once,
+    a_server_that_freezes_and_thaws,
+    a_lost_notification_costs_a_poll_interval_and_delays_no_later_waiter,
+    a_user_without_a_right_polls_and_reports_it_once,
+    a_waiting_list_that_is_not_a_list,
+    a_process_that_is_stopped_blocks_no_other,
+    processes_that_are_killed_are_passed_over,
+    a_notification_for_a_process_without_waiters_goes_on_to_another,
+    a_notification_is_not_lost_with_waiters_that_are_cancelled_at_that_moment,
 }
 
 /// Closes the connections of all listeners.

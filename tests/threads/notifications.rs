@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol};
 use setnx_lock_testing::{ServerVersion, TestServer};
 
@@ -19,23 +18,19 @@ use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{client_pool, opened};
 use crate::support::sent::{connected, names, recorded};
 use crate::support::target::PROTOCOLS;
-use crate::support::{Outcome, chain, expiring, millis, server_of, tests};
+use crate::support::{Outcome, chain, expiring, millis, server_of, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "notifications",
-        tests![
-            a_release_notifies_a_waiter_of_another_locker,
-            a_release_looks_for_waiting_processes_in_its_trip_and_only_with_the_option,
-            processes_are_notified_in_their_order_and_the_others_send_nothing,
-            a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_notified,
-            a_process_that_has_had_its_time_slice_passes_the_lock_on,
-            one_connection_listens_for_all_keys_while_a_thread_waits,
-            releases_on_old_servers_notify_from_2_0_on,
-            a_waiting_list_has_a_time_to_live_from_its_first_entry_on,
-            a_pool_that_cannot_listen_is_refused,
-        ],
-    )
+trials_of! {
+    "notifications";
+    a_release_notifies_a_waiter_of_another_locker,
+    a_release_looks_for_waiting_processes_in_its_trip_and_only_with_the_option,
+    processes_are_notified_in_their_order_and_the_others_send_nothing,
+    a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_notified,
+    a_process_that_has_had_its_time_slice_passes_the_lock_on,
+    one_connection_listens_for_all_keys_while_a_thread_waits,
+    releases_on_old_servers_notify_from_2_0_on,
+    a_waiting_list_has_a_time_to_live_from_its_first_entry_on,
+    a_pool_that_cannot_listen_is_refused,
 }
 
 pub(crate) fn as_worker(part: &[&str]) -> TaskOutcome {

@@ -4,7 +4,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, LockOptions, Locker, Permit, Protocol, RwLock, Semaphore};
 use setnx_lock_testing::TestServer;
@@ -15,17 +14,13 @@ use crate::support::processes::TaskOutcome;
 use crate::support::scenario::opened;
 use crate::support::sent::probed;
 use crate::support::target::PROTOCOLS;
-use crate::support::{AnyServer, LONG, Outcome, expiring, millis, tests, waited};
+use crate::support::{AnyServer, LONG, Outcome, expiring, millis, trials_of, waited};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "permits",
-        tests![
-            a_free_permit_takes_one_trip,
-            a_shutdown_ends_all_waits,
-            several_processes_get_their_turn_among_the_threads_of_another,
-        ],
-    )
+trials_of! {
+    "permits";
+    a_free_permit_takes_one_trip,
+    a_shutdown_ends_all_waits,
+    several_processes_get_their_turn_among_the_threads_of_another,
 }
 
 /// Options of a waiter that asks the server only when it is woken, or much too late.

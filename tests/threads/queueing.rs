@@ -6,28 +6,23 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, Protocol};
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::asleep::asleep;
 use crate::support::scenario::{FOREIGN, QUEUED, closed_port, opened};
 use crate::support::sent::{connected, names, recorded};
-use crate::support::{LONG, Outcome, Target, TestKey, chain, expiring, millis, tests};
+use crate::support::{LONG, Outcome, Target, TestKey, chain, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "queueing",
-        tests![
-            only_the_head_of_the_queue_talks_to_the_server,
-            locks_with_different_options_share_a_queue_in_the_order_they_came,
-            a_waiter_of_another_mode_reads_the_key_itself,
-            a_thread_behind_others_times_out_with_what_they_saw,
-            a_thread_behind_others_that_saw_nothing_asks_at_its_deadline,
-            threads_of_a_queue_wait_for_an_unreachable_server_together_and_each_for_its_own_time,
-            the_head_notices_that_a_lock_of_its_process_has_expired_or_was_cleared,
-        ],
-    )
+trials_of! {
+    "queueing";
+    only_the_head_of_the_queue_talks_to_the_server,
+    locks_with_different_options_share_a_queue_in_the_order_they_came,
+    a_waiter_of_another_mode_reads_the_key_itself,
+    a_thread_behind_others_times_out_with_what_they_saw,
+    a_thread_behind_others_that_saw_nothing_asks_at_its_deadline,
+    threads_of_a_queue_wait_for_an_unreachable_server_together_and_each_for_its_own_time,
+    the_head_notices_that_a_lock_of_its_process_has_expired_or_was_cleared,
 }
 
 /// A server, and a key that threads of one locker are queued for.

@@ -7,24 +7,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Contention, Error, Lock, LockOptions, LockState, Locker, Semaphore};
 use setnx_lock_testing::TestServer;
 
 use crate::support::notified::{IN_TIME, NOTIFIED};
 use crate::support::scenario::{QUEUED, opened};
-use crate::support::{AnyServer, LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "windows",
-        tests![
-            busy_processes_leave_a_key_in_the_same_windows,
-            a_process_that_holds_for_long_asks_at_once_when_notified,
-            free_permits_are_acquired_in_a_window,
-            a_call_asks_at_its_deadline_in_a_window,
-        ],
-    )
+trials_of! {
+    "windows";
+    busy_processes_leave_a_key_in_the_same_windows,
+    a_process_that_holds_for_long_asks_at_once_when_notified,
+    free_permits_are_acquired_in_a_window,
+    a_call_asks_at_its_deadline_in_a_window,
 }
 
 /// Threads that acquire a lock, hold it for a millisecond and ask again at once.

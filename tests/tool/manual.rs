@@ -5,13 +5,16 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 
 use crate::support::tool::tool;
-use crate::support::{Outcome, tests};
+use crate::support::{Outcome, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("tool_manual", tests![pages_are_printed, completions_work, the_help_fits_a_screen])
+trials_of! {
+    "tool_manual";
+    pages_are_printed,
+    completions_work,
+    the_help_fits_a_screen,
 }
 
 const COMMANDS: [&str; 13] = [

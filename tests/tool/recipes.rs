@@ -5,14 +5,18 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 use tempfile::TempDir;
 
 use crate::support::tool::{program, tool};
-use crate::support::{LONG, Outcome, RedisServer, tests};
+use crate::support::{LONG, Outcome, RedisServer, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("tool_recipes", tests![cron, systemd, kubernetes, a_deployment])
+trials_of! {
+    "tool_recipes";
+    cron,
+    systemd,
+    kubernetes,
+    a_deployment,
 }
 
 const PASSWORD: &str = "correct-horse";

@@ -4,29 +4,24 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{mem, thread};
 
-use libtest_mimic::Trial;
 use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::sent::{connected, names, recorded};
-use crate::support::{LONG, Outcome, Target, expiring, millis, tests};
+use crate::support::{LONG, Outcome, Target, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "wire",
-        tests![
-            auto_is_classic_where_the_version_is_unknown,
-            an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info,
-            contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments,
-            classic_sends_four_commands_only,
-            watched_and_ttl_send_their_transactions,
-            a_holder_sends_what_it_does_with_its_lock,
-            watched_and_ttl_do_it_by_transactions,
-            a_release_before_its_time_is_an_extension,
-        ],
-    )
+trials_of! {
+    "wire";
+    auto_is_classic_where_the_version_is_unknown,
+    an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info,
+    contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments,
+    classic_sends_four_commands_only,
+    watched_and_ttl_send_their_transactions,
+    a_holder_sends_what_it_does_with_its_lock,
+    watched_and_ttl_do_it_by_transactions,
+    a_release_before_its_time_is_an_extension,
 }
 
 fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outcome {

@@ -3,25 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use setnx_lock::{Lock, LockOptions, Locker, MultiLock, Protocol};
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use crate::support::scenario::{FOREIGN, opened};
 use crate::support::sent::probed;
-use crate::support::{Outcome, PAST, Release, Target, TestKey, expiring, release, server_of, tests};
+use crate::support::{Outcome, PAST, Release, Target, TestKey, expiring, release, server_of, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "comparing",
-        tests![
-            a_change_is_one_command,
-            a_key_that_holds_something_else_is_read,
-            what_was_read_late_is_judged_by_that_time,
-            several_go_in_one_trip,
-            a_user_without_the_right_to_compare_gets_transactions,
-        ],
-    )
+trials_of! {
+    "comparing";
+    a_change_is_one_command,
+    a_key_that_holds_something_else_is_read,
+    what_was_read_late_is_judged_by_that_time,
+    several_go_in_one_trip,
+    a_user_without_the_right_to_compare_gets_transactions,
 }
 
 const BOTH: [(ServerVersion, &str); 2] =

@@ -5,27 +5,22 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use libtest_mimic::Trial;
 use setnx_lock::__keys::SideKey;
 use setnx_lock::redis::{InfoDict, cmd};
 use setnx_lock::{Error, Lock, LockGuard, Locker, MultiLock, Protocol};
 use testkit::failover::{MASTER, ask};
 
 use crate::support::notified::until;
-use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "epochs",
-        tests![
-            a_sentinel_that_never_agrees_with_itself_is_passed_over,
-            a_counter_is_raised_once_and_never_set,
-            a_user_without_transactions_gets_no_number_that_was_not_raised,
-            epochs_and_counts_that_are_used_up_say_what_to_do,
-            the_counters_of_many_keys_are_raised_together,
-            a_node_of_a_cluster_tells_its_epoch_also_without_info,
-        ],
-    )
+trials_of! {
+    "epochs";
+    a_sentinel_that_never_agrees_with_itself_is_passed_over,
+    a_counter_is_raised_once_and_never_set,
+    a_user_without_transactions_gets_no_number_that_was_not_raised,
+    epochs_and_counts_that_are_used_up_say_what_to_do,
+    the_counters_of_many_keys_are_raised_together,
+    a_node_of_a_cluster_tells_its_epoch_also_without_info,
 }
 
 /// A configuration, as a Sentinel shows it: the epoch in its reply to MASTER, and the port in that to GET-MASTER-ADDR-BY-NAME.

@@ -6,28 +6,23 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Credentials, Error, Event, Lock, LockOptions, Locker, LockerBuilder, RefusalKind};
 
 use crate::support::notified::until;
 use crate::support::scenario::patient;
-use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "logins",
-        tests![
-            a_password_that_changes_loses_no_lock,
-            a_password_that_is_about_to_change_is_waited_for,
-            sentinels_have_a_login_of_their_own,
-            an_address_with_special_characters_is_explained,
-            no_text_shows_a_secret,
-            a_login_where_there_is_none_to_set,
-            a_function_that_panics_is_named,
-            a_function_that_hangs_is_named,
-        ],
-    )
+trials_of! {
+    "logins";
+    a_password_that_changes_loses_no_lock,
+    a_password_that_is_about_to_change_is_waited_for,
+    sentinels_have_a_login_of_their_own,
+    an_address_with_special_characters_is_explained,
+    no_text_shows_a_secret,
+    a_login_where_there_is_none_to_set,
+    a_function_that_panics_is_named,
+    a_function_that_hangs_is_named,
 }
 
 const SECRET: &str = "s3cr3t";

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use redis::{Commands as _, ConnectionLike as _};
 use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Protocol};
 use setnx_lock_testing::TestServer;
@@ -12,26 +11,22 @@ use setnx_lock_testing::TestServer;
 use crate::support::releases::CERTIFIED;
 use crate::support::scenario::{BRIEF, FOREIGN, Scenario, brief, client_pool, pool_of_one};
 use crate::support::{
-    AnyServer, LONG, Outcome, Release, Target, assert_says, expiring, millis, release, tests,
+    AnyServer, LONG, Outcome, Release, Target, assert_says, expiring, millis, release, trials_of,
 };
 use crate::threads::successors::{assert_cancelled, successor};
 use crate::wire::connections::works;
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "pools",
-        tests![
-            a_plain_pool_of_the_redis_crate,
-            a_connection_returns_to_its_pool_with_nothing_watched,
-            a_release_that_waits_for_a_connection_beyond_its_lease,
-            a_release_waits_for_another_command_beyond_the_command_timeout,
-            a_pool_whose_settings_do_not_fit_is_refused,
-            a_server_that_stops_answering_blocks_no_call_on_a_pool_of_ones_own,
-            a_waiter_gets_a_connection_in_place_of_one_that_broke,
-            a_pool_that_is_empty_for_the_whole_timeout,
-            a_pool_that_is_empty_is_waited_for_for_ever,
-        ],
-    )
+trials_of! {
+    "pools";
+    a_plain_pool_of_the_redis_crate,
+    a_connection_returns_to_its_pool_with_nothing_watched,
+    a_release_that_waits_for_a_connection_beyond_its_lease,
+    a_release_waits_for_another_command_beyond_the_command_timeout,
+    a_pool_whose_settings_do_not_fit_is_refused,
+    a_server_that_stops_answering_blocks_no_call_on_a_pool_of_ones_own,
+    a_waiter_gets_a_connection_in_place_of_one_that_broke,
+    a_pool_that_is_empty_for_the_whole_timeout,
+    a_pool_that_is_empty_is_waited_for_for_ever,
 }
 
 fn a_plain_pool_of_the_redis_crate() -> Outcome {

@@ -3,7 +3,6 @@
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use libtest_mimic::Trial;
 use setnx_lock::{
     Error, Event, Key, Lock, LockOptions, LockState, Locker, MultiLock, ProblemKind, Protocol, Quorum,
     RwLock, Semaphore,
@@ -14,18 +13,14 @@ use crate::support::notified::{NOTIFIED, Waiter};
 use crate::support::scenario::patient;
 use crate::support::sent::recorded;
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, server_of, tests};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, server_of, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "prefixes",
-        tests![
-            a_user_with_rights_to_the_prefix_alone_does_everything,
-            all_that_is_sent_begins_with_it,
-            what_is_shown_is_the_whole_key,
-            a_quorum_has_one_prefix,
-        ],
-    )
+trials_of! {
+    "prefixes";
+    a_user_with_rights_to_the_prefix_alone_does_everything,
+    all_that_is_sent_begins_with_it,
+    what_is_shown_is_the_whole_key,
+    a_quorum_has_one_prefix,
 }
 
 const PREFIX: &str = "app1:";

@@ -1,25 +1,20 @@
 //! What a server says before its first reply, or in its place: that is about the connection, and nothing was carried out.
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Protocol, RefusalKind};
 use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::patient;
 use crate::support::stranger::{Says, Stranger};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, chain, expiring, millis, tests};
+use crate::support::{LONG, Outcome, chain, expiring, millis, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "refused_connections",
-        tests![
-            what_a_server_says_first_is_the_error,
-            without_the_check_as_well,
-            sentinels_and_nodes_as_well,
-            a_user_without_info_is_let_in,
-            what_is_no_redis_server_is_shown,
-        ],
-    )
+trials_of! {
+    "refused_connections";
+    what_a_server_says_first_is_the_error,
+    without_the_check_as_well,
+    sentinels_and_nodes_as_well,
+    a_user_without_info_is_let_in,
+    what_is_no_redis_server_is_shown,
 }
 
 /// As Redis 7 says it to clients of other machines.

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Protocol, RefusalKind};
 use setnx_lock_testing::Proxy;
 use testkit::failover::{MASTER, ask};
@@ -14,25 +13,21 @@ use testkit::failover::{MASTER, ask};
 use super::connections::works;
 use crate::support::notified::{NOTIFIED, Waiter, elsewhere, until, until_waiting};
 use crate::support::scenario::closed_port;
-use crate::support::{LONG, Outcome, RedisServer, chain, expiring, tests};
+use crate::support::{LONG, Outcome, RedisServer, chain, expiring, trials_of};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "sentinels",
-        tests![
-            passwords_and_databases_of_sentinels_and_master_are_their_own,
-            the_next_sentinel_is_asked_where_one_does_not_answer,
-            what_sentinels_do_not_know_is_an_error_that_says_so,
-            a_master_that_becomes_a_replica_is_left_for_the_next,
-            connections_to_an_earlier_master_are_not_used,
-            busy_connections_to_an_earlier_master_are_left,
-            a_sentinel_that_has_not_heard_of_a_failover_is_passed_over,
-            sentinels_that_were_set_up_anew_are_a_majority,
-            a_new_master_settles_while_locks_are_extended_and_released,
-            a_waiter_listens_to_the_next_master,
-            settling_needs_sentinels,
-        ],
-    )
+trials_of! {
+    "sentinels";
+    passwords_and_databases_of_sentinels_and_master_are_their_own,
+    the_next_sentinel_is_asked_where_one_does_not_answer,
+    what_sentinels_do_not_know_is_an_error_that_says_so,
+    a_master_that_becomes_a_replica_is_left_for_the_next,
+    connections_to_an_earlier_master_are_not_used,
+    busy_connections_to_an_earlier_master_are_left,
+    a_sentinel_that_has_not_heard_of_a_failover_is_passed_over,
+    sentinels_that_were_set_up_anew_are_a_majority,
+    a_new_master_settles_while_locks_are_extended_and_released,
+    a_waiter_listens_to_the_next_master,
+    settling_needs_sentinels,
 }
 
 /// Starts a Sentinel that knows this server as the master.

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Protocol};
 
 use super::{Worker, fake};
@@ -12,20 +11,16 @@ use crate::support::processes;
 use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
 use crate::support::tool::tool;
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "clocks",
-        tests![
-            a_clock_set_forward_ends_the_lease,
-            a_clock_set_forward_is_noticed_by_a_thread,
-            a_clock_set_back_does_not_lengthen_the_lease,
-            a_clock_set_back_shows_no_earlier_time_to_others,
-            a_clock_that_falls_back_to_1970_is_a_loss,
-            a_clock_that_shows_1970_acquires_nothing,
-        ],
-    )
+trials_of! {
+    "clocks";
+    a_clock_set_forward_ends_the_lease,
+    a_clock_set_forward_is_noticed_by_a_thread,
+    a_clock_set_back_does_not_lengthen_the_lease,
+    a_clock_set_back_shows_no_earlier_time_to_others,
+    a_clock_that_falls_back_to_1970_is_a_loss,
+    a_clock_that_shows_1970_acquires_nothing,
 }
 
 /// From now to a day in 1970 or before: what a clock shows that nobody has set.

@@ -1,29 +1,19 @@
 //! Calls on several keys that a server interrupts: it stops answering, or carries out a command late or in part.
 
-use std::mem;
 use std::thread::{self, JoinHandle};
 
-use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, LockOptions, MultiLock, Protocol};
 use setnx_lock_testing::{Fault, Received};
 
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, Scenario, patient};
 use crate::support::sent::probed;
-use crate::support::target::PROTOCOLS;
-use crate::support::{Outcome, TestKey, expiring, millis, release_all, tests};
+use crate::support::{Outcome, TestKey, expiring, millis, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "several_faults",
-        tests![
-            what_lost_commands_acquire_late_is_given_back,
-            what_comes_late_for_a_wait_that_is_cancelled_is_given_back,
-            what_is_acquired_beside_a_refusal_is_given_back,
-            what_lost_replies_have_acquired_is_kept,
-            a_server_that_stops_answering_is_not_asked_for_each_key,
-        ],
-    )
+trials_of! {
+    "several_faults";
+    what_lost_commands_acquire_late_is_given_back,
+    what_comes_late_for_a_wait_that_is_cancelled_is_given_back,
 }
 
 type Failure = Box<dyn std::error::Error>;
@@ -104,77 +94,6 @@ fn what_comes_late_for_a_wait_that_is_cancelled_is_given_back() -> Outcome {
         assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
         assert_eq!(error.key(), Some(&keys[1].key));
         assert!(keys.iter().all(|key| key.value().is_none()), "{error:?}");
-    }
-    Ok(())
-}
-
-fn what_lost_replies_have_acquired_is_kept() -> Outcome {
-    for protocol in PROTOCOLS {
-        let Stage { scenario, keys, locks } = Stage::set(expiring().protocol(protocol))?;
-        let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
-        keys[2].set(FOREIGN);
-        scenario.server.next(command, Fault::CutAfter);
-        assert!(locks.try_lock()?.is_none());
-        assert_eq!([keys[0].value(), keys[1].value()], [None, None], "given back");
-        keys[2].delete();
-        scenario.server.next(command, Fault::CutAfter);
-        let held = locks.lock()?;
-        assert!(keys.iter().all(|key| key.value().is_some()));
-        held.verify()?;
-        held.release()?;
-    }
-    Ok(())
-}
-
-fn what_is_acquired_beside_a_refusal_is_given_back() -> Outcome {
-    for protocol in PROTOCOLS {
-        let Stage { scenario, keys, locks } = Stage::set(expiring().protocol(protocol))?;
-        let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
-        let words = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
-        scenario.server.nth(command, 2, Fault::Say(words));
-        let error = locks.try_lock().expect_err("the second key is refused");
-        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-        assert_eq!(error.key(), Some(&keys[1].key));
-        assert!(keys.iter().all(|key| key.value().is_none()), "{error:?}");
-        assert_eq!(scenario.server.faults_left(), 0);
-    }
-    Ok(())
-}
-
-fn a_server_that_stops_answering_is_not_asked_for_each_key() -> Outcome {
-    const KEYS: usize = 20;
-    // The protocol, and the command that has no reply: the first of a release, or of a look.
-    for (protocol, command) in [
-        (Protocol::Classic, "DEL"),
-        (Protocol::Watched, "WATCH"),
-        (Protocol::Ttl, "WATCH"),
-        (Protocol::Classic, "GET"),
-    ] {
-        let scenario = Scenario::set();
-        let keys = scenario.target.keys("silent", KEYS);
-        let builder = patient(&scenario.server.url())?.pool_size(1).command_timeout(millis(200));
-        let locker = scenario.open(builder);
-        let named = || keys.iter().map(|key| key.key.clone());
-        let held = MultiLock::new(&locker, named(), expiring().protocol(protocol))?.lock()?;
-        for _ in 0..KEYS {
-            scenario.server.next(command, Fault::Hang);
-        }
-        let failures: Vec<Error> = if command == "GET" {
-            // The failure of the first.
-            let failure = held.verify().err();
-            mem::forget(held);
-            failure.into_iter().collect()
-        } else {
-            let released = release_all(held).into_iter();
-            released.map(|(_, released)| released.expect_err("the server does not answer")).collect()
-        };
-        until("it is sent for one", || scenario.server.faults_left() < KEYS);
-        assert!(scenario.server.faults_left() > KEYS / 4, "sent for nearly each of them");
-        let of_each = if command == "GET" { 1 } else { KEYS };
-        assert!(
-            failures.iter().map(Error::key).eq(named().take(of_each).collect::<Vec<_>>().iter().map(Some))
-        );
-        assert_eq!(failures.iter().any(Error::may_hold_lock), command == "DEL");
     }
     Ok(())
 }

@@ -3,26 +3,21 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 
-use libtest_mimic::Trial;
 use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run};
 use crate::support::notified::{connection, until};
-use crate::support::{AnyServer, Outcome, tests};
+use crate::support::{AnyServer, Outcome, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::child",
-        tests![
-            the_key_and_the_token_are_in_the_environment,
-            the_end_of_the_lease_is_in_the_environment,
-            input_and_output_are_those_of_the_tool,
-            arguments_are_passed_as_they_are_or_to_the_shell,
-            it_has_a_process_group_and_no_blocked_signal,
-            what_names_the_tool_names_the_command,
-            processes_that_it_leaves_live_on,
-        ],
-    )
+trials_of! {
+    "tool_run::child";
+    the_key_and_the_token_are_in_the_environment,
+    the_end_of_the_lease_is_in_the_environment,
+    input_and_output_are_those_of_the_tool,
+    arguments_are_passed_as_they_are_or_to_the_shell,
+    it_has_a_process_group_and_no_blocked_signal,
+    what_names_the_tool_names_the_command,
+    processes_that_it_leaves_live_on,
 }
 
 fn the_key_and_the_token_are_in_the_environment() -> Outcome {

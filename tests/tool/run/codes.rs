@@ -2,29 +2,24 @@
 
 use std::process::Command;
 
-use libtest_mimic::Trial;
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use super::running::{finished, run};
 use crate::support::scenario::{FOREIGN, closed_port};
 use crate::support::tool::program;
-use crate::support::{AnyServer, Outcome, server_of, tests};
+use crate::support::{AnyServer, Outcome, server_of, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::codes",
-        tests![
-            the_exit_code_is_that_of_the_command,
-            a_key_that_never_expires_is_no_contention,
-            a_lock_that_another_has,
-            a_server_that_is_down,
-            a_reply_that_is_lost,
-            arguments_that_make_no_sense,
-            a_command_that_cannot_be_run,
-            a_server_that_is_too_old_and_a_user_who_may_not,
-            a_server_that_is_not_ready_is_as_one_that_is_not_reached,
-        ],
-    )
+trials_of! {
+    "tool_run::codes";
+    the_exit_code_is_that_of_the_command,
+    a_key_that_never_expires_is_no_contention,
+    a_lock_that_another_has,
+    a_server_that_is_down,
+    a_reply_that_is_lost,
+    arguments_that_make_no_sense,
+    a_command_that_cannot_be_run,
+    a_server_that_is_too_old_and_a_user_who_may_not,
+    a_server_that_is_not_ready_is_as_one_that_is_not_reached,
 }
 
 fn the_exit_code_is_that_of_the_command() -> Outcome {

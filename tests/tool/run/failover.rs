@@ -4,7 +4,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 use rustix::process::Signal;
 use setnx_lock_testing::TestServer;
 use testkit::failover::Failover;
@@ -12,17 +12,13 @@ use testkit::failover::Failover;
 use super::running::{Running, finished, run};
 use crate::support::notified::until;
 use crate::support::tool::{program, tool};
-use crate::support::{AnyServer, Outcome, RedisServer, tests};
+use crate::support::{AnyServer, Outcome, RedisServer, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::failover",
-        tests![
-            a_wait_goes_on_while_the_server_is_full,
-            the_leader_of_the_recipe_leads_again,
-            the_leaders_of_all_recipes_lead_again_once_the_new_master_has_a_replica
-        ],
-    )
+trials_of! {
+    "tool_run::failover";
+    a_wait_goes_on_while_the_server_is_full,
+    the_leader_of_the_recipe_leads_again,
+    the_leaders_of_all_recipes_lead_again_once_the_new_master_has_a_replica,
 }
 
 /// The arguments after the options.

@@ -3,28 +3,23 @@
 use std::process::Command;
 use std::{fs, io, thread};
 
-use libtest_mimic::Trial;
 use rustix::process::Signal;
 use setnx_lock_testing::TestServer;
 
 use super::running::{Running, run, shell};
 use crate::support::notified::until;
 use crate::support::tool::program;
-use crate::support::{AnyServer, Outcome, millis, tests};
+use crate::support::{AnyServer, Outcome, millis, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::killed",
-        tests![
-            the_command_gets_sigterm,
-            a_command_that_ignores_sigterm_is_killed,
-            all_processes_of_the_command_end,
-            the_command_runs_on_if_wanted,
-            the_lock_is_taken_over,
-            a_command_that_has_just_begun_ends,
-            the_guardian_has_a_name,
-        ],
-    )
+trials_of! {
+    "tool_run::killed";
+    the_command_gets_sigterm,
+    a_command_that_ignores_sigterm_is_killed,
+    all_processes_of_the_command_end,
+    the_command_runs_on_if_wanted,
+    the_lock_is_taken_over,
+    a_command_that_has_just_begun_ends,
+    the_guardian_has_a_name,
 }
 
 /// Starts a shell script under the lock, and returns when it has printed `started`. Before that the tool has passed a signal on: so it waits

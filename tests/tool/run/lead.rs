@@ -2,26 +2,21 @@
 
 use std::fs;
 
-use libtest_mimic::Trial;
 use rustix::process::Signal;
 use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run, shell};
 use crate::support::notified::until;
-use crate::support::{AnyServer, LONG, Outcome, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, millis, trials_of};
 use crate::tool::keys::schema::{RUN_EVENT, read};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::lead",
-        tests![
-            the_command_runs_again_whatever_its_end,
-            it_ends_by_signals_that_end_programs,
-            a_command_that_cannot_be_run_for_now,
-            what_cannot_be_led,
-            a_server_that_is_away_is_waited_for,
-        ],
-    )
+trials_of! {
+    "tool_run::lead";
+    the_command_runs_again_whatever_its_end,
+    it_ends_by_signals_that_end_programs,
+    a_command_that_cannot_be_run_for_now,
+    what_cannot_be_led,
+    a_server_that_is_away_is_waited_for,
 }
 
 fn leads(server: &TestServer, options: &[&str], script: &str) -> std::io::Result<Running> {

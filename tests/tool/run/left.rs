@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 use rustix::process::Signal;
 use setnx_lock_testing::TestServer;
 use tempfile::TempDir;
@@ -18,22 +18,18 @@ use super::running::{Running, finished, run, shell};
 use super::wishes::copy;
 use crate::support::notified::{connection, until};
 use crate::support::tool::program;
-use crate::support::{AnyServer, Outcome, millis, tests};
+use crate::support::{AnyServer, Outcome, millis, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::left",
-        tests![
-            it_keeps_the_lock_if_wanted,
-            it_ends_with_the_lock,
-            it_keeps_the_lock_whatever_it_is,
-            it_ends_when_the_time_is_over_whatever_it_is,
-            it_ends_with_the_tool_whatever_it_is,
-            it_keeps_the_lock_where_it_is_hidden,
-            it_goes_on_if_it_was_stopped,
-            what_has_ended_is_not_waited_for,
-        ],
-    )
+trials_of! {
+    "tool_run::left";
+    it_keeps_the_lock_if_wanted,
+    it_ends_with_the_lock,
+    it_keeps_the_lock_whatever_it_is,
+    it_ends_when_the_time_is_over_whatever_it_is,
+    it_ends_with_the_tool_whatever_it_is,
+    it_keeps_the_lock_where_it_is_hidden,
+    it_goes_on_if_it_was_stopped,
+    what_has_ended_is_not_waited_for,
 }
 
 /// A program that lingers, a file that ends it, and names under which it is started.

@@ -1,6 +1,5 @@
 //! Locks that are lost while the command runs: it is ended, with all that it has started, and the exit code is 70.
 
-use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock_testing::TestServer;
 
@@ -8,22 +7,18 @@ use super::running::{Ended, Running, finished, run, shell};
 use crate::support::notified::connection;
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::program;
-use crate::support::{AnyServer, Outcome, tests};
+use crate::support::{AnyServer, Outcome, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::loss",
-        tests![
-            the_command_gets_sigterm,
-            a_command_that_ignores_sigterm_is_killed,
-            processes_that_the_command_has_started_end_too,
-            the_command_runs_on_if_wanted,
-            a_lock_that_another_holder_overwrote,
-            a_loss_that_is_found_at_the_release,
-            a_release_that_the_server_hangs_on_is_finished_before_it_exits,
-            a_server_that_hangs_hides_no_end_of_the_lease,
-        ],
-    )
+trials_of! {
+    "tool_run::loss";
+    the_command_gets_sigterm,
+    a_command_that_ignores_sigterm_is_killed,
+    processes_that_the_command_has_started_end_too,
+    the_command_runs_on_if_wanted,
+    a_lock_that_another_holder_overwrote,
+    a_loss_that_is_found_at_the_release,
+    a_release_that_the_server_hangs_on_is_finished_before_it_exits,
+    a_server_that_hangs_hides_no_end_of_the_lease,
 }
 
 /// The lease is long, so that a loss has its reason in the test, and short enough for a look at the key twice a second.

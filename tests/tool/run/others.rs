@@ -1,23 +1,18 @@
 //! Servers of every old version, and Ruby programs that lock the same key.
 
-use libtest_mimic::Trial;
 use setnx_lock_testing::{ServerVersion, TestServer};
 
 use super::running::{Running, finished, run};
 use crate::support::notified::until;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer, TTL};
-use crate::support::{AnyServer, LONG, Outcome, RedisServer, millis, server_of, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, millis, server_of, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::others",
-        tests![
-            old_servers,
-            what_a_free_lock_sends,
-            what_cannot_be_released_is_not_acquired,
-            a_gem_without_and_with_time_to_live
-        ],
-    )
+trials_of! {
+    "tool_run::others";
+    old_servers,
+    what_a_free_lock_sends,
+    what_cannot_be_released_is_not_acquired,
+    a_gem_without_and_with_time_to_live,
 }
 
 const HOLD: [&str; 5] = ["k", "--", "sh", "-c", "echo started; read go; exit 3"];

@@ -4,23 +4,18 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, Stdio};
 use std::{fs, thread};
 
-use libtest_mimic::Trial;
 use setnx_lock_testing::TestServer;
 
 use super::running::{finished, run};
 use crate::support::notified::until;
 use crate::support::scenario::FOREIGN;
-use crate::support::{AnyServer, Outcome, tests};
+use crate::support::{AnyServer, Outcome, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::output",
-        tests![
-            a_run_that_succeeds_says_nothing_unless_it_is_verbose,
-            streams_that_are_closed_change_nothing,
-            a_pipe_that_is_full_delays_no_end,
-        ],
-    )
+trials_of! {
+    "tool_run::output";
+    a_run_that_succeeds_says_nothing_unless_it_is_verbose,
+    streams_that_are_closed_change_nothing,
+    a_pipe_that_is_full_delays_no_end,
 }
 
 fn a_run_that_succeeds_says_nothing_unless_it_is_verbose() -> Outcome {

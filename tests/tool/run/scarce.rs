@@ -4,19 +4,17 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use libtest_mimic::Trial;
 use setnx_lock_testing::TestServer;
 
 use super::running::{Ended, finished, run};
 use super::wishes::copy;
 use crate::support::tool::program;
-use crate::support::{Outcome, tests};
+use crate::support::{Outcome, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::scarce",
-        tests![a_descriptor_that_is_missing_is_named, a_thread_that_is_missing_is_named],
-    )
+trials_of! {
+    "tool_run::scarce";
+    a_descriptor_that_is_missing_is_named,
+    a_thread_that_is_missing_is_named,
 }
 
 /// Each says so from another place on. Returns how many could not connect.

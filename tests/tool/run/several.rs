@@ -2,29 +2,24 @@
 
 use std::time::Instant;
 
-use libtest_mimic::Trial;
 use rustix::process::Signal;
 use setnx_lock_testing::{Fault, TestServer};
 
 use super::running::{Ended, Running, finished, run, shell};
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::tool;
-use crate::support::{AnyServer, LONG, Outcome, RedisServer, tests};
+use crate::support::{AnyServer, LONG, Outcome, RedisServer, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::several",
-        tests![
-            several_keys_are_held_together,
-            the_loss_of_one_of_several_ends_the_command,
-            a_semaphore_has_so_many_permits,
-            readers_and_writers,
-            a_command_that_runs_too_long_is_ended_while_the_lock_is_held,
-            a_command_that_runs_too_long_is_killed,
-            all_keys_begin_with_a_prefix,
-            timeouts_are_those_given,
-        ],
-    )
+trials_of! {
+    "tool_run::several";
+    several_keys_are_held_together,
+    the_loss_of_one_of_several_ends_the_command,
+    a_semaphore_has_so_many_permits,
+    readers_and_writers,
+    a_command_that_runs_too_long_is_ended_while_the_lock_is_held,
+    a_command_that_runs_too_long_is_killed,
+    all_keys_begin_with_a_prefix,
+    timeouts_are_those_given,
 }
 
 /// Holds what the options say, until a line is read.

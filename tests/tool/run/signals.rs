@@ -4,7 +4,6 @@
 use std::process::Command;
 use std::thread;
 
-use libtest_mimic::Trial;
 use rustix::process::Signal;
 use setnx_lock_testing::{Proxy, TestServer};
 
@@ -12,25 +11,21 @@ use super::running::{Running, run, shell};
 use crate::support::notified::{until, until_waiting};
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::program;
-use crate::support::{AnyServer, Outcome, millis, tests};
+use crate::support::{AnyServer, Outcome, millis, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::signals",
-        tests![
-            a_command_that_handles_a_signal_ends_with_its_code,
-            a_command_that_does_not_is_ended_by_it,
-            each_signal_is_passed_on_once,
-            a_signal_that_is_ignored_ends_nothing,
-            signals_that_were_blocked_are_passed_on,
-            a_signal_that_was_blocked_ends_the_wait,
-            signals_reach_the_commands_children,
-            a_signal_ends_the_wait,
-            an_ignored_signal_does_not_but_a_release_does,
-            a_signal_before_the_command_begins,
-            a_notification_ends_the_wait,
-        ],
-    )
+trials_of! {
+    "tool_run::signals";
+    a_command_that_handles_a_signal_ends_with_its_code,
+    a_command_that_does_not_is_ended_by_it,
+    each_signal_is_passed_on_once,
+    a_signal_that_is_ignored_ends_nothing,
+    signals_that_were_blocked_are_passed_on,
+    a_signal_that_was_blocked_ends_the_wait,
+    signals_reach_the_commands_children,
+    a_signal_ends_the_wait,
+    an_ignored_signal_does_not_but_a_release_does,
+    a_signal_before_the_command_begins,
+    a_notification_ends_the_wait,
 }
 
 const ENDING: [(Signal, &str); 4] =

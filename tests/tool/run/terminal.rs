@@ -5,30 +5,25 @@ mod screen;
 use std::path::Path;
 use std::{fs, thread};
 
-use libtest_mimic::Trial;
 use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run};
 use crate::support::notified::until;
 use crate::support::scenario::FOREIGN;
-use crate::support::{AnyServer, Outcome, millis, tests};
+use crate::support::{AnyServer, Outcome, millis, trials_of};
 use screen::Screen;
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::terminal",
-        tests![
-            ctrl_c_ends_the_command,
-            ctrl_c_and_ctrl_z_while_it_waits_for_the_lock,
-            ctrl_z_stops_the_job_until_it_is_resumed,
-            a_job_that_was_stopped_too_long_has_lost_the_lock,
-            a_command_reads_from_the_terminal,
-            a_job_in_the_background_stops_when_it_reads,
-            what_the_command_leaves_behind_has_no_terminal,
-            a_terminal_that_is_closed_ends_the_command,
-            the_holder_is_shown_in_colors_while_it_waits,
-        ],
-    )
+trials_of! {
+    "tool_run::terminal";
+    ctrl_c_ends_the_command,
+    ctrl_c_and_ctrl_z_while_it_waits_for_the_lock,
+    ctrl_z_stops_the_job_until_it_is_resumed,
+    a_job_that_was_stopped_too_long_has_lost_the_lock,
+    a_command_reads_from_the_terminal,
+    a_job_in_the_background_stops_when_it_reads,
+    what_the_command_leaves_behind_has_no_terminal,
+    a_terminal_that_is_closed_ends_the_command,
+    the_holder_is_shown_in_colors_while_it_waits,
 }
 
 /// Reads from the terminal.

@@ -2,26 +2,21 @@
 
 use std::io;
 
-use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run};
 use crate::support::notified::{connection, until};
 use crate::support::tool::tool;
-use crate::support::{AnyServer, Outcome, tests};
+use crate::support::{AnyServer, Outcome, trials_of};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::time",
-        tests![
-            the_lease_is_extended_while_the_command_runs,
-            a_command_that_outlives_what_it_may_take_is_ended,
-            a_lock_that_is_kept_is_left_to_expire,
-            a_lock_is_held_for_a_time_at_least,
-            others_see_the_name,
-        ],
-    )
+trials_of! {
+    "tool_run::time";
+    the_lease_is_extended_while_the_command_runs,
+    a_command_that_outlives_what_it_may_take_is_ended,
+    a_lock_that_is_kept_is_left_to_expire,
+    a_lock_is_held_for_a_time_at_least,
+    others_see_the_name,
 }
 
 const HOLD: [&str; 5] = ["k", "--", "sh", "-c", "echo started; read go; exit 3"];

@@ -3,29 +3,25 @@
 use std::fs;
 use std::process::Command;
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Failed;
 use rustix::process::Signal;
 use setnx_lock_testing::{Fault, TestServer};
 
 use super::running::{Ended, Running, finished, run, shell};
 use crate::support::notified::until;
 use crate::support::tool::{program, tool};
-use crate::support::{AnyServer, LONG, Outcome, millis, tests};
+use crate::support::{AnyServer, LONG, Outcome, millis, trials_of};
 use crate::tool::keys::schema::{RUN_EVENT, read};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::tokens",
-        tests![
-            a_lock_goes_from_process_to_process,
-            a_token_works_once,
-            a_token_is_read_from_a_descriptor,
-            what_a_token_cannot_do,
-            a_lock_whose_token_nobody_has_is_released,
-            a_signal_ends_the_wait,
-            whatever_is_lost,
-        ],
-    )
+trials_of! {
+    "tool_run::tokens";
+    a_lock_goes_from_process_to_process,
+    a_token_works_once,
+    a_token_is_read_from_a_descriptor,
+    what_a_token_cannot_do,
+    a_lock_whose_token_nobody_has_is_released,
+    a_signal_ends_the_wait,
+    whatever_is_lost,
 }
 
 /// Runs a command of the tool with this token.

@@ -4,26 +4,21 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use libtest_mimic::Trial;
 use serde_json::Value;
 use setnx_lock_testing::TestServer;
 
 use super::running::{Running, finished, run, shell};
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::program;
-use crate::support::{AnyServer, Outcome, tests};
+use crate::support::{AnyServer, Outcome, trials_of};
 use crate::tool::keys::schema::{RUN_EVENT, read};
 
-pub(super) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "tool_run::wishes",
-        tests![
-            each_event_is_a_line_of_json,
-            contention_is_no_error,
-            a_key_that_begins_with_a_hyphen,
-            a_command_that_cannot_be_ended_is_named_again,
-        ],
-    )
+trials_of! {
+    "tool_run::wishes";
+    each_event_is_a_line_of_json,
+    contention_is_no_error,
+    a_key_that_begins_with_a_hyphen,
+    a_command_that_cannot_be_ended_is_named_again,
 }
 
 /// The names of the events, in their order.

@@ -23,8 +23,9 @@ pub(super) fn each_call_ends_in_the_time_of_its_row() {
     start("process", move || {
         let locker = sure(builder(server).pool_size(4).connect_timeout(COMMAND).build());
         let options = LockOptions::expiring_after(LEASE).protocol(protocol).notify_waiters(false);
-        let (timeout, waits) = (millis(0, 1500), if breaks { LEASE } else { Duration::ZERO });
-        let caller = Caller { locker, options: options.timeout(timeout), timeout, waits, server };
+        let timeout = millis(0, 1500);
+        let (calls, waits) = if breaks { (2 * COMMAND, LEASE) } else { (COMMAND, Duration::ZERO) };
+        let caller = Caller { locker, options: options.timeout(timeout), timeout, calls, waits, server };
         // The first call connects, and finds out what the server can do.
         let _first = caller.lock("first").lock();
         if breaks {
@@ -43,6 +44,8 @@ struct Caller {
     locker: Locker,
     options: LockOptions,
     timeout: Duration,
+    /// How long a call on a guard may take: it first waits for an unfinished command of the guard, such as a look after a lost reply.
+    calls: Duration,
     /// How long a release may wait for a connection.
     waits: Duration,
     server: ServerId,
@@ -72,24 +75,19 @@ impl Caller {
                 let Some(guard) = call("lock of several", waits + 4 * COMMAND, || locks.lock()) else {
                     return;
                 };
-                let mut is_clear = true;
                 for _ in 0..random(0..4) {
-                    // A call first waits for an unfinished command.
-                    let limit = if is_clear { COMMAND } else { 2 * COMMAND };
-                    let done = match random(0..3) {
-                        0 => call("extend several", limit, || guard.extend()).is_some(),
-                        1 => call("verify several", limit, || guard.verify()).is_some(),
-                        _ => call("tokens of several", limit, || guard.fencing_tokens()).is_some(),
+                    match random(0..3) {
+                        0 => call("extend several", self.calls, || guard.extend()).is_some(),
+                        1 => call("verify several", self.calls, || guard.verify()).is_some(),
+                        _ => call("tokens of several", self.calls, || guard.fencing_tokens()).is_some(),
                     };
-                    is_clear &= done;
                 }
-                let limit = if is_clear { COMMAND } else { 2 * COMMAND };
-                call("release several", limit + self.waits, || guard.release());
+                call("release several", self.calls + self.waits, || guard.release());
             }
             1 => {
                 let permits = sure(Semaphore::new(&self.locker, "permits", 3, self.options));
                 if let Some(permit) = call("acquire", waits + 4 * COMMAND, || permits.acquire()) {
-                    call("release a permit", COMMAND + self.waits, || permit.release());
+                    call("release a permit", self.calls + self.waits, || permit.release());
                 }
             }
             2 => {
@@ -100,20 +98,18 @@ impl Caller {
                 call("clear", COMMAND, || self.lock("k").clear());
             }
             4 => {
-                // Left by somebody. A takeover takes four trips, for which there may be no time.
+                // Left by somebody. A takeover takes four trips, for which there may be no time; and then the keeper looks at the key.
                 let _left = self.server.look(&["SET", "left", "1532000016.5"]);
-                self.hold(timed("lock", waits, || self.lock("left").lock()).ok());
+                self.hold(timed("lock", waits, || self.lock("left").lock()).ok(), 2 * COMMAND);
             }
-            _ => self.hold(call("try_lock", COMMAND, || self.lock("k").try_lock()).flatten()),
+            _ => self.hold(call("try_lock", COMMAND, || self.lock("k").try_lock()).flatten(), self.calls),
         }
     }
 
-    fn hold(&self, acquired: Option<LockGuard>) {
+    fn hold(&self, acquired: Option<LockGuard>, limit: Duration) {
         let Some(mut guard) = acquired else { return };
-        let mut is_clear = true;
         for _ in 0..random(0..4) {
-            let limit = if is_clear { COMMAND } else { 2 * COMMAND };
-            let done = match random(0..4) {
+            match random(0..4) {
                 0 => call("extend", limit, || guard.extend()).is_some(),
                 1 => call("verify", limit, || guard.verify()).is_some(),
                 2 => call("fencing_token", limit, || guard.fencing_token()).is_some(),
@@ -133,10 +129,8 @@ impl Caller {
                     true
                 }
             };
-            is_clear &= done;
             timed("ensure_held", Duration::ZERO, || guard.ensure_held().ok());
         }
-        let limit = if is_clear { COMMAND } else { 2 * COMMAND };
         call("release", limit + self.waits, || guard.release());
     }
 }
