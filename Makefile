@@ -61,7 +61,7 @@ test-build: setup ## build the tests
 
 test-all: setup ## run each test in each variant, model checkers and searches for longer; PART=2/4 runs the second of four parts
 	@scripts/setup faketime
-	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 SETNX_LOCK_SEARCH_RUNS=10 SETNX_LOCK_SIMULATE_SECONDS=120 SETNX_LOCK_SIMULATE_SEEDS=64 SETNX_LOCK_TEST_ARGS="--include-ignored $(ARGS)" $(TEST)
+	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 SETNX_LOCK_SEARCH_RUNS=20 SETNX_LOCK_SIMULATE_SECONDS=120 SETNX_LOCK_SIMULATE_SEEDS=64 SETNX_LOCK_TEST_ARGS="--include-ignored $(ARGS)" $(TEST)
 
 faults: setup ## send ten million commands over connections that are killed, to a server that stops, on keys that are overwritten (COMMANDS=1000000)
 	SETNX_LOCK_FAULT_COMMANDS=$(or $(COMMANDS),10000000) $(CARGO) test --release --features tls-rustls,macros --test suite shared_connections

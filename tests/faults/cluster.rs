@@ -2,14 +2,13 @@
 
 mod side_keys;
 
-use std::ops::Range;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::redis::{self, RedisResult};
+use setnx_lock::redis::{self};
 use setnx_lock::{
-    Error, Key, Lock, LockGuard, LockOptions, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock,
+    Error, Key, Lock, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock,
     Semaphore,
 };
 use setnx_lock_testing::TestServer;
@@ -17,11 +16,10 @@ use testkit::cluster::Cluster;
 
 use crate::support::notified::{NOTIFIED, Waiter, until};
 use crate::support::scenario::closed_port;
-use crate::support::{LONG, Outcome, RedisServer, Test, chain, expiring, millis, name_of_holder, tests};
+use crate::support::{LONG, Outcome, Test, chain, expiring, millis, name_of_holder, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let in_a_cluster: &[(&str, Test)] =
-        tests![a_cluster_has_each_key_on_its_node_and_follows_it, nodes_do_not_wait_for_each_other];
+    let in_a_cluster: &[(&str, Test)] = tests![a_cluster_has_each_key_on_its_node_and_follows_it];
     crate::support::trials("failover", in_a_cluster)
         .into_iter()
         .chain(crate::support::trials("cluster", tests![what_is_no_cluster_is_refused]))
@@ -248,46 +246,6 @@ fn a_counter_is_where_it_is(cluster: &Cluster) -> Outcome {
         }
     }
     Ok(())
-}
-
-/// Behind a network that takes its time. Nodes are stopped, and not replaced.
-fn nodes_do_not_wait_for_each_other() -> Outcome {
-    let cluster = Cluster::start(Duration::from_secs(60))?;
-    let relays = cluster.delayed(millis(1))?;
-    let addresses = relays.iter().map(|relay| relay.address().to_string());
-    let locker = Locker::cluster(addresses.clone())?;
-    // The slots of one node follow one another, and have a transaction each.
-    let held = kept(&locker, 0..1000, Duration::from_secs(6))?;
-    thread::sleep(Duration::from_secs(5));
-    held.iter().try_for_each(LockGuard::ensure_held)?;
-    drop(held);
-
-    let held = kept(&locker, 0..120, Duration::from_secs(6))?;
-    let is_on_first = |held: &LockGuard| Ok(cluster.owner(cluster.slot(&held.key().to_string())?)? == 0);
-    let on_first: Vec<bool> = held.iter().map(is_on_first).collect::<RedisResult<_>>()?;
-    cluster.nodes[0].freeze();
-    thread::sleep(Duration::from_secs(9));
-    for (held, is_on_first) in held.iter().zip(&on_first) {
-        assert!(*is_on_first || held.ensure_held().is_ok(), "{}: its node answers", held.key());
-    }
-    cluster.nodes[0].thaw();
-    drop(held);
-
-    // None answers any more. The limits of a call count for what it asks of the cluster as well.
-    cluster.nodes.iter().for_each(RedisServer::freeze);
-    let builder = Locker::cluster_builder(addresses)?.connect_timeout(LONG).retry_for(Duration::ZERO);
-    let locker = builder.command_timeout(millis(500)).build()?;
-    let began = Instant::now();
-    let error = Lock::new(&locker, "own:0", expiring())?.try_lock().expect_err("no node answers");
-    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-    assert!(began.elapsed() < LONG / 2, "{:?}", began.elapsed());
-    cluster.nodes.iter().for_each(RedisServer::thaw);
-    Ok(())
-}
-
-fn kept(locker: &Locker, keys: Range<usize>, lease: Duration) -> Result<Vec<LockGuard>, Error> {
-    let options = LockOptions::expiring_after(lease).protocol(Protocol::Ttl).auto_extend(10 * LONG);
-    keys.map(|n| Lock::new(locker, format!("own:{n}"), options)?.lock()).collect()
 }
 
 fn what_is_no_cluster_is_refused() -> Outcome {

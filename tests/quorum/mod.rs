@@ -7,7 +7,7 @@
 //! | `faults` | servers and networks that fail |
 //! | `restarts` | servers that restart without their locks |
 //!
-//! Clocks that differ are tested in `faults/clocks`, killed processes in `faults/stress`.
+//! Clocks that differ are tested in `faults/clocks`, killed processes by the simulation.
 
 pub(crate) mod calls;
 pub(crate) mod faults;

@@ -60,7 +60,7 @@ const SENTINEL: Conditions = Conditions { protocol: Protocol::Classic, closes: t
 const CLUSTER: Conditions = Conditions { closes: false, ..SENTINEL };
 
 fn holds(conditions: Conditions) {
-    const RUNS: u32 = 4000;
+    const RUNS: u32 = 2000;
     for protocol in [Protocol::Classic, Protocol::Watched] {
         let conditions = Conditions { protocol, ..conditions };
         let [tokens, raised, lost] = search(conditions, crate::runs(RUNS))

@@ -224,8 +224,8 @@ fn no_permit_has_two_holders() {
         (Protocol::Ttl, hours),
     ] {
         let grants =
-            search(protocol, skew, crate::runs(1500)).unwrap_or_else(|steps| panic!("{protocol:?}: {steps}"));
-        assert!(grants > 10_000, "little happened: {grants} grants");
+            search(protocol, skew, crate::runs(750)).unwrap_or_else(|steps| panic!("{protocol:?}: {steps}"));
+        assert!(grants > 5000, "little happened: {grants} grants");
     }
 }
 

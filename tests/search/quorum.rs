@@ -80,7 +80,7 @@ const THREE: Conditions = Conditions {
 const FIVE: Conditions = Conditions { servers: 5, ..THREE };
 
 fn holds(conditions: Conditions) {
-    const RUNS: u32 = 2000;
+    const RUNS: u32 = 1000;
     let [held, given_back] =
         search(conditions, crate::runs(RUNS)).unwrap_or_else(|problem| panic!("{conditions:?}: {problem}"));
     let least = u64::from(RUNS) / 10;

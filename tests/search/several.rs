@@ -41,7 +41,7 @@ fn search(
 }
 
 fn holds(protocols: [Protocol; 2], times: [u64; 2]) {
-    const RUNS: u32 = 1500;
+    const RUNS: u32 = 750;
     let [at_once, waited] = search(protocols, times, None, crate::runs(RUNS))
         .unwrap_or_else(|problem| panic!("{protocols:?}, {times:?} ms: {problem}"));
     let least = u64::from(RUNS) / 30;
