@@ -60,7 +60,8 @@ impl Engine {
         self.once_with(key, command, None, clock::now()).map(|(reply, _)| reply)
     }
 
-    /// Sends a command, and another behind it, whose failure does not matter, in the time of a call that began then. Returns both replies.
+    /// Sends a command, and another behind it, whose failure does not matter. Returns both replies. `began`: when the call began, whose trips share
+    /// one command timeout.
     pub(super) fn once_with(
         &self,
         key: &Key,

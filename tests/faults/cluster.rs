@@ -6,11 +6,8 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::redis::{self};
-use setnx_lock::{
-    Error, Key, Lock, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock,
-    Semaphore,
-};
+use setnx_lock::redis;
+use setnx_lock::{Error, Key, Lock, Locker, MultiLock, Permit, Protocol, RefusalKind, RwLock, Semaphore};
 use setnx_lock_testing::TestServer;
 use testkit::cluster::Cluster;
 

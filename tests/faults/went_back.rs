@@ -19,7 +19,7 @@ use crate::support::target::PROTOCOLS;
 use crate::support::{AnyServer as _, LONG, Outcome, chain, expiring, millis, tests, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let over_failovers = [trial("failover::a_leader_leads_on_over_a_planned_one", || leads_on())];
+    let over_failovers = [trial("failover::a_leader_leads_on_over_a_planned_one", leads_on)];
     let here = crate::support::trials(
         "went_back",
         tests![

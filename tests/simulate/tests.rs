@@ -32,12 +32,15 @@ fn ran(arguments: &[&str]) -> Result<String, Failed> {
 fn two_runs_of_a_seed_are_equal() -> Result<(), Failed> {
     let mut traces = Vec::new();
     for seed in ["1", "2", "3", "4", "5", "6", "7", "8"] {
-        let first = ran(&["--one", "--length", "8s", "--seed", seed])?;
-        assert_eq!(first, ran(&["--one", "--length", "8s", "--seed", seed])?, "seed {seed}");
-        traces.push(first);
+        for what in [["--length", "8s"], ["--scene", "alone"]] {
+            let arguments = ["--one", what[0], what[1], "--seed", seed];
+            let first = ran(&arguments)?;
+            assert_eq!(first, ran(&arguments)?, "{what:?}, seed {seed}");
+            traces.push(first);
+        }
     }
     traces.dedup();
-    assert_eq!(traces.len(), 8, "each seed is a run of its own");
+    assert_eq!(traces.len(), 16, "each seed is a run of its own");
     Ok(())
 }
 

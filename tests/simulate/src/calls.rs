@@ -132,6 +132,11 @@ impl<'a> Holding<'a> {
         limits: Limits,
     ) -> Self {
         let acquired = |guard: &'a LockGuard| {
+            // A lock that was waited for is a new one.
+            let is_over = waited_since.is_some() && guard.remaining() == Some(Duration::ZERO);
+            if is_over && run::stopped().is_zero() && run::clock_set().is_zero() {
+                laws::broken(&format!("{} is acquired, and its lease has ended", guard.key()));
+            }
             (guard, laws::acquired(&guard.key().to_string(), left(guard), waited_since))
         };
         Self { guards: guards.into_iter().map(acquired).collect(), limits }

@@ -94,6 +94,7 @@ impl Circumstances {
         let versions = [
             ServerVersion::V1_2,
             ServerVersion::V2_0,
+            ServerVersion::V2_2,
             ServerVersion::V2_4,
             ServerVersion::V2_6,
             ServerVersion::V7,
@@ -104,8 +105,8 @@ impl Circumstances {
         ];
         // Sentinels tell an epoch from 2.8 on.
         let has_replicas = matches!(topology, Topology::Sentinels | Topology::Cluster);
-        let version = versions[if has_replicas { 5 + index(4) } else { index(9) }];
-        let protocols: &[Protocol] = if version < ServerVersion::V2_4 {
+        let version = versions[if has_replicas { 6 + index(4) } else { index(10) }];
+        let protocols: &[Protocol] = if version < ServerVersion::V2_2 {
             &[Protocol::Classic]
         } else if version < ServerVersion::V2_6 {
             &[Protocol::Classic, Protocol::Watched]

@@ -56,7 +56,7 @@ struct Measured {
     half_served: f64,
     /// Commands for each acquisition.
     commands: f64,
-    /// Of how many percent of two workers the one was served first that came first: 50 by chance.
+    /// How many percent of the pairs of workers were served in the order in which they came: 50 by chance.
     in_order: f64,
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn measure_all() -> io::Result<ExitCode> {
         UpperLeft,
     )?;
     chart::draw(&images.join("scale-commands.svg"), "commands for each acquisition", &commands, UpperLeft)?;
-    let title = "of how many percent of two workers the first is served first";
+    let title = "percent of pairs of workers that are served in the order of arrival";
     chart::draw(&images.join("scale-order.svg"), title, &in_order, LowerLeft)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -123,7 +123,7 @@ pub(crate) fn measure(one: &str) -> String {
     format!("{waiting} {half_served} {all_served} {commands} {in_order}")
 }
 
-/// When each worker came, and has had the lock, in the order of the latter.
+/// When each worker came and when it was served, sorted by the second.
 type Times = Arc<Mutex<Vec<(Duration, Duration)>>>;
 
 fn had_it(times: &Times, came: Duration) {
@@ -136,7 +136,7 @@ fn comes() -> Duration {
     run::now()
 }
 
-/// Returns of how many percent of two workers the one was served first that came first.
+/// Returns how many percent of the pairs of workers were served in the order in which they came.
 #[expect(clippy::cast_precision_loss, reason = "few workers")]
 fn in_order(times: &[(Duration, Duration)]) -> f64 {
     let later = |(at, (came, _)): (usize, &(Duration, Duration))| {

@@ -24,10 +24,11 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 21] = [
+pub(crate) const SCENES: [(&str, fn()); 22] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
+    ("outlasts", holders_outlast_their_leases),
     ("stopped", a_stopped_process_releases_several),
     ("together", keys_of_others_change),
     ("memory", nothing_is_left_in_memory),
@@ -206,6 +207,31 @@ fn waits_in_vain() {
                 server.separate(process, millis(2000, 4000));
             }
         }
+    }
+    thread::sleep(120 * SECOND);
+}
+
+/// Holders work for longer than their leases last, and release then what others have by now.
+fn holders_outlast_their_leases() {
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl]);
+    let server = a_server((100, 2000), protocol);
+    for _ in 0..3 {
+        start("holder", move || {
+            let locker = locker(server);
+            let options = LockOptions::expiring_after(SECOND).protocol(protocol).timeout(5 * SECOND);
+            let lock = sure(Lock::new(&locker, "k", options));
+            while run::now() < 60 * SECOND {
+                let began = run::now();
+                match timed("lock", limits().waiting(5 * SECOND), || lock.lock()) {
+                    Ok(guard) => {
+                        let holding = Holding::begin([&guard], None, limits());
+                        thread::sleep(up_to(2 * SECOND));
+                        holding.end().by(|| guard.release());
+                    }
+                    Err(error) => refused("k", began, &error),
+                }
+            }
+        });
     }
     thread::sleep(120 * SECOND);
 }

@@ -97,7 +97,12 @@ fn a_semaphore_has_so_many_permits() -> Outcome {
     status(&["--quiet", "--permits", "2", "s"])?.with_code(75).prints("");
     status(&["--permits", "0", "s"])?.with_code(64);
     let ended = once(&server, &two, show)?.with_code(75).prints("");
-    ended.says_one_line(&["lock s: not acquired: all 2 permits are held, s:", " is held for ", ", by me"]);
+    ended.says_one_line(&[
+        "lock s: not acquired",
+        ": all 2 permits are held, s:",
+        " is held for ",
+        ", by me",
+    ]);
     // A third fits in where more are allowed.
     once(&server, &["-n", "--permits", "3", "s"], show)?.with_code(0).prints("s:2 2\n");
     // What never frees itself takes a permit away; if it is all that is left, nothing does.

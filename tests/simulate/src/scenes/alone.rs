@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use setnx_lock::CancelToken;
 use setnx_lock::{Error, Lock, LockOptions, Locker, MultiLock, Protocol, Semaphore};
 use setnx_lock_testing::ServerVersion;
 use world::network::{self, Faults, ServerId};
@@ -9,11 +10,10 @@ use world::run::{self, chance, random};
 use world::thread;
 
 use super::{COMMAND, SECOND, builder, limits, millis, start, sure};
-use crate::calls::{one_of, timed};
-use crate::laws::{self, Losers, Rules, Tokens, broken};
-use crate::servers::Servers;
+use crate::calls::{one_of, timed, up_to};
+use crate::laws::{self, broken};
 
-/// Nothing that is on its way arrives later.
+/// Longer than any command is on its way.
 const LATE: Duration = Duration::from_secs(2);
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -25,14 +25,6 @@ pub(super) fn each_call_says_what_the_keys_hold() {
         _ => one_of(&[ServerVersion::V2_6, ServerVersion::V7, ServerVersion::V8_4, ServerVersion::Valkey9]),
     };
     let server = ServerId::start("server", version, &[]);
-    let rules = Rules {
-        is_exclusive: true,
-        losers: Losers::None,
-        tokens: Tokens::Grow,
-        keeps_keys: true,
-        free_at_most: None,
-    };
-    laws::set_rules(&Servers::one(server), rules);
     let (latency, delay) = ((30, 300), millis(50, 1200));
     network::set_faults(Faults {
         latency,
@@ -54,7 +46,9 @@ pub(super) fn each_call_says_what_the_keys_hold() {
             }
         };
         let threads: Vec<_> = (0..random(1..5)).map(|number| thread::spawn(each(number))).collect();
-        threads.into_iter().for_each(|thread| thread.join().unwrap_or_else(|_| broken("a thread panics")));
+        for thread in threads {
+            thread.join().unwrap_or_else(|_| broken("a thread panics"));
+        }
     });
     thread::sleep(150 * SECOND);
 }
@@ -68,12 +62,14 @@ struct Own {
     name: String,
 }
 
-/// Returns true if the error says that it is not known what the keys hold.
-fn is_in_doubt(error: &Error) -> bool {
+/// Returns true if an error says that this key is held still, or may be.
+fn names(error: &Error, key: &str) -> bool {
+    let is_named = |error: &Error| error.key().is_some_and(|named| *named == *key);
     match error {
-        Error::InDoubt { .. } => true,
-        Error::Several { cause, others, .. } => is_in_doubt(cause) || others.iter().any(is_in_doubt),
-        _ => false,
+        Error::Several { cause, others, .. } => {
+            names(cause, key) || others.iter().any(|other| is_named(other) || names(other, key))
+        }
+        error => error.may_hold_lock() && is_named(error),
     }
 }
 
@@ -99,14 +95,39 @@ impl Own {
         }
     }
 
-    /// A call has failed, after which so many keys are held; unless it does not know.
-    fn failed(&self, what: &str, error: &Error, count: Option<usize>) {
+    /// A call on a guard has failed, after which so many keys are held; unless it does not know. Nobody else has had them.
+    fn failed(&self, what: &str, error: &Error, count: usize) {
         run::note(&format!("{what}: {}", error.chain()));
         laws::failed(error);
-        let Some(count) = count.filter(|_| !is_in_doubt(error)) else { return };
+        if error.is_lost() {
+            broken(&format!("{what} says {}, and nobody else wants it", error.chain()));
+        }
+        if error.may_hold_lock() {
+            return;
+        }
         self.expects(&format!("{what} says {}", error.chain()), count);
         thread::sleep(LATE);
         self.expects(&format!("{what} said {} a while ago", error.chain()), count);
+    }
+
+    /// A call has acquired nothing. What is held all the same, or later, an error names. `expired`: a takeover may come too late.
+    fn not_acquired(&self, what: &str, error: Option<&Error>, expired: bool) {
+        let text = error.map_or_else(|| "nothing".to_owned(), |error| error.chain().to_string());
+        run::note(&format!("{what}: {text}"));
+        if let Some(error) = error {
+            laws::failed(error);
+        }
+        if error.is_none_or(Error::is_contention) && !expired {
+            broken(&format!("{what} says {text}, and nobody else wants it"));
+        }
+        for when in ["", " a while ago"] {
+            let held = self.held();
+            if let Some((key, _)) = held.iter().find(|(key, _)| !error.is_some_and(|error| names(error, key)))
+            {
+                broken(&format!("{what} said {text}{when}, and {key} is held"));
+            }
+            thread::sleep(LATE);
+        }
     }
 
     /// Nothing is held.
@@ -120,8 +141,11 @@ impl Own {
     fn round(&self) {
         let options = LockOptions::expiring_after(LEASE).protocol(self.protocol).timeout(SECOND);
         let name = |part: &str| format!("{}{part}", self.name);
-        for part in ["a", "b", "one", "permits"].into_iter().filter(|_| chance(3)) {
-            let _left = self.server.look(&["SET", &name(part), "1532000016.5"]);
+        let expired = chance(2);
+        for part in ["a", "b", "one", "permits:0", "permits:1", "permits:2"] {
+            let command =
+                if expired { ["SET", &name(part), "1532000016.5"] } else { ["DEL", &name(part), ""] };
+            let _left = self.server.look(if expired { &command } else { &command[..2] });
         }
         match random(0..4) {
             0 => {
@@ -132,9 +156,9 @@ impl Own {
                         if chance(2) {
                             self.extends("extend", 2, || guard.extend());
                         }
-                        self.releases(2, || guard.release());
+                        self.releases(|| guard.release());
                     }
-                    Err(error) => self.failed("lock of several", &error, Some(0)),
+                    Err(error) => self.not_acquired("lock of several", Some(&error), expired),
                 }
             }
             1 => {
@@ -142,26 +166,36 @@ impl Own {
                 match timed("acquire", limits().waiting_for_several(SECOND), || permits.acquire()) {
                     Ok(permit) => {
                         self.expects("a permit is acquired", 1);
-                        self.releases(1, || permit.release());
+                        self.releases(|| permit.release());
                     }
-                    Err(error) => self.failed("acquire", &error, Some(0)),
+                    Err(error) => self.not_acquired("acquire", Some(&error), expired),
                 }
             }
-            _ => self.one(&sure(Lock::new(&self.locker, name("one"), options))),
+            _ => self.one(&sure(Lock::new(&self.locker, name("one"), options)), expired),
         }
         self.clear();
     }
 
-    fn one(&self, lock: &Lock) {
-        let acquired = if chance(2) {
-            timed("try_lock", COMMAND, || lock.try_lock())
-        } else {
-            timed("lock", limits().waiting(SECOND), || lock.lock()).map(Some)
+    fn one(&self, lock: &Lock, expired: bool) {
+        let acquired = match random(0..3) {
+            0 => timed("try_lock", COMMAND, || lock.try_lock()),
+            1 => {
+                let token = CancelToken::new();
+                let lock = lock.clone().cancelled_by(&token);
+                let canceller = thread::spawn(move || {
+                    thread::sleep(up_to(SECOND / 5));
+                    token.cancel();
+                });
+                let acquired = timed("lock", limits().waiting(SECOND), || lock.lock()).map(Some);
+                let _ended = canceller.join();
+                acquired
+            }
+            _ => timed("lock", limits().waiting(SECOND), || lock.lock()).map(Some),
         };
         let mut guard = match acquired {
             Ok(Some(guard)) => guard,
-            Ok(None) => return self.expects("another has it", 0),
-            Err(error) => return self.failed("lock", &error, Some(0)),
+            Ok(None) => return self.not_acquired("try_lock", None, expired),
+            Err(error) => return self.not_acquired("lock", Some(&error), expired),
         };
         self.expects("it is acquired", 1);
         for _ in 0..random(0..3) {
@@ -169,31 +203,31 @@ impl Own {
                 0 => self.extends("extend", 1, || guard.extend()),
                 1 => {
                     if let Err(error) = timed("verify", limits().of_guard(), || guard.verify()) {
-                        self.failed("verify", &error, Some(1));
+                        self.failed("verify", &error, 1);
                     }
                 }
                 2 => {
                     if let Err(error) = timed("fencing_token", limits().of_guard(), || guard.fencing_token())
                     {
-                        self.failed("fencing_token", &error, Some(1));
+                        self.failed("fencing_token", &error, 1);
                     }
                 }
                 _ => {
                     let limit = limits().of_release(LEASE) + COMMAND;
                     let token = match timed("into_token", limit, || guard.into_token()) {
                         Ok(token) => token,
-                        Err(error) => return self.failed("into_token", &error, None),
+                        Err(error) => return self.left("into_token", &error),
                     };
                     self.expects("it is given away", 1);
                     guard = match timed("resume", COMMAND, || lock.resume(&token)) {
                         Ok(guard) => guard,
-                        Err(error) => return self.failed("resume", &error, Some(1)),
+                        Err(error) => return self.failed("resume", &error, 1),
                     };
                     self.expects("it is resumed", 1);
                 }
             }
         }
-        self.releases(1, || guard.release());
+        self.releases(|| guard.release());
     }
 
     /// After an extension that succeeds each value names a later time, and after one that fails the same.
@@ -207,24 +241,32 @@ impl Own {
             Ok(()) if later != count => broken(&format!("{what} succeeds: {before:?}, {after:?}")),
             Ok(()) => {}
             Err(error) => {
-                if count == 1 && later > 0 && !is_in_doubt(&error) {
-                    broken(&format!("{what} says {}: {before:?}, {after:?}", error.chain()));
+                self.failed(what, &error, count);
+                let later = self.held().iter().zip(&before).any(|(after, before)| after.1 > before.1);
+                if count == 1 && later && !error.may_hold_lock() {
+                    broken(&format!("{what} said {}: {before:?}, {:?}", error.chain(), self.held()));
                 }
-                self.failed(what, &error, Some(count));
             }
         }
     }
 
-    fn releases(&self, count: usize, release: impl FnOnce() -> Result<(), Error>) {
+    fn releases(&self, release: impl FnOnce() -> Result<(), Error>) {
         match timed("release", limits().of_release(LEASE), release) {
             Ok(()) => self.expects("it is released", 0),
-            // It is tried again, by and by.
-            Err(error) => {
-                self.failed("release", &error, None);
-                if self.held().len() > count {
-                    broken("a release acquires something");
-                }
-            }
+            Err(error) => self.left("release", &error),
+        }
+    }
+
+    /// A release has failed. It is tried again in the background, unless the error says that it may have been carried out.
+    fn left(&self, what: &str, error: &Error) {
+        run::note(&format!("{what}: {}", error.chain()));
+        laws::failed(error);
+        if error.is_lost() {
+            broken(&format!("{what} says {}, and nobody else wants it", error.chain()));
+        }
+        if error.chain().to_string().contains("tried again") {
+            thread::sleep(LEASE / 3);
+            self.expects(&format!("{what} said {} a while ago", error.chain()), 0);
         }
     }
 }

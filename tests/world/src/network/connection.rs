@@ -38,9 +38,9 @@ struct ConnectionState {
     is_silent: bool,
     /// Replies are lost, and then the connection.
     loses_replies: bool,
-    /// So is all but the beginning of the next one.
+    /// Only the beginning of the next reply arrives.
     halves_reply: bool,
-    /// How much longer the next one takes.
+    /// By how much the next reply is delayed.
     late: Nanos,
     reading: Option<ThreadId>,
     /// What is sent later arrives later.
