@@ -9,8 +9,8 @@ use crate::scenes::SCENES;
 
 /// How long fleets are searched for one.
 const AT_MOST: Duration = Duration::from_secs(60);
-/// With how many seeds each scene is run before fleets are searched: as the tests do.
-const SEEDS_OF_SCENES: &str = "4";
+/// With how many seeds each scene is run before fleets are searched.
+const SEEDS_OF_SCENES: &str = "16";
 
 /// A mistake: texts, each in one place of the library, and what stands there instead.
 #[derive(Debug)]

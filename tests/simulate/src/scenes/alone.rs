@@ -26,12 +26,13 @@ pub(super) fn each_call_says_what_the_keys_hold() {
     };
     let server = ServerId::start("server", version, &[]);
     let (latency, delay) = ((30, 300), millis(50, 1200));
+    let one_in = one_of(&[25, 5]);
     network::set_faults(Faults {
         latency,
-        lost_requests: 25,
-        lost_replies: 25,
-        silences: 100,
-        delays: 40,
+        lost_requests: one_in,
+        lost_replies: one_in,
+        silences: 4 * one_in,
+        delays: 2 * one_in,
         delay,
     });
     start("process", move || {

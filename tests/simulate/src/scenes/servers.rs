@@ -249,7 +249,7 @@ pub(super) fn a_server_refuses_for_now() {
 pub(super) fn sentinels_learn_while_they_are_asked() {
     let servers = several(Topology::Sentinels, Tokens::Differ);
     network::set_faults(Faults { latency: (500, 4000), ..Faults::NONE });
-    for _ in 0..4 {
+    for _ in 0..8 {
         let copy = servers.clone();
         Process::start("process", Clocks::default(), move || {
             let builder = sure(copy.builder()).command_timeout(SECOND).max_connection_age(SECOND / 50);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use setnx_lock_testing::{ClusterNode, ServerVersion, Snapshot};
 use world::network::{self, ServerId};
-use world::run;
+use world::run::{self, chance};
 
 use super::{Failover, Kind, Servers, locked};
 use crate::calls::{one_of, up_to};
@@ -189,7 +189,7 @@ fn go_on_moving(servers: Servers, slot: u16, from: usize, to: usize) {
     let own: Vec<&str> = keys.lines().filter(|key| ClusterNode::slot_of(key.as_bytes()) == slot).collect();
     // In any order: a lock's key before or after its counter and its list.
     if !own.is_empty() {
-        let key = one_of(&own);
+        let key = if chance(2) { own[0] } else { one_of(&own) };
         // One that is there already stays for now (BUSYKEY).
         if target.look(&["EXISTS", key]) == "0" {
             source.give(target, key);
