@@ -67,12 +67,16 @@ impl Caller {
         match random(0..6) {
             0 => {
                 let count = one_of(&[1, 3, 10]);
+                // What an earlier call has left would be taken over, key by key.
+                for n in 0..count {
+                    let _left = self.server.look(&["DEL", &format!("several {n}")]);
+                }
                 let locks = sure(MultiLock::new(
                     &self.locker,
                     (0..count).map(|n| format!("several {n}")),
                     self.options,
                 ));
-                let Some(guard) = call("lock of several", waits + 4 * COMMAND, || locks.lock()) else {
+                let Ok(guard) = timed("lock of several", waits + 4 * COMMAND, || locks.lock()) else {
                     return;
                 };
                 for _ in 0..random(0..4) {
@@ -121,7 +125,7 @@ impl Caller {
                         return;
                     };
                     if chance(2) {
-                        call("release_token", 2 * COMMAND, || self.locker.release_token(&token));
+                        call("release_token", 2 * COMMAND + self.waits, || self.locker.release_token(&token));
                         return;
                     }
                     let Some(resumed) = call("resume", COMMAND, || lock.resume(&token)) else { return };
