@@ -152,9 +152,10 @@ impl Own {
         let name = |part: &str| format!("{}{part}", self.name);
         let expired = chance(2);
         for part in ["a", "b", "one", "permits:0", "permits:1", "permits:2"] {
-            let command =
-                if expired { ["SET", &name(part), "1532000016.5"] } else { ["DEL", &name(part), ""] };
-            let _left = self.server.look(if expired { &command } else { &command[..2] });
+            let _before = self.server.look(&["DEL", &name(part)]);
+            if expired {
+                let _left = self.server.look(&["SET", &name(part), "1532000016.5"]);
+            }
         }
         match random(0..4) {
             0 => {
