@@ -277,13 +277,14 @@ impl Attempt {
         Break(self.pace.wait(io))
     }
 
-    /// Ends if the key shows that a command without a reply has acquired the lock.
+    /// Ends if the key shows that a command without a reply has acquired the lock. One that may yet come leaves it in doubt.
     fn resolve(&mut self, io: &Io, found: Option<&[u8]>) -> ControlFlow<Round> {
-        self.pace.in_doubt = found.is_some() && self.takeover.as_deref() == found;
-        match self.unresolved.take(io.slot(), found) {
-            Some((lease, from)) => Break(self.granted(io, lease, from)),
-            None => Continue(()),
+        if let Some((lease, from)) = self.unresolved.take(io.slot(), found) {
+            return Break(self.granted(io, lease, from));
         }
+        self.pace.in_doubt = found.is_some() && self.takeover.as_deref() == found
+            || self.unresolved.may_come(io.slot(), found, io.now());
+        Continue(())
     }
 
     /// Rule 4: a grant counts only while its lease lasts (I3). After a late one the key holds our value, and is free when that expires.

@@ -105,6 +105,7 @@ impl Choice {
         let (values, asked) =
             if looks { (self.look(io).await?, None) } else { self.ask(io, answered).await? };
         self.take_ours(io, &values)?;
+        self.pace.in_doubt = self.may_come(&values, io.now());
         self.pace.seen =
             values.iter().map(|value| LockState::of_value(value.as_deref())).min_by_key(frees_itself);
         self.try_each(io, self.free(&values, asked, io.now())).await
@@ -161,7 +162,7 @@ impl Choice {
             }
             Reply::TooLate => return Break(self.pace.wait(io)),
             Reply::Refused(why) => return Break(self.pace.refused(why, io)),
-            Reply::Unsent => return Break(Round::GiveUp(GiveUp::Unsent)),
+            Reply::Unsent => return Break(self.pace.give_up(GiveUp::Unsent)),
             // The value names no holder.
             _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
             _ => {
@@ -180,7 +181,6 @@ impl Choice {
             let found = io.send(look).await.plain();
             if let Some(values) = self.values(io, found)? {
                 self.pace.answered();
-                self.pace.in_doubt = false;
                 return Continue(values);
             }
             self.pace.lost(io.now())?;
@@ -213,6 +213,12 @@ impl Choice {
         let unresolved = &mut self.unresolved;
         let ours = values.iter().enumerate();
         ours.filter_map(|(slot, found)| Some((slot, unresolved.take(slot, found.as_deref())?.0))).collect()
+    }
+
+    /// Returns true if commands without a reply may yet come, and acquire what these values show.
+    fn may_come(&mut self, values: &Values, now: Now) -> bool {
+        let unresolved = &mut self.unresolved;
+        values.iter().enumerate().any(|(slot, found)| unresolved.may_come(slot, found.as_deref(), now))
     }
 
     /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `asked`. That one itself is last:
@@ -281,7 +287,7 @@ impl Choice {
                     self.unresolved.append(unresolved);
                     return Break(self.pause_or(GiveUp::Unknown, io));
                 }
-                Round::GiveUp(reason) => return Break(Round::GiveUp(reason)),
+                Round::GiveUp(reason) => return Break(self.pace.give_up(reason)),
             }
         }
         Break(self.pace.wait(io))
@@ -299,7 +305,7 @@ impl Choice {
 
     fn pause_or(&self, reason: GiveUp, io: &Io) -> Round {
         let now = io.now();
-        self.pace.time_left(now.uptime, now).map_or(Round::GiveUp(reason), Round::Pause)
+        self.pace.time_left(now.uptime, now).map_or_else(|| self.pace.give_up(reason), Round::Pause)
     }
 
     /// A grant counts only while its lease lasts (I3).

@@ -46,7 +46,7 @@ enum Place {
     Open,
     /// SETNX had no reply. Its key is to be read this many times at most.
     Lost(u32),
-    /// SETNX had no reply, and its key cannot be read.
+    /// SETNX had no reply, and its key cannot be read, or shows at the end of the call that it may yet come.
     InDoubt,
     NotGranted,
     Granted,
@@ -139,7 +139,8 @@ impl Several {
             Reply::Bulk(found) if self.unresolved.take(lock, found.as_deref()).is_some() => {
                 self.places[lock] = Place::Granted;
             }
-            // The command may still arrive.
+            // The command may still arrive, and nobody would know.
+            Reply::Bulk(None) if self.failed => self.places[lock] = Place::InDoubt,
             Reply::Bulk(_) | Reply::Refused(WhyRefused::NoLock) => *reads = 0,
             _ if *reads > 1 => *reads -= 1,
             _ => self.places[lock] = Place::InDoubt,

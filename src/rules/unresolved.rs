@@ -44,6 +44,17 @@ impl Unresolved {
         self.0.iter().position(|one| one.slot == slot && found == Some(&*one.lease.value))
     }
 
+    /// Returns true if a command may yet come, and acquire the lock: the key holds what it would change, and its lease has not passed.
+    pub(crate) fn may_come(&mut self, slot: usize, found: Option<&[u8]>, now: Now) -> bool {
+        self.0.retain(|one| !one.lease.has_passed(now));
+        if self.is_empty() {
+            return false;
+        }
+        let found = LockState::of_value(found);
+        let changes = |one: &Unanswered| one.from.as_ref().unwrap_or(&LockState::Absent) == &found;
+        self.0.iter().any(|one| one.slot == slot && changes(one))
+    }
+
     /// Returns true if there is a lease of this lock that has not passed. One that has passed is forgotten.
     pub(crate) fn may_hold(&mut self, slot: usize, now: Now) -> bool {
         self.0.retain(|one| !one.lease.has_passed(now));

@@ -45,7 +45,7 @@ pub(super) struct Session<'a> {
     /// What came of the last command on the waiting list.
     listed: Option<Box<Result<Reply, Failure>>>,
     /// The last command that may have changed the key and whose reply was lost, and why.
-    unanswered: Option<Box<(&'static str, TransportError)>>,
+    unanswered: Option<Box<(&'a Key, &'static str, TransportError)>>,
 }
 
 /// What a command does with the lock's key.
@@ -88,9 +88,7 @@ impl<'a> Session<'a> {
     /// unreachable server.
     pub(super) fn stopped_by(mut self, stop: &'a dyn Stop, retry_for: Duration) -> Self {
         self.budget.retry_for = retry_for;
-        self.stop = stop;
-        self.acquires = true;
-        self
+        Self { stop, acquires: true, ..self }
     }
 
     /// Returns the session as that of a call that acquires once.
@@ -221,7 +219,7 @@ impl<'a> Session<'a> {
                 }
             }
             if effect == Effect::Changes {
-                self.unanswered = Some(Box::new((command, error.clone())));
+                self.unanswered = Some(Box::new((self.key, command, error.clone())));
             }
         }
         self.failed = Some(Box::new((command, failure)));
@@ -273,9 +271,7 @@ impl<'a> Session<'a> {
 
     /// Counts the time from when the last trip was sent until its reply was there, which is now.
     pub(super) fn spend(&mut self, now: Now) {
-        if let Some(sent_at) = self.sent_at.take() {
-            self.spent += now.uptime.since(sent_at);
-        }
+        self.spent += self.sent_at.take().map_or(Duration::ZERO, |sent_at| now.uptime.since(sent_at));
     }
 
     /// Returns how much time the commands of a release have left. Its waits for a connection do not count.
@@ -325,7 +321,7 @@ impl Session<'_> {
     }
 
     fn failure(&self) -> Option<&Failure> {
-        self.failed.as_deref().map(|(_, failure)| failure)
+        Some(&self.failed.as_deref()?.1)
     }
 
     /// Returns true if a release that gave up for this reason may be tried again: not after a refusal that stays.
@@ -338,6 +334,11 @@ impl Session<'_> {
             }),
             _ => true,
         }
+    }
+
+    /// Goes on from a session for another lock of the call, whose command without a reply may have been carried out.
+    pub(super) fn after(self, before: &mut Self) -> Self {
+        Self { unanswered: before.unanswered.take(), ..self }
     }
 
     /// Notes why a command was not sent. Returns why the call gives up.
@@ -376,12 +377,12 @@ impl Session<'_> {
 
     /// Makes the user's error, and forgets the failure that it names.
     pub(super) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
-        let key = self.key.clone();
-        if let (GiveUp::Unknown | GiveUp::UnknownAlone, Some((command, cause))) =
+        if let (GiveUp::Unknown | GiveUp::UnknownAlone, Some((key, command, cause))) =
             (reason, self.unanswered.take().map(|unanswered| *unanswered))
         {
-            return Error::InDoubt { key, command, advice, cause };
+            return Error::InDoubt { key: key.clone(), command, advice, cause };
         }
+        let key = self.key.clone();
         if reason == GiveUp::Rewritten {
             return Error::refused(key, Refusal::of_rewritten(LOOKS));
         }

@@ -1,8 +1,6 @@
 //! The probe: what a server has and its user may use beyond Classic is found out before the first lock that needs it, on the key of that lock,
 //! by transactions without a change: no lock is acquired that could not be released. Some proxies close the connection on WATCH.
 
-use std::time::Duration;
-
 use redis::{Value, cmd};
 
 use super::{OneServer, pause};
@@ -30,7 +28,7 @@ impl OneServer {
             |refusal| if protocol == Protocol::Auto { Ok(()) } else { Err(Failure::Refused(refusal)) };
         let mut closed = 0;
         loop {
-            let (mut connection, now) = self.connection(key, &mut limits)?;
+            let (mut connection, _) = self.connection(key, &mut limits)?;
             let version = connection.server().version.or_else(|| self.server_version());
             let tried = protocol.on(version);
             // Another thread may have found it out meanwhile.
@@ -40,8 +38,7 @@ impl OneServer {
             if abilities.hangs_up() {
                 return lacks(Refusal::too_old(tried, TooOld::HangsUp));
             }
-            let time = limits.answered_by.since(now.uptime);
-            let outcome = probe_once(&mut connection, key, tried, closed > 0, time);
+            let outcome = probe_once(&mut connection, key, tried, closed > 0, limits.answered_by);
             if !matches!(outcome, Ok(Probed::Works)) {
                 // It may be watching.
                 connection.invalidate();
@@ -118,12 +115,12 @@ fn probe_once(
     key: &Key,
     protocol: Protocol,
     reads_first: bool,
-    limit: Duration,
+    until: Uptime,
 ) -> Result<Probed, Closed> {
     if reads_first {
         let get = cmd("GET").arg(key.as_bytes()).clone();
         // Any answer will do.
-        connection.ask(&get, limit).map_err(Closed::OnGet)?.ok();
+        connection.ask(&get, until.since(clock::uptime())).map_err(Closed::OnGet)?.ok();
     }
     let mut packed = Packed::default();
     packed.command(Form::Okay, &[b"WATCH", key.as_bytes()]);
@@ -139,7 +136,8 @@ fn probe_once(
         packed.command(Form::Integer, &[b"PTTL", key.as_bytes()]);
     }
     let mut replies = Vec::new();
-    let ended = connection.exchange(&packed.bytes, packed.forms.len(), limit, &mut replies);
+    let left = until.since(clock::uptime());
+    let ended = connection.exchange(&packed.bytes, packed.forms.len(), left, &mut replies);
     let refused = replies.into_iter().enumerate().filter_map(|(at, reply)| match reply {
         Value::ServerError(error) => Some((at, Refusal::from(error))),
         _ => None,

@@ -258,7 +258,8 @@ impl<'a> Wait<'a> {
     /// Has the commands that follow sent for this one of the locks.
     fn is_at(&mut self, slot: usize) {
         if slot != self.slot {
-            (self.slot, self.session) = (slot, self.call.session(&self.want.slots()[slot]));
+            let session = self.call.session(&self.want.slots()[slot]);
+            (self.slot, self.session) = (slot, session.after(&mut self.session));
         }
     }
 
