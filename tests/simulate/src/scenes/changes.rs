@@ -17,7 +17,7 @@ use crate::servers::{Failover, Servers, Topology};
 pub(super) fn a_server_becomes_older() {
     let server = a_server((30, 90), Protocol::Auto);
     for name in ["one", "other", "third"] {
-        start_worker(name, server, 6 * SECOND, false, "a wait ends since the server is older");
+        start_worker(name, server, 6 * SECOND, "a wait ends since the server is older");
     }
     while run::now() < 50 * SECOND {
         thread::sleep(millis(500, 4000));
