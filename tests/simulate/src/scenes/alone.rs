@@ -294,7 +294,9 @@ impl Own {
         if error.is_lost() {
             broken(&format!("{what} says {}, and nobody else wants it", error.chain()));
         }
-        if error.chain().to_string().contains("tried again") && self.is_rare && !self.in_doubt.get() {
+        let is_tried =
+            matches!(error, Error::Unavailable { .. }) || error.to_string().contains("tried again");
+        if is_tried && self.is_rare && !self.in_doubt.get() {
             thread::sleep(LEASE * 2 / 3);
             self.has_none_of(before, &format!("{what} said {} a while ago", error.chain()));
         }
