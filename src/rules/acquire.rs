@@ -23,7 +23,7 @@ use super::unresolved::Unresolved;
 use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::options::{LockOptions, Protocol, Takeover};
-use crate::values::value::{self, Expiry, LockState, Tag, ValueBytes};
+use crate::values::value::{self, Expiry, LockState, Tag};
 pub(super) use pace::Round;
 pub(crate) use pace::{Pace, Params};
 
@@ -35,8 +35,6 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 pub(crate) struct Attempt {
     pub(crate) pace: Pace,
     unresolved: Unresolved,
-    /// The value of the last GETSET without a reply. In the key it proves nothing: it may have overwritten a winner's.
-    takeover: Option<ValueBytes>,
     /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
     looks_until: Option<Uptime>,
     /// Why the server has refused the last command, if it has.
@@ -81,19 +79,12 @@ pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall)
 
 impl Attempt {
     pub(crate) fn new(params: Params) -> Self {
-        Self {
-            pace: Pace::new(params),
-            unresolved: Unresolved::default(),
-            takeover: None,
-            looks_until: None,
-            refused: None,
-        }
+        Self { pace: Pace::new(params), unresolved: Unresolved::default(), looks_until: None, refused: None }
     }
 
-    /// Returns what commands without a reply may have acquired; `None` if a GETSET is among them: it may have overwritten a winner's value by
-    /// that of one of these leases.
-    pub(crate) fn into_unresolved(self) -> Option<Unresolved> {
-        self.takeover.is_none().then_some(self.unresolved)
+    /// Returns what commands without a reply may have acquired.
+    pub(crate) fn into_unresolved(self) -> Unresolved {
+        self.unresolved
     }
 
     /// Asks for the lock, and looks who has it, until it is held or there is nothing to do at once.
@@ -122,7 +113,9 @@ impl Attempt {
             };
             match (self.judge(io, found.as_deref())?, self.pace.protocol) {
                 (Judged::Free, _) => self.ask(io, None).await?,
-                (Judged::Expired(_), Protocol::Auto | Protocol::Classic) => self.take_over(io).await?,
+                (Judged::Expired(from), Protocol::Auto | Protocol::Classic) => {
+                    self.take_over(io, from).await?;
+                }
                 (Judged::Expired(from), _) => looked = self.replace(io, found, from).await?,
             }
         }
@@ -204,7 +197,7 @@ impl Attempt {
     }
 
     /// Rule 3, Classic: GETSET, whose reply is judged by the clock before sending (I4). Goes on if it is to be looked at.
-    async fn take_over(&mut self, io: &Io) -> ControlFlow<Round> {
+    async fn take_over(&mut self, io: &Io, from: LockState) -> ControlFlow<Round> {
         let judged_at = io.now();
         let lease = self.new_lease(judged_at);
         let before = Some(End::of(judged_at, GETSET_TIME_LIMIT));
@@ -214,7 +207,7 @@ impl Attempt {
             // What was read may no longer be true.
             Reply::TooLate => return Break(self.pace.wait(io)),
             _ => {
-                self.note_lost_takeover(lease.value);
+                self.note_lost_getset(io, lease, Some(from));
                 return self.pace.lost(io.now());
             }
         };
@@ -282,8 +275,7 @@ impl Attempt {
         if let Some((lease, from)) = self.unresolved.take(io.slot(), found) {
             return Break(self.granted(io, lease, from));
         }
-        self.pace.in_doubt = found.is_some() && self.takeover.as_deref() == found
-            || self.unresolved.may_come(io.slot(), found, io.now());
+        self.pace.in_doubt = self.unresolved.leaves_in_doubt(io.slot(), found, io.now());
         Continue(())
     }
 
@@ -307,10 +299,10 @@ impl Attempt {
         self.unresolved.add(io.slot(), lease, from, io.now());
     }
 
-    /// Keeps the value of a GETSET without a reply.
-    fn note_lost_takeover(&mut self, value: ValueBytes) {
+    /// Keeps the lease of a GETSET without a reply, with what it takes over from.
+    fn note_lost_getset(&mut self, io: &Io, lease: Lease, from: Option<LockState>) {
         self.pace.in_doubt = true;
-        self.takeover = Some(value);
+        self.unresolved.add_getset(io.slot(), lease, from, io.now());
     }
 
     fn may_take_over(&self, state: &LockState, now: Wall) -> bool {

@@ -105,7 +105,7 @@ impl Choice {
         let (values, asked) =
             if looks { (self.look(io).await?, None) } else { self.ask(io, answered).await? };
         self.take_ours(io, &values)?;
-        self.pace.in_doubt = self.may_come(&values, io.now());
+        self.pace.in_doubt = self.are_in_doubt(&values, io.now());
         self.pace.seen =
             values.iter().map(|value| LockState::of_value(value.as_deref())).min_by_key(frees_itself);
         self.try_each(io, self.free(&values, asked, io.now())).await
@@ -215,10 +215,10 @@ impl Choice {
         ours.filter_map(|(slot, found)| Some((slot, unresolved.take(slot, found.as_deref())?.0))).collect()
     }
 
-    /// Returns true if commands without a reply may yet come, and acquire what these values show.
-    fn may_come(&mut self, values: &Values, now: Now) -> bool {
+    /// Returns true if these values leave a lock in doubt.
+    fn are_in_doubt(&mut self, values: &Values, now: Now) -> bool {
         let unresolved = &mut self.unresolved;
-        values.iter().enumerate().any(|(slot, found)| unresolved.may_come(slot, found.as_deref(), now))
+        values.iter().enumerate().any(|(slot, found)| unresolved.leaves_in_doubt(slot, found.as_deref(), now))
     }
 
     /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `asked`. That one itself is last:
@@ -264,7 +264,7 @@ impl Choice {
                 }
                 // Its command may still arrive.
                 Round::Pause(_) | Round::GiveUp(GiveUp::Timeout) => {
-                    self.unresolved.append(attempt.into_unresolved().unwrap_or_default());
+                    self.unresolved.append(attempt.into_unresolved());
                 }
                 Round::GiveUp(_) if attempt.refused == Some(WhyRefused::NoLock) => {
                     tries -= 1;
@@ -280,11 +280,8 @@ impl Choice {
                 // Others may do, after a pause.
                 Round::GiveUp(GiveUp::Io) => return Break(self.pause_or(GiveUp::Io, io)),
                 Round::GiveUp(GiveUp::Unknown) if self.pace.expires() => {
-                    let Some(unresolved) = attempt.into_unresolved() else {
-                        return Break(Round::GiveUp(GiveUp::Unknown));
-                    };
                     self.pace.in_doubt = true;
-                    self.unresolved.append(unresolved);
+                    self.unresolved.append(attempt.into_unresolved());
                     return Break(self.pause_or(GiveUp::Unknown, io));
                 }
                 Round::GiveUp(reason) => return Break(self.pace.give_up(reason)),

@@ -139,7 +139,7 @@ impl Several {
             Reply::Bulk(found) if self.unresolved.take(lock, found.as_deref()).is_some() => {
                 self.places[lock] = Place::Granted;
             }
-            // The command may still arrive, and nobody would know.
+            // The command may still arrive, and the key is not read again.
             Reply::Bulk(None) if self.failed => self.places[lock] = Place::InDoubt,
             Reply::Bulk(_) | Reply::Refused(WhyRefused::NoLock) => *reads = 0,
             _ if *reads > 1 => *reads -= 1,

@@ -4,8 +4,8 @@ use super::lease::Lease;
 use crate::values::clock::Now;
 use crate::values::value::LockState;
 
-/// The leases of SETNX or EXEC without a reply, each with its lock's number among those that a call is about. It may have begun, or begin yet.
-/// Its value names this client alone (I2), so in the key it proves that the lock was granted.
+/// The leases of commands without a reply, each with its lock's number among those that a call is about. It may have begun, or begin yet. Its value
+/// names this client alone (I2), so in the key it proves that the lock was granted, except one of GETSET: that may have overwritten a winner's.
 #[derive(Debug, Default)]
 pub(crate) struct Unresolved(Vec<Unanswered>);
 
@@ -13,15 +13,29 @@ pub(crate) struct Unresolved(Vec<Unanswered>);
 struct Unanswered {
     slot: usize,
     lease: Lease,
-    /// What EXEC has taken over from.
+    /// What it takes over from, unless it is SETNX.
     from: Option<LockState>,
+    /// False for GETSET.
+    proves: bool,
+}
+
+impl Unanswered {
+    fn is_in(&self, found: Option<&[u8]>) -> bool {
+        found == Some(&*self.lease.value)
+    }
 }
 
 impl Unresolved {
-    /// Keeps the lease of a command without a reply, with what an EXEC takes over from.
+    /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.
     pub(crate) fn add(&mut self, slot: usize, lease: Lease, from: Option<LockState>, now: Now) {
-        self.0.retain(|one| !one.lease.has_passed(now));
-        self.0.push(Unanswered { slot, lease, from });
+        self.forget_passed(now);
+        self.0.push(Unanswered { slot, lease, from, proves: true });
+    }
+
+    /// Keeps the lease of a GETSET without a reply, with what it takes over from.
+    pub(super) fn add_getset(&mut self, slot: usize, lease: Lease, from: Option<LockState>, now: Now) {
+        self.forget_passed(now);
+        self.0.push(Unanswered { slot, lease, from, proves: false });
     }
 
     /// Adds those of another.
@@ -41,24 +55,29 @@ impl Unresolved {
     }
 
     fn position(&self, slot: usize, found: Option<&[u8]>) -> Option<usize> {
-        self.0.iter().position(|one| one.slot == slot && found == Some(&*one.lease.value))
+        self.0.iter().position(|one| one.proves && one.slot == slot && one.is_in(found))
     }
 
-    /// Returns true if a command may yet come, and acquire the lock: the key holds what it would change, and its lease has not passed.
-    pub(crate) fn may_come(&mut self, slot: usize, found: Option<&[u8]>, now: Now) -> bool {
-        self.0.retain(|one| !one.lease.has_passed(now));
+    /// Returns true if what the key holds leaves the lock in doubt: it is the value of a GETSET, or what a command would change, which may yet come
+    /// while its lease has not passed.
+    pub(crate) fn leaves_in_doubt(&mut self, slot: usize, found: Option<&[u8]>, now: Now) -> bool {
+        self.forget_passed(now);
         if self.is_empty() {
             return false;
         }
-        let found = LockState::of_value(found);
-        let changes = |one: &Unanswered| one.from.as_ref().unwrap_or(&LockState::Absent) == &found;
-        self.0.iter().any(|one| one.slot == slot && changes(one))
+        let state = LockState::of_value(found);
+        let changes = |one: &Unanswered| one.from.as_ref().unwrap_or(&LockState::Absent) == &state;
+        self.0.iter().any(|one| one.slot == slot && (changes(one) || !one.proves && one.is_in(found)))
     }
 
     /// Returns true if there is a lease of this lock that has not passed. One that has passed is forgotten.
     pub(crate) fn may_hold(&mut self, slot: usize, now: Now) -> bool {
-        self.0.retain(|one| !one.lease.has_passed(now));
+        self.forget_passed(now);
         self.0.iter().any(|one| one.slot == slot)
+    }
+
+    fn forget_passed(&mut self, now: Now) {
+        self.0.retain(|one| !one.lease.has_passed(now));
     }
 
     /// Forgets the leases of this lock.

@@ -71,7 +71,7 @@ impl Attempt {
         match lease.protocol {
             _ if !in_doubt => return Break(self.granted(io, lease, None)),
             Protocol::Watched | Protocol::Ttl => self.note_lost(io, lease, None),
-            Protocol::Auto | Protocol::Classic => self.note_lost_takeover(lease.value),
+            Protocol::Auto | Protocol::Classic => self.note_lost_getset(io, lease, None),
         }
         Continue(First::Look(None))
     }

@@ -186,7 +186,7 @@ impl<'a> Wait<'a> {
         };
         match attempts {
             Attempts::OfOne(attempt) if acquired.is_err() => {
-                self.unresolved.append(attempt.into_unresolved().unwrap_or_default());
+                self.unresolved.append(attempt.into_unresolved());
             }
             Attempts::OfOne(_) => {}
             Attempts::OfSeveral(choice) => self.release_surplus(choice.surplus),

@@ -91,8 +91,8 @@ fn leaves_nothing(plan: &Plan, processes: &[Process], servers: &Servers) {
         let keys = server.look(&["KEYS", "*"]);
         for key in keys.lines().filter(|key| !key.contains(":setnx-lock:") && *key != others::ELSEWHERE) {
             let value = server.look(&["GET", key]);
-            let time = value.split(':').next().and_then(|time| time.parse().ok());
-            let is_over = time.is_some_and(|time: f64| time < now.as_secs_f64());
+            let time = others::time_in(&value);
+            let is_over = time.is_some_and(|time| time < now.as_secs_f64());
             // What somebody has typed may be there again on a server that went back.
             let is_typed = plan.conditions == Conditions::LostKeys && time.is_none();
             if value != "(nil)" && !is_over && !is_typed {

@@ -16,6 +16,7 @@ use crate::calls::{one_of, up_to};
 use crate::laws;
 use crate::plan::{Conditions, Plan};
 use crate::servers::{Servers, Topology};
+pub(crate) use wire::time_in;
 use wire::{Broken, Wire};
 
 /// Who uses the same keys.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::OtherLock;
-use super::wire::{Broken, Wire, now};
+use super::wire::{Broken, Wire, now, time_in};
 use world::run::random;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl OtherLock for Before {
             return Ok(true);
         }
         let Some(found) = wire.say(&["GET", &self.key])? else { return Ok(false) };
-        let time: f64 = found.split(':').next().and_then(|time| time.parse().ok()).unwrap_or(f64::MAX);
+        let time = time_in(&found).unwrap_or(f64::MAX);
         if time >= now() || wire.say(&["PTTL", &self.key])?.as_deref() != Some("-1") {
             return Ok(false);
         }

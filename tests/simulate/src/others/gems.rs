@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::OtherLock;
-use super::wire::{Broken, Wire, now};
+use super::wire::{Broken, Wire, now, time_in};
 
 /// Reads a number as Ruby's `to_f` does, as far as locks have any.
 fn to_f(text: Option<&str>) -> f64 {
-    text.and_then(|text| text.split(':').next()?.parse().ok()).unwrap_or_default()
+    text.and_then(time_in).unwrap_or_default()
 }
 
 /// Up to 1.4.1: a time in the key, which is taken over by GETSET.

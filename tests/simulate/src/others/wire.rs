@@ -22,6 +22,11 @@ pub(super) struct Wire {
     received: Vec<u8>,
 }
 
+/// Returns the time that a lock's value begins with, in seconds.
+pub(crate) fn time_in(value: &str) -> Option<f64> {
+    value.split(':').next()?.parse().ok()
+}
+
 /// Returns what the clock of the process shows.
 pub(super) fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
