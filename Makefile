@@ -140,7 +140,7 @@ bench: ## compare locks with raw commands and other libraries: tables and plots 
 	@$(CARGO) build --release --package setnx-lock-cli
 	@$(CARGO) run --release $(BENCH) -- $(if $(QUICK),--quick) $(ARGS)
 
-bench-gate: ## count what a pair costs, and fail where it is a tenth more than benches/gate.toml says (UPDATE=1 writes the file)
+bench-gate: ## count what a pair costs, and fail where it is a hundredth more than benches/gate.toml says (UPDATE=1 writes the file)
 	@scripts/setup redis-server valgrind
 	@$(CARGO) run --quiet --release --package setnx-lock-gate -- $(if $(UPDATE),--update)
 

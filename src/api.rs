@@ -6,7 +6,6 @@ mod lead;
 pub(crate) mod lock;
 pub(crate) mod locker;
 pub(crate) mod loss_signal;
-mod renamed;
 #[cfg(feature = "macros")]
 pub(crate) mod scope;
 pub(crate) mod several;

@@ -3,4 +3,3 @@
 pub(crate) mod error;
 pub(crate) mod event;
 mod present;
-pub(crate) mod sink;

@@ -49,10 +49,6 @@ impl Candidate {
             new(ECHO, Language::Rust, &[W1], "two PINGs for a pair, a connection for each thread"),
             new(RAW, Language::Rust, &[W1, W2, W2Busy, W6], "SETNX and DEL, a connection for each thread"),
         ];
-        let layers = [
-            new("layer", Language::Rust, &[W2, W2Many], "the network layer alone: SETNX and DEL, no rules"),
-            new("layer-watched", Language::Rust, &[W2, W2Many], "the same, DEL by a transaction"),
-        ];
         let peers = [
             new(
                 GEM,
@@ -79,7 +75,7 @@ impl Candidate {
                 "retry delay up to 0.2 s (default), `acquire`, one server; opens a connection for each command; releases by a script, also after each failed try",
             ),
         ];
-        bounds.into_iter().chain(VARIANTS.iter().map(ours)).chain(layers).chain(peers).collect()
+        bounds.into_iter().chain(VARIANTS.iter().map(ours)).chain(peers).collect()
     }
 
     /// Returns the echo, which workloads measure a round trip with, whether or not it was asked for.

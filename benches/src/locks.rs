@@ -47,8 +47,6 @@ pub(crate) fn open(candidate: &str, url: &str, lease: Duration) -> Result<Box<dy
         return Ok(Box::new(ours::Ours::open(variant, url, lease)?));
     }
     Ok(match candidate {
-        "layer" => Box::new(ours::Layer::open(url, false)?),
-        "layer-watched" => Box::new(ours::Layer::open(url, true)?),
         "echo" => Box::new(raw::Raw::open(url, raw::What::Echo)?),
         "raw" => Box::new(raw::Raw::open(url, raw::What::Pair)?),
         "rslock" => Box::new(peers::Rslock::open(url, lease)?),

@@ -1,7 +1,7 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# Writes how Ruby prints and reads numbers, and how the gem builds keys, into files that the Rust tests read: golden.rb FOLDER.
+# Writes how Ruby prints numbers, and how the gem builds keys, into files that the Rust tests read: golden.rb FOLDER.
 # Every run writes the same. A real gem writes the keys of its own version only, and what it cannot declare is left out.
 
 require_relative 'loading'
@@ -30,21 +30,6 @@ def moments
   fixed + Array.new(200) { random.rand(1_000_000_000.0..4_102_444_800.0) } + [1e15, 123_456_789_012_345.67]
 end
 
-TEXTS = [
-  '', ' ', 'abc', 'nan', 'NaN', 'inf', 'Infinity', '-', '+', '.', '_', '1', '0', '-0', '-0.0', '15', '15.0', '1.0',
-  '1_000.5', '1__000.5', '_1', '1_', '1._5', '1_.5', '1.5_0', '.5', '-.5', '+7', '+ 7', '--1', ' 12.5abc', "\t\n 12.5", "12.5\n",
-  '0x1A', '0b1', '0o7', '1e400', '-1e400', '1e-400', '1e5', '1E5', '1e+5', '1e-5', '1e', '1e+', '1e5.5', '1 e5',
-  '2018-07-10 12:00', '1795154048.25:host:pid', '1795157376.4923038374650192', '1532000016.0', '1795153464.2949657',
-  '1795153464,5', '00012.5', '1.7976931348623157e308', '4.9e-324', '2.2250738585072014e-308', '123456789012345678901234567890',
-  '0.1', '0.30000000000000004', '9007199254740993', '1.00000000000000011102230246251565', "1\0", "\0001", "1\u00e9", "\u00e9",
-  '1795157376.4923038374650192 ', '  1795157376.5  ', '1d5', '1f', '1,000', "\v\f\r1.5", '1.5.5', '1-1', '1/2',
-  '1.', '+-7', '1E+2', '1e-2x', '1__0', '1.5_5', '1e1_0', '1e_5', '1_e5', '00012', "1\0002", '1x', '1,5', '١', "1\u00a02", '1e308',
-  '1e309', '-1795157376.5', '1.e', '9' * 40, "0.#{'0' * 40}1", '1_000_000_000.000_001', '1.0e9', '1795157376.49230383746501921',
-  '1795157376.4923038374650192:1795157361:worker:7', '1795157376.4923038374650192:1795157361:e5', '1795157376.4923038374650192:1_5:.5',
-  "1795157376.4923038374650192:1795157361:Z\u00fcrich 7", "1795157376.4923038374650192:1795157361:#{'9' * 64}"
-].freeze
-
-write('to_f.tsv', 'what String#to_f reads: bits of the float, text', TEXTS.map { |text| [bits(text.to_f), plain(text)] })
 write('floats.tsv', 'how Float#to_s writes points in time: bits of the float, text', moments.map { |f| [bits(f), f.to_s] })
 
 CLASSES = %w[

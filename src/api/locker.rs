@@ -9,16 +9,14 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::net::{Backend, KeyTrip, Limits, NodeId};
+use crate::net::{Backend, NodeId};
 use crate::report::error::Error;
-use crate::report::sink::noticing;
-use crate::rules::{Command, Expected, NewValue, Reply, Trip};
 use crate::run::identity::Identity;
+use crate::run::sink::noticing;
 use crate::run::timer::Timer;
 use crate::run::{Engine, Reports, Unfinished, engine_over};
 use crate::system::clock;
 use crate::values::contained::contained;
-use crate::values::key::Key;
 pub use builder::LockerBuilder;
 pub use held::{Drained, HeldKey};
 use url::Topology;
@@ -290,24 +288,6 @@ impl Locker {
         LockerBuilder::on_pool(pool)
     }
 
-    /// For `make bench`: SETNX and DEL by the network layer alone; `watched`: DEL by a transaction. Returns whether both changed the key.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn set_and_delete(&self, key: &Key, value: &[u8], watched: bool) -> bool {
-        let entry = NewValue { value: value.into(), ttl: None };
-        let if_holds = watched.then(|| Expected { bytes: value.to_vec(), without_ttl: false });
-        let (set, delete) = (Trip::of(Command::SetNx(entry)), Trip { if_holds, ..Trip::of(Command::Del) });
-        let backend = &self.engine.backend;
-        let limits = || {
-            let now = clock::now();
-            Limits::within(self.engine.budget(Some(now.uptime)), now)
-        };
-        let set = backend.send(&KeyTrip::new(key, &set), &limits()).plain();
-        let deleted = backend.send(&KeyTrip::new(key, &delete), &limits()).plain();
-        matches!(set, Ok(Reply::Integer(1)))
-            && matches!(deleted, Ok(Reply::Integer(1) | Reply::Executed(Some(1))))
-    }
-
     /// Ends all waits for locks of this locker and its clones, at once and for good. To also wait for the locks that are held, use
     /// [`drain`](Self::drain).
     ///
@@ -354,7 +334,7 @@ impl Locker {
 
     #[cfg(test)]
     pub(crate) fn observed_by(self, observer: impl crate::Observer) -> Self {
-        self.with_engine(|engine| engine.observe(crate::report::sink::EventSink::new(observer)))
+        self.with_engine(|engine| engine.observe(crate::run::sink::EventSink::new(observer)))
     }
 
     /// Makes each start of a quorum's thread fail.

@@ -8,9 +8,7 @@ use crate::net::Refusal;
 use crate::report::error::Error;
 use crate::rules::ownership::LossReason;
 use crate::values::key::{Cut, Key};
-use crate::values::options::Protocol;
 use crate::values::value::LockState;
-use crate::values::version::Version;
 
 /// Receives the events of a locker's locks: see [`LockerBuilder::observer`](crate::LockerBuilder::observer).
 ///
@@ -252,7 +250,7 @@ pub enum ProblemKind {
 const TARGET: &str = "setnx_lock";
 
 /// Returns the key and the kind of an event whose warnings may repeat.
-pub(super) fn repeated<'a>(event: &Event<'a>) -> Option<(&'a Key, &'static str)> {
+pub(crate) fn repeated<'a>(event: &Event<'a>) -> Option<(&'a Key, &'static str)> {
     Some(match event {
         Event::NeverExpires { key, .. } => (key, "never expires"),
         Event::RefusedForNow { key, .. } => (key, "refused for now"),
@@ -266,7 +264,7 @@ pub(super) fn repeated<'a>(event: &Event<'a>) -> Option<(&'a Key, &'static str)>
 }
 
 /// How many warnings were left out before one.
-pub(super) struct LeftOut(pub(super) u32);
+pub(crate) struct LeftOut(pub(crate) u32);
 
 impl fmt::Display for LeftOut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -277,18 +275,8 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// Writes to the log what another protocol than the default would be.
-pub(super) fn log_advice(key: &Key, version: Version, best: Protocol) {
-    log::info!(
-        target: TARGET,
-        "lock {}: uses Classic, the default; on this server, version {version}, Protocol::Auto would select {best:?}: see \
-         \"Protocols\" in the README; to use it, or to silence this line, set a protocol with LockOptions::protocol",
-        Cut(key.as_bytes())
-    );
-}
-
 /// Writes an event to the log: a warning if it needs attention, otherwise mostly for debugging.
-pub(super) fn log_event(event: &Event<'_>, more: &LeftOut) {
+pub(crate) fn log_event(event: &Event<'_>, more: &LeftOut) {
     macro_rules! log_at {
         ($level:ident, $key:expr, $($text:tt)*) => {
             log::$level!(target: TARGET, "lock {}: {}", Cut($key.as_bytes()), format_args!($($text)*))

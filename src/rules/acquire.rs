@@ -22,8 +22,8 @@ use super::task::Io;
 use super::unresolved::Unresolved;
 use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
 use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::options::{LockOptions, Protocol, Takeover};
-use crate::values::value::{self, Expiry, LockState, Tag};
+use crate::values::options::{LockOptions, Protocol};
+use crate::values::value::{Expiry, LockState, Tag};
 pub(super) use pace::Round;
 pub(crate) use pace::{Pace, Params};
 
@@ -65,16 +65,9 @@ pub(crate) fn first_command(options: &LockOptions, protocol: Protocol, tag: &Tag
     (lease, trip)
 }
 
-/// Returns true if a lock that expires may be taken over: I1, and the one option that departs from it.
-pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall) -> bool {
-    match state {
-        LockState::Until { expiry: Expiry(until), .. } => *until < now,
-        LockState::Unexpiring | LockState::Empty => options.takeover == Takeover::AsTheGem,
-        LockState::Unreadable(bytes) => {
-            options.takeover == Takeover::AsTheGem && value::gem_time(bytes) < now
-        }
-        LockState::Absent => false,
-    }
+/// Returns true if a lock that expires may be taken over (I1).
+pub(super) fn may_take_over(state: &LockState, now: Wall) -> bool {
+    matches!(state, LockState::Until { expiry: Expiry(until), .. } if *until < now)
 }
 
 impl Attempt {
@@ -306,7 +299,7 @@ impl Attempt {
     }
 
     fn may_take_over(&self, state: &LockState, now: Wall) -> bool {
-        self.pace.expires() && may_take_over(&self.pace.options, state, now)
+        self.pace.expires() && may_take_over(state, now)
     }
 
     /// A lease that begins now, with a value that no other command of this client has carried (I2).

@@ -230,7 +230,7 @@ impl Choice {
             let state = LockState::of_value(values.get(slot)?.as_deref());
             // What is not a string reads as absent.
             let is_free = state == LockState::Absent && !self.no_locks.contains(&slot)
-                || self.pace.expires() && may_take_over(&self.pace.options, &state, now.wall);
+                || self.pace.expires() && may_take_over(&state, now.wall);
             is_free.then_some((slot, state))
         });
         let (mut absent, expired): (Vec<_>, Vec<_>) =

@@ -6,7 +6,7 @@
 //!
 //! | event | meaning |
 //! |---|---|
-//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `auto`, `named web:7`, `every 50ms` |
+//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `watched`, `ttl`, `auto`, `named web:7`, `every 50ms` |
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, `holding TEXT`, or `as before` the last write |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client starts, goes on after its sleep, releases the lock |
 //! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |

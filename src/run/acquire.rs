@@ -128,7 +128,6 @@ impl Engine {
     /// Has the keeper work on locks that were acquired. With a `kind`, they are noted as locks of this thread.
     pub(super) fn note_begun(self: &Arc<Self>, acquired: &[Acquired], kind: Option<HoldKind>) {
         for Acquired { hold, .. } in acquired {
-            self.advise(hold);
             self.keep_by_options(hold);
             if let Some(kind) = kind {
                 thread_holds::note(&self.identity, hold, kind);

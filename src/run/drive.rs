@@ -4,7 +4,7 @@
 use std::mem;
 
 use super::engine::Engine;
-use super::reports::{LateReport, Outbox};
+use super::outbox::{LateReport, Outbox};
 use super::session::Session;
 use crate::net::{KeyTrip, NodeId};
 use crate::rules::task::Rules;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::drive::Job;
 use super::engine::Engine;
 use super::held::{Delivery, HeldLock};
-use super::reports::Outbox;
+use super::outbox::Outbox;
 use super::session::Session;
 use super::thread_holds;
 use crate::report::error::Error;

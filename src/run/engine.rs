@@ -3,7 +3,7 @@
 use crate::system::random::HashMap;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::held::{Delivery, MaybeHeld};
@@ -14,9 +14,9 @@ use super::thread_holds::{self, HoldKind};
 use super::timer::{Timer, Work};
 use crate::net::{Backend, Budget, NodeId};
 use crate::report::error::Error;
-use crate::report::sink::{EventSink, Reporter, noticing};
 use crate::rules::lease::Lease;
 use crate::run::identity::Identity;
+use crate::run::sink::{EventSink, noticing};
 use crate::system::clock;
 use crate::system::sync::Mutex;
 use crate::system::thread;
@@ -37,7 +37,6 @@ pub(crate) struct Engine {
     pub(crate) observer: EventSink,
     name: Name,
     /// True once the log says what Auto would select, if that is to be said.
-    has_advised: Arc<AtomicBool>,
     /// What tells people who holds a lock.
     pub(crate) holder_name: Option<Arc<str>>,
     pub(crate) identity: Arc<Identity>,
@@ -118,9 +117,8 @@ impl Engine {
         let reports = Arc::new(Reports::new());
         Self {
             backend,
-            observer: EventSink::default().reporting_by(Arc::clone(&reports) as Arc<dyn Reporter>),
+            observer: EventSink::default().reporting_by(Arc::clone(&reports)),
             name,
-            has_advised: Arc::default(),
             holder_name: None,
             identity: Arc::new(identity),
             queue,
@@ -139,25 +137,6 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn refuse_threads(&self, refuse: bool) {
         self.keeper.refuse_threads(refuse);
-    }
-
-    /// Logs once what Auto would select where Classic is used because no protocol was set.
-    #[inline]
-    pub(super) fn advise(&self, hold: &Hold) {
-        if hold.options.protocol_is_default.0 && !self.has_advised.load(Ordering::Relaxed) {
-            self.advise_once(hold);
-        }
-    }
-
-    #[cold]
-    fn advise_once(&self, hold: &Hold) {
-        if !self.backend.is_known() || self.has_advised.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let best = self.protocol_of(&hold.options.protocol(Protocol::Auto));
-        if let (Some(version), true) = (self.backend.server_version(), best != Protocol::Classic) {
-            EventSink::advise(&hold.key, version, best);
-        }
     }
 
     /// Returns what marks the values of the next holder.
@@ -272,7 +251,7 @@ impl Engine {
 
     /// Has events go to this observer.
     pub(crate) fn observe(&mut self, observer: EventSink) {
-        self.observer = observer.reporting_by(Arc::clone(&self.reports) as Arc<dyn Reporter>);
+        self.observer = observer.reporting_by(Arc::clone(&self.reports));
     }
 
     pub(crate) fn budget(&self, deadline: Option<Uptime>) -> Budget {

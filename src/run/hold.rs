@@ -8,9 +8,9 @@ use std::{io, mem};
 
 use super::timer;
 use crate::report::event::ProblemKind;
-use crate::report::sink::EventSink;
 use crate::rules::lease::{End, Lease};
 use crate::rules::ownership::LossReason;
+use crate::run::sink::EventSink;
 use crate::system::clock;
 use crate::system::sync::{Condvar, Mutex, MutexGuard, wait_timeout};
 use crate::values::clock::{Now, Uptime};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::drive::Job;
 use super::engine::Engine;
-use super::reports::Outbox;
+use super::outbox::Outbox;
 use super::session::Session;
 use crate::net::Refusal;
 use crate::report::error::Error;

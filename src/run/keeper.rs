@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::engine::{Engine, Kept, for_each_engine};
 use super::holder::Locked;
-use super::reports::Outbox;
+use super::outbox::Outbox;
 use super::timer;
 use crate::rules::keeping::{self, Duty, NextLook, Progress};
 use crate::run::hold::{Hold, HoldState};

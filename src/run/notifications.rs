@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use super::held::Delivery;
 use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
-use crate::report::sink::EventSink;
 use crate::rules::waiting_list::{ListEntry, Owed, Waiting};
 use crate::rules::{Command, Reply, Trip};
+use crate::run::sink::EventSink;
 use crate::system::clock;
 use crate::system::sync::Mutex;
 use crate::values::clock::Uptime;

@@ -8,7 +8,7 @@ use super::drive::Job;
 use super::engine::Engine;
 use super::held::{Delivery, Earlier, HeldLock};
 use super::notifications::Passed;
-use super::reports::Outbox;
+use super::outbox::Outbox;
 use super::session::Session;
 use crate::net::Failure;
 use crate::report::error::Error;

@@ -7,7 +7,7 @@ use super::acquire::Call;
 use super::drive::Job;
 use super::engine::Engine;
 use super::held::Acquired;
-use super::reports::Outbox;
+use super::outbox::Outbox;
 use super::session::Session;
 use super::thread_holds::HoldKind;
 use crate::report::error::Error;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::engine::Engine;
-use super::reports::{LateReport, Outbox};
+use super::outbox::{LateReport, Outbox};
 use crate::net::{
     Budget, Failure, KeyTrip, Limits, NeverStops, Refusal, RefusalKind, Sent, Stop, TransportError,
 };

@@ -158,8 +158,8 @@ mod tests {
     use std::thread;
 
     use crate::LockOptions;
-    use crate::report::sink::EventSink;
     use crate::rules::lease::Lease;
+    use crate::run::sink::EventSink;
     use crate::system::clock;
     use crate::values::options::Protocol;
     use crate::values::value::Nonce;

@@ -6,7 +6,6 @@ mod problem;
 mod protocol;
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 pub use protocol::Protocol;
@@ -40,9 +39,7 @@ pub struct LockOptions {
     pub(crate) timeout: Option<Duration>,
     /// How long a waiter pauses between two attempts.
     pub(crate) poll_interval: Duration,
-    pub(crate) takeover: Takeover,
     pub(crate) protocol: Protocol,
-    pub(crate) protocol_is_default: IsDefault,
     /// True if releases wake waiters of other processes; `None` leaves it to the protocol.
     pub(crate) notifies: Option<bool>,
     /// The attempts of a call, at most.
@@ -59,31 +56,6 @@ pub struct LockOptions {
     pub(crate) allowance: Duration,
 }
 
-/// True if an option was not set, but has its default. Options that differ in this alone are equal.
-#[derive(Clone, Copy)]
-pub(crate) struct IsDefault(pub(crate) bool);
-
-impl PartialEq for IsDefault {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for IsDefault {}
-
-impl Hash for IsDefault {
-    fn hash<H: Hasher>(&self, _: &mut H) {}
-}
-
-/// Which locks an expiring lock may take over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Takeover {
-    /// Only one whose time has passed (I1).
-    Expired,
-    /// Any value that the gem reads as a number below now: also `1`, the empty value and bytes that are no number.
-    AsTheGem,
-}
-
 impl fmt::Debug for LockOptions {
     /// Shows the expiration, the timeout and the protocol, and every other option that is set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,7 +70,7 @@ impl fmt::Debug for LockOptions {
                 }
             )*};
         }
-        show_if_set!(poll_interval, takeover, notifies, max_attempts, auto_extend, hold_at_least);
+        show_if_set!(poll_interval, notifies, max_attempts, auto_extend, hold_at_least);
         show_if_set!(reentrant, forget_tokens_after);
         shown.finish_non_exhaustive()
     }
@@ -140,9 +112,7 @@ impl LockOptions {
             expiration: None,
             timeout: Some(Self::DEFAULT_TIMEOUT),
             poll_interval: Self::DEFAULT_POLL_INTERVAL,
-            takeover: Takeover::Expired,
             protocol: Protocol::Classic,
-            protocol_is_default: IsDefault(true),
             notifies: None,
             max_attempts: None,
             auto_extend: None,
@@ -159,7 +129,7 @@ impl LockOptions {
     /// exclude each other, within [limits](crate::documentation::limits#mixed-protocols). For locks that Ruby
     /// programs also use, see [which protocol](crate::documentation::from_ruby#which-protocol).
     pub const fn protocol(self, protocol: Protocol) -> Self {
-        Self { protocol, protocol_is_default: IsDefault(false), ..self }
+        Self { protocol, ..self }
     }
 
     /// Sets how long calls such as [`Lock::lock`](crate::Lock::lock) and [`Lock::with`](crate::Lock::with) wait, 5
@@ -210,18 +180,6 @@ impl LockOptions {
     pub const fn notify_waiters(self, notifies: bool) -> Self {
         Self { notifies: Some(notifies), ..self }
     }
-
-    /// Makes an expiring lock take over every value that is not a time in the future, at once and **even from a
-    /// living holder**.
-    ///
-    /// This reproduces a bug of the gem redis-objects that some programs may rely on. It takes over a lock without
-    /// an expiration (`1`), a lock of redis-objects 1.4.2 or later (an empty value), and bytes that are no number.
-    ///
-    /// Off by default: a waiter then waits for such a key to change, logs it once, and names it in the timeout
-    /// error.
-    pub const fn stealing_as_the_gem_does(self) -> Self {
-        Self { takeover: Takeover::AsTheGem, ..self }
-    }
 }
 
 #[cfg(test)]
@@ -235,7 +193,6 @@ mod tests {
         assert_eq!(options.timeout, Some(Duration::from_secs(5)));
         assert_eq!(options.poll_interval, Duration::from_millis(100));
         assert_eq!(options.notifies, None);
-        assert_eq!(options.takeover, Takeover::Expired);
         assert_eq!(options.problem(), None);
     }
 

@@ -4,7 +4,6 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::SystemTime;
 
-use log::Level;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
@@ -14,8 +13,7 @@ use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting}
 use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::sent::{connected, names, recorded};
 use crate::support::{
-    AnyServer, LONG, Outcome, Release, Target, chain, expiring, log_capture, millis, release, server_of,
-    trials_of,
+    AnyServer, LONG, Outcome, Release, Target, chain, expiring, millis, release, server_of, trials_of,
 };
 
 trials_of! {
@@ -39,7 +37,6 @@ trials_of! {
     a_release_without_wake_ups_wakes_the_threads_of_its_process,
     readers_and_writers_are_not_woken_by_other_processes,
     where_none_can_be_sent_or_received_nothing_is_tried,
-    the_log_says_once_what_auto_would_select,
 }
 
 const KEY: &str = "locks:auto";
@@ -300,27 +297,5 @@ fn where_none_can_be_sent_or_received_nothing_is_tried() -> Outcome {
         assert_eq!(tried, [false; 4], "{sent:?}");
     }
     assert_eq!(reasons.reported(), [""; 0]);
-    Ok(())
-}
-
-fn the_log_says_once_what_auto_would_select() -> Outcome {
-    log_capture::open();
-    let server = Arc::new(TestServer::start());
-    let old = server_of(ServerVersion::V1_2);
-    for (case, url, options, said) in [
-        ("default", server.url(), expiring(), Some("would select Ttl")),
-        ("endless", server.url(), LockOptions::without_expiration(), Some("would select Watched")),
-        ("chosen", server.url(), expiring().protocol(Protocol::Classic), None),
-        ("auto", server.url(), expiring().protocol(Protocol::Auto), None),
-        ("old", old.url(), expiring(), None),
-    ] {
-        let key = format!("advised:{case}");
-        let lock = Lock::new(&opened(&url)?, key.as_str(), options)?;
-        lock.with(|_| ())?;
-        lock.with(|_| ())?;
-        let lines = log_capture::lines_about(&key, Level::Info);
-        assert_eq!(lines.len(), usize::from(said.is_some()), "{case}: {lines:?}");
-        assert!(said.is_none_or(|said| lines[0].contains(said)), "{lines:?}");
-    }
     Ok(())
 }

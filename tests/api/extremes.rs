@@ -35,14 +35,13 @@ fn options() -> impl Strategy<Value = LockOptions> {
         prop::option::of(durations()),
         durations(),
         prop::sample::select(protocols.to_vec()),
-        any::<[bool; 2]>(),
+        any::<bool>(),
     )
-        .prop_map(|(expiration, timeout, interval, protocol, [notifies, steals])| {
+        .prop_map(|(expiration, timeout, interval, protocol, notifies)| {
             let options = expiration.map_or(LockOptions::without_expiration(), LockOptions::expiring_after);
             let options = timeout.map_or(options.wait_forever(), |timeout| options.timeout(timeout));
             let options = options.poll_interval(interval).protocol(protocol);
-            let options = if notifies { options.notify_waiters(true) } else { options };
-            if steals { options.stealing_as_the_gem_does() } else { options }
+            if notifies { options.notify_waiters(true) } else { options }
         })
 }
 

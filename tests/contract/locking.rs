@@ -15,7 +15,7 @@ pub(super) const TESTS: super::Tests = tests![
     a_guard_reports_its_remaining_time,
     an_expired_lock_is_taken_over,
     a_value_of_the_gem_is_honoured_and_taken_over_once_expired,
-    a_value_that_never_expires_is_named_and_only_stolen_as_the_gem_does,
+    a_value_that_never_expires_is_named_and_not_taken_over,
     data_of_another_program_is_not_taken_over,
 ];
 
@@ -145,37 +145,31 @@ fn a_value_of_the_gem_is_honoured_and_taken_over_once_expired(target: &Target) -
 /// Another program's data that begins like a time. The gem reads the first number in it.
 fn data_of_another_program_is_not_taken_over(target: &Target) -> Outcome {
     let key = target.key("data");
-    for value in ["1531999999-4a5b-11e8", "17e8c0ffee", "1531999999:42", "1531999999.5\n"] {
+    for value in ["1531999999-4a5b-11e8", "1531999999:42", "1531999999.5\n"] {
         key.set(value);
         let error = target.lock(&key, expiring().timeout(millis(20))).lock().expect_err(value);
         assert!(error.is_contention() && error.to_string().contains("which looks like"), "{error}");
         assert_eq!(key.value().as_deref(), Some(value));
-        assert!(target.lock(&key, expiring().stealing_as_the_gem_does()).try_lock()?.is_some(), "{value}");
     }
     // A time to come, in milliseconds: the gem waits for it, too.
     key.set("1531999999000");
-    for options in [expiring(), expiring().stealing_as_the_gem_does()] {
-        assert!(target.lock(&key, options).try_lock()?.is_none());
-    }
+    assert!(target.lock(&key, expiring()).try_lock()?.is_none());
     Ok(())
 }
 
-fn a_value_that_never_expires_is_named_and_only_stolen_as_the_gem_does(target: &Target) -> Outcome {
+fn a_value_that_never_expires_is_named_and_not_taken_over(target: &Target) -> Outcome {
     let key = target.key("never-expires");
     for (value, words) in [
         ("1", "held without an expiration"),
         ("", "held with an empty value, as redis-objects from 1.4.2 on writes it"),
         ("rubbish", "held with a value that no lock writes: \"rubbish\""),
-        ("1e9abcdef0123456", "which looks like a number with text behind it"),
-        ("15319999.99e2", "which looks like a number with an exponent"),
+        ("1531999999abcdef", "which looks like a number with text behind it"),
     ] {
         key.set(value);
         let lock = target.lock(&key, expiring().timeout(millis(20)));
         let text = lock.lock().expect_err("it never expires").to_string();
         assert!(text.contains(words) && text.contains("clear it by hand"), "{text}");
         assert_eq!(key.value().as_deref(), Some(value));
-        let stealing = target.lock(&key, expiring().stealing_as_the_gem_does());
-        assert!(stealing.try_lock()?.is_some(), "{value:?}");
     }
     Ok(())
 }

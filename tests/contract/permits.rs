@@ -205,8 +205,6 @@ fn a_permit_that_never_expires_is_not_taken_over(target: &Target) -> Outcome {
         let error = pool.semaphore(expiring().timeout(millis(20))).acquire().expect_err("they never expire");
         assert_says(&error, &pool.name, &["clear it by hand"]);
         assert!(pool.slots.iter().all(|slot| slot.value().as_deref() == Some(value)));
-        let stealing = pool.semaphore(expiring().stealing_as_the_gem_does());
-        assert!(stealing.try_acquire()?.is_some(), "{value:?}");
     }
     Ok(())
 }

@@ -31,11 +31,10 @@ enum Locker {
     Ours(Protocol, Option<Duration>),
     /// With the holder's name in the value.
     Named,
-    Stealing,
 }
 
 /// The rows and columns, with the names that they have in the table.
-const LOCKERS: [(&str, Locker); 13] = [
+const LOCKERS: [(&str, Locker); 12] = [
     ("≤ 0.2.2", Locker::Gem(NO_TAKEOVER, Some(EXPIRATION))),
     ("1.4.1", Locker::Gem(CLASSIC, None)),
     ("1.4.1 exp.", Locker::Gem(CLASSIC, Some(EXPIRATION))),
@@ -48,7 +47,6 @@ const LOCKERS: [(&str, Locker); 13] = [
     ("Watched exp.", Locker::Ours(Protocol::Watched, Some(EXPIRATION))),
     ("Ttl exp.", Locker::Ours(Protocol::Ttl, Some(EXPIRATION))),
     ("named exp.", Locker::Named),
-    ("stealing", Locker::Stealing),
 ];
 
 /// What the key of a holder holds.
@@ -64,7 +62,7 @@ impl Locker {
         match self {
             Locker::Gem(NO_TAKEOVER, _) | Locker::Gem(CLASSIC, None) | Locker::Ours(_, None) => Shown::One,
             Locker::Gem(TTL_1_4_2 | TTL, _) => Shown::Empty,
-            Locker::Gem(..) | Locker::Ours(..) | Locker::Named | Locker::Stealing => Shown::Time,
+            Locker::Gem(..) | Locker::Ours(..) | Locker::Named => Shown::Time,
         }
     }
 
@@ -72,7 +70,7 @@ impl Locker {
     fn steals(self, shown: Shown) -> bool {
         match (self, shown) {
             (_, Shown::Time) => false,
-            (Locker::Gem(CLASSIC, Some(_)) | Locker::Stealing, _) => true,
+            (Locker::Gem(CLASSIC, Some(_)), _) => true,
             (Locker::Gem(TTL_1_4_2 | TTL, Some(_)), shown) => shown == Shown::One,
             _ => false,
         }
@@ -84,10 +82,7 @@ impl Locker {
                 LockOptions::expiring_after(expiration).protocol(protocol)
             }
             Locker::Ours(protocol, None) => LockOptions::without_expiration().protocol(protocol),
-            Locker::Named => LockOptions::expiring_after(EXPIRATION),
-            Locker::Gem(..) | Locker::Stealing => {
-                LockOptions::expiring_after(EXPIRATION).stealing_as_the_gem_does()
-            }
+            Locker::Named | Locker::Gem(..) => LockOptions::expiring_after(EXPIRATION),
         }
     }
 }
@@ -181,7 +176,7 @@ impl Sides {
                 assert_eq!(key.value(), None);
                 return Ok(false);
             };
-            let classic = matches!(contender, Locker::Gem(CLASSIC, _) | Locker::Stealing);
+            let classic = matches!(contender, Locker::Gem(CLASSIC, _));
             let left = key.time_to_live();
             assert!(if classic { left == -1 } else { left > 0 }, "GETSET clears a time to live: {left}");
             // The first holder does not notice, and its release deletes the new holder's key.
@@ -202,8 +197,7 @@ fn every_holder_against_every_contender() -> Outcome {
     }
     table += "\n|---|";
     table += &"---|".repeat(LOCKERS.len());
-    for (holder_name, holder) in LOCKERS.into_iter().filter(|(_, locker)| !matches!(locker, Locker::Stealing))
-    {
+    for (holder_name, holder) in LOCKERS {
         write!(table, "\n| {holder_name} |")?;
         for (contender_name, contender) in LOCKERS {
             if !sides.have(holder) || !sides.have(contender) {

@@ -5,7 +5,7 @@ use std::env;
 use std::time::Duration;
 
 use redis::cmd;
-use setnx_lock::{Key, Lock, LockOptions, Locker, MultiLock, Protocol, Semaphore};
+use setnx_lock::{Lock, LockOptions, Locker, MultiLock, Protocol, Semaphore};
 
 use crate::Failure;
 
@@ -26,8 +26,6 @@ pub(crate) struct Case {
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: RAW, open: raw },
-    Case { name: "layer", open: |url| layer(url, false) },
-    Case { name: "layer, watched", open: |url| layer(url, true) },
     Case { name: "Classic", open: |url| one(url, |options| options) },
     Case { name: "Watched", open: |url| one(url, |options| options.protocol(Protocol::Watched)) },
     Case { name: "Auto", open: |url| one(url, |options| options.protocol(Protocol::Auto)) },
@@ -65,17 +63,8 @@ fn raw(url: &str) -> Result<Pair, Failure> {
     }))
 }
 
-/// The same commands by the network layer, without rules.
-fn layer(url: &str, watched: bool) -> Result<Pair, Failure> {
-    let (locker, key) = (locker(url)?, Key::from(KEY));
-    Ok(Box::new(move || {
-        let done = locker.set_and_delete(&key, VALUE.as_bytes(), watched);
-        done.then_some(()).ok_or_else(|| "a command has not done what it should".into())
-    }))
-}
-
 fn locker(url: &str) -> Result<Locker, Failure> {
-    Ok(Locker::builder(url)?.without_looks().build()?)
+    Ok(Locker::builder(url)?.spin(false).build()?)
 }
 
 fn options() -> LockOptions {

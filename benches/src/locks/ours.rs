@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use setnx_lock::{Key, Lock, LockOptions, Locker, Protocol};
+use setnx_lock::{Lock, LockOptions, Locker, Protocol};
 
 use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
@@ -63,9 +63,6 @@ const fn variant(
     Variant { name, settings, workloads, options, pool_size: None }
 }
 
-/// As long as what a lock writes.
-const VALUE: &[u8] = b"1795157376.4923038374650192";
-
 /// How much longer than its lease the value in the key names: the gem's second.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -118,45 +115,5 @@ impl Client for Thread {
         inside();
         // No lease ends within a workload.
         Ok(guard.release()?)
-    }
-}
-
-/// The network layer alone: the commands of a pair, without the rules.
-pub(super) struct Layer {
-    locker: Locker,
-    watched: bool,
-}
-
-impl Layer {
-    pub(super) fn open(url: &str, watched: bool) -> Result<Self, Failure> {
-        Ok(Self { locker: Locker::open(url)?, watched })
-    }
-}
-
-impl Locks for Layer {
-    fn version(&self) -> String {
-        format!("setnx-lock {}", version_of("setnx-lock"))
-    }
-
-    fn client(&self) -> Result<Box<dyn Client>, Failure> {
-        Ok(Box::new(LayerThread { locker: self.locker.clone(), watched: self.watched, key: Key::from("") }))
-    }
-}
-
-struct LayerThread {
-    locker: Locker,
-    watched: bool,
-    /// That was asked for last.
-    key: Key,
-}
-
-impl Client for LayerThread {
-    fn hold(&mut self, key: &str, inside: &mut dyn FnMut()) -> Result<(), Failure> {
-        if self.key.as_bytes() != key.as_bytes() {
-            self.key = Key::from(key);
-        }
-        inside();
-        let done = self.locker.set_and_delete(&self.key, VALUE, self.watched);
-        done.then_some(()).ok_or_else(|| "a command has not done what it should".into())
     }
 }

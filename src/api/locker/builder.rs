@@ -14,7 +14,7 @@ use crate::net::{
 };
 use crate::report::error::Error;
 use crate::report::event::Observer;
-use crate::report::sink::EventSink;
+use crate::run::sink::EventSink;
 use crate::values::credentials::CredentialSource;
 use crate::values::key::Key;
 
@@ -57,7 +57,7 @@ pub struct LockerBuilder {
     credentials: Option<CredentialSource>,
     sentinel_credentials: Option<CredentialSource>,
     /// True if threads look for a reply before they sleep.
-    looks: bool,
+    spins: bool,
 }
 
 /// Where the locker's connections come from.
@@ -113,7 +113,7 @@ impl LockerBuilder {
             settles_after_failover: Duration::ZERO,
             credentials: None,
             sentinel_credentials: None,
-            looks: true,
+            spins: true,
         }
     }
 
@@ -157,10 +157,13 @@ impl LockerBuilder {
         Self { command_timeout: limit, ..self }
     }
 
-    /// For `make bench-gate`: what it counts does not depend on how often a thread looks for its reply.
-    #[doc(hidden)]
-    pub fn without_looks(self) -> Self {
-        Self { looks: false, ..self }
+    /// Sets whether a thread that waits for a reply spins before it sleeps. On by default.
+    ///
+    /// It looks for the reply up to a hundred times, and yields its processor in between. Where that is often in vain,
+    /// it is soon left out. Turn it off to count what a program does, since how often a thread looks depends on the
+    /// server.
+    pub fn spin(self, spins: bool) -> Self {
+        Self { spins, ..self }
     }
 
     /// Limits how long a waiting call retries while the server is unreachable or a replica, or while replies are lost
@@ -315,8 +318,8 @@ impl LockerBuilder {
         opener.probe_key = Key::from([self.key_prefix.as_bytes(), PROBE.as_bytes()].concat());
         opener.settles = self.settles;
         opener.settles_after_failover = self.settles_after_failover;
-        if !self.looks {
-            opener.never_look();
+        if !self.spins {
+            opener.never_spin();
         }
         opener
     }

@@ -112,9 +112,8 @@ impl Opener {
         }
     }
 
-    /// From now on threads sleep at once, instead of looking for the reply first: so that what is counted of a program does not depend on the
-    /// server.
-    pub(crate) fn never_look(&mut self) {
+    /// From now on threads sleep at once, instead of looking for the reply first.
+    pub(crate) fn never_spin(&mut self) {
         self.looks = Arc::new(Looks::never());
     }
 

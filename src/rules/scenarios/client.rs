@@ -12,7 +12,7 @@ use crate::rules::task::{Rules, Task};
 use crate::rules::{Command, GiveUp, NewValue, Note, Observation, Reply, Step, Trip};
 use crate::values::clock::Now;
 use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol, Takeover};
+use crate::values::options::{LockOptions, Protocol};
 use crate::values::token::LockToken;
 use crate::values::value::{LockState, Nonce, Tag};
 use crate::values::version::Version;
@@ -85,7 +85,6 @@ impl Client {
         while let Some(option) = options.next() {
             match *option {
                 "unexpiring" => client.options.expiration = None,
-                "stealing" => client.options.takeover = Takeover::AsTheGem,
                 "watched" => client.options.protocol = Protocol::Watched,
                 "auto" => client.options.protocol = Protocol::Auto,
                 "ttl" => client.options.protocol = Protocol::Ttl,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::{Lists, Notifications, REFUSED, WAKE_UP};
 use crate::net::{Failure, Heard, Refusal, RefusalKind};
-use crate::report::sink::{EventSink, noticing};
 use crate::rules::waiting_list::ListEntry;
+use crate::run::sink::{EventSink, noticing};
 use crate::system::clock;
 use crate::system::thread;
 use crate::values::clock::Uptime;

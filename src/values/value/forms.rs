@@ -1,10 +1,11 @@
 //! The forms of the numbers in values: a time as locks write it, a gem's, and what looks like a time and is none.
 
-use super::float::{Float, to_f};
 use crate::values::clock::{FIRST_PLAUSIBLE_SECOND, Wall};
 
 /// Smaller numbers are taken for points in time (before November 2286): larger ones are in another unit.
 const END_OF_SECONDS: u64 = 10_000_000_000;
+/// How many digits seconds have.
+const DIGITS: usize = 10;
 /// How many decimals this library writes. Behind them the name of the holder may follow.
 const DECIMALS: usize = 16;
 
@@ -32,25 +33,21 @@ fn decimals(number: &[u8]) -> Option<usize> {
     Some(number.len() - point - 1)
 }
 
-/// Returns the time that the gem reads in any text.
-pub(crate) fn gem_time(bytes: &[u8]) -> Wall {
-    let micros = to_f(bytes).value * 1e6;
-    // `as` saturates, which is what an absurdly distant time asks for.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    Wall(micros as u64)
+/// Returns true for a number that is too small to be a time, as the gem's `1`.
+pub(super) fn is_small_number(bytes: &[u8]) -> bool {
+    let is_small = |time: Wall| time.0 / 1_000_000 < FIRST_PLAUSIBLE_SECOND.into();
+    decimals(bytes) != Some(0) && plain_decimal(bytes).is_some_and(is_small)
 }
 
-/// Returns in words what a number as large as a time looks like that is none; `None` for a smaller one.
+/// Returns in words what a value that is no time looks like, if it begins with as many digits as a time has; `None` of any other.
 pub(super) fn looks_like(bytes: &[u8]) -> Option<&'static str> {
-    let Float { value, whole } = to_f(bytes);
-    let is_digits = bytes.iter().all(u8::is_ascii_digit);
-    Some(match value {
-        _ if value < FIRST_PLAUSIBLE_SECOND.into() => return None,
-        1e12..1e13 if is_digits => "a time in milliseconds",
-        1e15..1e16 if is_digits => "a time in microseconds",
-        1e18..1e19 if is_digits => "a time in nanoseconds",
-        _ if whole && bytes.iter().any(|byte| matches!(byte, b'e' | b'E')) => "a number with an exponent",
-        _ if whole => "a number and not a time",
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    Some(match digits {
+        ..DIGITS => return None,
+        13 if bytes.len() == digits => "a time in milliseconds",
+        16 if bytes.len() == digits => "a time in microseconds",
+        19 if bytes.len() == digits => "a time in nanoseconds",
+        _ if plain_decimal(bytes).is_some() => "a number and not a time",
         _ => "a number with text behind it",
     })
 }
@@ -87,5 +84,25 @@ mod tests {
         {
             assert_eq!(classic_time(other.as_bytes()), None, "{other}");
         }
+    }
+
+    #[test]
+    fn every_time_that_ruby_writes_is_read_as_the_same_microsecond() {
+        let file = include_str!("../../../compat/golden/floats.tsv");
+        let (mut times, mut larger) = (0, 0);
+        for line in file.lines().filter(|line| !line.starts_with('#')) {
+            let (bits, text) = line.split_once('\t').expect("two columns");
+            let float = f64::from_bits(u64::from_str_radix(bits, 16).expect("bits"));
+            let Some((time, _)) = time(text.as_bytes()) else {
+                assert!(float >= 1e10, "{text}");
+                larger += 1;
+                continue;
+            };
+            #[expect(clippy::cast_precision_loss)]
+            let read = time.0 as f64 / 1e6;
+            assert!((0.0..1.1e-6).contains(&(float - read)), "{text}: {read}");
+            times += 1;
+        }
+        assert!(times > 250 && larger == 2, "{times} and {larger}");
     }
 }

@@ -7,11 +7,12 @@ use crate::system::random::HashMap;
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::event::{Event, LeftOut, Observer, ProblemKind, log_advice, log_event, repeated};
+use super::reports::{Report, Reports};
 use crate::net::TransportError;
+use crate::report::event::{Event, LeftOut, Observer, ProblemKind, log_event, repeated};
 use crate::rules::Note;
 use crate::rules::ownership::LossReason;
 use crate::system::clock;
@@ -19,8 +20,6 @@ use crate::system::sync::Mutex;
 use crate::values::clock::Uptime;
 use crate::values::contained::{Contained, contained};
 use crate::values::key::Key;
-use crate::values::options::Protocol;
-use crate::values::version::Version;
 
 thread_local! {
     /// True while this thread works for the library, and not for a call.
@@ -32,23 +31,6 @@ pub(crate) fn noticing(work: impl FnOnce()) {
     NOTICES.set(true);
     work();
     NOTICES.set(false);
-}
-
-/// What is to be reported later.
-pub(crate) type Report = Box<dyn FnOnce() + Send>;
-
-/// Reports on a thread of its own, in order.
-pub(crate) trait Reporter: Send + Sync {
-    /// # Errors
-    ///
-    /// The report, if there is no such thread.
-    fn later(&self, report: Report) -> Result<(), Report>;
-
-    /// Returns true if so many reports wait that further ones are dropped that may be.
-    fn is_full(&self) -> bool;
-
-    /// How many were dropped since that was last reported.
-    fn dropped(&self) -> &AtomicU64;
 }
 
 /// What reports an event to where it goes.
@@ -86,7 +68,7 @@ fn reporting(event: &Event<'_>) -> Option<ReportTo> {
 pub(crate) struct EventSink {
     observer: Option<Contained<Arc<dyn Observer>>>,
     repeats: Arc<Repeats>,
-    reporter: Option<Arc<dyn Reporter>>,
+    reports: Option<Arc<Reports>>,
 }
 
 impl EventSink {
@@ -95,8 +77,8 @@ impl EventSink {
     }
 
     /// Returns the sink with what reports later.
-    pub(crate) fn reporting_by(self, reporter: Arc<dyn Reporter>) -> Self {
-        Self { reporter: Some(reporter), ..self }
+    pub(crate) fn reporting_by(self, reports: Arc<Reports>) -> Self {
+        Self { reports: Some(reports), ..self }
     }
 
     pub(crate) fn notify(&self, event: &Event<'_>) {
@@ -126,13 +108,13 @@ impl EventSink {
 
     /// Returns true if there is no room for an event. How many there were is reported behind those that wait.
     fn is_dropped(&self) -> bool {
-        let Some(reporter) = self.reporter.as_ref().filter(|reporter| reporter.is_full()) else {
+        let Some(reports) = self.reports.as_ref().filter(|reports| reports.is_full()) else {
             return false;
         };
-        if reporter.dropped().fetch_add(1, Ordering::Relaxed) == 0 {
+        if reports.dropped().fetch_add(1, Ordering::Relaxed) == 0 {
             self.report_later(|sink| {
                 let dropped =
-                    sink.reporter.as_ref().map(|reporter| reporter.dropped().swap(0, Ordering::Relaxed));
+                    sink.reports.as_ref().map(|reports| reports.dropped().swap(0, Ordering::Relaxed));
                 let count = dropped.unwrap_or_default();
                 let details =
                     format!("{count} events were not reported: the observer or the log takes too long");
@@ -149,8 +131,8 @@ impl EventSink {
     fn report_later(&self, report: impl FnOnce(&Self) + Send + 'static) {
         let sink = self.clone();
         let report: Report = Box::new(move || report(&sink));
-        let refused = match &self.reporter {
-            Some(reporter) => reporter.later(report).err(),
+        let refused = match &self.reports {
+            Some(reports) => reports.later(report).err(),
             None => Some(report),
         };
         if let Some(report) = refused {
@@ -179,11 +161,6 @@ impl EventSink {
     /// Reports a problem, in words for people.
     pub(crate) fn problem(&self, key: Option<&Key>, kind: ProblemKind, details: impl fmt::Display) {
         self.notify(&Event::Problem { key, kind, details: &details.to_string() });
-    }
-
-    /// Logs that a lock uses Classic by default on a server of this version, where Auto would select another protocol.
-    pub(crate) fn advise(key: &Key, version: Version, best: Protocol) {
-        contained(|| log_advice(key, version, best));
     }
 
     pub(crate) fn reply_lost(&self, key: &Key, command: &str, error: &TransportError) {
