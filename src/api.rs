@@ -9,4 +9,4 @@ pub(crate) mod loss_signal;
 #[cfg(feature = "macros")]
 pub(crate) mod scope;
 pub(crate) mod several;
-mod token;
+pub(crate) mod token;

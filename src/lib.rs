@@ -53,14 +53,13 @@
 //! - `macros`: the attribute `#[setnx_lock::locked]` for a function that runs while a lock is held.
 
 // To read, as docs/internals.md follows one call:
-// 1. without contention: api/lock, run/acquire, rules/acquire, rules/lease, run/session, net/server, net/server/sharing, net/lanes, net/trip, net/connections/socket, run/hold;
-// 2. with contention: run/acquire/wait, wait/wait_queue, run/acquire/wait/turn, rules/choose, rules/task, rules/acquire/pace, run/notifications;
-// 3. the release: api/guard, run/ending, run/release, rules/hold/hand_over, run/drive, wait/wait_queue/holder, rules/hold.
+// 1. without contention: api/lock, run/acquire, proto/acquire, proto/lease, run/session, net/server, net/server/sharing, net/lanes, net/trip, net/connections/socket, run/hold;
+// 2. with contention: run/acquire/wait, wait/wait_queue, run/acquire/wait/turn, proto/task, proto/acquire/cues, proto/acquire/pace, run/notifications;
+// 3. the release: api/guard, run/ending, run/release, proto/hold/hand_over, run/drive, wait/wait_queue/holder, proto/hold.
 mod api;
 pub mod documentation;
 mod net;
 mod report;
-mod rules;
 mod run;
 mod system;
 mod values;
@@ -74,17 +73,21 @@ pub use api::loss_signal::LossSignal;
 pub use api::several::{
     MultiLock, MultiLockGuard, Permit, Quorum, QuorumGuard, RwLock, Semaphore, WriteGuard,
 };
+pub use api::token::LockToken;
 pub use net::{Refusal, RefusalKind, TransportError};
 pub use report::error::{Contention, Error};
 pub use report::event::{Event, Observer, ProblemKind};
-pub use rules::ownership::LossReason;
+pub use report::state::{Expiry, Holder, LockState, LossReason};
 pub use values::credentials::Credentials;
-pub use values::key::Key;
-pub use values::options::{LockOptions, Protocol};
-pub use values::token::LockToken;
-pub use values::value::{Expiry, Holder, LockState};
-pub use values::version::{InvalidVersion, Version};
+pub use values::options::LockOptions;
 pub use wait::CancelToken;
+
+#[doc(inline)]
+pub use proto::values::{
+    key::Key,
+    protocol::Protocol,
+    version::{InvalidVersion, Version},
+};
 
 #[cfg(feature = "macros")]
 #[doc(inline)]
@@ -94,7 +97,7 @@ pub use setnx_lock_macros::locked;
 #[doc(hidden)]
 pub mod __keys {
     pub use crate::net::slot_of;
-    pub use crate::values::side_key::{SideKey, can_share_slot};
+    pub use proto::values::side_key::{SideKey, can_share_slot};
 }
 
 /// What the attribute expands to. No part of the interface: it may change in any release.

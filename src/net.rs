@@ -24,13 +24,14 @@ mod trip;
 use std::fmt;
 use std::time::Duration;
 
-use crate::rules::fencing::Epoch;
-use crate::rules::{Command, Reply, Trip};
+use proto::fencing::Epoch;
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::values::version::Version;
+use proto::{Command, Reply, Trip};
+
 use crate::system::sync;
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
-use crate::values::options::Protocol;
-use crate::values::version::Version;
 pub(crate) use cluster::ClusterBackend;
 use codec::Compares;
 pub(crate) use connections::Heard;

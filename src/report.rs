@@ -2,4 +2,4 @@
 
 pub(crate) mod error;
 pub(crate) mod event;
-mod present;
+pub(crate) mod state;

@@ -5,16 +5,16 @@ mod cancel_token;
 mod key_hash;
 mod wait_queue;
 
-pub(crate) use crate::rules::Observation;
-use crate::rules::window::Activity;
 use crate::system::random::HashMap;
 use crate::system::sync;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
 pub use cancel_token::CancelToken;
 pub(crate) use cancel_token::Registered;
 pub(crate) use key_hash::KeyHash;
+pub(crate) use proto::Observation;
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::window::Activity;
 pub(crate) use wait_queue::{Called, Hint, HolderTicket, Ticket, WaitQueue, Wake, no_hold};
 
 /// How a thread waits, for a holder that hands its lock over.
@@ -39,7 +39,7 @@ impl WaitMode {
 
     /// Returns true if a lease that was written for one of two threads will do for the other.
     fn takes_leases_of(&self, other: &Self) -> bool {
-        let of = |mode: &Self| (mode.0.protocol, mode.0.expiration, mode.0.allowance);
+        let of = |mode: &Self| (mode.0.protocol, mode.0.terms.expiration, mode.0.terms.allowance);
         of(self) == of(other)
     }
 

@@ -3,10 +3,11 @@
 mod lock_id;
 mod template;
 
+use proto::values::key::Key;
+
 use crate::api::lock::Lock;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
 pub use lock_id::LockId;
 use template::{ID, Prefix};

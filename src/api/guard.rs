@@ -6,16 +6,17 @@ use std::time::Duration;
 use std::{fmt, iter, mem};
 
 use chrono::{DateTime, Utc};
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
 
 use crate::api::loss_signal::LossSignal;
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::ownership::LossReason;
+use crate::report::state::{LossReason, date};
 use crate::run::hold::Hold;
 use crate::run::{Acquired, Delivery, Ended, Engine, Leaving};
 use crate::system::clock;
-use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
+use crate::values::options::LockOptions;
 use crate::wait::HolderTicket;
 
 /// A lock that is held. It is released when dropped, even by a panic.
@@ -83,7 +84,7 @@ impl LockGuard {
     /// The value in the key names a later time: one second later, or ten seconds in [`Protocol::Ttl`].
     #[must_use]
     pub fn expires_at(&self) -> Option<DateTime<Utc>> {
-        self.hold.end().and_then(|end| end.wall.date())
+        self.hold.end().and_then(|end| date(end.wall))
     }
 
     /// Checks that the lease has not ended and that no loss was noticed. Call it before a step that must not happen
@@ -154,7 +155,7 @@ impl LockGuard {
 
     /// Returns the lease of an extension: the one that is asked for, or the expiration.
     pub(crate) fn lease(&self, asked: Option<Duration>) -> Result<Duration, Error> {
-        let Some(expiration) = self.hold.options.expiration else { return Err(self.no_lease()) };
+        let Some(expiration) = self.hold.options.terms.expiration else { return Err(self.no_lease()) };
         let lease = asked.unwrap_or(expiration);
         let problem = if lease < Duration::from_millis(1) {
             "the lease is to be extended by less than a millisecond; give the time that the work still needs"

@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::values::terms::Terms;
+
 use crate::api::guard::LockGuard;
 use crate::api::lock::Lock;
 use crate::report::error::Error;
@@ -10,8 +14,6 @@ use crate::run::Engine;
 use crate::run::thread_holds::HoldKind;
 use crate::system::clock;
 use crate::system::thread;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 
@@ -42,7 +44,7 @@ impl Lock {
     /// None once `stop` is cancelled, or the locker is shut down, which does not end a `body` that runs. Otherwise what no later attempt can change:
     /// [`Error::Invalid`] without an expiration, [`Error::Nested`] inside a [`with`](Self::with) of this thread on the key, and [`Error::Forked`].
     pub fn lead(&self, stop: &CancelToken, mut body: impl FnMut(&LockGuard)) -> Result<(), Error> {
-        if self.options.expiration.is_none() {
+        if self.options.terms.expiration.is_none() {
             let problem = "it has no expiration, so no process could follow a leader that crashes; use `expiring_after`";
             return Err(Error::invalid(self.key().clone(), problem));
         }
@@ -81,12 +83,13 @@ impl Lock {
     /// Returns the lock with the options by which it is led.
     fn leading(&self) -> Self {
         let options = self.options.wait_forever();
-        let options = if options.auto_extend.is_none() {
+        let options = if options.terms.auto_extend.is_none() {
             options.auto_extend(LockOptions::MAX_EXPIRATION)
         } else {
             options
         };
-        Self { options: LockOptions { max_attempts: None, ..options }, ..self.clone() }
+        let terms = Terms { max_attempts: None, ..options.terms };
+        Self { options: LockOptions { terms, ..options }, ..self.clone() }
     }
 }
 

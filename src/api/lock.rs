@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::key::Key;
+
 use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
+use crate::report::state::{Holder, LockState};
 use crate::run::thread_holds::{self, HoldKind};
 use crate::run::{Call, MaybeHeld, Want};
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
-use crate::values::value::{Holder, LockState};
 use crate::wait::CancelToken;
 
 /// Returns true if a server refuses a key of this length, or one of the longer keys derived from it: the limit is
@@ -303,7 +304,7 @@ impl Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::side_key::SideKey;
+    use proto::values::side_key::SideKey;
 
     #[test]
     fn a_key_leaves_room_for_the_names_of_those_beside_it() {

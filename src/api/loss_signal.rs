@@ -5,10 +5,11 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::rules::ownership::LossReason;
+use proto::values::clock::{Now, Uptime};
+
+use crate::report::state::LossReason;
 use crate::run::hold::{self, Hold};
 use crate::system::clock;
-use crate::values::clock::{Now, Uptime};
 
 /// A hold, until it is lost or released.
 pub(crate) trait Losable: Send + Sync + UnwindSafe + RefUnwindSafe {
@@ -28,9 +29,9 @@ struct AllHolds(Box<[Arc<Hold>]>);
 impl Losable for AllHolds {
     fn loss(&self, now: Now) -> Option<LossReason> {
         self.0.iter().find_map(|hold| {
-            let reason = hold.lost(now)?;
+            let loss = hold.lost(now)?;
             hold.report();
-            Some(reason)
+            Some(loss.into())
         })
     }
 

@@ -1,17 +1,92 @@
 //! A lock that goes to another process: a guard becomes a token, and a token a guard.
 
+use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
+
+use proto::values::key::Key;
+use proto::values::token::Token;
 
 use crate::api::guard::LockGuard;
 use crate::api::lock::Lock;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
+use crate::report::state::{date, in_words};
 use crate::run::{Call, Leaving};
 use crate::system::clock;
 use crate::values::options::LockOptions;
-use crate::values::token::LockToken;
+
+use chrono::{DateTime, Utc};
+
+/// A lock on its way to another process.
+///
+/// [`LockGuard::into_token`](crate::LockGuard::into_token) ends a guard and returns its token, [`Lock::resume`](crate::Lock::resume) makes a
+/// guard of it in any process, once. [`Locker::release_token`](crate::Locker::release_token) releases the lock instead.
+///
+/// Displayed, it is one word of letters, digits, `.`, `-` and `_`, which is parsed again. For a key of 100 bytes it has at most 300.
+/// Who has the token can end the lock or go on with it, so treat it like a password.
+///
+/// ```
+/// # use setnx_lock::{Error, Lock, LockOptions, LockToken, Locker};
+/// # use std::time::Duration;
+/// # let server = setnx_lock_testing::TestServer::start();
+/// # let locker = Locker::open(&server.url())?;
+/// let lock = Lock::new(&locker, "upload:7", LockOptions::expiring_after(Duration::from_secs(30)))?;
+/// let text = lock.lock()?.into_token()?.to_string();
+///
+/// // In another process:
+/// let token: LockToken = text.parse()?;
+/// lock.resume(&token)?.release()?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct LockToken(Token);
+
+impl LockToken {
+    /// Returns the lock's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// Returns the end of the lease by the wall clock. Until then the lock is held, and the token can be used.
+    ///
+    /// `None` past the calendar's end.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<DateTime<Utc>> {
+        date(self.0.end)
+    }
+
+    /// Returns how long its lease was, for one of the same length: the expiration of the holder's options.
+    #[must_use]
+    pub fn expiration(&self) -> Duration {
+        self.0.expiration
+    }
+
+    /// Returns the fencing token of the hold, if it has taken one.
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<u64> {
+        self.0.fencing_token
+    }
+}
+
+impl fmt::Display for LockToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for LockToken {
+    /// Leaves out what gives power over the lock.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockToken")
+            .field("key", &self.0.key)
+            .field("protocol", &self.0.protocol)
+            .field("expires_at", &format_args!("{}", in_words(self.0.end)))
+            .finish_non_exhaustive()
+    }
+}
 
 impl FromStr for LockToken {
     type Err = Error;
@@ -22,7 +97,7 @@ impl FromStr for LockToken {
     ///
     /// [`Error::Invalid`] for any other text, a token that was cut off or changed, and a token of another version of this library.
     fn from_str(text: &str) -> Result<Self, Error> {
-        Self::read(text).map_err(Error::invalid_locker)
+        Token::read(text).map(Self).map_err(Error::invalid_locker)
     }
 }
 
@@ -49,14 +124,14 @@ impl LockGuard {
     /// - [`Error::Forked`] in a forked child, which releases nothing.
     pub fn into_token(mut self) -> Result<LockToken, Error> {
         let (engine, hold) = (self.engine(), self.hold());
-        if hold.options.expiration.is_none() {
+        if hold.options.terms.expiration.is_none() {
             let problem = "it has no expiration, so its value names no holder and it cannot be handed over; it is released";
             return Err(Error::invalid(hold.key.clone(), problem));
         }
         engine.refuse_after_fork(&hold.key)?;
         let token = engine.token(hold)?;
         self.end(Leaving::WithToken)?;
-        Ok(token)
+        Ok(LockToken(token))
     }
 }
 
@@ -84,14 +159,14 @@ impl Lock {
     /// - [`Error::InDoubt`] if the reply was lost: the token may be used up, and the lock then frees itself after the new lease. In Watched and
     ///   Ttl the lock may be resumed again; in Classic do not, since the lost command may still come.
     /// - [`Error::Nested`], [`Error::Cancelled`], [`Error::ShutDown`] and [`Error::Forked`] as for [`lock`](Self::lock).
-    pub fn resume(&self, token: &LockToken) -> Result<LockGuard, Error> {
+    pub fn resume(&self, LockToken(token): &LockToken) -> Result<LockGuard, Error> {
         let engine = self.locker().engine();
         let problem = if token.key != *self.key() {
             format!(
                 "the token is that of lock {}; use a lock of that key, with the prefix of its locker",
                 token.key
             )
-        } else if self.options.expiration.is_none() {
+        } else if self.options.terms.expiration.is_none() {
             "it has no expiration, so it cannot go on with a lock that has one".into()
         } else {
             // It waits for no holder, nor for the server.
@@ -119,14 +194,14 @@ impl Locker {
     /// - [`Error::Unavailable`], [`Error::Refused`] or [`Error::InDoubt`]: the lock frees itself at the end of its lease, which may be a new one of
     ///   the same length. Another call may do it sooner; it returns [`Error::Lost`] if the token is used up.
     /// - [`Error::ShutDown`] if the locker was shut down, and [`Error::Forked`] in a forked child.
-    pub fn release_token(&self, token: &LockToken) -> Result<(), Error> {
+    pub fn release_token(&self, LockToken(token): &LockToken) -> Result<(), Error> {
         let can_notify = self.engine().backend.can_listen() && self.engine().has_side_keys(&token.key);
         let options = LockOptions::expiring_after(token.expiration)
             .protocol(token.protocol)
             .notify_waiters(token.notifies && can_notify);
         // Nothing is extended, and no work relies on its fencing token.
-        let token = LockToken { auto_extend: None, forget_after: None, ..token.clone() };
-        let resumed = Lock::of_whole_key(self, token.key.clone(), options)?.resume(&token);
+        let token = LockToken(Token { auto_extend: None, forget_after: None, ..token.clone() });
+        let resumed = Lock::of_whole_key(self, token.key().clone(), options)?.resume(&token);
         resumed.and_then(LockGuard::release).map_err(|error| match error {
             Error::Lost { key, reason, late, .. } => {
                 Error::Lost { key, reason, late, advice: Some("there is nothing to release") }

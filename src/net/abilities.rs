@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
+use proto::values::protocol::Protocol;
+use proto::values::version::Version;
+
 use crate::system::clock;
-use crate::values::options::Protocol;
-use crate::values::version::Version;
 
 /// How long after a probe has found something lacking the next follows.
 const LEFT_ALONE: Duration = Duration::from_secs(60);
@@ -24,9 +25,9 @@ pub(super) struct Abilities {
 /// How much a protocol needs of a server.
 fn strength(protocol: Protocol) -> u8 {
     match protocol {
-        Protocol::Auto | Protocol::Classic => 0,
-        Protocol::Watched => 1,
         Protocol::Ttl => 2,
+        Protocol::Watched => 1,
+        _ => 0,
     }
 }
 

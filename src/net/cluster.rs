@@ -9,6 +9,12 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::values::version::Version;
+use proto::{Command, Reply, Trip};
+
 use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
 use super::limits::{Budget, Limits};
@@ -16,13 +22,8 @@ use super::server::{PAUSE, pause};
 use super::slots::slot_of;
 use super::threads::on_threads;
 use super::{Backend, KeyTrip, NodeId, Sent, is_refused};
-use crate::rules::{Command, Reply, Trip};
 use crate::system::clock;
 use crate::system::sync::Mutex;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
-use crate::values::options::Protocol;
-use crate::values::version::Version;
 use nodes::{LOOK, Map, Node, Nodes};
 use redirection::{Redirected, is_redirected, next_for};
 

@@ -3,13 +3,13 @@
 use std::io;
 use std::time::Duration;
 
+use proto::values::side_key::SideKey;
+use proto::waiting_list::{LIST_TTL, Waiting};
+use proto::{Command, Expected, NewValue, Reply};
 use redis::Value;
 
 use super::errors::{Refusal, TransportError};
 use super::resp::{Digits, Form, Packed, is_queued};
-use crate::rules::waiting_list::{LIST_TTL, Waiting};
-use crate::rules::{Command, Expected, NewValue, Reply};
-use crate::values::side_key::SideKey;
 
 /// How a command begins that is sent often.
 const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";

@@ -2,6 +2,12 @@
 
 use std::{io, mem, slice};
 
+use proto::fencing::Epoch;
+use proto::lease::End;
+use proto::values::clock::Now;
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::{Reply, Trip};
 use redis::Value;
 
 use super::Undecided;
@@ -9,12 +15,6 @@ use super::codec;
 use super::connections::Known;
 use super::errors::{Failure, Refusal, RefusalKind, TransportError};
 use super::resp::{Form, Packed};
-use crate::rules::fencing::Epoch;
-use crate::rules::lease::End;
-use crate::rules::{Reply, Trip};
-use crate::values::clock::Now;
-use crate::values::key::Key;
-use crate::values::options::Protocol;
 
 /// A command as it goes over the wire, which may be several of the server's. The default is none.
 #[derive(Default)]

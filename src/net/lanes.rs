@@ -79,7 +79,7 @@ pub(crate) enum Batching {
 }
 
 /// How a thread may become a leader.
-pub(crate) struct Terms<U, O> {
+pub(crate) struct LaneTerms<U, O> {
     /// How many leaders there may be.
     pub(crate) most: usize,
     /// Returns true if an idle connection may be used.
@@ -107,7 +107,7 @@ impl<J, C> Lanes<J, C> {
         &self,
         entry: &Arc<Entry<J, C>>,
         batching: Batching,
-        terms: Terms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
+        terms: LaneTerms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
     ) -> Entered<J, C> {
         // Closing takes a system call each, which is left until the lock is free.
         let mut unusable = Vec::new();
@@ -124,7 +124,7 @@ impl<J, C> Lanes<J, C> {
     pub(crate) fn enter_again(
         &self,
         entry: &Arc<Entry<J, C>>,
-        terms: Terms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
+        terms: LaneTerms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
     ) -> Entered<J, C> {
         let mut unusable = Vec::new();
         let mut shared = self.shared.lock();

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+
 use super::errors::{Failure, Refusal};
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
-use crate::values::options::Protocol;
 
 /// How long a failure to connect is remembered for others, which do not try then.
 pub(in crate::net) const REMEMBERED: Duration = Duration::from_millis(50);

@@ -6,9 +6,10 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+
 use crate::system::clock;
 use crate::system::thread;
-use crate::values::clock::Uptime;
 
 /// How often a thread yields before it parks.
 const YIELDS: u32 = 16;

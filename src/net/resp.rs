@@ -3,9 +3,8 @@
 use std::mem;
 use std::ops::Deref;
 
+use proto::values::key::CutAt;
 use redis::{ErrorKind, RedisError, Value};
-
-use crate::values::key::CutAt;
 
 /// What QUEUED is read as, which costs no text. No command is answered by a boolean.
 pub(super) const QUEUED: Value = Value::Boolean(true);

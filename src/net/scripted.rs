@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use proto::lease::End;
+use proto::values::clock::Now;
+use proto::values::key::Key;
+use proto::values::version::Version;
+use proto::{Command, Reply};
+
 use super::{Backend, Failure, KeyTrip, Limits, Refusal, Sent, TransportError};
-use crate::rules::lease::End;
-use crate::rules::{Command, Reply};
-use crate::values::clock::Now;
-use crate::values::key::Key;
-use crate::values::version::Version;
 
 /// A command that was sent: its name, when it was decided on, and the time it was bound to.
 type SentCommand = (&'static str, Now, Option<End>);

@@ -16,6 +16,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::values::state::LONGEST_READ;
+use proto::values::version::Version;
+use proto::{Command, Reply, Trip};
+
 use super::abilities::Abilities;
 use super::asking::Asking;
 use super::codec::Compares;
@@ -28,13 +35,7 @@ use super::patience::Patience;
 use super::slots::slot_of;
 use super::trip::{TripState, Wire};
 use super::{Backend, Heard, KeyTrip, NodeId, Sent, Undecided};
-use crate::rules::{Command, Reply, Trip};
 use crate::system::{clock, thread};
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
-use crate::values::options::Protocol;
-use crate::values::value::LONGEST_READ;
-use crate::values::version::Version;
 use sharing::Carrier;
 use spare::Spare;
 

@@ -1,7 +1,7 @@
 //! The slot of a key.
 
-use crate::values::key::Key;
-use crate::values::side_key::hash_tag;
+use proto::values::key::Key;
+use proto::values::side_key::hash_tag;
 
 /// How many slots a cluster has.
 pub(in crate::net) const SLOTS: u16 = 16384;

@@ -16,6 +16,12 @@ use std::collections::BTreeSet;
 use std::mem;
 use std::ops::DerefMut;
 
+use proto::fencing::Epoch;
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::values::side_key::SideKey;
+use proto::{Command, Expected, Trip};
 use redis::Value;
 
 use super::asking::{Asking, with_asking};
@@ -26,13 +32,7 @@ use super::item::{self, AfterTrip, Incoming, Item};
 use super::limits::Limits;
 use super::resp::{Form, Packed};
 use super::{KeyTrip, Sent, Undecided};
-use crate::rules::fencing::Epoch;
-use crate::rules::{Command, Expected, Trip};
 use crate::system::clock;
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
-use crate::values::options::Protocol;
-use crate::values::side_key::SideKey;
 
 /// What one key has sent. Its lists are used again.
 #[derive(Default)]

@@ -8,11 +8,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use proto::quorum;
+use proto::values::clock::Wall;
+use proto::values::key::{Cut, Key};
+
 use crate::net::{Refusal, TransportError};
-use crate::rules::ownership::LossReason;
-use crate::rules::quorum;
-use crate::values::clock::Wall;
-use crate::values::key::{Cut, Key};
+use crate::report::state::{LossReason, in_words};
 pub use contention::Contention;
 use text::{AnswersInWords, Cancellation, Chain, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
 
@@ -321,8 +322,9 @@ impl Error {
     /// Returns the error of a call on a lock by a clock that shows this.
     pub(crate) fn clock_unset(key: Key, shows: Wall) -> Self {
         let problem = format!(
-            "the clock of this machine shows {shows}, which cannot be right, and others would take the lock's time for none; set the clock, for \
-             example by NTP, and then acquire the lock"
+            "the clock of this machine shows {}, which cannot be right, and others would take the lock's time for none; set the clock, for \
+             example by NTP, and then acquire the lock",
+            in_words(shows)
         );
         Self::invalid(key, problem)
     }

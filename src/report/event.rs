@@ -4,11 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::key::{Cut, Key};
+
 use crate::net::Refusal;
 use crate::report::error::Error;
-use crate::rules::ownership::LossReason;
-use crate::values::key::{Cut, Key};
-use crate::values::value::LockState;
+use crate::report::state::LockState;
+use crate::report::state::LossReason;
 
 /// Receives the events of a locker's locks: see [`LockerBuilder::observer`](crate::LockerBuilder::observer).
 ///

@@ -6,6 +6,15 @@ mod wait;
 use std::sync::Arc;
 use std::{mem, slice};
 
+use proto::acquire::first_command;
+use proto::choose::first_trip;
+use proto::lease::Lease;
+use proto::unresolved::Unresolved;
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::{Observation, Reply, Trip};
+
 use super::engine::Engine;
 use super::held::{Acquired, MaybeHeld};
 use super::readers::ReaderCount;
@@ -13,17 +22,10 @@ use super::session::Session;
 use crate::net::{Failure, KeyTrip, Refusal, Sent, Stop};
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::acquire::first_command;
-use crate::rules::choose::first_trip;
-use crate::rules::lease::Lease;
-use crate::rules::unresolved::Unresolved;
-use crate::rules::{Observation, Reply, Trip};
 use crate::run::hold::Hold;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::system::clock;
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
+use crate::values::options::LockOptions;
 use crate::wait::{CancelToken, Registered};
 use wait::Wait;
 
@@ -46,7 +48,7 @@ impl<'a> Call<'a> {
             Want::Lock(key) => (self.asks(key, protocol, self.began), self.shared),
             Want::OneOf { slots, queue, .. } => {
                 let tag = self.engine.tag();
-                let (slot, lease, trip) = first_trip(self.options, protocol, slots, &tag, self.began);
+                let (slot, lease, trip) = first_trip(&self.options.terms, protocol, slots, &tag, self.began);
                 (Asked { slot, ..Asked::of(&slots[slot], lease, trip, self.began) }, Some(queue))
             }
         };
@@ -250,7 +252,7 @@ impl<'a> Call<'a> {
     /// Returns what asks for a lock first, by this protocol.
     #[inline]
     pub(super) fn asks<'k>(&self, key: &'k Key, protocol: Protocol, now: Now) -> Asked<'k> {
-        let (lease, trip) = first_command(self.options, protocol, &self.engine.tag(), now);
+        let (lease, trip) = first_command(&self.options.terms, protocol, &self.engine.tag(), now);
         Asked::of(key, lease, trip, now)
     }
 
@@ -309,7 +311,7 @@ impl<'a> Call<'a> {
 
     /// Returns true if the lock has no expiration, or this machine's clock may be right.
     fn knows_time(&self) -> bool {
-        self.options.expiration.is_none() || self.began.is_plausible()
+        self.options.terms.expiration.is_none() || self.began.is_plausible()
     }
 
     /// Fails where this machine's clock shows a time that the lock's value cannot.
@@ -339,7 +341,7 @@ impl<'a> Call<'a> {
 
     /// What to do if it is unknown whether the lock was acquired.
     pub(super) fn advice(&self) -> &'static str {
-        match self.options.expiration {
+        match self.options.terms.expiration {
             Some(_) => "if the lock was acquired, it frees itself when its lease has passed; try again then",
             None => {
                 "it has no expiration, so its value names no holder; look at the key, and clear it if its holder has crashed"

@@ -3,16 +3,17 @@
 
 use std::mem;
 
+use proto::task::Rules;
+use proto::values::clock::Now;
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::{Command, GiveUp, Reply, Step, Trip};
+
 use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
 use super::session::Session;
 use crate::net::{KeyTrip, NodeId};
-use crate::rules::task::Rules;
-use crate::rules::{Command, GiveUp, Reply, Step, Trip};
 use crate::system::clock;
-use crate::values::clock::Now;
-use crate::values::key::Key;
-use crate::values::options::Protocol;
 
 /// Rules that were begun, and the commands that they send.
 pub(super) struct Job<'a, R: Rules> {

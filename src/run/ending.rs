@@ -4,6 +4,13 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::GiveUp;
+use proto::hold::{self, Extension, Release};
+use proto::lease::Lease;
+use proto::ownership::Loss;
+use proto::task::Task;
+use proto::values::clock::Now;
+
 use super::drive::Job;
 use super::engine::Engine;
 use super::held::{Delivery, HeldLock};
@@ -12,14 +19,8 @@ use super::session::Session;
 use super::thread_holds;
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::GiveUp;
-use crate::rules::hold::{self, Extension, Release};
-use crate::rules::lease::Lease;
-use crate::rules::ownership::LossReason;
-use crate::rules::task::Task;
 use crate::run::hold::Hold;
 use crate::system::clock;
-use crate::values::clock::Now;
 use crate::wait::HolderTicket;
 
 /// How a holder ends its hold.
@@ -171,7 +172,7 @@ impl Engine {
             Ok(Some(Release::Lost(reason))) => Some(reason.clone()),
             Ok(Some(Release::Released { certified: true }) | None) => None,
             Ok(Some(Release::Released { certified: false })) | Err(_) => {
-                outlived_lease.then_some(LossReason::Expired)
+                outlived_lease.then_some(Loss::Expired)
             }
         };
         if let Some(reason) = loss {
@@ -205,12 +206,10 @@ fn left_to_expire((extended, session): (Result<Extension, GiveUp>, Session<'_>))
 
 /// Returns what becomes of the key of a hold that ends.
 fn way(hold: &Hold, lease: &Lease, leaving: Leaving, now: Now) -> Way {
-    let left = || Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)));
+    let left = || Way::Over(lease.has_passed(now).then_some(Release::Lost(Loss::Expired)));
     match (hold.noticed_loss(), leaving) {
         // The server has shown that it is not ours: there is nothing to delete.
-        (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
-            Way::Over(Some(Release::Lost(reason)))
-        }
+        (Some(reason @ (Loss::Gone | Loss::Taken(_))), _) => Way::Over(Some(Release::Lost(reason))),
         (_, Leaving::ToExpire | Leaving::WithToken) => left(),
         (_, Leaving::Release) => match time_left_to_hold(hold, lease, now) {
             Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => left(),
@@ -223,6 +222,6 @@ fn way(hold: &Hold, lease: &Lease, leaving: Leaving, now: Now) -> Way {
 /// Returns for how much longer the options have the lock held, if it is to be released before.
 fn time_left_to_hold(hold: &Hold, lease: &Lease, now: Now) -> Option<Duration> {
     // By the monotonic clock: the wall clock may have been set since.
-    let left = hold.acquired.uptime.after(hold.options.hold_at_least).since(now.uptime);
+    let left = hold.acquired.uptime.after(hold.options.terms.hold_at_least).since(now.uptime);
     (!lease.has_passed(now) && !left.is_zero()).then_some(left)
 }

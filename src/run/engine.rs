@@ -1,10 +1,17 @@
 //! What the locks of a locker share, and small questions to it. What calls do with it stands in the files that know more.
 
-use crate::system::random::HashMap;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
+
+use proto::lease::Lease;
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::values::side_key::can_share_slot;
+use proto::values::state;
+use proto::values::value::Tag;
 
 use super::held::{Delivery, MaybeHeld};
 use super::hold::{Changes, Hold};
@@ -14,17 +21,13 @@ use super::thread_holds::{self, HoldKind};
 use super::timer::{Timer, Work};
 use crate::net::{Backend, Budget, NodeId};
 use crate::report::error::Error;
-use crate::rules::lease::Lease;
 use crate::run::identity::Identity;
 use crate::run::sink::{EventSink, noticing};
 use crate::system::clock;
+use crate::system::random::HashMap;
 use crate::system::sync::Mutex;
 use crate::system::thread;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
-use crate::values::side_key::can_share_slot;
-use crate::values::value::{self, Tag};
+use crate::values::options::LockOptions;
 use crate::wait::{HolderTicket, WaitQueue};
 
 /// How long a connection is waited for of a server that another thread has just found unreachable.
@@ -153,7 +156,11 @@ impl Engine {
     /// Returns the protocol that the options mean on this server, as far as is known what that has.
     pub(super) fn protocol_of(&self, options: &LockOptions) -> Protocol {
         match options.protocol {
-            Protocol::Auto if options.expiration.is_none() => self.backend.best_protocol().without_ttl(),
+            Protocol::Auto if options.terms.expiration.is_none() => match self.backend.best_protocol() {
+                // The server would free it.
+                Protocol::Ttl => Protocol::Watched,
+                best => best,
+            },
             Protocol::Auto => self.backend.best_protocol(),
             protocol => protocol,
         }
@@ -292,7 +299,7 @@ pub(super) struct Gems(AtomicU64);
 impl Gems {
     /// Notes what a key holds.
     pub(super) fn note(&self, found: &[u8]) {
-        if found.len() <= LONGEST_OF_GEMS && value::classic_time(found).is_some() {
+        if found.len() <= LONGEST_OF_GEMS && state::classic_time(found).is_some() {
             self.0.store(clock::uptime().micros(), Ordering::Relaxed);
         }
     }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::lease::Lease;
+use proto::unresolved::Unresolved;
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+
 use super::hold::Hold;
-use crate::rules::lease::Lease;
-use crate::rules::unresolved::Unresolved;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::HolderTicket;
 

@@ -6,17 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use std::{io, mem};
 
+use proto::lease::{End, Lease};
+use proto::ownership::Loss;
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+
 use super::timer;
 use crate::report::event::ProblemKind;
-use crate::rules::lease::{End, Lease};
-use crate::rules::ownership::LossReason;
+use crate::report::state::LossReason;
 use crate::run::sink::EventSink;
 use crate::system::clock;
 use crate::system::sync::{Condvar, Mutex, MutexGuard, wait_timeout};
-use crate::values::clock::{Now, Uptime};
 use crate::values::contained::{Contained, contained};
-use crate::values::key::Key;
-use crate::values::options::{LockOptions, Protocol};
+use crate::values::options::LockOptions;
 
 /// How often a thread that waits for a loss looks at the wall clock, which may be set.
 const CLOCK_CHECKED_EVERY: Duration = Duration::from_secs(1);
@@ -89,7 +92,7 @@ enum KeeperState {
 #[derive(Clone, PartialEq, Eq)]
 enum Phase {
     Held,
-    Lost(LossReason),
+    Lost(Loss),
     /// Released before a loss was noticed.
     Over,
 }
@@ -190,7 +193,7 @@ impl Hold {
 
     /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. The loss is
     /// reported by [`report`](Self::report).
-    pub(crate) fn lost(&self, now: Now) -> Option<LossReason> {
+    pub(crate) fn lost(&self, now: Now) -> Option<Loss> {
         let status = self.status.lock();
         match &status.phase {
             Phase::Lost(reason) => return Some(reason.clone()),
@@ -200,14 +203,14 @@ impl Hold {
         let passed = status.end.is_some_and(|end| end.has_passed(now));
         drop(status);
         passed.then(|| {
-            let reason = if now.is_plausible() { LossReason::Expired } else { LossReason::ClockUnset };
+            let reason = if now.is_plausible() { Loss::Expired } else { Loss::ClockUnset };
             self.lose(&reason);
             reason
         })
     }
 
     /// Returns why the lock was lost, if that was noticed, whatever the clocks say by now.
-    pub(crate) fn noticed_loss(&self) -> Option<LossReason> {
+    pub(crate) fn noticed_loss(&self) -> Option<Loss> {
         match &self.status.lock().phase {
             Phase::Lost(reason) => Some(reason.clone()),
             Phase::Held | Phase::Over => None,
@@ -215,7 +218,7 @@ impl Hold {
     }
 
     /// Notes that the lock is lost. Only the first loss counts. [`report`](Self::report) reports it.
-    pub(crate) fn lose(&self, reason: &LossReason) {
+    pub(crate) fn lose(&self, reason: &Loss) {
         let mut status = self.status.lock();
         if status.phase == Phase::Held {
             status.phase = Phase::Lost(reason.clone());
@@ -260,13 +263,13 @@ impl Hold {
             move || {
                 for act in on_loss.into_iter().filter_map(Contained::take) {
                     // A panic keeps neither the lock from being released nor the keeper from its work (I10).
-                    contained(|| act(reason.clone()));
+                    contained(|| act(reason.clone().into()));
                 }
             }
         };
         if unreported {
             let held = clock::uptime().since(self.acquired.uptime);
-            self.observer.lost(&self.key, &reason, held, act);
+            self.observer.lost(&self.key, reason.into(), held, act);
         } else {
             act();
         }

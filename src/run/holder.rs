@@ -4,6 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::fencing::{LAST_COUNT, LAST_EPOCH, Unusable};
+use proto::hold::{self, Counted, Extension, Verification};
+use proto::lease::{End, Lease};
+use proto::ownership::Loss;
+use proto::task::Task;
+use proto::values::clock::Now;
+use proto::values::protocol::Protocol;
+use proto::{GiveUp, Step};
+
 use super::drive::Job;
 use super::engine::Engine;
 use super::outbox::Outbox;
@@ -11,17 +20,9 @@ use super::session::Session;
 use crate::net::Refusal;
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::fencing::{LAST_COUNT, LAST_EPOCH, Unusable};
-use crate::rules::hold::{self, Counted, Extension, Verification};
-use crate::rules::lease::{End, Lease};
-use crate::rules::ownership::LossReason;
-use crate::rules::task::Task;
-use crate::rules::{GiveUp, Step};
 use crate::run::hold::{Hold, HoldState, OnLoss};
 use crate::system::clock;
 use crate::system::sync::MutexGuard;
-use crate::values::clock::Now;
-use crate::values::options::Protocol;
 
 /// A hold, and what its commands need. Others wait until that is dropped.
 pub(super) type Locked<'a> = (&'a Arc<Hold>, MutexGuard<'a, HoldState>);
@@ -86,8 +87,8 @@ impl Engine {
         let mut locked = self.lock_all(holds);
         let extended = self.extend_locked(&mut locked, &outbox, |hold, now| {
             // A lock that goes on by a token may have to be held for longer than its expiration.
-            let at_least = hold.acquired.uptime.after(hold.options.hold_at_least).since(now.uptime);
-            let lease = asked.or(hold.options.expiration.map(|expiration| expiration.max(at_least)));
+            let at_least = hold.acquired.uptime.after(hold.options.terms.hold_at_least).since(now.uptime);
+            let lease = asked.or(hold.options.terms.expiration.map(|expiration| expiration.max(at_least)));
             // That a lease has passed is no loss that the server has shown.
             lease.filter(|_| hold.noticed_loss().is_none())
         });
@@ -137,7 +138,7 @@ impl Engine {
         let begin = |hold: &Hold, state: &HoldState, now| {
             let time = time(hold, now)?;
             let (lease, new) = (state.lease.clone(), self.next_lease(hold, &state.lease, time, now));
-            let counter = state.token.and(hold.options.forget_tokens_after);
+            let counter = state.token.and(hold.options.terms.forget_tokens_after);
             Some(Task::begin(now, async move |io| hold::extend(io, &lease, new, counter).await))
         };
         let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| match ended {
@@ -243,7 +244,7 @@ impl Engine {
         let begin = |hold: &Hold, state: &HoldState, now| {
             let takes =
                 state.token.is_none() && hold.noticed_loss().is_none() && self.no_counter(hold).is_none();
-            let (lease, forget_after) = (state.lease.clone(), hold.options.forget_tokens_after);
+            let (lease, forget_after) = (state.lease.clone(), hold.options.terms.forget_tokens_after);
             takes.then(|| Task::begin(now, async move |io| hold::count(io, &lease, forget_after).await))
         };
         let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| match ended {
@@ -280,7 +281,7 @@ impl Engine {
                  braces, or with a hash tag such as {job}:7",
             );
         }
-        (hold.options.forget_tokens_after.is_some() && !keeps()).then_some(
+        (hold.options.terms.forget_tokens_after.is_some() && !keeps()).then_some(
             "`forget_tokens_after` needs Redis 2.2, or a server whose version is known: before, INCR drops the counter's time to live; use \
              Watched, or leave the option out",
         )
@@ -309,20 +310,20 @@ impl Engine {
 
     /// Returns the error of a hold whose loss has been noticed.
     pub(super) fn loss_of(hold: &Hold) -> Error {
-        Self::lost(hold, hold.noticed_loss().unwrap_or(LossReason::Expired), clock::now())
+        Self::lost(hold, hold.noticed_loss().unwrap_or(Loss::Expired), clock::now())
     }
 
     /// Notes that a lock is lost, and returns the error.
-    pub(super) fn lose(hold: &Hold, reason: LossReason) -> Error {
+    pub(super) fn lose(hold: &Hold, reason: Loss) -> Error {
         hold.lose(&reason);
         Self::lost(hold, hold.noticed_loss().unwrap_or(reason), clock::now())
     }
 
     /// Returns the error of a lock that is lost.
-    pub(crate) fn lost(hold: &Hold, reason: LossReason, now: Now) -> Error {
-        let ended = hold.end().filter(|_| reason == LossReason::Expired);
+    pub(crate) fn lost(hold: &Hold, reason: Loss, now: Now) -> Error {
+        let ended = hold.end().filter(|_| reason == Loss::Expired);
         let late = ended.map(|End { wall, uptime }| now.uptime.since(uptime).max(now.wall.since(wall)));
-        Error::Lost { key: hold.key.clone(), reason, late, advice: None }
+        Error::Lost { key: hold.key.clone(), reason: reason.into(), late, advice: None }
     }
 }
 

@@ -3,9 +3,10 @@
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use proto::values::value::Nonce;
+
 use crate::system::random::RandomState;
 use crate::system::{Process, thread};
-use crate::values::value::Nonce;
 
 /// The source of the nonces of one locker, and the process it belongs to.
 #[derive(Debug)]

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use proto::keeping::{self, Duty, NextLook, Progress};
+use proto::values::clock::{Now, Uptime};
+
 use super::engine::{Engine, Kept, for_each_engine};
 use super::holder::Locked;
 use super::outbox::Outbox;
 use super::timer;
-use crate::rules::keeping::{self, Duty, NextLook, Progress};
 use crate::run::hold::{Hold, HoldState};
 use crate::system::clock;
-use crate::values::clock::{Now, Uptime};
 
 /// When a lock is looked at again that another thread was working on.
 const BUSY: Duration = Duration::from_millis(20);
@@ -25,7 +26,7 @@ pub(super) fn work(due: Vec<Kept>) {
 impl Engine {
     /// Has the keeper work on a lock that has just been acquired, if its options say so; or look at it once, if gems use the server.
     pub(super) fn keep_by_options(self: &Arc<Self>, hold: &Arc<Hold>) {
-        if hold.options.auto_extend.is_some() {
+        if hold.options.terms.auto_extend.is_some() {
             self.keep_from_now_on(hold);
         } else {
             self.look_once(hold);
@@ -74,7 +75,7 @@ impl Engine {
 
     fn schedule(self: &Arc<Self>, hold: &Arc<Hold>, state: &mut HoldState) {
         self.forget(state);
-        let next = keeping::next(&hold.options, progress(hold, state, clock::now()));
+        let next = keeping::next(&hold.options.terms, progress(hold, state, clock::now()));
         if let Some(NextLook { at, slack, .. }) = next.filter(|_| hold.is_held()) {
             state.due = self.look_at(hold, at, slack);
         }
@@ -116,7 +117,8 @@ impl Engine {
             state.is_kept_now();
         }
         // By the clock that the new lease begins with: the lock is not held for longer in total than the options say.
-        let time = |hold: &Hold, now: Now| keeping::lease(&hold.options, hold.acquired.uptime, now.uptime);
+        let time =
+            |hold: &Hold, now: Now| keeping::lease(&hold.options.terms, hold.acquired.uptime, now.uptime);
         let extended = self.extend_locked(&mut to_extend, &outbox, time);
         let now = clock::now();
         for ((hold, state), extended) in to_extend.iter().zip(&extended) {
@@ -148,7 +150,7 @@ impl Engine {
         if state.over || !hold.is_held() {
             return None;
         }
-        let NextLook { at, duty, slack } = keeping::next(&hold.options, progress(hold, &state, now))?;
+        let NextLook { at, duty, slack } = keeping::next(&hold.options.terms, progress(hold, &state, now))?;
         if at > now.uptime.after(slack) {
             self.forget(&mut state);
             state.due = self.look_at(hold, at, slack);
@@ -156,7 +158,7 @@ impl Engine {
         }
         match duty {
             Duty::Extend => {
-                let is_over = keeping::lease(&hold.options, hold.acquired.uptime, now.uptime).is_none();
+                let is_over = keeping::lease(&hold.options.terms, hold.acquired.uptime, now.uptime).is_none();
                 if is_over {
                     hold.lost(now);
                 }

@@ -6,21 +6,22 @@
 
 mod listener;
 
-use crate::system::random::HashMap;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::values::version::Version;
+use proto::waiting_list::{ListEntry, Owed, Waiting};
+use proto::{Command, Reply, Trip};
+
 use super::held::Delivery;
 use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
-use crate::rules::waiting_list::{ListEntry, Owed, Waiting};
-use crate::rules::{Command, Reply, Trip};
 use crate::run::sink::EventSink;
 use crate::system::clock;
+use crate::system::random::HashMap;
 use crate::system::sync::Mutex;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
-use crate::values::version::Version;
 use crate::wait::{Hint, WaitQueue};
 use listener::concerns_all_keys;
 

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::clock::Now;
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::values::state::State;
+use proto::{Command, GiveUp, Replies, Reply, Trip};
+
 use super::engine::Engine;
 use super::session::Session;
 use crate::report::error::Error;
-use crate::rules::{Command, GiveUp, Replies, Reply, Trip};
+use crate::report::state::LockState;
 use crate::system::clock;
-use crate::values::clock::Now;
-use crate::values::key::Key;
-use crate::values::options::Protocol;
-use crate::values::value::LockState;
 use crate::wait::Hint;
 
 impl Engine {
@@ -27,12 +29,13 @@ impl Engine {
         let behind = asks.then_some(Command::TimeToLive);
         let (found, left) = self.once_with(key, Command::Get, behind, began)?;
         let Reply::Bulk(found) = found else { unreachable!("a backend answers GET with a bulk") };
-        let state = LockState::of_value(found.as_deref());
+        let state = State::of_value(found.as_deref());
         let left = if let Some(Reply::Integer(left)) = left { u64::try_from(left).ok() } else { None };
         Ok(match left {
             Some(left) => state.removed_at(clock::now().wall.after(Duration::from_millis(left))),
             None => state,
-        })
+        }
+        .into())
     }
 
     /// Deletes the key, whatever it holds, with one DEL.

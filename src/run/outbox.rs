@@ -3,10 +3,11 @@
 
 use std::cell::RefCell;
 
+use proto::Note;
+use proto::values::key::Key;
+
 use super::sink::EventSink;
 use crate::net::TransportError;
-use crate::rules::Note;
-use crate::values::key::Key;
 
 pub(super) enum LateReport {
     ReplyLost(Key, &'static str, TransportError),

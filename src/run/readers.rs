@@ -1,15 +1,16 @@
 //! The number of readers of a reader-writer lock, which all its callers must share. A key of its own holds it. A caller compares it before it
 //! first asks for one of the locks, so nothing has to be given back if the numbers differ.
 
+use proto::values::key::{Cut, Key};
+use proto::values::protocol::Protocol;
+use proto::values::side_key::SideKey;
+use proto::values::value::ValueBytes;
+use proto::{Command, GiveUp, NewValue, Reply, Trip};
+
 use super::engine::Engine;
 use super::session::Session;
 use crate::report::error::Error;
-use crate::rules::{Command, GiveUp, NewValue, Reply, Trip};
 use crate::system::clock;
-use crate::values::key::{Cut, Key};
-use crate::values::options::Protocol;
-use crate::values::side_key::SideKey;
-use crate::values::value::ValueBytes;
 
 /// How often the number is read: it may appear meanwhile, and a reply may be lost.
 const LOOKS: u32 = 3;

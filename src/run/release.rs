@@ -4,6 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::hold::{self, HandedOver, Release};
+use proto::lease::Lease;
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+use proto::waiting_list::Waiting;
+use proto::{GiveUp, Reply};
+
 use super::drive::Job;
 use super::engine::Engine;
 use super::held::{Delivery, Earlier, HeldLock};
@@ -13,13 +20,7 @@ use super::session::Session;
 use crate::net::Failure;
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::hold::{self, HandedOver, Release};
-use crate::rules::lease::Lease;
-use crate::rules::waiting_list::Waiting;
-use crate::rules::{GiveUp, Reply};
 use crate::system::clock;
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::{Hint, HolderTicket, WaitMode, Wake};
 
@@ -104,7 +105,7 @@ impl Engine {
         let next = match &turn {
             Turn::NextThread if lease.can_be_handed_over() => {
                 let is_like = |mode: &WaitMode| {
-                    mode.options().protocol == options.protocol && mode.options().expiration.is_some()
+                    mode.options().protocol == options.protocol && mode.options().terms.expiration.is_some()
                 };
                 holder.next(taken, is_like).map(Box::new)
             }
@@ -116,7 +117,7 @@ impl Engine {
         };
         let next_lease = next.as_ref().map(|mode| {
             // As the lock was acquired: that is decided for Auto.
-            Lease::of(mode.options(), lease.protocol, &self.tag(), now)
+            Lease::of(&mode.options().terms, lease.protocol, &self.tag(), now)
         });
         let ending = hold::Ending::begin(lease, next_lease.as_ref(), session.command_timeout(), now);
         Releasing { options, earlier, holder, turn, next, job: Job::new(key, ending, session) }

@@ -3,6 +3,15 @@
 use std::slice;
 use std::sync::Arc;
 
+use proto::GiveUp;
+use proto::hold::{self, Extension};
+use proto::lease::Lease;
+use proto::ownership::Loss;
+use proto::task::Task;
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::values::token::Token;
+
 use super::acquire::Call;
 use super::drive::Job;
 use super::engine::Engine;
@@ -12,20 +21,12 @@ use super::session::Session;
 use super::thread_holds::HoldKind;
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::GiveUp;
-use crate::rules::hold::{self, Extension};
-use crate::rules::lease::Lease;
-use crate::rules::ownership::LossReason;
-use crate::rules::task::Task;
 use crate::run::hold::{Hold, HoldState};
 use crate::system::clock;
-use crate::values::key::Key;
-use crate::values::options::Protocol;
-use crate::values::token::LockToken;
 
 impl Engine {
     /// Has the server asked nothing more for a hold, unless it is lost, and returns its token. Asks once what the key holds if that is in doubt.
-    pub(crate) fn token(self: &Arc<Self>, hold: &Arc<Hold>) -> Result<LockToken, Error> {
+    pub(crate) fn token(self: &Arc<Self>, hold: &Arc<Hold>) -> Result<Token, Error> {
         let outbox = Outbox::default();
         let mut locked = self.lock_all(&[hold]);
         let begin = |hold: &Hold, state: &HoldState, now| {
@@ -49,9 +50,9 @@ impl Engine {
             }
             state.over = true;
             self.forget(state);
-            let token = state.lease.token(&hold.key, &hold.options, hold.acquired.wall);
+            let token = state.lease.token(&hold.key, &hold.options.terms, hold.acquired.wall);
             let (fencing_token, notifies) = (state.token, self.notifies(&hold.options, &hold.key));
-            Ok(LockToken { fencing_token, notifies, ..token })
+            Ok(Token { fencing_token, notifies, ..token })
         };
         let token = self.on_each(&mut locked, &outbox, begin, end).pop();
         drop(locked);
@@ -62,7 +63,7 @@ impl Engine {
 
 impl Call<'_> {
     /// Goes on with the lock of a token, without waiting. Its options say what the token's did of the hold's time.
-    pub(crate) fn resume(&self, token: &LockToken) -> Result<Acquired, Error> {
+    pub(crate) fn resume(&self, token: &Token) -> Result<Acquired, Error> {
         let (engine, key) = (self.engine, &token.key);
         let _acquiring = engine.acquiring();
         let resumed = self.may_resume(key).and_then(|()| self.resumed(token));
@@ -85,7 +86,7 @@ impl Call<'_> {
         self.check(key)
     }
 
-    fn resumed(&self, token: &LockToken) -> Result<Acquired, Error> {
+    fn resumed(&self, token: &Token) -> Result<Acquired, Error> {
         let Self { engine, options, .. } = *self;
         let (outbox, key) = (Outbox::default(), &token.key);
         // Not as an extension: another process may have gone on with the lock on a server that has lost that.
@@ -98,10 +99,10 @@ impl Call<'_> {
         }
         let now = clock::now();
         let given = Lease::given(token, engine.protocol_of(options), now);
-        let (tag, options, acquired) = (engine.tag(), *options, token.acquired);
+        let (tag, terms, acquired) = (engine.tag(), options.terms, token.acquired);
         let first = given.clone();
-        let new = move |now| first.resumed(&options, &tag, acquired, now);
-        let counter = token.fencing_token.and(options.forget_tokens_after);
+        let new = move |now| first.resumed(&terms, &tag, acquired, now);
+        let counter = token.fencing_token.and(options.terms.forget_tokens_after);
         let task = Task::begin(now, async move |io| hold::resume(io, &given, new, counter).await);
         let mut job = Job::new(key, task, session);
         job.run(now);
@@ -109,10 +110,12 @@ impl Call<'_> {
         outbox.flush(&engine.observer);
         let now = clock::now();
         let useless = Some("do not begin the work");
-        let lost = |reason| Err(Error::Lost { key: key.clone(), reason, late: None, advice: useless });
+        let lost = |reason| {
+            Err(Error::Lost { key: key.clone(), reason: Loss::into(reason), late: None, advice: useless })
+        };
         match outcome {
             // I3
-            Ok(Extension::Extended(lease)) if lease.has_passed(now) => lost(LossReason::Expired),
+            Ok(Extension::Extended(lease)) if lease.has_passed(now) => lost(Loss::Expired),
             Ok(Extension::Extended(lease)) => {
                 let acquired = self.hold_lease(key, None, lease, now);
                 acquired.hold.state().token = token.fencing_token;

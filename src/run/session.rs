@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
+use proto::hold::LOOKS;
+use proto::lease::End;
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+use proto::waiting_list::Waiting;
+use proto::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
+
 use super::engine::Engine;
 use super::outbox::{LateReport, Outbox};
 use crate::net::{
     Budget, Failure, KeyTrip, Limits, NeverStops, Refusal, RefusalKind, Sent, Stop, TransportError,
 };
 use crate::report::error::Error;
-use crate::rules::hold::LOOKS;
-use crate::rules::lease::End;
-use crate::rules::waiting_list::Waiting;
-use crate::rules::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
 use crate::system::clock;
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
-use crate::values::options::Protocol;
 
 /// What one call sends for one lock: its limits, its failures, and where what happens is reported.
 pub(super) struct Session<'a> {

@@ -7,17 +7,18 @@ use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::several::{Do, Several};
+use proto::values::key::Key;
+use proto::{Command, Reply, Trip};
+
 use super::acquire::{Asked, Call, Want};
 use super::held::Acquired;
 use super::session::{Session, unanswered};
 use crate::net::{Failure, KeyTrip, Sent};
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::several::{Do, Several};
-use crate::rules::{Command, Reply, Trip};
 use crate::run::thread_holds::HoldKind;
 use crate::system::clock;
-use crate::values::key::Key;
 
 /// A wait for several locks.
 struct WaitAll<'a> {

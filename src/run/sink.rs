@@ -3,23 +3,25 @@
 //!
 //! A warning that repeats is written at once, and then once a minute for each key, with how many were left out.
 
-use crate::system::random::HashMap;
 use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use proto::Note;
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::values::state::State;
+
 use super::reports::{Report, Reports};
 use crate::net::TransportError;
 use crate::report::event::{Event, LeftOut, Observer, ProblemKind, log_event, repeated};
-use crate::rules::Note;
-use crate::rules::ownership::LossReason;
+use crate::report::state::{LockState, LossReason};
 use crate::system::clock;
+use crate::system::random::HashMap;
 use crate::system::sync::Mutex;
-use crate::values::clock::Uptime;
 use crate::values::contained::{Contained, contained};
-use crate::values::key::Key;
 
 thread_local! {
     /// True while this thread works for the library, and not for a call.
@@ -94,11 +96,11 @@ impl EventSink {
     pub(crate) fn lost(
         &self,
         key: &Key,
-        reason: &LossReason,
+        reason: LossReason,
         held: Duration,
         then: impl FnOnce() + Send + 'static,
     ) {
-        let (key, reason) = (key.clone(), reason.clone());
+        let key = key.clone();
         let report = move |sink: &Self| {
             sink.report(&Event::Lost { key: &key, reason: &reason, held });
             then();
@@ -170,11 +172,13 @@ impl EventSink {
 
     /// Reports that a value was overwritten or lost, if that is what the rules have noted.
     pub(crate) fn overwritten(&self, key: &Key, note: &Note) {
+        let shown = |state: &State| LockState::from(state.clone());
         let details: &dyn fmt::Display = match note {
-            Note::ValueOverwritten(winner) => &format!("overwrote another holder's value: {winner}"),
-            Note::WasOverwritten(loser) => {
-                &format!("a client that does not have the lock overwrote the holder's value: {loser}")
-            }
+            Note::ValueOverwritten(winner) => &format!("overwrote another holder's value: {}", shown(winner)),
+            Note::WasOverwritten(loser) => &format!(
+                "a client that does not have the lock overwrote the holder's value: {}",
+                shown(loser)
+            ),
             Note::WentBack => {
                 let details = "the server lost the last writes, as in a failover: the key held an earlier value of this holder, which still has the lock";
                 return self.problem(Some(key), ProblemKind::ServerWentBack, details);

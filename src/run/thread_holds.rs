@@ -5,10 +5,11 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
+use proto::values::key::Key;
+
 use crate::run::hold::Hold;
 use crate::run::identity::Identity;
 use crate::system::random::HashMap;
-use crate::values::key::Key;
 use crate::wait::KeyHash;
 
 /// How a thread holds a lock.
@@ -158,11 +159,11 @@ mod tests {
     use std::thread;
 
     use crate::LockOptions;
-    use crate::rules::lease::Lease;
     use crate::run::sink::EventSink;
     use crate::system::clock;
-    use crate::values::options::Protocol;
-    use crate::values::value::Nonce;
+    use proto::lease::Lease;
+    use proto::values::protocol::Protocol;
+    use proto::values::value::Nonce;
 
     /// What a guard has.
     struct Mark(Arc<Hold>);

@@ -10,13 +10,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::clock::{Now, Uptime};
+
 use crate::system::Process;
 
 use crate::net::NodeId;
 use crate::system::clock;
 use crate::system::sync::{Condvar, Mutex, wait_timeout};
 use crate::system::thread;
-use crate::values::clock::{Now, Uptime};
 use crate::values::contained::contained;
 
 /// How long the thread waits for more before it ends.

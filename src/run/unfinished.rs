@@ -6,14 +6,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::hold::Release;
+use proto::lease::Lease;
+use proto::values::clock::Now;
+use proto::{Command, GiveUp, Reply};
+
 use super::engine::{Engine, FailedRelease, Unfinished, What, for_each_engine};
 use super::held::{Delivery, Earlier, HeldLock, MaybeHeld};
 use crate::report::event::Event;
-use crate::rules::hold::Release;
-use crate::rules::lease::Lease;
-use crate::rules::{Command, GiveUp, Reply};
 use crate::system::clock;
-use crate::values::clock::Now;
 use crate::wait::{HolderTicket, Observation, no_hold};
 
 /// The pause before the next attempt; it doubles each time, up to the longest.

@@ -2,9 +2,10 @@
 
 use std::sync::OnceLock;
 
+use proto::values::clock::{Now, Uptime, Wall};
+
 use super::per_process::PerProcess;
 use super::source::time::{Instant, SystemTime, UNIX_EPOCH};
-use crate::values::clock::{Now, Uptime, Wall};
 
 /// Reads both clocks. A wall clock set before 1970 reads as 1970.
 #[inline]
@@ -30,6 +31,5 @@ mod tests {
         let second = now();
         assert!(second.uptime >= first.uptime);
         assert!(first.wall > Wall(1_700_000_000_000_000), "{first:?}");
-        assert!(first.wall.date().is_some());
     }
 }

@@ -3,12 +3,12 @@
 
 mod holding;
 mod problem;
-mod protocol;
 
 use std::fmt;
 use std::time::Duration;
 
-pub use protocol::Protocol;
+use proto::values::protocol::Protocol;
+use proto::values::terms::Terms;
 
 /// How a lock behaves: its expiration, how long a call waits for it, and the commands that it sends.
 ///
@@ -34,44 +34,33 @@ pub use protocol::Protocol;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct LockOptions {
-    pub(crate) expiration: Option<Duration>,
+    /// What the rules know of them.
+    pub(crate) terms: Terms,
     /// `None` waits for ever.
     pub(crate) timeout: Option<Duration>,
-    /// How long a waiter pauses between two attempts.
-    pub(crate) poll_interval: Duration,
     pub(crate) protocol: Protocol,
     /// True if releases wake waiters of other processes; `None` leaves it to the protocol.
     pub(crate) notifies: Option<bool>,
-    /// The attempts of a call, at most.
-    pub(crate) max_attempts: Option<u32>,
-    /// For how long in total the lease is extended.
-    pub(crate) auto_extend: Option<Duration>,
-    /// How long after its acquisition the lock stays held at least.
-    pub(crate) hold_at_least: Duration,
     pub(crate) reentrant: bool,
-    /// How long after the last fencing token its counter is forgotten.
-    pub(crate) forget_tokens_after: Option<Duration>,
-    /// How much earlier a hold ends than its lease, so that clocks may differ by more than a second; only in a
-    /// quorum.
-    pub(crate) allowance: Duration,
 }
 
 impl fmt::Debug for LockOptions {
     /// Shows the expiration, the timeout and the protocol, and every other option that is set.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let unset = Self::without_expiration();
+        let (unset, Self { terms, .. }) = (Self::without_expiration(), self);
         let mut shown = f.debug_struct("LockOptions");
-        shown.field("expiration", &self.expiration).field("timeout", &self.timeout);
+        shown.field("expiration", &terms.expiration).field("timeout", &self.timeout);
         shown.field("protocol", &self.protocol);
         macro_rules! show_if_set {
-            ($($name:ident),*) => {$(
-                if self.$name != unset.$name {
-                    shown.field(stringify!($name), &self.$name);
+            ($of:expr, $unset:expr, $($name:ident),*) => {$(
+                if $of.$name != $unset.$name {
+                    shown.field(stringify!($name), &$of.$name);
                 }
             )*};
         }
-        show_if_set!(poll_interval, notifies, max_attempts, auto_extend, hold_at_least);
-        show_if_set!(reentrant, forget_tokens_after);
+        show_if_set!(terms, unset.terms, poll_interval, max_attempts, auto_extend, hold_at_least);
+        show_if_set!(terms, unset.terms, forget_tokens_after);
+        show_if_set!(self, unset, notifies, reentrant);
         shown.finish_non_exhaustive()
     }
 }
@@ -84,7 +73,7 @@ impl LockOptions {
     pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
     /// The poll interval unless [set](Self::poll_interval), 0.1 s.
-    pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(100);
+    pub const DEFAULT_POLL_INTERVAL: Duration = Terms::POLL_INTERVAL;
 
     /// Returns options for a lock whose lease lasts for `expiration`, from 1 ms to
     /// [`MAX_EXPIRATION`](Self::MAX_EXPIRATION).
@@ -96,7 +85,7 @@ impl LockOptions {
     /// If the holder crashes, others can acquire the lock at most one second after the lease ends, or half a second
     /// after it in [`Protocol::Ttl`].
     pub const fn expiring_after(expiration: Duration) -> Self {
-        Self { expiration: Some(expiration), ..Self::without_expiration() }
+        Self { terms: Terms::expiring_after(expiration), ..Self::without_expiration() }
     }
 
     /// Returns options for a lock that is held until it is released.
@@ -109,17 +98,11 @@ impl LockOptions {
     /// limits](crate::documentation::limits#locks-without-an-expiration).
     pub const fn without_expiration() -> Self {
         Self {
-            expiration: None,
+            terms: Terms::without_expiration(),
             timeout: Some(Self::DEFAULT_TIMEOUT),
-            poll_interval: Self::DEFAULT_POLL_INTERVAL,
             protocol: Protocol::Classic,
             notifies: None,
-            max_attempts: None,
-            auto_extend: None,
-            hold_at_least: Duration::ZERO,
             reentrant: false,
-            forget_tokens_after: None,
-            allowance: Duration::ZERO,
         }
     }
 
@@ -156,14 +139,14 @@ impl LockOptions {
     /// Attempts of threads that are queued ahead in this process do not count. With 1, a call waits for its turn in
     /// the process and tries once.
     pub const fn max_attempts(self, attempts: u32) -> Self {
-        Self { max_attempts: Some(attempts), ..self }
+        Self { terms: Terms { max_attempts: Some(attempts), ..self.terms }, ..self }
     }
 
     /// Sets how long a waiter pauses between two attempts, from 1 ms to ten years. The default is 0.1 s.
     ///
     /// A waiter pauses for less if its deadline, or the end of the lease that it saw, comes sooner.
     pub const fn poll_interval(self, interval: Duration) -> Self {
-        Self { poll_interval: interval, ..self }
+        Self { terms: Terms { poll_interval: interval, ..self.terms }, ..self }
     }
 
     /// Turns release notifications on or off. By default they are on in [`Protocol::Auto`] and off in the other
@@ -185,13 +168,12 @@ impl LockOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::version::Version;
 
     #[test]
     fn defaults_are_the_gem_s() {
         let options = LockOptions::without_expiration();
         assert_eq!(options.timeout, Some(Duration::from_secs(5)));
-        assert_eq!(options.poll_interval, Duration::from_millis(100));
+        assert_eq!(options.terms.poll_interval, Duration::from_millis(100));
         assert_eq!(options.notifies, None);
         assert_eq!(options.problem(), None);
     }
@@ -226,25 +208,6 @@ mod tests {
             format!("{options:?}"),
             "LockOptions { expiration: Some(1s), timeout: Some(5s), protocol: Classic, reentrant: true, .. }"
         );
-    }
-
-    #[test]
-    fn options_that_say_the_default_are_equal_to_those_that_do_not() {
-        let options = LockOptions::expiring_after(Duration::from_secs(1));
-        assert_eq!(options.protocol(Protocol::Classic), options);
-        assert_ne!(options.protocol(Protocol::Auto), options);
-    }
-
-    #[test]
-    fn auto_is_watched_from_2_2_on() {
-        let auto = |major, minor, patch| Protocol::Auto.on(Some(Version::new(major, minor, patch)));
-        assert_eq!(auto(2, 6, 12), Protocol::Ttl);
-        assert_eq!(auto(2, 6, 12).without_ttl(), Protocol::Watched);
-        assert_eq!(auto(2, 6, 11), Protocol::Watched);
-        assert_eq!(auto(2, 2, 0), Protocol::Watched);
-        assert_eq!(auto(2, 1, 9), Protocol::Classic);
-        assert_eq!(Protocol::Auto.on(None), Protocol::Classic);
-        assert_eq!(Protocol::Ttl.on(None), Protocol::Ttl);
     }
 
     #[test]

@@ -64,7 +64,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::values::key::Key;
+    use proto::values::key::Key;
 
     #[test]
     fn keys_that_differ_little_are_spread_over_a_map() {

@@ -30,7 +30,7 @@ fn the_library_depends_on_these_five_crates_and_no_others() -> Outcome {
     let normal = normal.filter(|dependency| !dependency.optional);
     let names = normal.map(|dependency| dependency.name.as_str());
     let (ours, names): (BTreeSet<_>, BTreeSet<_>) = names.partition(|name| name.starts_with("setnx-lock"));
-    assert_eq!(ours, BTreeSet::from(["setnx-lock-fork"]));
+    assert_eq!(ours, BTreeSet::from(["setnx-lock-fork", "setnx-lock-proto"]));
     assert_eq!(names, BTreeSet::from(["chrono", "log", "r2d2", "redis", "thiserror"]));
     Ok(())
 }
@@ -79,6 +79,7 @@ fn the_package_has_the_library_and_its_documents_only() -> Outcome {
         "contrib/",
         "fork/",
         "macros/",
+        "proto/",
         "tests/",
         "benches/",
         ".ci/",

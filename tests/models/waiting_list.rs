@@ -2,26 +2,11 @@
 //! every state that can be reached. No process polls here, so one that misses a release sleeps for ever.
 
 mod process;
-#[allow(dead_code, unused_imports, reason = "the engine and the unit tests use all of it")]
-#[path = "../../src/rules/waiting_list.rs"]
-mod subject;
-
-use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use stateright::{Checker as _, Model, Property};
 
 use process::{Process, Step};
-
-/// The clock of the models stands still.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Uptime(Duration);
-
-impl Uptime {
-    fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
-    }
-}
 
 /// What a process does.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use std::cell::Cell;
 use proptest::prelude::*;
 
 use crate::Searches;
-use crate::values::options::Protocol;
 use run::Run;
+use setnx_lock_proto::values::protocol::Protocol;
 
 const CLIENTS: usize = 3;
 

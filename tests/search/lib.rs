@@ -10,18 +10,12 @@
 //! | `quorum` | clients that want a majority of servers |
 //! | `fencing` | clients that take tokens over failovers that lose numbers |
 //!
-//! `rules`, `values` and `simulated` are links to the library's files.
-//!
 //! `SETNX_LOCK_SEARCH_RUNS=10` makes ten times as many runs where no law may be broken.
 
-// The tests in the library's files are run there.
-#![cfg(not(test))]
-
-#[allow(dead_code, unused_imports, unreachable_pub, missing_docs, reason = "the library uses all of it")]
-mod rules;
-mod simulated;
-#[allow(dead_code, unused_imports, unreachable_pub, missing_docs, reason = "the library uses all of it")]
-mod values;
+#[allow(missing_docs, clippy::must_use_candidate, reason = "the tests of the rules use them")]
+pub mod simulated;
+#[allow(missing_docs, clippy::must_use_candidate, reason = "the tests of the rules use them")]
+pub mod stepped;
 
 mod fencing;
 mod lock;
@@ -36,13 +30,12 @@ use std::ops::Range;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 
-use rules::acquire::Params;
-use rules::choose::{Attempts, acquire};
-use rules::lease::Lease;
-use rules::task::Task;
-use rules::{Cue, Step};
+use setnx_lock_proto::acquire::{Attempt, Params, acquire};
+use setnx_lock_proto::lease::Lease;
+use setnx_lock_proto::task::Task;
+use setnx_lock_proto::values::clock::Now;
+use setnx_lock_proto::{Cue, Step};
 use simulated::Server;
-use values::clock::Now;
 
 /// Searches with their names.
 type Searches = [(&'static str, fn())];
@@ -112,7 +105,7 @@ fn holding(value: Option<Vec<u8>>) -> Server {
 
 /// Begins an attempt to acquire a lock.
 fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>) {
-    Task::begin(now, async move |io| acquire(io, &mut Attempts::new(params, None), cue).await)
+    Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
 }
 
 /// Returns how many runs a search makes in which no law may be broken.

@@ -11,8 +11,8 @@ use std::cell::Cell;
 use proptest::prelude::*;
 
 use crate::Searches;
-use crate::values::options::Protocol;
 use run::{Conditions, Gems, Run};
+use setnx_lock_proto::values::protocol::Protocol;
 
 const WITHIN_THE_GUARD: Conditions = Conditions {
     protocols: [Protocol::Classic; 3],

@@ -7,19 +7,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::Searches;
-use crate::rules::acquire::Params;
-use crate::rules::hold::{Ending, HandedOver};
-use crate::rules::lease::Lease;
-use crate::rules::task::Rules;
-use crate::rules::{Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
-use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::{Nonce, Tag};
-use stepped::{Action, Held, Stepped};
-
-#[allow(dead_code, reason = "the tests of the library use all of it")]
-mod stepped;
+use crate::stepped::{Action, Held, Stepped};
+use setnx_lock_proto::acquire::Params;
+use setnx_lock_proto::hold::{Ending, HandedOver};
+use setnx_lock_proto::lease::Lease;
+use setnx_lock_proto::task::Rules;
+use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
+use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::terms::Terms;
+use setnx_lock_proto::values::value::{Nonce, Tag};
+use setnx_lock_proto::{Reply, Step, Trip};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const PAST: &[u8] = b"1532000016.5";
@@ -115,10 +113,10 @@ impl Search {
             Some(Action::Sleep(_)) => self.attempt(n).woken(now),
             Some(Action::Held(_) | Action::GiveUp(_)) | None => {
                 self.nonces += 1_000_000;
-                let options = expiring_briefly(protocol);
+                let terms = Terms::expiring_after(Duration::from_millis(1500));
                 let nonce = Nonce::from_random(self.nonces + u64::from(choice));
                 let tag = Tag { nonce, name: (n == 1).then(|| "worker:7".into()) };
-                let params = Params { options, protocol, deadline: None, retry_for: HOUR, tag };
+                let params = Params { terms, protocol, deadline: None, retry_for: HOUR, tag };
                 let (attempt, action) = Stepped::start(params, 2, now);
                 self.clients[n].attempt = Some(attempt);
                 action
@@ -181,10 +179,6 @@ impl Search {
         let held: Vec<usize> = held.collect();
         (0..2).any(|slot| held.iter().filter(|held| **held == slot).count() > 1)
     }
-}
-
-fn expiring_briefly(protocol: Protocol) -> LockOptions {
-    LockOptions::expiring_after(Duration::from_millis(1500)).protocol(protocol).wait_forever()
 }
 
 /// Searches so many runs. Returns how often a permit was acquired, or an error with the fewest steps to an overlap.

@@ -1,10 +1,11 @@
 mod program;
 
+use proto::{Command, Reply};
+
 use super::*;
 use std::sync::{Mutex, PoisonError};
 
 use crate::net::scripted::ScriptedBackend;
-use crate::rules::{Command, Reply};
 use crate::run::identity::Identity;
 use crate::{Lock, LockOptions, Locker};
 

@@ -7,6 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::key::Key;
+
 use super::Locker;
 use super::url::Topology;
 use crate::net::{
@@ -16,7 +18,6 @@ use crate::report::error::Error;
 use crate::report::event::Observer;
 use crate::run::sink::EventSink;
 use crate::values::credentials::CredentialSource;
-use crate::values::key::Key;
 
 /// The most connections that a pool opens unless set. A lock needs one only while a command is under way, so this
 /// serves thousands of threads.

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
+
 use super::Locker;
 use crate::system::clock;
-use crate::values::key::Key;
-use crate::values::options::Protocol;
 
 /// A lock that a locker holds, as [`Locker::held`] lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]

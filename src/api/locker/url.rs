@@ -1,9 +1,9 @@
 //! The URLs of a locker's servers.
 
+use proto::values::key::Cut;
 use redis::Client;
 
 use crate::report::error::Error;
-use crate::values::key::Cut;
 
 /// The port of a Sentinel that names none.
 const SENTINEL_PORT: u16 = 26379;

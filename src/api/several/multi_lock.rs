@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::key::Key;
+
 use super::multi_lock_guard::MultiLockGuard;
 use crate::api::lock::problem;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::run::{Call, ReaderCount};
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 

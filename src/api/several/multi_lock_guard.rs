@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
+use proto::values::key::Key;
 
 use crate::api::guard::LockGuard;
 use crate::api::loss_signal::LossSignal;
 use crate::report::error::Error;
-use crate::rules::ownership::LossReason;
+use crate::report::state::LossReason;
 use crate::run::hold::Hold;
 use crate::run::{Acquired, Engine, Leaving};
 use crate::system::sync::Mutex;
-use crate::values::key::Key;
 
 /// Several locks that are held together. They are released when dropped, even by a panic.
 ///

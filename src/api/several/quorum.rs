@@ -3,17 +3,19 @@
 use std::borrow::Borrow;
 use std::time::Duration;
 
+use proto::quorum;
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::values::terms::Terms;
+
 use super::quorum_guard::QuorumGuard;
 use super::quorum_servers::Servers;
 use crate::api::locker::Locker;
 use crate::net::RefusalKind;
 use crate::report::error::Error;
-use crate::rules::quorum;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::system::clock;
 use crate::system::thread;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 
@@ -91,7 +93,8 @@ impl Quorum {
     ///
     /// [`Error::Invalid`] for more than half of the expiration.
     pub fn max_clock_difference(self, allowance: Duration) -> Result<Self, Error> {
-        let options = LockOptions { allowance, ..self.options };
+        let terms = Terms { allowance, ..self.options.terms };
+        let options = LockOptions { terms, ..self.options };
         let servers = Servers::of(self.servers.lockers(), self.servers.key.clone(), &options)?;
         Ok(Self { servers, options, ..self })
     }
@@ -187,7 +190,7 @@ impl Quorum {
                     for (_, guard) in &answers.granted {
                         thread_holds::note(&guard.engine().identity, guard.hold(), kind);
                     }
-                    let held_until = clock::uptime().after(self.options.hold_at_least);
+                    let held_until = clock::uptime().after(self.options.terms.hold_at_least);
                     return Ok(QuorumGuard::new(self.servers.clone(), answers, late, held_until));
                 }
                 Err(error) => error,
@@ -195,7 +198,7 @@ impl Quorum {
             let (now, answers) = (clock::uptime(), is_an_answer(&error));
             reached = if answers { now } else { reached };
             let is_last = deadline.is_some_and(|deadline| now >= deadline)
-                || self.options.max_attempts.is_some_and(|most| attempts >= most)
+                || self.options.terms.max_attempts.is_some_and(|most| attempts >= most)
                 || !answers && now.since(reached) >= retry_for;
             if is_last || !error.is_transient() {
                 if !error.may_hold_lock() {
@@ -205,7 +208,7 @@ impl Quorum {
             }
             let random =
                 self.servers.engines().next().map_or(0, |engine| engine.identity.next_nonce().seed());
-            let until = now.after(quorum::pause(self.options.poll_interval, random));
+            let until = now.after(quorum::pause(self.options.terms.poll_interval, random));
             self.pause(deadline.map_or(until, |deadline| until.min(deadline)));
         }
     }

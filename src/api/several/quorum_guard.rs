@@ -5,17 +5,18 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{fmt, mem};
 
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+
 use super::quorum_servers::{Answers, Guards, Late, Servers, complete, left};
 use crate::api::guard::LockGuard;
 use crate::api::loss_signal::{Losable, LossSignal};
 use crate::report::error::Error;
-use crate::rules::ownership::LossReason;
+use crate::report::state::LossReason;
 use crate::run::thread_holds;
 use crate::system::clock;
 use crate::system::sync::{Mutex, MutexGuard};
 use crate::system::thread;
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
 
 /// How often a thread that waits for a loss checks the guards.
 const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);
@@ -98,7 +99,12 @@ impl Losable for QuorumHold {
             && locks.answers.is_held()
             && locks.answers.remaining(left).is_zero()
         {
-            let noticed = locks.answers.granted.iter().find_map(|(_, guard)| guard.hold().noticed_loss());
+            let noticed = locks
+                .answers
+                .granted
+                .iter()
+                .find_map(|(_, guard)| guard.hold().noticed_loss())
+                .map(LossReason::from);
             let _ = self.lost.set(noticed.unwrap_or(LossReason::Expired));
             let late = locks.late.take();
             // What is released is reported, to code of the program.
@@ -285,7 +291,7 @@ impl QuorumGuard {
                 return guard.release();
             }
             // It ends earlier by the allowance for clocks.
-            guard.extend_by(rest.max(Duration::from_millis(1)) + guard.hold().options.allowance)?;
+            guard.extend_by(rest.max(Duration::from_millis(1)) + guard.hold().options.terms.allowance)?;
             guard.leave_to_expire()
         });
         noticed.and(released)

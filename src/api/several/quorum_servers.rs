@@ -4,18 +4,19 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::quorum::{self, QuorumTerms, Verdict};
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+
 use crate::api::guard::LockGuard;
 use crate::api::lock::Lock;
 use crate::api::locker::Locker;
 use crate::net::Backend;
 use crate::report::error::Error;
-use crate::rules::quorum::{self, QuorumTerms, Verdict};
 use crate::run::Engine;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::system::clock;
 use crate::system::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
 
 /// How much longer than the command timeout an answer is waited for.
@@ -71,7 +72,7 @@ impl Servers {
         if let Some(problem) = problem(&list, options) {
             return Err(Error::invalid(key, problem));
         }
-        let lease = options.expiration.unwrap_or_default().saturating_sub(options.allowance);
+        let lease = options.terms.expiration.unwrap_or_default().saturating_sub(options.terms.allowance);
         Ok(Self { key, terms: QuorumTerms::of(list.len(), lease), list })
     }
 
@@ -245,7 +246,7 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
     if prefixes.windows(2).any(|two| two[0] != two[1]) {
         return Some("its lockers have different key prefixes; give all the same".to_owned());
     }
-    Some(match (servers.len(), options.expiration) {
+    Some(match (servers.len(), options.terms.expiration) {
         (0, _) => "a quorum of no servers grants nothing; give the lockers of three or five".to_owned(),
         (even, _) if even % 2 == 0 => format!(
             "a quorum of {even} servers survives the loss of no more than one of {} does; give an odd number of lockers",
@@ -255,9 +256,9 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
             "a quorum needs an expiration, since a server that is lost cannot release; use `expiring_after`"
                 .to_owned()
         }
-        (_, Some(expiration)) if options.allowance > expiration / 2 => format!(
+        (_, Some(expiration)) if options.terms.allowance > expiration / 2 => format!(
             "an allowance for clocks of {:?} leaves less than half of the lease of {expiration:?}; set the clocks, or use a longer expiration",
-            options.allowance
+            options.terms.allowance
         ),
         _ => return options.problem().map(str::to_owned),
     })

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
+use proto::values::key::Key;
+
 use super::multi_lock::MultiLock;
 use super::multi_lock_guard::MultiLockGuard;
 use super::semaphore::{Permit, Semaphore, slot_key};
@@ -11,7 +13,6 @@ use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::run::ReaderCount;
 use crate::run::thread_holds::HoldKind;
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 

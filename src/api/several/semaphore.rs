@@ -5,15 +5,16 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::key::Key;
+
 use crate::api::guard::LockGuard;
 use crate::api::lock::problem;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
+use crate::report::state::LockState;
 use crate::run::thread_holds::HoldKind;
 use crate::run::{Call, Engine, ReaderCount, Want};
-use crate::values::key::Key;
 use crate::values::options::LockOptions;
-use crate::values::value::LockState;
 use crate::wait::CancelToken;
 
 /// A pool of permits: at most `n` holders at a time, over all processes.

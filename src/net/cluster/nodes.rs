@@ -1,11 +1,12 @@
 //! The nodes of a cluster, as far as they are known, and which has which slot.
 
-use crate::system::random::HashMap;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
+
+use proto::values::clock::Uptime;
 
 use super::slot_map::{self, Range, SlotMap};
 use crate::net::NodeId;
@@ -14,9 +15,9 @@ use crate::net::errors::{Failure, TransportError};
 use crate::net::limits::Limits;
 use crate::net::server::OneServer;
 use crate::system::clock;
+use crate::system::random::HashMap;
 use crate::system::sync::{Condvar, Mutex, wait_timeout};
 use crate::system::thread;
-use crate::values::clock::Uptime;
 
 /// How long an unreachable node is tried before the cluster is asked which node has the slot now.
 pub(super) const LOOK: Duration = Duration::from_millis(50);

@@ -1,9 +1,10 @@
 //! What a node's refusal says of where a command belongs.
 
+use proto::{Command, Reply};
+
 use crate::net::connections::Address;
 use crate::net::errors::{Failure, RefusalKind};
 use crate::net::{KeyTrip, Sent};
-use crate::rules::{Command, Reply};
 
 /// What is to be done about a trip.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,8 +68,8 @@ fn redirection(text: &str, slot: u16) -> Option<Redirected> {
 mod tests {
     use super::*;
     use crate::net::errors::Refusal;
-    use crate::rules::{Command, Expected, Trip};
-    use crate::values::key::Key;
+    use proto::values::key::Key;
+    use proto::{Command, Expected, Trip};
 
     fn refused(text: &str) -> Result<Reply, Failure> {
         Err(Failure::Refused(Refusal::new(text)))

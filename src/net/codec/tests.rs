@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use proto::values::key::Key;
+
 use super::*;
 use crate::net::errors::RefusalKind;
-use crate::values::key::Key;
 
 fn entry(ttl: Option<Duration>) -> NewValue {
     NewValue { value: b"2".as_slice().into(), ttl }

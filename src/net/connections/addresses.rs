@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
+use proto::values::clock::Uptime;
+
 use crate::system::clock;
 use crate::system::net::{self, TcpStream};
 use crate::system::sync::{Mutex, PerProcess};
-use crate::values::clock::Uptime;
 
 /// The address that answered last, of each name and port with several. Never waited for: a forked child may find it locked for ever.
 static ANSWERED: PerProcess<Mutex<BTreeMap<(String, u16), SocketAddr>>> =

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use proto::values::key::Cut;
 use redis::{Client, ConnectionAddr};
 
 use crate::net::errors::{Failure, TransportError};
 use crate::values::credentials::{CredentialSource, Credentials};
-use crate::values::key::Cut;
 
 /// Host and port of a server.
 pub(crate) type Address = (String, u16);

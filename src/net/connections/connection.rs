@@ -5,6 +5,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+
 use super::handshake::Opened;
 use super::health::CountedOpen;
 use super::opener::Opener;
@@ -13,7 +15,6 @@ use super::socket::in_steps;
 use super::transport::{Longest, Spin, Transport};
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::system::clock;
-use crate::values::clock::Uptime;
 use crate::values::contained::contained;
 use redis::{Cmd, RedisError, RedisResult, Value};
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+
 use super::opener::Opener;
 use crate::net::errors::{Failure, Refusal, RefusalKind};
 use crate::net::limits::{Limits, REMEMBERED};
 use crate::system::clock;
 use crate::system::sync::Mutex;
-use crate::values::clock::Uptime;
 
 /// How long after an attempt that failed, and after the beginning of each that follows, the next begins.
 const PAUSE: Duration = REMEMBERED;

@@ -4,6 +4,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::fencing::Epoch;
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::values::version::Version;
 use redis::{Client, Cmd, ConnectionAddr, RedisError, Value, cmd};
 
 use super::server_info::{ServerInfo, Settling};
@@ -11,11 +15,7 @@ use super::transport::{Longest, Spin, Transport};
 use crate::net::codec::Compares;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
-use crate::rules::fencing::Epoch;
 use crate::system::clock;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
-use crate::values::version::Version;
 
 /// How long a server's greeting is waited for: what it sends before any command, as to clients that it refuses.
 const GREETING_WITHIN: Duration = Duration::from_millis(50);

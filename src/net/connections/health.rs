@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use proto::fencing::Epoch;
+use proto::values::version::Version;
+
 use crate::net::codec::Compares;
-use crate::rules::fencing::Epoch;
-use crate::values::version::Version;
 
 /// Shared by an opener, its connections and their pool.
 #[derive(Default)]
@@ -48,7 +49,7 @@ impl Health {
     pub(super) fn note_version(&self, version: Option<Version>) {
         // One that does not report it is probably the same server, which is busy, or behind a proxy.
         if let Some(version) = version {
-            self.version.store(version.packed(), Ordering::Relaxed);
+            self.version.store(packed(version), Ordering::Relaxed);
         }
         self.was_asked.store(true, Ordering::Release);
     }
@@ -86,7 +87,7 @@ impl Health {
 
     /// Returns the version that the server reported last.
     pub(crate) fn server_version(&self) -> Option<Version> {
-        Version::of_packed(self.version.load(Ordering::Relaxed))
+        unpacked(self.version.load(Ordering::Relaxed))
     }
 
     pub(crate) fn found_closed(&self) {
@@ -104,5 +105,29 @@ pub(super) struct CountedOpen(Arc<Health>);
 impl Drop for CountedOpen {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+/// Returns a version as a number, which is never 0.
+fn packed(version: Version) -> u64 {
+    let [major, minor, patch] = [version.major(), version.minor(), version.patch()].map(u64::from);
+    1 << 48 | major << 32 | minor << 16 | patch
+}
+
+/// Returns the version of such a number; `None` for 0.
+fn unpacked(packed: u64) -> Option<Version> {
+    let [major, minor, patch] = [32, 16, 0].map(|shift| (packed >> shift & 0xFFFF) as u16);
+    (packed > 0).then(|| Version::new(major, minor, patch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_kept_as_a_number() {
+        for version in [Version::new(0, 0, 0), Version::new(2, 6, 12), Version::new(1, u16::MAX, 65)] {
+            assert_eq!(unpacked(packed(version)), Some(version));
+        }
+        assert_eq!(unpacked(0), None);
     }
 }

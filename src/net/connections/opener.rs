@@ -5,6 +5,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::fencing::Epoch;
+use proto::values::key::Key;
+
 use super::client::{self, Address, logged_in, logging_in, panicked};
 use super::handshake::{self, Checks, Opened};
 use super::health::Health;
@@ -16,10 +19,8 @@ use super::subscription::{self, Heard};
 use super::transport::Transport;
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::patience::Looks;
-use crate::rules::fencing::Epoch;
 use crate::system::clock;
 use crate::values::credentials::CredentialSource;
-use crate::values::key::Key;
 use redis::Client;
 
 /// How long connecting may take unless set.

@@ -1,6 +1,5 @@
 //! Sentinels: they know which server is the master, and since when. They are asked one after the other, until one answers, as nodes of a cluster are.
 
-use crate::system::random::HashMap;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
@@ -8,14 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+
 use super::client::{Address, logged_in, logging_in};
 use super::handshake::{self, Handshake};
 use super::socket::in_steps;
 use crate::net::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::net::patience::Looks;
 use crate::system::clock;
+use crate::system::random::HashMap;
 use crate::system::sync::Mutex;
-use crate::values::clock::Uptime;
 use crate::values::credentials::CredentialSource;
 use redis::{Client, ConnectionAddr, RedisError, cmd};
 

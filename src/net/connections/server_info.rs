@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use proto::fencing::Epoch;
+use proto::values::clock::Uptime;
+use proto::values::key::Cut;
+use proto::values::version::Version;
 use redis::Value;
 
 use crate::net::codec::Compares;
 use crate::net::errors::Refusal;
-use crate::rules::fencing::Epoch;
-use crate::values::clock::Uptime;
-use crate::values::key::Cut;
-use crate::values::version::Version;
 
 /// What is known of the server of a connection.
 #[derive(Clone, Copy, Default)]

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+use proto::values::state::LONGEST_READ;
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 
@@ -19,8 +21,6 @@ use crate::system::clock;
 use crate::system::net::UnixStream;
 use crate::system::net::{self, TcpStream};
 use crate::system::thread;
-use crate::values::clock::Uptime;
-use crate::values::value::LONGEST_READ;
 
 /// A socket that is connected.
 pub(crate) struct Socket {

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use proto::values::version::Version;
 use redis::{RedisError, RedisResult, Value, cmd};
 
 use super::handshake::Opened;
@@ -10,7 +11,6 @@ use super::socket::Socket;
 use super::transport::{Longest, Spin, Transport};
 use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::system::clock;
-use crate::values::version::Version;
 
 /// The first version that has PUBLISH.
 pub(in crate::net) const NEEDS: Version = Version::new(2, 0, 0);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, mem};
 
+use proto::values::clock::Uptime;
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, ConnectionLike as _, IntoConnectionInfo as _,
     RedisConnectionInfo, RedisResult, Value,
@@ -17,7 +18,6 @@ pub(super) use super::socket::{Longest, Spin};
 use super::socket::{Socket, in_steps};
 use crate::net::patience::Looks;
 use crate::system::clock;
-use crate::values::clock::Uptime;
 
 /// A connection of the redis crate, which may be lent.
 type CrateConnection = Box<dyn DerefMut<Target = redis::Connection> + Send>;

@@ -5,9 +5,10 @@ use std::fs::File;
 use std::time::Duration;
 use std::{fmt, io};
 
+use proto::values::key::CutAt;
+
 use super::Refusal;
 use super::refusal::without_arguments;
-use crate::values::key::CutAt;
 use redis::RedisError;
 
 /// Why a command has no reply, or a connection could not be opened.

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::time::Duration;
 
+use proto::values::key::Cut;
+use proto::values::protocol::Protocol;
+use proto::values::version::Version;
 use redis::{ErrorKind, RedisError, ServerError};
 
 use super::RefusalKind;
-use crate::values::key::Cut;
-use crate::values::options::Protocol;
-use crate::values::version::Version;
 
 /// A server's refusal: its kind, and its text. The command was not carried out.
 #[derive(Clone, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl Refusal {
         let text = format!(
             "{known_by} protocol {protocol:?}, which needs Redis {}; {}",
             protocol.min_version(),
-            protocol.instead()
+            instead_of(protocol)
         );
         let mut refusal = Self::found(RefusalKind::TooOld, text);
         if let TooOld::Reported(version) = known_by {
@@ -370,6 +370,15 @@ impl fmt::Display for Refusal {
             _ => self.0.kind.advice(),
         };
         write!(f, "the server refused: {}: {advice}", self.0.text.trim_end_matches('.'))
+    }
+}
+
+/// Returns what to do if the server is too old for a protocol.
+fn instead_of(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Ttl => "use the protocol Auto",
+        Protocol::Watched => "use the protocol Auto or Classic",
+        _ => "use a newer server",
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use proto::values::version::Version;
+use proto::{Command, Expected, NewValue};
+
 use super::*;
 use crate::net::connections::fake::{FakeConnection, closed, late, refused};
-use crate::rules::{Command, Expected, NewValue};
 use crate::system::clock;
-use crate::values::version::Version;
 
 /// Sends those of the items that say so, and receives their replies.
 fn trip(fake: &FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
@@ -166,7 +167,7 @@ fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
     assert!(item.sends(Known::default(), now));
     Incoming::of(&mut [refused("ERR max number of clients reached")], None).give(&mut item);
     assert!(item.found_no_room().is_some());
-    let later = crate::values::clock::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
+    let later = proto::values::clock::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
     assert!(!item.sends(Known::default(), later));
     trip(&fake, &mut [&mut item]);
     assert_eq!(fake.sent.lock().unwrap().as_slice(), [""]);

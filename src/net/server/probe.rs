@@ -1,6 +1,9 @@
 //! The probe: what a server has and its user may use beyond Classic is found out before the first lock that needs it, on the key of that lock,
 //! by transactions without a change: no lock is acquired that could not be released. Some proxies close the connection on WATCH.
 
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::values::protocol::Protocol;
 use redis::{Value, cmd};
 
 use super::{OneServer, pause};
@@ -10,9 +13,6 @@ use crate::net::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
 use crate::net::limits::Limits;
 use crate::net::resp::{Form, Packed};
 use crate::system::clock;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
-use crate::values::options::Protocol;
 
 impl OneServer {
     /// Probes what the protocol needs beyond Classic. Fails if it does not reach the server or is refused, unless the protocol is Auto; or if there is

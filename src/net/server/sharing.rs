@@ -7,6 +7,8 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 use std::{io, mem};
 
+use proto::values::clock::{Now, Uptime};
+
 use super::OneServer;
 use crate::net::connections::{Connection, Spin};
 use crate::net::errors::{Failure, TransportError};
@@ -16,7 +18,6 @@ use crate::net::patience::SMALL;
 use crate::net::trip::{Batched, TripState, Wire};
 use crate::net::{KeyTrip, Sent};
 use crate::system::clock;
-use crate::values::clock::{Now, Uptime};
 
 /// The entry of a thread, and room for a list of others.
 pub(super) type SpareEntry = (Arc<Entry>, Vec<Arc<Entry>>);

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use proto::{Command, Expected, NewValue, Reply, Trip};
 use redis::{FromRedisValue as _, RedisError, Value};
 
 use super::*;
 use crate::net::connections::fake::{FakeConnection, refused};
 use crate::net::connections::{Lender, Transport};
 use crate::net::limits::Budget;
-use crate::rules::{Command, Expected, NewValue, Reply, Trip};
 
 /// What happens to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,7 +124,7 @@ fn changed(keys: &[(String, Fate)], in_cluster: bool) -> (Vec<Sent>, Arc<Mutex<S
     let value = NewValue { value: b"y".as_slice().into(), ttl: None };
     let change = Trip {
         if_holds: Some(Expected { bytes: b"x".to_vec(), without_ttl: false }),
-        behind: Some(Box::new(Command::Waiting(crate::rules::waiting_list::Waiting::Next))),
+        behind: Some(Box::new(Command::Waiting(proto::waiting_list::Waiting::Next))),
         ..Trip::of(Command::Set(value))
     };
     let names: Vec<Key> = keys.iter().map(|(key, _)| Key::from(key.as_str())).collect();

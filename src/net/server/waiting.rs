@@ -5,17 +5,18 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+
 use super::sharing::{Carrier, Entry, Lane, WaitingJob, put_back, take_spare};
 use super::{OneServer, pause};
 use crate::net::connections::{Connection, Dialing};
 use crate::net::errors::{Failure, Refusal, TooOld, TransportError};
-use crate::net::lanes::{Batching, Entered, Lanes, Terms, Told};
+use crate::net::lanes::{Batching, Entered, LaneTerms, Lanes, Told};
 use crate::net::limits::Limits;
 use crate::net::trip::TripState;
 use crate::system::clock;
 use crate::system::thread;
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
 use redis::cmd;
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection, or where others use them as well.
@@ -98,7 +99,7 @@ impl OneServer {
         batching: Batching,
         limits: &Limits<'_>,
         now: Uptime,
-    ) -> Terms<impl FnMut(&Carrier) -> bool, impl FnOnce() -> bool> {
+    ) -> LaneTerms<impl FnMut(&Carrier) -> bool, impl FnOnce() -> bool> {
         let usable =
             move |line: &Carrier| !line.connection.is_suspect_at(now) && line.connection.is_connected();
         let may_open = || {
@@ -110,7 +111,7 @@ impl OneServer {
             Batching::Group(_) if !self.opener.lends() => self.size,
             _ => self.patience.lanes(self.size, now),
         };
-        Terms { most, usable, may_open }
+        LaneTerms { most, usable, may_open }
     }
 
     /// Makes this thread lead, or queues it.

@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use proto::Command;
+use proto::{Expected, NewValue, Reply};
+
 use super::*;
 use crate::net::Sent;
 use crate::net::connections::fake::{FakeConnection, closed, refused};
 use crate::net::errors::Failure;
 use crate::net::limits::Budget;
-use crate::rules::Command;
-use crate::rules::{Expected, NewValue, Reply};
 
 type Answer = (Vec<Value>, Option<redis::RedisError>);
 /// A name, the replies to each trip, what is sent, what comes of each key, and whether the connection stays.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::values::value::{Holder, LockState};
+use crate::report::state::{Holder, LockState};
 
 /// What a waiter saw of the lock that it did not get.
 #[derive(Clone, Debug)]

@@ -1,12 +1,13 @@
 //! What errors say, what their sources are, and how they are classified.
 
+use proto::values::protocol::Protocol;
+
 use super::*;
 use std::error::Error as _;
 use std::io;
 
 use crate::net::{Failure, TooOld};
-use crate::values::options::Protocol;
-use crate::values::value::LockState;
+use crate::report::state::LockState;
 
 fn chain(error: &dyn std::error::Error) -> Vec<String> {
     let sources = std::iter::successors(Some(error), |error| (*error).source());
@@ -213,7 +214,7 @@ fn what_a_failure_says() {
 
 #[test]
 fn what_a_refusal_says() {
-    use crate::values::options::Protocol::{Ttl, Watched};
+    use proto::values::protocol::Protocol::{Ttl, Watched};
     let said = Refusal::new;
     let reported = |version: &str| TooOld::Reported(version.parse().unwrap());
     let no_watch = said("ERR unknown command 'WATCH'");

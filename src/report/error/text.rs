@@ -4,10 +4,11 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use proto::quorum;
+use proto::values::key::{Cut, CutAt, Key};
+
 use crate::net::Refusal;
-use crate::rules::ownership::LossReason;
-use crate::rules::quorum;
-use crate::values::key::{Cut, CutAt, Key};
+use crate::report::state::LossReason;
 
 /// A key, cut where it is long.
 pub(super) fn shown(key: &Key) -> Cut<'_> {

@@ -1,8 +1,9 @@
 //! The errors of commands that were not sent, or not answered.
 
+use proto::values::key::Key;
+
 use super::{Error, text};
 use crate::net::{Failure, Refusal, TooOld, TransportError};
-use crate::values::key::Key;
 
 impl Error {
     /// Returns the error of a command that has no reply, of which nothing is in doubt.

@@ -8,23 +8,24 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::acquire::{Params, Rounds, acquire};
+use proto::choose::Attempts;
+use proto::lease::Lease;
+use proto::task::Io;
+use proto::unresolved::Unresolved;
+use proto::values::clock::{Now, Uptime};
+use proto::values::key::Key;
+use proto::values::state::State;
+use proto::{Command, Cue, GiveUp, Note, Replies, Reply, Step, Trip};
+
 use super::{Asked, Call, Want};
 use crate::report::error::{Contention, Error};
 use crate::report::event::Event;
-use crate::rules::acquire::Params;
-use crate::rules::choose::{Attempts, acquire};
-use crate::rules::lease::Lease;
-use crate::rules::task::Io;
-use crate::rules::unresolved::Unresolved;
-use crate::rules::{Command, Cue, GiveUp, Note, Replies, Reply, Step, Trip};
 use crate::run::engine::Engine;
 use crate::run::held::{Acquired, Delivery, HeldLock};
 use crate::run::session::Session;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::system::clock;
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
-use crate::values::value::LockState;
 use crate::wait::{Hint, Observation, Ticket, WaitMode, no_hold};
 
 /// One wait.
@@ -56,12 +57,16 @@ pub(super) struct Wait<'a> {
 impl Engine {
     fn report_note(&self, key: &Key, note: &Note, session: &Session<'_>) {
         match note {
-            Note::TakenOver(from) => self.observer.notify(&Event::TakenOver { key, from }),
+            Note::TakenOver(from) => {
+                self.observer.notify(&Event::TakenOver { key, from: &from.clone().into() });
+            }
             Note::ValueOverwritten(_) | Note::WasOverwritten(_) | Note::WentBack => {
                 self.observer.overwritten(key, note);
             }
             Note::LateGrant => self.observer.late_grant(key),
-            Note::NeverExpires(state) => self.observer.notify(&Event::NeverExpires { key, state }),
+            Note::NeverExpires(state) => {
+                self.observer.notify(&Event::NeverExpires { key, state: &state.clone().into() });
+            }
             Note::RefusedForNow => {
                 if let Some(refusal) = session.refusal() {
                     self.observer.notify(&Event::RefusedForNow { key, refusal: &refusal });
@@ -197,7 +202,7 @@ impl<'a> Wait<'a> {
     fn params(&self) -> Params {
         let Call { engine, options, deadline, began, .. } = self.call;
         Params {
-            options: **options,
+            terms: options.terms,
             protocol: engine.protocol_of(options),
             deadline: *deadline,
             retry_for: engine.retry_for(began.uptime),
@@ -347,7 +352,7 @@ impl Wait<'_> {
     }
 
     /// The error of an attempt that has found the lock held until the end.
-    fn contended(&self, seen: Option<LockState>, exhausted: bool) -> Error {
+    fn contended(&self, seen: Option<State>, exhausted: bool) -> Error {
         let (details, now) = (self.contention(seen, 0), self.now);
         let is_at_deadline = self.call.deadline.is_some_and(|deadline| now.uptime >= deadline);
         if exhausted && !is_at_deadline {
@@ -365,14 +370,14 @@ impl Wait<'_> {
         Error::Contended { key: self.want.name().clone(), timeout, details: Box::new(details) }
     }
 
-    fn contention(&self, seen: Option<LockState>, ahead: usize) -> Contention {
+    fn contention(&self, seen: Option<State>, ahead: usize) -> Contention {
         let Self { call: Call { engine, options, .. }, want, .. } = self;
         let is_ours = |key: &Key| thread_holds::by_this_thread(&engine.identity, key).is_some();
         Contention {
             attempts: self.attempts,
             waited: self.now.uptime.since(self.call.began.uptime),
-            seen,
-            expiring: options.expiration.is_some(),
+            seen: seen.map(State::into),
+            expiring: options.terms.expiration.is_some(),
             ahead,
             permits: want.several().map(|slots| slots.len()),
             taken_by_this_thread: want.slots().iter().all(is_ours),

@@ -6,14 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::values::clock::Uptime;
+use proto::values::key::Key;
+use proto::waiting_list::ListEntry;
+
 use super::{Lists, Notifications, REFUSED, WAKE_UP};
 use crate::net::{Failure, Heard, Refusal, RefusalKind};
-use crate::rules::waiting_list::ListEntry;
 use crate::run::sink::{EventSink, noticing};
 use crate::system::clock;
 use crate::system::thread;
-use crate::values::clock::Uptime;
-use crate::values::key::Key;
 use crate::wait::Hint;
 
 /// How long the thread listens after a key was last waited for, so that it does not start anew for each wait.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::several::is_stale;
+
 use super::WaitAll;
 use crate::report::error::Error;
 use crate::report::event::Event;
-use crate::rules::several::is_stale;
 use crate::run::ending::Leaving;
 use crate::run::engine::Engine;
 use crate::run::held::Acquired;
@@ -59,7 +60,7 @@ impl WaitAll<'_> {
         let early = self.call.engine.begun_anew(acquired, &options, at);
         let hold = &early.hold;
         let rest = self.call.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
-        if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {
+        if !is_last && options.terms.expiration.is_some_and(|expiration| rest > expiration / 2) {
             self.call.engine.keep_from_now_on(hold);
         } else if !is_last {
             self.call.engine.look_once(hold);
@@ -70,7 +71,7 @@ impl WaitAll<'_> {
     /// Extends the leases that have lasted for a while, and has the keeper do no more. Returns why a lock was lost.
     pub(super) fn refresh(&self) -> Option<Error> {
         let (engine, holds) = (self.call.engine, || self.early.iter().flatten().map(|early| &early.hold));
-        if let Some(expiration) = self.call.options.expiration {
+        if let Some(expiration) = self.call.options.terms.expiration {
             let now = clock::now();
             let stale: Vec<&Arc<Hold>> =
                 holds().filter(|hold| is_stale(hold.remaining(now), expiration)).collect();

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use proto::values::clock::Wall;
+use proto::values::terms::Terms;
+use proto::values::token::Token;
+
 use super::LockOptions;
-use crate::values::clock::Wall;
-use crate::values::token::LockToken;
 
 impl LockOptions {
     /// Extends the lease in the background while the lock is held, until `at_most` after the acquisition. Off by
@@ -23,7 +25,7 @@ impl LockOptions {
     /// notices a loss within a third of the expiration: see
     /// [`LockGuard::loss_signal`](crate::LockGuard::loss_signal).
     pub const fn auto_extend(self, at_most: Duration) -> Self {
-        Self { auto_extend: Some(at_most), ..self }
+        Self { terms: Terms { auto_extend: Some(at_most), ..self.terms }, ..self }
     }
 
     /// Sets the minimum hold time, at most the expiration. Zero by default.
@@ -35,7 +37,7 @@ impl LockOptions {
     /// guide](crate::documentation::guide#jobs-on-several-machines). Other libraries call this option
     /// `lockAtLeastFor`.
     pub const fn hold_at_least(self, time: Duration) -> Self {
-        Self { hold_at_least: time, ..self }
+        Self { terms: Terms { hold_at_least: time, ..self.terms }, ..self }
     }
 
     /// Has the server forget the counter of [fencing tokens](crate::LockGuard::fencing_token) this long after it was last used, so that keys of
@@ -50,7 +52,7 @@ impl LockOptions {
     /// since `INCR` drops a time to live before: [`fencing_token`](crate::LockGuard::fencing_token) fails on an older server, and in Classic on one
     /// whose version is unknown.
     pub const fn forget_tokens_after(self, time: Duration) -> Self {
-        Self { forget_tokens_after: Some(time), ..self }
+        Self { terms: Terms { forget_tokens_after: Some(time), ..self.terms }, ..self }
     }
 
     /// Lets a [`with`](crate::Lock::with) inside another `with` on the same key join it. Off by default: the inner
@@ -69,37 +71,33 @@ impl LockOptions {
     /// Returns the options of a lock on one server of a quorum, which is given back at once if there is no
     /// majority.
     pub(crate) const fn in_a_quorum(self) -> Self {
-        Self { notifies: Some(false), reentrant: false, hold_at_least: Duration::ZERO, ..self }
+        let terms = Terms { hold_at_least: Duration::ZERO, ..self.terms };
+        Self { terms, notifies: Some(false), reentrant: false, ..self }
     }
 
     /// Returns the options of a lock that is held during the wait for others: its lease is extended for `at_most`
     /// in total.
     pub(crate) const fn while_waiting(self, at_most: Duration) -> Self {
-        let auto_extend = if self.expiration.is_some() { Some(at_most) } else { None };
-        Self { auto_extend, hold_at_least: Duration::ZERO, ..self }
+        let auto_extend = if self.terms.expiration.is_some() { Some(at_most) } else { None };
+        Self { terms: Terms { auto_extend, hold_at_least: Duration::ZERO, ..self.terms }, ..self }
     }
 
     /// Returns the options of a hold that goes on now with a token's: its times count from the acquisition.
-    pub(crate) fn resuming(self, token: &LockToken, now: Wall) -> Self {
+    pub(crate) fn resuming(self, token: &Token, now: Wall) -> Self {
         let held = now.since(token.acquired);
-        let hold_at_least = self.hold_at_least.max(token.hold_at_least).saturating_sub(held);
-        let limit = token.auto_extend.or(self.auto_extend);
+        let Self { terms, .. } = self;
+        let hold_at_least = terms.hold_at_least.max(token.hold_at_least).saturating_sub(held);
+        let limit = token.auto_extend.or(terms.auto_extend);
         let auto_extend = limit.map(|limit| limit.saturating_sub(held));
         let counted = token.fencing_token.is_some();
-        let forget_tokens_after = if counted { token.forget_after } else { self.forget_tokens_after };
-        Self { auto_extend, hold_at_least, forget_tokens_after, ..self }
+        let forget_tokens_after = if counted { token.forget_after } else { terms.forget_tokens_after };
+        Self { terms: Terms { auto_extend, hold_at_least, forget_tokens_after, ..terms }, ..self }
     }
 
     /// Returns only the options that matter during the wait for the lock.
     pub(crate) const fn of_waiting(self) -> Self {
-        Self {
-            timeout: None,
-            max_attempts: None,
-            auto_extend: None,
-            hold_at_least: Duration::ZERO,
-            reentrant: false,
-            forget_tokens_after: None,
-            ..self
-        }
+        let Terms { expiration, poll_interval, allowance, .. } = self.terms;
+        let terms = Terms { expiration, poll_interval, allowance, ..Terms::without_expiration() };
+        Self { terms, timeout: None, reentrant: false, ..self }
     }
 }

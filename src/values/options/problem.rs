@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use super::{LockOptions, Protocol};
+use proto::values::protocol::Protocol;
+use proto::values::terms::Terms;
+
+use super::LockOptions;
 
 impl LockOptions {
     /// Returns what is wrong with the options, in words for the user.
     pub(crate) fn problem(&self) -> Option<&'static str> {
-        match self.expiration {
+        let Self { terms: Terms { expiration, poll_interval, .. }, protocol, .. } = *self;
+        match expiration {
             Some(Duration::ZERO) => Some(
                 "the expiration is zero, so the lease would be over before it began; give the longest time the work can take",
             ),
@@ -17,13 +21,13 @@ impl LockOptions {
             Some(long) if long > Self::MAX_EXPIRATION => Some(
                 "the expiration is over ten years; for a lock that never expires, use `without_expiration`",
             ),
-            None if self.protocol == Protocol::Ttl => Some(
+            None if protocol == Protocol::Ttl => Some(
                 "the protocol Ttl needs an expiration, after which the server frees the lock; use `expiring_after`, or another protocol",
             ),
-            _ if self.poll_interval < Duration::from_millis(1) => Some(
+            _ if poll_interval < Duration::from_millis(1) => Some(
                 "the poll interval is below a millisecond, which would keep the server busy; the gem's is 100 ms",
             ),
-            _ if self.poll_interval > Self::MAX_EXPIRATION => {
+            _ if poll_interval > Self::MAX_EXPIRATION => {
                 Some("the poll interval is over ten years; give some seconds at most")
             }
             _ => self.holding_problem(),
@@ -32,8 +36,9 @@ impl LockOptions {
 
     /// Returns what is wrong with the options for the time while the lock is held.
     fn holding_problem(&self) -> Option<&'static str> {
-        let expiration = self.expiration;
-        match self.auto_extend {
+        let Terms { expiration, auto_extend, hold_at_least, forget_tokens_after, max_attempts, .. } =
+            self.terms;
+        match auto_extend {
             Some(_) if expiration.is_none() => {
                 return Some(
                     "`auto_extend` does nothing without an expiration, since such a lock never expires; use `expiring_after`",
@@ -51,9 +56,7 @@ impl LockOptions {
             }
             _ => {}
         }
-        if !self.hold_at_least.is_zero()
-            && expiration.is_none_or(|expiration| self.hold_at_least > expiration)
-        {
+        if !hold_at_least.is_zero() && expiration.is_none_or(|expiration| hold_at_least > expiration) {
             return Some(match expiration {
                 None => {
                     "`hold_at_least` needs an expiration, since the key is left to expire; use `expiring_after`"
@@ -63,7 +66,7 @@ impl LockOptions {
                 }
             });
         }
-        if let Some(time) = self.forget_tokens_after {
+        if let Some(time) = forget_tokens_after {
             let Some(lease) = expiration else {
                 return Some(
                     "`forget_tokens_after` needs an expiration: a counter could be forgotten while the lock is held; use `expiring_after`",
@@ -78,7 +81,7 @@ impl LockOptions {
                 return Some("`forget_tokens_after` is over ten years; leave it out");
             }
         }
-        if self.max_attempts == Some(0) {
+        if max_attempts == Some(0) {
             return Some("`max_attempts` is 0, so the lock would never be acquired; give at least 1");
         }
         None

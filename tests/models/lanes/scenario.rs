@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::subject::{Batching, Entered, Lane, Lanes, Terms, Told};
+use super::subject::{Batching, Entered, Lane, LaneTerms, Lanes, Told};
 use super::sync::atomic::{AtomicUsize, Ordering};
 use super::{sync, thread};
 
@@ -76,7 +76,7 @@ impl Harness {
             _ => Batching::Any,
         };
         let entry = Entry::new(Job { number, batching, carried: 0, lost: false });
-        let terms = || Terms { most: self.most, usable: |_: &Wire| true, may_open: || true };
+        let terms = || LaneTerms { most: self.most, usable: |_: &Wire| true, may_open: || true };
         let mut opens_none = behavior == Behavior::OpensNone;
         let (mut led, mut left, mut woken) = (None, false, false);
         match self.lanes.enter(&entry, batching, terms()) {

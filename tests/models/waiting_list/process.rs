@@ -1,7 +1,9 @@
 //! One process: a thread that holds the lock, a thread at the head of the queue, others behind it, and the thread that listens.
 
-use super::subject::{ListEntry, Owed, Waiting};
-use super::{Action, Behavior, Server, Uptime};
+use setnx_lock_proto::values::clock::Uptime;
+use setnx_lock_proto::waiting_list::{ListEntry, Owed, Waiting};
+
+use super::{Action, Behavior, Server};
 
 /// What the head of the queue does next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

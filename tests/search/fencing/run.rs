@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{CLIENTS, Conditions, Flaw};
-use crate::rules::fencing::Epoch;
-use crate::rules::hold::{self, Counted};
-use crate::rules::lease::Lease;
-use crate::rules::task::{Rules as _, Task};
-use crate::rules::{Command, Replies, Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
-use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::value::Nonce;
+use setnx_lock_proto::fencing::Epoch;
+use setnx_lock_proto::hold::{self, Counted};
+use setnx_lock_proto::lease::Lease;
+use setnx_lock_proto::task::{Rules as _, Task};
+use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
+use setnx_lock_proto::values::value::Nonce;
+use setnx_lock_proto::{Command, Replies, Reply, Step, Trip};
 
 /// Who acts, what happens, and a number that decides the rest.
 type Choice = (usize, u8, usize);

@@ -17,18 +17,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use crate::rules::lease::{End, Lease};
-use crate::rules::task::Task;
-use crate::rules::{Cue, Observation, Reply};
 use crate::simulated::{Leg, Next, Server};
-use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::{Nonce, Tag};
-use crate::values::version::Version;
 pub(super) use conditions::{Conditions, Gems};
 use failover::Failovers;
 use holding::{Held, Power};
 use releasing::Releasing;
+use setnx_lock_proto::lease::{End, Lease};
+use setnx_lock_proto::task::Task;
+use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
+use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::terms::Terms;
+use setnx_lock_proto::values::value::{Nonce, Tag};
+use setnx_lock_proto::values::version::Version;
+use setnx_lock_proto::{Cue, Observation, Reply};
 use tokens::HandedOut;
 use visitor::Visitor;
 
@@ -353,9 +354,8 @@ impl Run {
         self.broken.get_or_insert(law);
     }
 
-    pub(super) fn options(&self, n: usize) -> LockOptions {
-        let Client { expiration, protocol, .. } = self.clients[n];
-        LockOptions::expiring_after(expiration).protocol(protocol).wait_forever()
+    pub(super) fn terms(&self, n: usize) -> Terms {
+        Terms::expiring_after(self.clients[n].expiration)
     }
 
     fn reply(&mut self, n: usize, leg: Leg, reply: Reply) {

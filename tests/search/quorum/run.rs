@@ -4,12 +4,14 @@ use std::mem;
 use std::time::Duration;
 
 use super::{CLIENTS, Conditions, EXPIRATION, Flaw};
-use crate::rules::lease::Lease;
-use crate::rules::quorum::{Answers, QuorumTerms, Verdict};
-use crate::rules::unresolved::Unresolved;
-use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::options::{LockOptions, Protocol};
-use crate::values::value::{Expiry, LockState, Nonce, Tag, ValueBytes};
+use setnx_lock_proto::lease::Lease;
+use setnx_lock_proto::quorum::{Answers, QuorumTerms, Verdict};
+use setnx_lock_proto::unresolved::Unresolved;
+use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
+use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::state::State;
+use setnx_lock_proto::values::terms::Terms;
+use setnx_lock_proto::values::value::{Nonce, Tag, ValueBytes};
 
 /// The wall clock of the first client shows this when the search begins.
 const EPOCH: u64 = 1_795_000_000_000;
@@ -25,13 +27,13 @@ struct Server {
 struct Client {
     /// The number of its call, or of its next one.
     call: u64,
-    state: State,
+    state: ClientState,
     /// What was granted: what is left of these leases.
     answers: Answers<Lease, ()>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ClientState {
     Idle,
     Asks,
     Holds,
@@ -41,7 +43,7 @@ enum State {
 
 impl Client {
     fn of(call: u64, answers: Answers<Lease, ()>) -> Self {
-        Self { call, state: State::Idle, answers }
+        Self { call, state: ClientState::Idle, answers }
     }
 }
 
@@ -134,10 +136,10 @@ impl Run {
         for index in 0..CLIENTS {
             let (state, left) = (self.clients[index].state, self.remaining(index));
             match state {
-                State::Holds if left.is_zero() => self.clients[index].state = State::HasHeld,
-                State::Holds => holders += 1,
-                State::HasHeld if !left.is_zero() => return Some("a hold goes on that had ended"),
-                State::Idle | State::Asks | State::HasHeld => {}
+                ClientState::Holds if left.is_zero() => self.clients[index].state = ClientState::HasHeld,
+                ClientState::Holds => holders += 1,
+                ClientState::HasHeld if !left.is_zero() => return Some("a hold goes on that had ended"),
+                ClientState::Idle | ClientState::Asks | ClientState::HasHeld => {}
             }
         }
         (holders > 1).then_some("two clients hold the lock")
@@ -178,12 +180,11 @@ impl Run {
 
     fn lease(&mut self, client: usize) -> Lease {
         let allowance = Duration::from_millis(self.conditions.allowance);
-        let options =
-            LockOptions { allowance, ..LockOptions::expiring_after(Duration::from_millis(EXPIRATION)) };
+        let terms = Terms { allowance, ..Terms::expiring_after(Duration::from_millis(EXPIRATION)) };
         self.nonces += 1;
         let nonce = Nonce::from_random(self.nonces);
         let tag = Tag { nonce, name: (client == 1).then(|| "worker:7".into()) };
-        Lease::of(&options, Protocol::Classic, &tag, self.now(client))
+        Lease::of(&terms, Protocol::Classic, &tag, self.now(client))
     }
 
     /// A client begins a call, decides, or releases.
@@ -191,16 +192,16 @@ impl Run {
         let (servers, left) = (self.conditions.servers, self.left(index));
         let client = &mut self.clients[index];
         match client.state {
-            State::Idle => {
+            ClientState::Idle => {
                 let call = client.call;
-                client.state = State::Asks;
+                client.state = ClientState::Asks;
                 let queued = |server| Sent { client: index, call, server, message: Message::Queued };
                 self.messages.extend((0..servers).map(queued));
             }
-            State::Holds | State::HasHeld => self.end(index),
-            State::Asks => match client.answers.judge(left) {
+            ClientState::Holds | ClientState::HasHeld => self.end(index),
+            ClientState::Asks => match client.answers.judge(left) {
                 Verdict::Agreed => {
-                    client.state = State::Holds;
+                    client.state = ClientState::Holds;
                     self.held += 1;
                 }
                 Verdict::Failed => {
@@ -280,9 +281,9 @@ impl Run {
         let wall = self.now(client).wall;
         let Server { key, settled } = &mut self.servers[server];
         let is_free = *settled <= self.now
-            && match LockState::of_value(key.as_deref()) {
-                LockState::Until { expiry: Expiry(until), .. } => until < wall,
-                state => state == LockState::Absent,
+            && match State::of_value(key.as_deref()) {
+                State::Until { until, .. } => until < wall,
+                state => state == State::Absent,
             };
         if is_free {
             *key = Some(lease.value.clone());

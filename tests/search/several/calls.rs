@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use super::client::{Doing, Flaw, KEYS, Legs, Part};
 use super::run::Run;
-use crate::rules::acquire::{Params, first_command};
-use crate::rules::hold::{Ending, HandedOver};
-use crate::rules::lease::Lease;
-use crate::rules::several::Do;
-use crate::rules::task::Rules;
-use crate::rules::{Command, Cue, GiveUp, Replies, Reply, Step, Trip};
 use crate::simulated::{Leg, Next, Server};
-use crate::values::options::LockOptions;
-use crate::values::value::{Nonce, Tag};
+use setnx_lock_proto::acquire::{Params, first_command};
+use setnx_lock_proto::hold::{Ending, HandedOver};
+use setnx_lock_proto::lease::Lease;
+use setnx_lock_proto::several::Do;
+use setnx_lock_proto::task::Rules;
+use setnx_lock_proto::values::terms::Terms;
+use setnx_lock_proto::values::value::{Nonce, Tag};
+use setnx_lock_proto::{Command, Cue, GiveUp, Replies, Reply, Step, Trip};
 
 /// How often keys are read before it is given up.
 const READS: u32 = 4;
@@ -28,11 +28,10 @@ impl Run {
     }
 
     fn params(&mut self, n: usize) -> Params {
-        let options = LockOptions::expiring_after(Duration::from_millis(EXPIRATION));
-        let options = options.protocol(self.clients[n].protocol).wait_forever();
+        let terms = Terms::expiring_after(Duration::from_millis(EXPIRATION));
         let tag = Tag { nonce: self.nonce(), name: (n == 1).then(|| "worker:7".into()) };
         let retry_for = Duration::from_millis(EXPIRATION / 3);
-        Params { options, protocol: options.protocol, deadline: None, retry_for, tag }
+        Params { terms, protocol: self.clients[n].protocol, deadline: None, retry_for, tag }
     }
 
     fn send(&mut self, n: usize, trip: Legs) {
@@ -67,8 +66,8 @@ impl Run {
         let now = self.now(n);
         let mut trip = Legs::new();
         for lock in &locks {
-            let Params { options, protocol, tag, .. } = self.params(n);
-            let (lease, set) = first_command(&options, protocol, &tag, now);
+            let Params { terms, protocol, tag, .. } = self.params(n);
+            let (lease, set) = first_command(&terms, protocol, &tag, now);
             let client = &mut self.clients[n];
             client.owes(&lease);
             client.asked[*lock] = Some((lease, Reply::Lost));

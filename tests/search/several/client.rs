@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use crate::rules::hold::Ending;
-use crate::rules::lease::Lease;
-use crate::rules::several::Several;
-use crate::rules::task::Task;
-use crate::rules::{Command, Reply};
 use crate::simulated::Leg;
-use crate::values::clock::Now;
-use crate::values::options::Protocol;
+use setnx_lock_proto::hold::Ending;
+use setnx_lock_proto::lease::Lease;
+use setnx_lock_proto::several::Several;
+use setnx_lock_proto::task::Task;
+use setnx_lock_proto::values::clock::Now;
+use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::{Command, Reply};
 
 pub(super) const KEYS: usize = 3;
 

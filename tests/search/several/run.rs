@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::client::{Client, Doing, Flaw, KEYS, Legs, Part};
-use crate::rules::{Cue, Reply};
 use crate::simulated::Server;
-use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::options::Protocol;
+use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
+use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::{Cue, Reply};
 
 const START: u64 = 1_795_000_000_000_000;
 /// More steps than any call takes without faults.

@@ -15,7 +15,7 @@ use crate::plan::{Conditions, Plan};
 use crate::servers::Servers;
 use crate::{mishaps, others, program, secret};
 
-/// How long a process that keeps a key busy leaves it to others, so that it may be free then: `src/rules/window.rs`, and the time of a round trip.
+/// How long a process that keeps a key busy leaves it to others, so that it may be free then: `proto/src/window.rs`, and the time of a round trip.
 const WINDOW: Duration = Duration::from_millis(115);
 
 /// How long after its end nothing of a process may be left: threads wait for work for a while.

@@ -59,10 +59,11 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the one file that has the text of a change.
-fn place(source: &Path, name: &str, change: &Change) -> io::Result<PathBuf> {
+/// Returns the one file of the library in this project that has the text of a change.
+fn place(project: &Path, name: &str, change: &Change) -> io::Result<PathBuf> {
     let mut files = Vec::new();
-    sources(source, &mut files)?;
+    sources(&project.join("src"), &mut files)?;
+    sources(&project.join("proto/src"), &mut files)?;
     let count =
         |path: &PathBuf| fs::read_to_string(path).map_or(0, |text| text.matches(&change.right).count());
     let found: Vec<_> =
@@ -83,7 +84,7 @@ fn place(source: &Path, name: &str, change: &Change) -> io::Result<PathBuf> {
 pub(crate) fn look_for_places() -> io::Result<ExitCode> {
     for mistake in list()? {
         for change in &mistake.changes {
-            place(&project().join("src"), &mistake.name, change)?;
+            place(&project(), &mistake.name, change)?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -100,7 +101,7 @@ pub(crate) fn search(only: &[String]) -> io::Result<ExitCode> {
         }
         let mut before = Vec::new();
         for change in &mistake.changes {
-            let path = place(&copy.join("src"), &mistake.name, change)?;
+            let path = place(&copy, &mistake.name, change)?;
             let text = fs::read_to_string(&path)?;
             fs::write(&path, text.replace(&change.right, &change.wrong))?;
             before.push((path, text));
@@ -125,13 +126,7 @@ fn copy_project(to: &Path) -> io::Result<()> {
     let listed = Command::new("git").current_dir(project()).arg("ls-files").output()?;
     for name in String::from_utf8_lossy(&listed.stdout).lines() {
         let (from, to) = (project().join(name), to.join(name));
-        if from.is_symlink() {
-            fs::create_dir_all(to.parent().unwrap_or(&to))?;
-            if !to.is_symlink() {
-                #[cfg(unix)]
-                std::os::unix::fs::symlink(fs::read_link(&from)?, &to)?;
-            }
-        } else if let Ok(bytes) = fs::read(&from)
+        if let Ok(bytes) = fs::read(&from)
             && fs::read(&to).ok().as_ref() != Some(&bytes)
         {
             fs::create_dir_all(to.parent().unwrap_or(&to))?;

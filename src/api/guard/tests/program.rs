@@ -7,9 +7,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use proto::{Command, Reply, WhyRefused};
+
 use super::*;
 use crate::net::scripted::ScriptedBackend;
-use crate::rules::{Command, Reply, WhyRefused};
 use crate::{Lock, LockOptions, Locker, MultiLock, MultiLockGuard, Observer, ProblemKind};
 
 const LONG: Duration = Duration::from_secs(60);

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use proto::values::named::is_name;
+
 use super::{Connections, LockerBuilder, name_of};
 use crate::api::locker::url::Topology;
 use crate::net::address_of;
 use crate::values::options::LockOptions;
-use crate::values::value::is_name;
 
 /// The most connections that one client address can have to a port.
 const MOST_CONNECTIONS: u32 = 65_535;

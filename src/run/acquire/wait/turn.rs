@@ -3,18 +3,19 @@
 
 use std::time::Duration;
 
+use proto::values::clock::{Now, Uptime};
+use proto::values::state::State;
+use proto::values::terms::Terms;
+use proto::waiting_list::Waiting;
+use proto::{Command, Cue, GiveUp, Pause, Reply, Trip};
+
 use super::Wait;
 use crate::report::error::Error;
-use crate::rules::waiting_list::Waiting;
-use crate::rules::{Command, Cue, GiveUp, Pause, Reply, Trip};
 use crate::run::acquire::{Asked, Call};
 use crate::run::engine::Engine;
 use crate::run::held::Delivery;
 use crate::system::clock;
 use crate::system::thread;
-use crate::values::clock::{Now, Uptime};
-use crate::values::options::LockOptions;
-use crate::values::value::LockState;
 use crate::wait::{Called, Hint, Observation};
 
 impl Wait<'_> {
@@ -110,7 +111,7 @@ impl Wait<'_> {
     /// this process has released it since: where a look does not follow, it is asked for again.
     fn judge_asked_before(&mut self, called: &Called<Delivery>) {
         let Some(asked) = &self.asked_before else { return };
-        let LockOptions { expiration, max_attempts, .. } = self.call.options;
+        let Terms { expiration, max_attempts, .. } = self.call.options.terms;
         let is_followed_by_a_look = self.want.several().is_none() && expiration.is_some();
         let nothing_newer = matches!(called, Called::Head { seen: None, hint: None });
         let is_known = !asked.found_another() || max_attempts.is_some() || is_followed_by_a_look;
@@ -124,8 +125,8 @@ impl Wait<'_> {
     /// Returns true if an observation shows a holder. Threads without an expiration do not read the key; they sleep since another client has it.
     fn shows_holder(&self, observation: Option<&Observation>) -> bool {
         match observation.map(|observation| &observation.seen) {
-            Some(Some(state)) => *state != LockState::Absent,
-            Some(None) => self.call.options.expiration.is_none(),
+            Some(Some(state)) => *state != State::Absent,
+            Some(None) => self.call.options.terms.expiration.is_none(),
             None => false,
         }
     }

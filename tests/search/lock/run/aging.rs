@@ -1,10 +1,10 @@
 //! A server that comes back older, or newer, in the random search.
 
 use super::Run;
-use crate::rules::{Reply, WhyRefused};
 use crate::simulated::Leg;
-use crate::values::options::Protocol;
-use crate::values::version::Version;
+use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::version::Version;
+use setnx_lock_proto::{Reply, WhyRefused};
 
 pub(super) const WITH_TTL: Version = Version::new(7, 0, 0);
 pub(super) const WITH_WATCH: Version = Version::new(2, 4, 18);

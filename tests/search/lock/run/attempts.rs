@@ -4,23 +4,22 @@ use std::time::Duration;
 
 use super::holding::Held;
 use super::{Doing, Run, gem, one_in};
-use crate::rules::acquire::Params;
-use crate::rules::lease::Lease;
-use crate::rules::task::Rules;
-use crate::rules::{Cue, Observation, Replies, Step};
-use crate::values::clock::Now;
+use setnx_lock_proto::acquire::Params;
+use setnx_lock_proto::lease::Lease;
+use setnx_lock_proto::task::Rules;
+use setnx_lock_proto::values::clock::Now;
+use setnx_lock_proto::{Cue, Observation, Replies, Step};
 
 impl Run {
     pub(super) fn start(&mut self, n: usize, choice: u8, now: Now) {
         let other = usize::from(choice / 6) % 3;
         let observation = self.clients[other].observation.clone().filter(|_| one_in(6, choice));
         let tag = self.fresh_tag(n);
-        let options = self.options(n);
+        let terms = self.terms(n);
         self.clients[n].wrote.clear();
         let client = &mut self.clients[n];
-        let protocol = options.protocol.on(client.server);
-        let protocol = if options.expiration.is_some() { protocol } else { protocol.without_ttl() };
-        let params = Params { options, protocol, deadline: None, retry_for: Duration::from_secs(5), tag };
+        let protocol = client.protocol.on(client.server);
+        let params = Params { terms, protocol, deadline: None, retry_for: Duration::from_secs(5), tag };
         let (attempt, step) = crate::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
         client.attempt = Some(attempt);
         self.act(n, step);

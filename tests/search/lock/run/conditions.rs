@@ -1,6 +1,6 @@
 //! The conditions of a random search.
 
-use crate::values::options::Protocol;
+use setnx_lock_proto::values::protocol::Protocol;
 
 /// Which of the clients are gems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 //! to that until it sends its next command, or is cut off.
 
 use super::{MILLI, Run};
-use crate::rules::{Command, Reply};
 use crate::simulated::{Leg, Server};
-use crate::values::options::Protocol;
+use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::{Command, Reply};
 
 /// How many writes are remembered.
 const REMEMBERED: usize = 8;

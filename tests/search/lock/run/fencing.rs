@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::Run;
-use crate::rules::Step;
-use crate::rules::hold::Counted;
+use setnx_lock_proto::Step;
+use setnx_lock_proto::hold::Counted;
 
 impl Run {
     /// How long the server keeps the counter after its last use: the longest lease. `None` where it is kept for ever.

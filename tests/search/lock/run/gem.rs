@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use super::{Doing, Gems, MILLI, Releasing, Run, START, holding, one_in};
-use crate::rules::hold::Release;
-use crate::rules::lease::{End, Lease};
-use crate::rules::task::{Io, Task};
-use crate::rules::{Command, GiveUp, NewValue, Pause, Reply, Trip};
 use crate::simulated::{Leg, Server};
-use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::value::{Expiry, LockState};
+use setnx_lock_proto::hold::Release;
+use setnx_lock_proto::lease::{End, Lease};
+use setnx_lock_proto::task::{Io, Task};
+use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
+use setnx_lock_proto::values::state::State;
+use setnx_lock_proto::{Command, GiveUp, NewValue, Pause, Reply, Trip};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -43,9 +43,8 @@ async fn acquire(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {
     loop {
         let lease = lease(io.now(), expiration);
         let Some(found) = ask(io, &lease).await? else { return Ok(lease) };
-        let is_past = |until: Expiry| until.0 < io.now().wall;
-        if matches!(LockState::of_value(found.as_deref()), LockState::Until { expiry: until, .. } if is_past(until))
-        {
+        let is_past = |until: Wall| until < io.now().wall;
+        if matches!(State::of_value(found.as_deref()), State::Until { until, .. } if is_past(until)) {
             // Stands for a plain SET with PX.
             return match io.send(Trip::of(Command::GetSet(lease.value.clone()))).await.plain() {
                 Reply::Bulk(_) => Ok(lease),
@@ -58,8 +57,8 @@ async fn acquire(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {
 
 /// The same, up to 1.4.1.
 async fn acquire_classic(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {
-    let is_past = |found: &Option<Vec<u8>>| match LockState::of_value(found.as_deref()) {
-        LockState::Until { expiry: Expiry(until), .. } => until < io.now().wall,
+    let is_past = |found: &Option<Vec<u8>>| match State::of_value(found.as_deref()) {
+        State::Until { until, .. } => until < io.now().wall,
         // Read as 0.
         _ => true,
     };
@@ -148,8 +147,8 @@ impl Run {
         let value = match leg.command() {
             Some(Command::SetNx(entry)) if replaced.is_none() => entry.value.clone(),
             Some(Command::GetSet(value)) => {
-                let past = LockState::of_value(replaced);
-                if matches!(past, LockState::Until { expiry: Expiry(until), .. } if until >= now.wall) {
+                let past = State::of_value(replaced);
+                if matches!(past, State::Until { until, .. } if until >= now.wall) {
                     let is_of = |n: &usize| {
                         let held = self.clients[*n].held.as_ref();
                         !self.is_gem(*n) && held.map(|held| &*held.lease.value) == replaced
@@ -162,7 +161,7 @@ impl Run {
             }
             _ => return,
         };
-        let LockState::Until { expiry: Expiry(Wall(shown)), .. } = LockState::of_value(Some(&value)) else {
+        let State::Until { until: Wall(shown), .. } = State::of_value(Some(&value)) else {
             return;
         };
         let wall = shown - 1000 * MILLI;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::releasing::{Releasing, release_of};
 use super::{Client, Conditions, Doing, Gems, Run, START};
-use crate::rules::hold::{self, Counted, Ending, Extension, HandedOver, Release, Verification};
-use crate::rules::lease::Lease;
-use crate::rules::ownership::LossReason;
-use crate::rules::task::{Io, Rules, Task};
-use crate::rules::{Cue, GiveUp, Replies, Step};
-use crate::values::clock::Now;
-use crate::values::options::LockOptions;
+use setnx_lock_proto::hold::{self, Counted, Ending, Extension, HandedOver, Release, Verification};
+use setnx_lock_proto::lease::Lease;
+use setnx_lock_proto::ownership::Loss;
+use setnx_lock_proto::task::{Io, Rules, Task};
+use setnx_lock_proto::values::clock::Now;
+use setnx_lock_proto::values::terms::Terms;
+use setnx_lock_proto::{Cue, GiveUp, Replies, Step};
 
 /// How long after its first value was made a holder looks whether it was overwritten.
 const LOOKED_AFTER: Duration = Duration::from_millis(400);
@@ -93,8 +93,8 @@ impl Run {
             _ => {
                 self.clients[n].held = None;
                 let Some(expiration) = next else { return self.release(n, own, now) };
-                let options = LockOptions { expiration: Some(expiration), ..self.options(n) };
-                let next = Lease::of(&options, own.protocol, &self.fresh_tag(n), now);
+                let terms = Terms { expiration: Some(expiration), ..self.terms(n) };
+                let next = Lease::of(&terms, own.protocol, &self.fresh_tag(n), now);
                 self.clients[n].ended = Some(own.clone());
                 let (ending, step) = Ending::begin(own, Some(&next), self.command_timeout(), now);
                 self.clients[n].power = Some(Power::HandingOver(Box::new(ending), number, expiration));
@@ -131,8 +131,8 @@ impl Run {
     }
 
     /// A holder is told that its lock is lost.
-    pub(super) fn is_told(&mut self, n: usize, reason: &LossReason) {
-        if *reason == LossReason::Expired {
+    pub(super) fn is_told(&mut self, n: usize, reason: &Loss) {
+        if *reason == Loss::Expired {
             return;
         }
         if !self.clients[n].found_another {

@@ -1,7 +1,7 @@
 //! How time passes in the random search, and who holds the lock meanwhile.
 
 use super::{Client, Doing, Gems, MILLI, Run, gem};
-use crate::rules::Cue;
+use setnx_lock_proto::Cue;
 
 impl Run {
     /// Lets time pass. A command that has been on its way for the longest delay is carried out; with gems, a reply arrives as soon.

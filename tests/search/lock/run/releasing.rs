@@ -1,9 +1,9 @@
 //! Releases in the random search: by this library's rules, or by a gem's.
 
-use crate::rules::hold::{Ending, HandedOver, Release};
-use crate::rules::task::{Rules, Task};
-use crate::rules::{Replies, Step};
-use crate::values::clock::Now;
+use setnx_lock_proto::hold::{Ending, HandedOver, Release};
+use setnx_lock_proto::task::{Rules, Task};
+use setnx_lock_proto::values::clock::Now;
+use setnx_lock_proto::{Replies, Step};
 
 #[derive(Debug)]
 pub(super) enum Releasing {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::{Client, Doing, Gems, Run, gem};
-use crate::rules::lease::GUARD;
-use crate::rules::{Command, Reply, Trip, WhyRefused};
 use crate::simulated::Leg;
-use crate::values::options::Protocol;
-use crate::values::value::{Expiry, LockState};
+use setnx_lock_proto::lease::GUARD;
+use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::state::State;
+use setnx_lock_proto::{Command, Reply, Trip, WhyRefused};
 
 /// Within which time after a value was made another may be that of a client that has lost the takeover.
 const LOSER_WITHIN: Duration = Duration::from_millis(700);
@@ -112,7 +112,7 @@ impl Run {
         let now = self.now(n);
         let lasts = || {
             let later = if own.protocol == Protocol::Ttl { GUARD * 10 } else { GUARD };
-            let LockState::Until { expiry: Expiry(shown), .. } = LockState::of_value(Some(found)) else {
+            let State::Until { until: shown, .. } = State::of_value(Some(found)) else {
                 return false;
             };
             shown.before(later) > now.wall && !own.has_passed(now)

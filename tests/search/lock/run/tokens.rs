@@ -2,19 +2,19 @@
 
 use super::holding::{Held, Power};
 use super::{Doing, MILLI, Run};
-use crate::rules::Step;
-use crate::rules::hold::{self, Extension};
-use crate::rules::lease::Lease;
-use crate::rules::ownership::LossReason;
-use crate::rules::task::Task;
-use crate::values::clock::Now;
-use crate::values::key::Key;
-use crate::values::token::LockToken;
+use setnx_lock_proto::Step;
+use setnx_lock_proto::hold::{self, Extension};
+use setnx_lock_proto::lease::Lease;
+use setnx_lock_proto::ownership::Loss;
+use setnx_lock_proto::task::Task;
+use setnx_lock_proto::values::clock::Now;
+use setnx_lock_proto::values::key::Key;
+use setnx_lock_proto::values::token::Token;
 
 /// A token, the number of its hold, and whether a client has gone on with that.
 #[derive(Debug)]
 pub(super) struct HandedOut {
-    token: LockToken,
+    token: Token,
     number: u64,
     is_used: bool,
 }
@@ -46,9 +46,9 @@ impl Run {
     }
 
     fn handed_out(&mut self, n: usize, lease: &Lease, number: u64) {
-        let token = lease.token(&Key::from("k"), &self.options(n), self.now(n).wall);
+        let token = lease.token(&Key::from("k"), &self.terms(n), self.now(n).wall);
         // It is written down and read again.
-        let token = LockToken::read(&token.to_string()).unwrap_or_else(|problem| panic!("{problem}"));
+        let token = Token::read(&token.to_string()).unwrap_or_else(|problem| panic!("{problem}"));
         self.note(n, format_args!("hands out {token:?}"));
         self.handed_out.push(HandedOut { token, number, is_used: false });
     }
@@ -64,13 +64,13 @@ impl Run {
     pub(super) fn resumes(&mut self, n: usize, token: usize, now: Now) {
         self.clients[n].attempt = None;
         self.clients[n].wrote.clear();
-        let (options, tag) = (self.options(n), self.fresh_tag(n));
-        let protocol = options.protocol.on(self.clients[n].server);
+        let (terms, tag) = (self.terms(n), self.fresh_tag(n));
+        let protocol = self.clients[n].protocol.on(self.clients[n].server);
         let given = &self.handed_out[token].token;
         let (acquired, given) = (given.acquired, Lease::given(given, protocol, now));
         self.begins(n, &given);
         let first = given.clone();
-        let new = move |now| first.resumed(&options, &tag, acquired, now);
+        let new = move |now| first.resumed(&terms, &tag, acquired, now);
         let counter = self.counter_of(self.handed_out[token].number);
         let (task, step) = Task::begin(now, async move |io| hold::resume(io, &given, new, counter).await);
         self.clients[n].power = Some(Power::Resuming(task, token));
@@ -107,7 +107,7 @@ impl Run {
                 self.looks_soon(n);
             }
             Ok(Extension::Lost(reason)) => {
-                if reason != LossReason::Expired && !self.clients[n].found_another {
+                if reason != Loss::Expired && !self.clients[n].found_another {
                     self.breaks("a token was refused, and the key held its value all the time");
                 }
             }

@@ -1,0 +1,157 @@
+//! What rules do next, and how they go on.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::lease::{End, GUARD, Lease};
+use crate::trip::{Replies, Reply, Trip, WhyRefused};
+use crate::values::clock::{Now, Uptime};
+use crate::values::protocol::Protocol;
+use crate::values::state::State;
+
+/// Why an attempt ended without its goal. The engine makes the user's error of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GiveUp {
+    /// Another holder had the lock until the deadline.
+    Timeout,
+    /// The reply to a command that may have changed the key was lost, and reading did not settle it (I6).
+    Unknown,
+    /// The same of a command that compares nothing, and may still come: no other attempt follows.
+    UnknownAlone,
+    /// The server refused.
+    Refused,
+    /// The server refused, since it is over its `maxmemory`.
+    OverMemory,
+    /// The server is too old for the protocol that Auto has selected, and has this one.
+    TooOld(Protocol),
+    /// Replies were lost until the attempt gave up, but nothing is in doubt.
+    Io,
+    /// There was no connection until the attempt gave up, and nothing is in doubt.
+    Unsent,
+    /// Nothing was carried out: the key was written each time after it had been read, and holds this holder's value still.
+    Rewritten,
+    /// This machine's wall clock shows a time that cannot be right. In a value it would be taken for no time.
+    ClockUnset,
+}
+
+impl Reply {
+    /// Returns why a call ends with this, which can do nothing else, and has left nothing in doubt.
+    pub fn gives_up(&self) -> GiveUp {
+        match self {
+            Reply::Refused(WhyRefused::OverMemory) => GiveUp::OverMemory,
+            Reply::Refused(WhyRefused::TooOld(has)) => GiveUp::TooOld(*has),
+            Reply::Refused(_) => GiveUp::Refused,
+            Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
+            _ => GiveUp::Io,
+        }
+    }
+}
+
+/// How an attempt begins, or goes on after a pause.
+#[derive(Clone, Debug)]
+pub enum Cue {
+    /// The lock is probably free.
+    Ask,
+    /// Another client probably has it.
+    Look,
+    /// Another thread has just seen this, as if the attempt had looked itself. Only the beginning of an attempt.
+    Behind(Observation),
+    /// The key was read meanwhile.
+    Saw(Option<Vec<u8>>),
+    /// What asks for the lock was sent for the attempt, with this lease and these replies.
+    Sent(Lease, Replies),
+    /// A holder of the same process has written a lease for the attempt.
+    HandedOver {
+        /// That lease.
+        lease: Lease,
+        /// True if only the key shows whether it was written (I6).
+        in_doubt: bool,
+    },
+    /// The lock is left to other processes until then.
+    Leave(Uptime),
+    /// It is left to pollers in a window that ends then. Now and then the attempt looks at it, and asks for it for a moment if a poller
+    /// has it.
+    Window(Uptime),
+}
+
+/// A pause of an attempt, with what others may know of it. No connection is held meanwhile (I9).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// How long the pause lasts.
+    pub time: Duration,
+    /// What the key was last seen to hold.
+    pub seen: Option<State>,
+    /// True if a command whose reply was lost may have acquired the lock.
+    pub in_doubt: bool,
+    /// True if the lock is not asked for meanwhile, even if it is free: it is left to other processes, or the server refuses.
+    pub leaves: bool,
+}
+
+/// Something that happened on the way and is reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// The attempt holds the lock, taken over from a holder whose time had passed.
+    TakenOver(State),
+    /// The attempt lost a takeover and has overwritten the winner's value, as the gem does: GETSET cannot prevent it.
+    ValueOverwritten(State),
+    /// A loser's value was found in the place of the holder's own, and replaced or deleted.
+    WasOverwritten(State),
+    /// An earlier value of the holder's was found, and replaced or deleted: the server has lost what was written since.
+    WentBack,
+    /// The grant came after its own lease, and was not used.
+    LateGrant,
+    /// The key holds what never expires and cannot be taken over. Reported once for an attempt.
+    NeverExpires(State),
+    /// The server refuses for now.
+    RefusedForNow,
+    /// In a window, a poller has the lock.
+    PollerMet,
+}
+
+/// What was last seen of a lock, and when: by the thread that talked to the server before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Observation {
+    /// What the key held; `None` if it was not read.
+    pub seen: Option<State>,
+    /// When that was seen.
+    pub at: Uptime,
+}
+
+impl Observation {
+    /// What others see of a lease in its key.
+    #[inline]
+    pub fn of(lease: &Lease, now: Now) -> Self {
+        let until = |end: End| end.wall.after(GUARD);
+        let seen = lease.end.map(|end| State::Until { until: until(end), holder: lease.value.holder() });
+        Self { seen, at: now.uptime }
+    }
+}
+
+/// What a task does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step<T> {
+    /// Make this trip, and go on with its replies.
+    Send(Trip),
+    /// Only to acquire.
+    Sleep(Pause),
+    /// The rules have ended, with this outcome.
+    Done(T),
+    /// The rules have ended without their goal.
+    GiveUp(GiveUp),
+}
+
+impl<T> Step<T> {
+    /// Returns the outcome of code that never pauses, or the trip that is next.
+    ///
+    /// # Errors
+    ///
+    /// The trip that is next.
+    pub fn outcome(self) -> Result<Result<T, GiveUp>, Trip> {
+        match self {
+            Step::Send(trip) => Err(trip),
+            Step::Done(outcome) => Ok(Ok(outcome)),
+            Step::GiveUp(reason) => Ok(Err(reason)),
+            Step::Sleep(_) => unreachable!("only an attempt to acquire pauses"),
+        }
+    }
+}

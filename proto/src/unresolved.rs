@@ -1,0 +1,93 @@
+//! Commands that acquire a lock and had no reply: what they may have acquired, and what a key shows of it (I6).
+
+use super::lease::Lease;
+use crate::values::clock::Now;
+use crate::values::state::State;
+use alloc::vec::Vec;
+
+/// The leases of commands without a reply, each with its lock's number among those that a call is about. It may have begun, or begin yet. Its value
+/// names this client alone (I2), so in the key it proves that the lock was granted, except one of GETSET: that may have overwritten a winner's.
+#[derive(Debug, Default)]
+pub struct Unresolved(Vec<Unanswered>);
+
+#[derive(Debug)]
+struct Unanswered {
+    slot: usize,
+    lease: Lease,
+    /// What it takes over from, unless it is SETNX.
+    from: Option<State>,
+    /// False for GETSET.
+    proves: bool,
+}
+
+impl Unanswered {
+    fn is_in(&self, found: Option<&[u8]>) -> bool {
+        found == Some(&*self.lease.value)
+    }
+}
+
+impl Unresolved {
+    /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.
+    pub fn add(&mut self, slot: usize, lease: Lease, from: Option<State>, now: Now) {
+        self.forget_passed(now);
+        self.0.push(Unanswered { slot, lease, from, proves: true });
+    }
+
+    /// Keeps the lease of a GETSET without a reply, with what it takes over from.
+    pub(super) fn add_getset(&mut self, slot: usize, lease: Lease, from: Option<State>, now: Now) {
+        self.forget_passed(now);
+        self.0.push(Unanswered { slot, lease, from, proves: false });
+    }
+
+    /// Adds those of another.
+    pub fn append(&mut self, mut other: Self) {
+        self.0.append(&mut other.0);
+    }
+
+    /// Takes out the lease that the value in the key of this lock proves, and what it was taken over from.
+    pub fn take(&mut self, slot: usize, found: Option<&[u8]>) -> Option<(Lease, Option<State>)> {
+        let Unanswered { lease, from, .. } = self.0.swap_remove(self.position(slot, found)?);
+        Some((lease, from))
+    }
+
+    /// Returns true if the value in the key of this lock proves one of the leases.
+    pub(super) fn wrote(&self, slot: usize, found: Option<&[u8]>) -> bool {
+        self.position(slot, found).is_some()
+    }
+
+    fn position(&self, slot: usize, found: Option<&[u8]>) -> Option<usize> {
+        self.0.iter().position(|one| one.proves && one.slot == slot && one.is_in(found))
+    }
+
+    /// Returns true if what the key holds leaves the lock in doubt: it is the value of a GETSET, or what a command would change, which may yet come
+    /// while its lease has not passed.
+    pub(crate) fn leaves_in_doubt(&mut self, slot: usize, found: Option<&[u8]>, now: Now) -> bool {
+        self.forget_passed(now);
+        if self.is_empty() {
+            return false;
+        }
+        let state = State::of_value(found);
+        let changes = |one: &Unanswered| one.from.as_ref().unwrap_or(&State::Absent) == &state;
+        self.0.iter().any(|one| one.slot == slot && (changes(one) || !one.proves && one.is_in(found)))
+    }
+
+    /// Returns true if there is a lease of this lock that has not passed. One that has passed is forgotten.
+    pub fn may_hold(&mut self, slot: usize, now: Now) -> bool {
+        self.forget_passed(now);
+        self.0.iter().any(|one| one.slot == slot)
+    }
+
+    fn forget_passed(&mut self, now: Now) {
+        self.0.retain(|one| !one.lease.has_passed(now));
+    }
+
+    /// Forgets the leases of this lock.
+    pub(super) fn forget(&mut self, slot: usize) {
+        self.0.retain(|one| one.slot != slot);
+    }
+
+    /// Returns true if there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

@@ -1,1 +1,0 @@
-../../../src/rules/choose/tests/stepped.rs
