@@ -1,7 +1,7 @@
 //! The pages for users, here so that they can be read with the code and their examples are compiled.
 
-/// Includes a page of `docs/` as a module. A page links to others by references, which it defines at its end for readers of the file.
-/// `links.txt` comes first, and so its definitions win: they lead to the modules.
+/// Includes a page of `docs/` as a module. A page links to others by references, which it defines at its end for
+/// readers of the file. `links.txt` comes first, and so its definitions win: they lead to the modules.
 macro_rules! pages {
     ($($name:ident: $file:literal;)*) => {$(
         #[doc = include_str!("documentation/links.txt")]

@@ -1,6 +1,6 @@
-//! Distributed locks for threaded programs on Redis 1.2 or newer: a single server, Sentinel, Cluster, or a quorum of servers.
-//! No Lua, `SET NX PX` or `TIME` needed.
-//! Keys and values are those of the Ruby gem redis-objects, so Rust and Ruby programs exclude each other.
+//! Distributed locks for threaded programs on Redis 1.2 or newer: a single server, Sentinel, Cluster, or a quorum of
+//! servers. No Lua, `SET NX PX` or `TIME` needed. Keys and values are those of the Ruby gem redis-objects, so Rust and
+//! Ruby programs exclude each other.
 //!
 //! ```
 //! use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
@@ -24,10 +24,11 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! **Limits.** A lock ends after its expiration: work that takes longer keeps running while another client can take the lock, unless the
-//! lease is extended ([`LockGuard::extend`], [`LockOptions::auto_extend`]). Clocks of all clients must agree within a second, unless all use
-//! [`Protocol::Ttl`], as [`Protocol::Auto`] does on Redis 2.6.12 and newer. A failover to a replica can lose a lock.
-//! [`documentation::limits`] has the guarantee as a table, and what to do about each limit.
+//! **Limits.** A lock ends after its expiration: work that takes longer keeps running while another
+//! client can take the lock, unless the lease is extended ([`LockGuard::extend`],
+//! [`LockOptions::auto_extend`]). Clocks of all clients must agree within a second, unless all use
+//! [`Protocol::Ttl`], as [`Protocol::Auto`] does on Redis 2.6.12 and newer. A failover to a replica can
+//! lose a lock. [`documentation::limits`] has the guarantee as a table, and what to do about each limit.
 //!
 //! | type | what it is |
 //! |---|---|
@@ -41,15 +42,17 @@
 //! | [`Quorum`] | one key on a majority of independent servers |
 //! | [`Error`], [`Event`] | why a call failed; what happened to a lock, for the `log` crate and an [`Observer`] |
 //!
-//! Read on: [`documentation::guide`] for everything that a program does with a lock, [`documentation::several`] for more than one key,
-//! [`documentation::from_ruby`] to move from the gem, [`documentation::servers`] for versions of Redis, rights and proxies.
+//! Read on: [`documentation::guide`] for everything that a program does with a lock, [`documentation::several`] for
+//! more than one key, [`documentation::from_ruby`] to move from the gem, [`documentation::servers`] for versions of
+//! Redis, rights and proxies.
 //!
 //! # Features
 //!
 //! None is on by default.
 //!
-//! - `tls-native-tls`, `tls-rustls`, `tls-rustls-webpki-roots`: `rediss://` URLs, by the redis crate's feature of that name. With the last two
-//!   the program chooses the cryptography: it depends on rustls with the feature `ring` or `aws_lc_rs`.
+//! - `tls-native-tls`, `tls-rustls`, `tls-rustls-webpki-roots`: `rediss://` URLs, by
+//!   the redis crate's feature of that name. With the last two the program chooses
+//!   the cryptography: it depends on rustls with the feature `ring` or `aws_lc_rs`.
 //! - `macros`: the attribute `#[setnx_lock::locked]` for a function that runs while a lock is held.
 
 // To read, as docs/internals.md follows one call:
@@ -107,7 +110,8 @@ pub mod __macros {
     pub use crate::api::scope::{Scope, converted, run};
 }
 
-/// The locker of an attribute without the argument `locker`. Where there is none, the compiler's message has this name in it.
+/// The locker of an attribute without the argument `locker`. Where
+/// there is none, the compiler's message has this name in it.
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 #[macro_export]

@@ -1,7 +1,8 @@
-//! The server as the engine sees it: a command goes in, a reply comes out. Which connection carries it, and together with which other
-//! commands, is known here and nowhere above. A thread that has its reply holds no connection (I9).
+//! The server as the engine sees it: a command goes in, a reply comes out. Which connection carries it, and together
+//! with which other commands, is known here and nowhere above. A thread that has its reply holds no connection (I9).
 //!
-//! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; and `item`, what goes over them.
+//! Parts that change for different reasons: `lanes`, by which threads
+//! share connections; `connections`; and `item`, what goes over them.
 
 mod abilities;
 mod asking;
@@ -69,7 +70,8 @@ impl fmt::Display for NodeId {
 pub(crate) struct KeyTrip<'a> {
     pub(crate) key: &'a Key,
     pub(crate) trip: &'a Trip,
-    /// What goes behind the command, instead of what the trip says: it may have been carried out before, or goes by itself.
+    /// What goes behind the command, instead of what the trip says:
+    /// it may have been carried out before, or goes by itself.
     pub(crate) behind: Option<&'a Command>,
     /// Set if the server compares and changes the key in one command. What goes behind that is sent in any case.
     pub(crate) compares: Option<Compares>,
@@ -91,7 +93,8 @@ impl<'a> KeyTrip<'a> {
 pub(crate) struct Sent {
     /// What a key was found to hold that must hold something, by WATCH and GET.
     pub(crate) found: Option<Result<Reply, Failure>>,
-    /// `None` if the command was not sent: the key holds something else than expected, could not be read, or it was too late for the command.
+    /// `None` if the command was not sent: the key holds something else than
+    /// expected, could not be read, or it was too late for the command.
     pub(crate) reply: Option<Result<Reply, Failure>>,
     /// `None` if nothing was sent behind it.
     pub(crate) behind: Option<Result<Reply, Failure>>,
@@ -148,7 +151,8 @@ impl Sent {
         self.began_at = began_at.or(self.began_at);
     }
 
-    /// Returns what is to be sent again of a trip: what went behind the command has been carried out, unless it was refused.
+    /// Returns what is to be sent again of a trip: what went behind
+    /// the command has been carried out, unless it was refused.
     fn again<'a>(&self, trip: &KeyTrip<'a>) -> KeyTrip<'a> {
         let goes_again = self.behind.is_none() || is_refused(self.behind.as_ref());
         KeyTrip { behind: trip.behind.filter(|_| goes_again), ..*trip }
@@ -170,8 +174,8 @@ pub(crate) trait Backend: Send + Sync {
     /// Sends what one key sends, with what other threads send, and returns what came of it.
     fn send(&self, trip: &KeyTrip<'_>, limits: &Limits<'_>) -> Sent;
 
-    /// Sends what several keys send together, and returns what came of each. Those that are changed by transactions share one, as far as
-    /// that is carried out.
+    /// Sends what several keys send together, and returns what came of each. Those that are changed by transactions
+    /// share one, as far as that is carried out.
     fn send_all(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent>;
 
     /// Returns which node has a key, as far as is known.
@@ -192,8 +196,8 @@ pub(crate) trait Backend: Send + Sync {
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self) {}
 
-    /// Probes, on this key, whether the server has what the protocol needs and the user may use it. Fails if not, unless the protocol is
-    /// Auto; and as sending does.
+    /// Probes, on this key, whether the server has what the protocol needs and the user may use it. Fails if not,
+    /// unless the protocol is Auto; and as sending does.
     fn probe(&self, _key: &Key, _protocol: Protocol, _limits: &Limits<'_>) -> Result<(), Failure> {
         Ok(())
     }
@@ -208,7 +212,8 @@ pub(crate) trait Backend: Send + Sync {
         Protocol::Auto.on(self.server_version())
     }
 
-    /// Returns true if a connection was opened, so that the server's version is known if it reports it; or whether it is never asked.
+    /// Returns true if a connection was opened, so that the server's
+    /// version is known if it reports it; or whether it is never asked.
     fn is_known(&self) -> bool {
         true
     }
@@ -221,8 +226,8 @@ pub(crate) trait Backend: Send + Sync {
         false
     }
 
-    /// Subscribes to a channel on this node, and gives `heard` what is published there, until that returns `false` or the connection fails.
-    /// Called only if it can listen.
+    /// Subscribes to a channel on this node, and gives `heard` what is published there, until that returns `false` or
+    /// the connection fails. Called only if it can listen.
     fn listen(
         &self,
         _node: NodeId,

@@ -1,5 +1,5 @@
-//! Runs one acquisition or release: asks the rules what to do, performs it through the backend, the wait queue and the clock, and
-//! returns the reply and the time to the rules, until they end. Knows no rule of its own.
+//! Runs one acquisition or release: asks the rules what to do, performs it through the backend, the wait queue and the
+//! clock, and returns the reply and the time to the rules, until they end. Knows no rule of its own.
 
 mod acquire;
 mod drive;

@@ -1,7 +1,9 @@
-//! What the library asks of the system: threads and what they wait with, the two clocks, sockets, the process, randomness.
+//! What the library asks of the system: threads and what they wait with, the two clocks, sockets, the process,
+//! randomness.
 //!
-//! All of it comes through here, so that a simulation can stand in for the system: `tests/simulate/library/clippy.toml` lists what nothing else may use.
-//! Three things stay outside, and are in no simulation: TLS, pools of the user's own, and sockets of files.
+//! All of it comes through here, so that a simulation can stand in for the system:
+//! `tests/simulate/library/clippy.toml` lists what nothing else may use. Three things stay
+//! outside, and are in no simulation: TLS, pools of the user's own, and sockets of files.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 pub(crate) mod clock;

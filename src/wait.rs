@@ -1,5 +1,5 @@
-//! Waiting within a process: which of the threads that want one key comes next, what they report to each other, and how a wait
-//! is ended from outside. Nothing here talks to a server or asks the time.
+//! Waiting within a process: which of the threads that want one key comes next, what they report to each other, and how
+//! a wait is ended from outside. Nothing here talks to a server or asks the time.
 
 mod cancel_token;
 mod key_hash;

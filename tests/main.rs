@@ -1,7 +1,7 @@
-//! The tests that talk to servers. `cargo test` runs them; `cargo test --test suite contract` runs those whose name contains
-//! `contract`. Of tests that differ in the variant only (the mode of waiting, the load), both run one, chosen pairwise
-//! (`support/sample.rs`). All of them: `cargo test --test suite -- --include-ignored`; the second of four parts of them: the same with
-//! `SETNX_LOCK_TEST_PART=2/4`.
+//! The tests that talk to servers. `cargo test` runs them; `cargo test --test suite contract` runs those whose name
+//! contains `contract`. Of tests that differ in the variant only (the mode of waiting, the load), both run one, chosen
+//! pairwise (`support/sample.rs`). All of them: `cargo test --test suite -- --include-ignored`; the second of four
+//! parts of them: the same with `SETNX_LOCK_TEST_PART=2/4`.
 //!
 //! | folder | what it tests |
 //! |---|---|

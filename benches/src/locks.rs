@@ -23,14 +23,14 @@ pub(crate) trait Locks: Send + Sync {
     /// Returns what one thread locks with.
     fn client(&self) -> Result<Box<dyn Client>, Failure>;
 
-    /// Acquires and releases until `end`, on `tasks` keys at once, in another way than by threads. Returns how long each release took;
-    /// `None` where threads are the way.
+    /// Acquires and releases until `end`, on `tasks` keys at once, in another way than by threads. Returns how long
+    /// each release took; `None` where threads are the way.
     fn pairs(&self, _tasks: usize, _keys: &str, _end: Instant) -> Option<Result<Vec<Duration>, Failure>> {
         None
     }
 
-    /// Acquires and releases as long as `window` says, in another way than by threads. Returns what each task did; `None` where threads
-    /// are the way.
+    /// Acquires and releases as long as `window` says, in another way than by threads. Returns what each task did;
+    /// `None` where threads are the way.
     fn steady(&self, _keys: &str, _window: &Arc<Window>) -> Option<Vec<Result<Log, Failure>>> {
         None
     }

@@ -1,10 +1,11 @@
 //! Measures this crate's lock beside raw commands and beside other libraries, on private servers on this machine:
 //! `make bench`, and `README.md` in this folder for what is measured and how.
 //!
-//! The process that was started only waits (`shield.rs`). Another conducts the run: it reads what was asked (`options.rs`),
-//! selects the candidates that work here (`candidates.rs`, `selection.rs`), measures each in every round (`rounds.rs`) of each
-//! workload (`workloads/`), sums the figures up (`stats.rs`), and writes tables (`report.rs`) and plots (`plot.rs`). What locks
-//! is in worker processes (`worker.rs`, and `steady.rs` for many threads), which it starts and sends instructions to (`peer.rs`).
+//! The process that was started only waits (`shield.rs`). Another conducts the run: it reads what was asked
+//! (`options.rs`), selects the candidates that work here (`candidates.rs`, `selection.rs`), measures each in every
+//! round (`rounds.rs`) of each workload (`workloads/`), sums the figures up (`stats.rs`), and writes tables
+//! (`report.rs`) and plots (`plot.rs`). What locks is in worker processes (`worker.rs`, and `steady.rs` for many
+//! threads), which it starts and sends instructions to (`peer.rs`).
 
 mod busy;
 mod candidates;

@@ -1,5 +1,5 @@
-//! The clock that all processes of this machine share, whatever language they are in: `CLOCK_MONOTONIC`, in nanoseconds. And
-//! exact waits by it.
+//! The clock that all processes of this machine share, whatever language they are in: `CLOCK_MONOTONIC`, in
+//! nanoseconds. And exact waits by it.
 
 use std::hint;
 use std::thread;

@@ -1,5 +1,5 @@
-//! A worker process, seen from the process that conducts: starts it, sends it instructions, receives its answers. The process
-//! ends with the value that owns it. `worker.rs` lists the instructions.
+//! A worker process, seen from the process that conducts: starts it, sends it instructions, receives its answers. The
+//! process ends with the value that owns it. `worker.rs` lists the instructions.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -18,7 +18,8 @@ use crate::moment::Moment;
 pub(crate) const LONG_LEASE: Duration = Duration::from_secs(120);
 /// How long an answer may take beyond the time that the instruction takes.
 const LIMIT: Duration = Duration::from_secs(20);
-/// The same where many threads start first: longer than a lock that was left behind lasts, and than an acquisition may take.
+/// The same where many threads start first: longer than a lock
+/// that was left behind lasts, and than an acquisition may take.
 const STEADY_LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
@@ -93,8 +94,8 @@ impl Peer {
         Ok(words)
     }
 
-    /// Returns the next line that begins with one of the words. Other lines are kept: a worker does several things at once, and
-    /// answers each when it is done.
+    /// Returns the next line that begins with one of the words. Other lines are kept: a worker does several things at
+    /// once, and answers each when it is done.
     fn receive_one_of(&mut self, wanted: &[&str], end: Instant) -> Result<Vec<String>, Failure> {
         let fits = |line: &Vec<String>| line.first().is_some_and(|first| wanted.contains(&first.as_str()));
         if let Some(line) = self.pending.iter().position(fits).and_then(|at| self.pending.remove(at)) {
@@ -123,16 +124,17 @@ impl Peer {
         self.receive("warm").map(drop)
     }
 
-    /// Lets it acquire and release for a while. Returns the number of pairs, the nanoseconds they took together, and the 99th
-    /// percentile of a release in nanoseconds.
+    /// Lets it acquire and release for a while. Returns the number of pairs, the nanoseconds they took together, and
+    /// the 99th percentile of a release in nanoseconds.
     pub(crate) fn pairs(&mut self, keys: &str, time: Duration) -> Result<[u64; 3], Failure> {
         self.send(format_args!("pairs {keys} {}", time.as_millis()))?;
         let words = self.receive("pairs")?;
         Ok([number(&words, 0)?, number(&words, 1)?, number(&words, 2)?])
     }
 
-    /// Lets so many threads acquire and release, and measures them from when all run. Returns the number of pairs, the nanoseconds they
-    /// took together, the 99th percentiles of a release and of an acquisition, and the processor time of the process, in nanoseconds.
+    /// Lets so many threads acquire and release, and measures them from when all run. Returns the number of pairs, the
+    /// nanoseconds they took together, the 99th percentiles of a release and of an acquisition, and the processor time
+    /// of the process, in nanoseconds.
     pub(crate) fn steady(&mut self, keys: &str, threads: u32, time: Duration) -> Result<[u64; 5], Failure> {
         self.send(format_args!("steady {keys} {threads} {}", time.as_millis()))?;
         let words = self.receive_within(STEADY_LIMIT + time, "steady")?;
@@ -147,8 +149,8 @@ impl Peer {
         Some(peak?.trim().parse::<u64>().ok()? * 1024)
     }
 
-    /// Returns the acquisitions of one lock that it was instructed to make, once all are over, and the lock's key. `worker` is the
-    /// worker's number.
+    /// Returns the acquisitions of one lock that it was instructed to make, once all are over, and the lock's key.
+    /// `worker` is the worker's number.
     pub(crate) fn acquisitions(&mut self, worker: usize) -> Result<(String, Vec<Acquisition>), Failure> {
         self.acquisitions_within(worker, Duration::ZERO)
     }

@@ -1,5 +1,5 @@
-//! Rounds: in each, every candidate is measured once, and each round begins with another one. So other load on this machine
-//! affects all alike.
+//! Rounds: in each, every candidate is measured once, and each round begins with another one. So other load on this
+//! machine affects all alike.
 
 use indicatif::{ProgressBar, ProgressStyle};
 

@@ -1,5 +1,5 @@
-//! The private server that a workload runs on, and what it reports: its version, the commands that it has executed, when a key
-//! expires.
+//! The private server that a workload runs on, and what it reports:
+//! its version, the commands that it has executed, when a key expires.
 
 use std::net::SocketAddr;
 
@@ -66,7 +66,8 @@ impl ServerUnderTest {
         Ok(values.iter().flatten().count())
     }
 
-    /// Returns when others may take over the key of a crashed holder: by its time to live, or by its value if it has none.
+    /// Returns when others may take over the key of a crashed
+    /// holder: by its time to live, or by its value if it has none.
     pub(crate) fn expiry(&mut self, key: &str) -> Result<f64, Failure> {
         let before = moment::as_f64(moment::now());
         let millis: i32 = cmd("PTTL").arg(key).query(&mut self.connection)?;

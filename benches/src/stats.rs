@@ -1,5 +1,5 @@
-//! Figures of several rounds: their median, smallest and largest, absolute and as a ratio to another candidate's in the same
-//! round. And percentiles within one round.
+//! Figures of several rounds: their median, smallest and largest, absolute and as a ratio to another candidate's in the
+//! same round. And percentiles within one round.
 
 use hdrhistogram::Histogram;
 

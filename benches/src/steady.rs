@@ -1,5 +1,5 @@
-//! Many threads, or tasks, that acquire and release, measured only while all of them run: from the moment at which each has had its
-//! lock once. So neither their start nor their end counts.
+//! Many threads, or tasks, that acquire and release, measured only while all of them run: from the moment at which each
+//! has had its lock once. So neither their start nor their end counts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -101,8 +101,8 @@ impl Log {
         self.entered = moment::now();
     }
 
-    /// The lock is released. Fails if it was acquired too late: then an earlier release, or a failed try, left the key behind, which no
-    /// other thread uses. Some libraries report neither.
+    /// The lock is released. Fails if it was acquired too late: then an earlier release, or a failed try, left the key
+    /// behind, which no other thread uses. Some libraries report neither.
     pub(crate) fn left(&mut self) -> Result<(), Failure> {
         let left = moment::now();
         let acquisition = self.entered - self.asked;
@@ -160,8 +160,9 @@ where
     })
 }
 
-/// Returns the answer of a worker: the pairs within the window, its length, the 99th percentiles of a release and of an acquisition, and
-/// the processor time of the process within the window, all in nanoseconds. Fails if a call failed, and counts those that did: a thread ends at its first failure.
+/// Returns the answer of a worker: the pairs within the window, its length, the 99th percentiles of a release and of an
+/// acquisition, and the processor time of the process within the window, all in nanoseconds. Fails if a call failed,
+/// and counts those that did: a thread ends at its first failure.
 pub(crate) fn answer(window: &Window, logs: Vec<Result<Log, Failure>>) -> Result<String, Failure> {
     let (mut pairs, mut times, mut reasons) = (0, Vec::new(), BTreeMap::<_, usize>::new());
     for log in logs {

@@ -1,23 +1,24 @@
-//! A worker process of a candidate in Rust. Carries out the instructions on its input, one a line, and ends when that is closed.
-//! `peers/worker.rb` and `peers/worker.py` do the same, but for `steady`:
+//! A worker process of a candidate in Rust. Carries out the instructions on its input, one a line, and ends when that
+//! is closed. `peers/worker.rb` and `peers/worker.py` do the same, but for `steady`:
 //!
-//! - `open THREADS LEASE` sets the library up for so many threads and a lease that the key names as so many milliseconds, and lets
-//!   each thread acquire a lock once → `ready`, and the versions of what it uses
+//! - `open THREADS LEASE` sets the library up for so many threads and a lease that the key names as so many
+//!   milliseconds, and lets each thread acquire a lock once → `ready`, and the versions of what it uses
 //! - `warm` lets each thread acquire a lock once again → `warm`
-//! - `pairs KEYS TIME` acquires and releases for so many milliseconds, each thread on a key of its own → `pairs COUNT NANOS RELEASE`,
-//!   the last being the 99th percentile of a release, in nanoseconds
-//! - `steady KEYS THREADS TIME` does the same with so many threads, or tasks, and counts from when each has had its lock once
-//!   (`steady.rs`) → `steady COUNT NANOS RELEASE ACQUISITION PROCESSOR`: two 99th percentiles, and the processor time of the
-//!   process; a failed call fails it
-//! - `once KEY HOLD THREADS START STEP` each thread acquires the lock once and holds it for so many microseconds; thread n begins to
-//!   ask at the moment START + n × STEP → acquisitions
-//! - `loop KEY HOLD THREADS START TIME` each thread acquires it again and again, from START on, for so many milliseconds →
-//!   acquisitions
-//! - `acquire KEY` acquires the lock and holds it → `held KEY`; `release KEY` → `released KEY MOMENT`, the moment before the release
+//! - `pairs KEYS TIME` acquires and releases for so many milliseconds, each thread on a key of its own → `pairs COUNT
+//!   NANOS RELEASE`, the last being the 99th percentile of a release, in nanoseconds
+//! - `steady KEYS THREADS TIME` does the same with so many threads, or tasks, and counts from when each has had its
+//!   lock once (`steady.rs`) → `steady COUNT NANOS RELEASE ACQUISITION PROCESSOR`: two 99th percentiles, and the
+//!   processor time of the process; a failed call fails it
+//! - `once KEY HOLD THREADS START STEP` each thread acquires the lock once and holds it for so many microseconds;
+//!   thread n begins to ask at the moment START + n × STEP → acquisitions
+//! - `loop KEY HOLD THREADS START TIME` each thread acquires it again and again, from START on, for so many
+//!   milliseconds → acquisitions
+//! - `acquire KEY` acquires the lock and holds it → `held KEY`; `release
+//!   KEY` → `released KEY MOMENT`, the moment before the release
 //! - `cpu` → `cpu NANOS`, the processor time of the process
 //!
-//! Acquisitions are lines `acquisition THREAD ENTERED LEFT`, LEFT being the moment before the release, and then `done KEY`. Moments
-//! are nanoseconds of the monotonic clock. A failure is a line `failed` with a reason.
+//! Acquisitions are lines `acquisition THREAD ENTERED LEFT`, LEFT being the moment before the release, and then `done
+//! KEY`. Moments are nanoseconds of the monotonic clock. A failure is a line `failed` with a reason.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;

@@ -109,8 +109,8 @@ impl Failure {
         Self { text: self.text.map(|text| format!("lock {key}: {text}")), ..self }
     }
 
-    /// Says why, and returns the exit code. A condition whose code is to be 0 is no error, and goes to the log; so does contention if only
-    /// errors are wanted.
+    /// Says why, and returns the exit code. A condition whose code is to be 0 is no error, and goes to the log; so does
+    /// contention if only errors are wanted.
     pub(crate) fn report(self, codes: &ExitCodes, is_quiet: bool) -> ExitCode {
         let (code, condition) = match self.code {
             Code::Fixed(code) => (code, None),

@@ -104,7 +104,8 @@ impl KeyReport {
         }
     }
 
-    /// Returns true if the key holds what neither the server nor a waiter ever removes: a lock without an expiration, or no lock.
+    /// Returns true if the key holds what neither the server nor a
+    /// waiter ever removes: a lock without an expiration, or no lock.
     pub(crate) fn is_stuck(&self) -> bool {
         let expires = matches!(self.found, Found::State(LockState::Absent | LockState::Until { .. }));
         !expires && self.time_to_live.is_none()

@@ -1,4 +1,5 @@
-//! The command-line tool `setnx-lock`: runs commands under locks, shows locks, and clears them. Uses the public library only.
+//! The command-line tool `setnx-lock`: runs commands under locks,
+//! shows locks, and clears them. Uses the public library only.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! How the tool prints: results as JSON, and on the standard error what it says beside them: errors, warnings and the log.
+//! How the tool prints: results as JSON, and on the standard
+//! error what it says beside them: errors, warnings and the log.
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -127,8 +128,8 @@ enum Message {
 static THREADED: AtomicBool = AtomicBool::new(false);
 static WRITER: OnceLock<Option<Sender<Message>>> = OnceLock::new();
 
-/// Has lines written by a thread from now on, so that a terminal that is stopped, or a pipe that is not read, keeps nothing from being done
-/// about a lock. It starts with the first line.
+/// Has lines written by a thread from now on, so that a terminal that is stopped, or a pipe that is not read, keeps
+/// nothing from being done about a lock. It starts with the first line.
 pub(crate) fn write_on_a_thread() {
     THREADED.store(true, Ordering::Relaxed);
 }
@@ -177,7 +178,8 @@ pub(crate) fn say_again() {
 
 struct StderrLog;
 
-/// Where in the code the last line came from. What the library tries again and again is said once until something else happens.
+/// Where in the code the last line came from. What the library
+/// tries again and again is said once until something else happens.
 static LAST: Mutex<Option<(Option<&str>, Option<u32>)>> = Mutex::new(None);
 
 impl Log for StderrLog {

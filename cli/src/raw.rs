@@ -96,8 +96,8 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Returns a refusal that the server sends before any command. The system drops it if the server closes a connection with a command unread. No
-    /// command may follow on this connection.
+    /// Returns a refusal that the server sends before any command. The system drops it if the server closes a
+    /// connection with a command unread. No command may follow on this connection.
     fn greeting(&mut self) -> Option<Refusal> {
         self.connection.set_read_timeout(Some(GREETING_WITHIN)).ok()?;
         match self.connection.recv_response() {
@@ -106,7 +106,8 @@ impl Raw {
         }
     }
 
-    /// Returns true if the server hangs up after this refusal, which came in place of its first reply: it is about the connection.
+    /// Returns true if the server hangs up after this refusal, which
+    /// came in place of its first reply: it is about the connection.
     fn refuses_connection(&mut self, refusal: &Refusal) -> bool {
         let closes = matches!(refusal.kind(), RefusalKind::TooManyClients | RefusalKind::ProtectedMode);
         let ping = cmd("PING").get_packed_command();
@@ -209,8 +210,8 @@ impl Raw {
     }
 }
 
-/// Reads the replies to PING and SCAN of a server that does not report its version. One that lacks SCAN may refuse a client without a password by
-/// PING only.
+/// Reads the replies to PING and SCAN of a server that does not report its version. One that lacks SCAN may refuse a
+/// client without a password by PING only.
 fn has_scan(replies: Vec<Value>) -> Result<bool, Failure> {
     let mut has_scan = true;
     for reply in replies {

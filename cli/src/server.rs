@@ -105,8 +105,8 @@ impl Target {
         self.server.url.contains("+sentinel://")
     }
 
-    /// Connects for what a lock does not do. A replica will do, unless Sentinels know the master; of a cluster it is the first node that
-    /// replies.
+    /// Connects for what a lock does not do. A replica will do, unless Sentinels know the master; of a cluster it is
+    /// the first node that replies.
     pub(crate) fn connect(&self) -> Result<Raw, Failure> {
         self.with_first(self.timeouts.reply, |raw, _| Ok(raw))
     }
@@ -212,8 +212,8 @@ fn with_certificates(builder: LockerBuilder, server: &Server) -> Result<LockerBu
     builder.tls_certificates(&certificates).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// Returns what reads the password again for each connection: it may change while a command runs. While the file cannot be read, the last
-/// password counts; a pipe or a terminal is read once.
+/// Returns what reads the password again for each connection: it may change while a command runs. While the file cannot
+/// be read, the last password counts; a pipe or a terminal is read once.
 fn by_file(file: &Path) -> Result<impl Fn() -> Credentials + Send + Sync + use<>, Failure> {
     let (file, last) = (file.to_owned(), Mutex::new(first_line("password", file)?));
     Ok(move || {

@@ -1,5 +1,5 @@
-//! Tells a forked child from its parent, also if both have the same process id: in a new pid namespace each first process has the id 1, and
-//! an id is used again once its process has ended.
+//! Tells a forked child from its parent, also if both have the same process id: in a new pid namespace each first
+//! process has the id 1, and an id is used again once its process has ended.
 //!
 //! ```
 //! let process = setnx_lock_fork::Process::current();
@@ -44,7 +44,8 @@ impl Process {
     }
 }
 
-/// Has each fork counted in the child from now on. Where the system has no memory for that, the process id alone counts.
+/// Has each fork counted in the child from now on. Where the
+/// system has no memory for that, the process id alone counts.
 #[cfg(unix)]
 fn count_forks() {
     use std::sync::Once;

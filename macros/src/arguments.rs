@@ -1,4 +1,5 @@
-//! The arguments of the attribute, each with its name and its value. Knows which there are; does not know which fit together.
+//! The arguments of the attribute, each with its name and its
+//! value. Knows which there are; does not know which fit together.
 
 use proc_macro2::{Ident, Span};
 use syn::ext::IdentExt as _;

@@ -1,5 +1,5 @@
-//! What the attribute expands to: a lock that is acquired before the body, and ended after it. The body runs as a closure, so that a loss
-//! that the end finds out becomes the function's error.
+//! What the attribute expands to: a lock that is acquired before the body, and ended after it. The body runs as a
+//! closure, so that a loss that the end finds out becomes the function's error.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -87,8 +87,8 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Returns the statements that return from the function if the lock was not acquired. A conversion that is missing is reported at the
-    /// return type.
+    /// Returns the statements that return from the function if the lock was not acquired. A conversion that is missing
+    /// is reported at the return type.
     fn failure(&self, error: &Ident, at: Span) -> TokenStream {
         let failed = |error| quote_spanned!(at=> return ::core::result::Result::Err(#error););
         let otherwise = failed(quote_spanned!(at=> ::core::convert::From::from(#error)));

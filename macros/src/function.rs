@@ -78,8 +78,8 @@ impl Function {
         names
     }
 
-    /// Refuses a return type that cannot say that the lock was not acquired, or was lost. A name other than those of the standard library
-    /// may stand for a `Result`.
+    /// Refuses a return type that cannot say that the lock was not acquired, or was lost. A name other than those of
+    /// the standard library may stand for a `Result`.
     pub(crate) fn check_return_type(&self) -> Result<()> {
         let ty = match &self.signature.output {
             ReturnType::Default => return Err(Error::new_spanned(&self.signature.ident, NO_RESULT)),
@@ -101,7 +101,8 @@ impl Function {
         }
     }
 
-    /// Returns the function with these statements before its body, and the end of the scope after it. `library`: the path of the library.
+    /// Returns the function with these statements before its body, and
+    /// the end of the scope after it. `library`: the path of the library.
     pub(crate) fn around(&self, before: &TokenStream, scope: &Ident, library: &Path) -> TokenStream {
         let Self { attributes, visibility, signature, body } = self;
         let output = &signature.output;

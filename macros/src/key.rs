@@ -40,8 +40,8 @@ impl Key {
         }
     }
 
-    /// Refuses a name in braces that is none of the function's parameters, and like one. The compiler would suggest to put the parameter in
-    /// the place of the whole literal.
+    /// Refuses a name in braces that is none of the function's parameters, and like one. The compiler would suggest to
+    /// put the parameter in the place of the whole literal.
     pub(crate) fn check_names(&self, parameters: &[String]) -> Result<()> {
         let Self::Formatted(template) = self else { return Ok(()) };
         for name in template.arguments.iter().filter_map(variable).map(|name| name.unraw().to_string()) {
@@ -74,8 +74,8 @@ fn qualified(function: &Ident) -> TokenStream {
 }
 
 impl Template {
-    /// Reads the literal: `{{` and `}}` are braces, and between single braces stands an expression, with a colon and a format behind it
-    /// perhaps.
+    /// Reads the literal: `{{` and `}}` are braces, and between single braces stands an expression, with a colon and a
+    /// format behind it perhaps.
     fn of(literal: &LitStr) -> Result<Self> {
         let (text, span) = (literal.value(), literal.span());
         let (mut format, mut arguments) = (String::new(), Vec::new());
@@ -120,8 +120,9 @@ struct Placeholder<'a> {
 }
 
 impl<'a> Placeholder<'a> {
-    /// Reads a placeholder behind its opening brace, and returns what follows its closing one. An expression may contain braces and
-    /// strings itself, so the placeholder ends at the first brace before which there is a complete one.
+    /// Reads a placeholder behind its opening brace, and returns what follows its
+    /// closing one. An expression may contain braces and strings itself, so the
+    /// placeholder ends at the first brace before which there is a complete one.
     fn of(content: &'a str, span: Span) -> Result<(Self, &'a str)> {
         let ends = || content.match_indices('}').map(|(at, _)| at);
         for end in ends() {

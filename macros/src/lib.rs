@@ -58,9 +58,9 @@ use proc_macro::TokenStream;
 ///
 /// # Nested calls
 ///
-/// A call inside another one, or inside `Lock::with`, on the same key by the same thread and through the same
-/// locker fails with `Error::Nested`. If the options of both are `reentrant()`, it joins the enclosing call, which
-/// releases the lock.
+/// A call inside another one, or inside `Lock::with`, on the same key by the same
+/// thread and through the same locker fails with `Error::Nested`. If the options of
+/// both are `reentrant()`, it joins the enclosing call, which releases the lock.
 ///
 /// # Limits
 ///

@@ -3,7 +3,8 @@
 use proc_macro2::Span;
 use syn::{Expr, Lit};
 
-/// A span for generated code that errors are reported at. Its names are not those of the user, and the lints see that it is generated.
+/// A span for generated code that errors are reported at. Its names
+/// are not those of the user, and the lints see that it is generated.
 pub(crate) fn located(span: Span) -> Span {
     Span::mixed_site().located_at(span)
 }

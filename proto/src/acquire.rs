@@ -1,14 +1,15 @@
-//! Acquiring one lock, as the gem does it: SETNX; if another client has the key, GET; if its time has passed, GETSET; else sleep and look
-//! again. Watched and Ttl take over by a transaction that fails if another client was faster; in Ttl the server also removes the key of a
-//! crashed holder.
+//! Acquiring one lock, as the gem does it: SETNX; if another client has the key, GET; if its time has passed, GETSET;
+//! else sleep and look again. Watched and Ttl take over by a transaction that fails if another client was faster; in
+//! Ttl the server also removes the key of a crashed holder.
 //!
-//! The functions are `async` only so that a [task](super::task) can stop them at each trip and each pause; there is no runtime. The
-//! rules have numbers in `docs/internals.md`, the invariants I1 to I10 in `rules.rs`. A *poller* is a client that learns of a release only by
+//! The functions are `async` only so that a [task](super::task) can stop them at each trip and each
+//! pause; there is no runtime. The rules have numbers in `docs/internals.md`, the invariants I1 to
+//! I10 on the first page of this crate. A *poller* is a client that learns of a release only by
 //! looking, such as a gem; a busy process leaves the key to pollers in [windows](super::window).
 //!
-//! The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up when replies have
-//! been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its attempts. What the server refuses for now is
-//! asked for again, with a new lease, until the deadline.
+//! The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up
+//! when replies have been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its
+//! attempts. What the server refuses for now is asked for again, with a new lease, until the deadline.
 
 mod cues;
 mod pace;
@@ -29,11 +30,13 @@ use crate::values::terms::Terms;
 use crate::values::value::Tag;
 pub use pace::{Pace, Params, Round};
 
-/// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another client takes over
-/// and works, would replace that client's time by an older one. Much less than the gem's extra second, of which it uses up a part.
+/// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another
+/// client takes over and works, would replace that client's time by an older one. Much less than the gem's extra
+/// second, of which it uses up a part.
 pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 
-/// Acquires a lock: asks in rounds, and pauses in between. `cue` says how it begins. Of several locks, the one of [`Io::slot`] is held then.
+/// Acquires a lock: asks in rounds, and pauses in between. `cue` says how it begins. Of several locks, the one of
+/// [`Io::slot`] is held then.
 ///
 /// # Errors
 ///
@@ -85,7 +88,8 @@ enum Judged {
     Expired(State),
 }
 
-/// Rule 1: the command that acquires a free lock, and the lease that it acquires. The tag is in no other command of this client (I2).
+/// Rule 1: the command that acquires a free lock, and the lease that
+/// it acquires. The tag is in no other command of this client (I2).
 #[inline]
 pub fn first_command(terms: &Terms, protocol: Protocol, tag: &Tag, now: Now) -> (Lease, Trip) {
     let lease = Lease::of(terms, protocol, tag, now);
@@ -130,7 +134,7 @@ impl Attempt {
         loop {
             let found = match looked.take() {
                 Some(found) => found,
-                None => match self.send(io, Trip::of(Command::Get)).await? {
+                None => match self.exchange(io, Trip::of(Command::Get)).await? {
                     Reply::Bulk(found) => found,
                     _ => {
                         self.pace.lost(io.now())?;
@@ -148,8 +152,9 @@ impl Attempt {
         }
     }
 
-    /// Sends a command. Returns its reply; one that is lost or does not fit, and that the server is too old, is for the caller.
-    async fn send(&mut self, io: &Io, trip: Trip) -> ControlFlow<Round, Reply> {
+    /// Sends a command. Returns its reply; one that is lost or does
+    /// not fit, and that the server is too old, is for the caller.
+    async fn exchange(&mut self, io: &Io, trip: Trip) -> ControlFlow<Round, Reply> {
         let reply = io.send(trip).await.plain();
         self.heard(io, reply)
     }
@@ -223,13 +228,14 @@ impl Attempt {
         }
     }
 
-    /// Rule 3, Classic: GETSET, whose reply is judged by the clock before sending (I4). Goes on if it is to be looked at.
+    /// Rule 3, Classic: GETSET, whose reply is judged by the clock
+    /// before sending (I4). Goes on if it is to be looked at.
     async fn take_over(&mut self, io: &Io, from: State) -> ControlFlow<Round> {
         let judged_at = io.now();
         let lease = self.new_lease(judged_at);
         let before = Some(End::of(judged_at, GETSET_TIME_LIMIT));
         let swap = Trip { before, ..Trip::of(Command::GetSet(lease.value.clone())) };
-        let found = match self.send(io, swap).await? {
+        let found = match self.exchange(io, swap).await? {
             Reply::Bulk(found) => found,
             // What was read may no longer be true.
             Reply::TooLate => return Break(self.pace.wait(io)),
@@ -250,8 +256,8 @@ impl Attempt {
         Break(self.pace.wait(io))
     }
 
-    /// Rule 3, Watched and Ttl: SET if the key is as it was seen, by a transaction. Goes on if it is to be looked at; with what it was found to
-    /// hold.
+    /// Rule 3, Watched and Ttl: SET if the key is as it was seen, by a transaction. Goes on if it is to be looked at;
+    /// with what it was found to hold.
     async fn replace(&mut self, io: &Io, seen: Found, from: State) -> ControlFlow<Round, Option<Found>> {
         let (lease, asks_ttl) = (self.new_lease(io.now()), self.pace.protocol == Protocol::Ttl);
         let if_holds = Expected { bytes: seen.clone().unwrap_or_default(), without_ttl: asks_ttl };
@@ -297,7 +303,8 @@ impl Attempt {
         Break(self.pace.wait(io))
     }
 
-    /// Ends if the key shows that a command without a reply has acquired the lock. One that may yet come leaves it in doubt.
+    /// Ends if the key shows that a command without a reply has
+    /// acquired the lock. One that may yet come leaves it in doubt.
     fn resolve(&mut self, io: &Io, found: Option<&[u8]>) -> ControlFlow<Round> {
         if let Some((lease, from)) = self.unresolved.take(io.slot(), found) {
             return Break(self.granted(io, lease, from));
@@ -306,7 +313,8 @@ impl Attempt {
         Continue(())
     }
 
-    /// Rule 4: a grant counts only while its lease lasts (I3). After a late one the key holds our value, and is free when that expires.
+    /// Rule 4: a grant counts only while its lease lasts (I3). After a
+    /// late one the key holds our value, and is free when that expires.
     fn granted(&mut self, io: &Io, lease: Lease, from: Option<State>) -> Round {
         self.pace.in_doubt = false;
         if lease.has_passed(io.now()) {

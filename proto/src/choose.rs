@@ -1,5 +1,5 @@
-//! Acquiring one of several locks, whichever is free: a permit of a semaphore. SETNX of a random one and, behind it, MGET of all; then those
-//! that look free are tried, each by the rules of a single lock; else sleep and ask again.
+//! Acquiring one of several locks, whichever is free: a permit of a semaphore. SETNX of a random one and, behind it,
+//! MGET of all; then those that look free are tried, each by the rules of a single lock; else sleep and ask again.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -19,7 +19,8 @@ use crate::values::state::State;
 use crate::values::terms::Terms;
 use crate::values::value::Tag;
 
-/// How many locks that looked free are tried in a row before a pause: if all were taken meanwhile, they are under contention.
+/// How many locks that looked free are tried in a row before a
+/// pause: if all were taken meanwhile, they are under contention.
 const TRIES: u32 = 3;
 
 /// What all locks hold, in their order.
@@ -38,7 +39,8 @@ pub struct Choice {
     pub(super) another_is_free: bool,
 }
 
-/// Returns which lock is asked for first, and the lease that this trip acquires: SETNX of a random one and, behind it, MGET of all.
+/// Returns which lock is asked for first, and the lease that this
+/// trip acquires: SETNX of a random one and, behind it, MGET of all.
 pub fn first_trip(
     terms: &Terms,
     protocol: Protocol,
@@ -109,7 +111,8 @@ impl Choice {
         self.try_each(io, self.free(&values, asked, io.now())).await
     }
 
-    /// Asks for one lock, unless that was `answered`, and looks at all. Goes on with what they hold, if that one is held; and with which that is.
+    /// Asks for one lock, unless that was `answered`, and looks at all. Goes on with what they hold, if that one is
+    /// held; and with which that is.
     async fn ask(
         &mut self,
         io: &Io,
@@ -219,8 +222,8 @@ impl Choice {
         values.iter().enumerate().any(|(slot, found)| unresolved.leaves_in_doubt(slot, found.as_deref(), now))
     }
 
-    /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `asked`. That one itself is last:
-    /// SETNX does not acquire what has expired.
+    /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `asked`. That
+    /// one itself is last: SETNX does not acquire what has expired.
     fn free(&self, values: &Values, asked: Option<usize>, now: Now) -> Vec<(usize, State)> {
         let count = self.slots.len();
         let first = asked.map_or(0, |asked| (asked + 1) % count);

@@ -1,22 +1,24 @@
 //! Fencing numbers: what a counter's number says, and when it may be a token.
 //!
-//! A failover can lose the last increments of a counter, and for a moment the old master and the new one both count. So where the server's
-//! configuration has an epoch, which each failover raises, the upper 21 of 53 bits of a number are an epoch and the lower 32 a count: on the
-//! new master a counter is raised to its epoch before it gives a token, and each of its numbers is greater than all of the old master.
+//! A failover can lose the last increments of a counter, and for a moment the old master and the new one both count. So
+//! where the server's configuration has an epoch, which each failover raises, the upper 21 of 53 bits of a number are
+//! an epoch and the lower 32 a count: on the new master a counter is raised to its epoch before it gives a token, and
+//! each of its numbers is greater than all of the old master.
 //!
-//! The epoch is known of a connection, and belongs to the server that it leads to. A counter is never raised to an epoch that was learned elsewhere:
-//! that could be the old master's, and both would give the same numbers.
+//! The epoch is known of a connection, and belongs to the server that it leads to. A counter is never raised to an
+//! epoch that was learned elsewhere: that could be the old master's, and both would give the same numbers.
 
 use core::cmp::Ordering;
 
 /// How many bits of a number count.
 const COUNT_BITS: u32 = 32;
 
-/// The greatest epoch that a number can have: with it, a number has 53 bits, which JSON and floating-point numbers keep.
+/// The greatest epoch that a number can have: with it, a number
+/// has 53 bits, which JSON and floating-point numbers keep.
 pub const LAST_EPOCH: u32 = (1 << 21) - 1;
 
-/// The greatest count that is a token. The rest is left for calls that find no number left, each of which counts on: beyond, the numbers would be
-/// those of the next epoch.
+/// The greatest count that is a token. The rest is left for calls that find no number left, each of which counts on:
+/// beyond, the numbers would be those of the next epoch.
 pub const LAST_COUNT: u32 = u32::MAX - (1 << 28);
 
 /// The epoch of a server's configuration. One that is larger than a number can have stays one.

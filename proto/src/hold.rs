@@ -1,9 +1,10 @@
-//! What a holder does with its lock: releases it, extends its lease, asks whether it is still held, takes a fencing token. Each is code for
-//! one key, run by a [`Task`](super::task::Task).
+//! What a holder does with its lock: releases it, extends its lease, asks whether it is still held, takes a fencing
+//! token. Each is code for one key, run by a [`Task`](super::task::Task).
 //!
-//! In Classic the clocks decide, and what a GET has found: these servers have no command that compares and changes. In Watched and Ttl the
-//! key is read, and changed by a transaction that fails if any client has written it since: our own bytes there prove that no other client
-//! had the lock. A lease without an end has a value that names no holder, so that its key is never compared.
+//! In Classic the clocks decide, and what a GET has found: these servers have no command that compares and changes. In
+//! Watched and Ttl the key is read, and changed by a transaction that fails if any client has written it since: our own
+//! bytes there prove that no other client had the lock. A lease without an end has a value that names no holder, so
+//! that its key is never compared.
 
 mod count;
 mod extend;
@@ -40,19 +41,21 @@ pub const LOOKS: u32 = 3;
 pub enum Verification {
     /// The key holds this holder's value.
     Held {
-        /// True if that proves that no other client has had the lock from its acquisition until the server answered, whatever the
-        /// clocks did. `false` without an expiration, where the value `1` names no holder, and after an extension that was not certified.
+        /// True if that proves that no other client has had the lock from its acquisition until the server answered,
+        /// whatever the clocks did. `false` without an expiration, where the value `1` names no holder, and after an
+        /// extension that was not certified.
         certified: bool,
     },
-    /// A loser of the classic takeover has overwritten this holder's value, or the server has lost it, and what came of writing it again. The
-    /// server proves nothing.
+    /// A loser of the classic takeover has overwritten this holder's value, or the server has lost it, and what came of
+    /// writing it again. The server proves nothing.
     Overwritten(Result<Extension, GiveUp>),
     /// The lock is not held any more.
     Lost(Loss),
 }
 
-/// Asks the server whether the lock is still held, by one look. A loser's value, and an earlier one of ours, is replaced by our own, with the same
-/// lease and `nonce`: when the time there has passed, which may be before our lease does, another client would take the lock over.
+/// Asks the server whether the lock is still held, by one look. A loser's value, and an earlier one of ours, is
+/// replaced by our own, with the same lease and `nonce`: when the time there has passed, which may be before our lease
+/// does, another client would take the lock over.
 ///
 /// # Errors
 ///
@@ -71,8 +74,8 @@ pub async fn verify(io: &Io, own: &Lease, nonce: Nonce) -> Result<Verification, 
     })
 }
 
-/// Does something by the protocol of a lease. If the server is too old for it, as after a restart or a failover, does it by the server's protocol,
-/// within the same lease.
+/// Does something by the protocol of a lease. If the server is too old for it, as after a restart or a failover, does
+/// it by the server's protocol, within the same lease.
 async fn by_what_it_has<T>(
     own: &Lease,
     by: impl AsyncFn(&Lease, Option<Protocol>) -> Result<T, GiveUp>,
@@ -96,7 +99,8 @@ async fn look(io: &Io) -> Result<Option<Vec<u8>>, GiveUp> {
     }
 }
 
-/// Makes a trip that may be made twice; once more if the reply is lost, as that of a connection that the server has closed.
+/// Makes a trip that may be made twice; once more if the reply
+/// is lost, as that of a connection that the server has closed.
 async fn ask(io: &Io, trip: Trip) -> Reply {
     match io.send(trip.clone()).await.plain() {
         Reply::Lost => io.send(trip).await.plain(),

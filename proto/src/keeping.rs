@@ -1,5 +1,5 @@
-//! When the keeper does something for a held lock, and what: extends its lease, looks whether it is still held, or notes that the lease has
-//! passed.
+//! When the keeper does something for a held lock, and what: extends its lease, looks whether it is still held, or
+//! notes that the lease has passed.
 
 use core::time::Duration;
 
@@ -7,14 +7,15 @@ use super::lease::LOSER_WITHIN;
 use crate::values::clock::Uptime;
 use crate::values::terms::Terms;
 
-/// Which part of the expiration passes before a lease is extended: a third. So two more attempts fit in, and each has time.
+/// Which part of the expiration passes before a lease is extended:
+/// a third. So two more attempts fit in, and each has time.
 const EXTENDED_AFTER: u32 = 3;
 
 /// What is pending may be done by this part of a lease early, so that commands for many locks go together.
 const TOGETHER_WITHIN: u32 = 60;
 
-/// How long after its first value was made a lock is looked at whose key a loser of the classic takeover may have overwritten: later than most
-/// losers come, and early enough for the reply to come while what is found is a loser's.
+/// How long after its first value was made a lock is looked at whose key a loser of the classic takeover may have
+/// overwritten: later than most losers come, and early enough for the reply to come while what is found is a loser's.
 const LOOKED_AFTER: Duration = Duration::from_millis(400);
 const LOOKED_TOGETHER_WITHIN: Duration = Duration::from_millis(20);
 const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(20);
@@ -122,7 +123,8 @@ fn extend_at(terms: &Terms, acquired: Uptime, began: Uptime, end: Option<Uptime>
     Some(if last > began { third.min(last) } else { third })
 }
 
-/// Returns for how long a lease is extended that is extended now: the expiration, or what is left until the limit; `None` if nothing is.
+/// Returns for how long a lease is extended that is extended now: the
+/// expiration, or what is left until the limit; `None` if nothing is.
 pub fn lease(terms: &Terms, acquired: Uptime, now: Uptime) -> Option<Duration> {
     let left = acquired.after(terms.auto_extend?).since(now);
     Some(terms.expiration?.min(left)).filter(|lease| !lease.is_zero())

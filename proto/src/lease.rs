@@ -18,20 +18,23 @@ pub const GUARD: Duration = Duration::from_secs(1);
 /// How much later than the lease the server removes a key by itself, in Ttl.
 pub(crate) const TTL_GUARD: Duration = Duration::from_millis(500);
 
-/// How much later than the lease the time in the value is, in Ttl. Newer gems take over a time in the past with a plain SET, several at a
-/// time; so that none reads one, the key is gone long before, even by a clock that is seconds ahead, or if the server has carried the command
-/// out late.
+/// How much later than the lease the time in the value is, in Ttl. Newer gems take over a time in the past with a plain
+/// SET, several at a time; so that none reads one, the key is gone long before, even by a clock that is seconds ahead,
+/// or if the server has carried the command out late.
 pub(crate) const TTL_SHOWN_LATER: Duration = Duration::from_secs(10);
 
-/// How long after its value was made a command may be sent that gives the key a time to live. It uses up a part of the same time.
+/// How long after its value was made a command may be sent that
+/// gives the key a time to live. It uses up a part of the same time.
 const TTL_SENT_WITHIN: Duration = Duration::from_secs(4);
 
-/// How soon after our value was made a gem's time in the key is a loser's, whatever it names. A gem whose GETSET has replaced our value was given
-/// a time in the future, and does not have the lock. Its own time is more than a second ahead: so until then no other takes the lock over from
-/// it. The rest of that second is for clocks that differ, and for a GETSET on its way.
+/// How soon after our value was made a gem's time in the key is a loser's, whatever it names. A gem whose GETSET has
+/// replaced our value was given a time in the future, and does not have the lock. Its own time is more than a second
+/// ahead: so until then no other takes the lock over from it. The rest of that second is for clocks that differ, and
+/// for a GETSET on its way.
 pub(super) const LOSER_WITHIN: Duration = Duration::from_millis(700);
 
-/// The bytes in the key, and until when the holder can rely on them. The default stands for the lease of a hold that has ended.
+/// The bytes in the key, and until when the holder can rely on
+/// them. The default stands for the lease of a hold that has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lease {
     /// What the key holds.
@@ -42,12 +45,14 @@ pub struct Lease {
     pub end: Option<End>,
     /// The protocol that it is written by, and by which it is released.
     pub protocol: Protocol,
-    /// Why another client may have acquired the lock since: then only our own bytes are ours, not what may be a loser's.
+    /// Why another client may have acquired the lock since: then only our own bytes are ours, not what may be a
+    /// loser's.
     pub(super) tried: Option<Tried>,
-    /// When others may last have seen that the lock can be acquired: when the first of its values was made. Extensions in time and hand-overs
-    /// leave it.
+    /// When others may last have seen that the lock can be acquired: when the first of its values was made. Extensions
+    /// in time and hand-overs leave it.
     pub since: Uptime,
-    /// True if it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
+    /// True if it is proven that no other client has had the lock since
+    /// it was acquired: each extension has replaced our own bytes.
     pub proven: bool,
     /// True if one of its values may be one of Ttl, which shows a later time.
     shows_later: bool,
@@ -70,7 +75,8 @@ struct Written {
 /// What has come before of a lock that is released, or resumed. Another client may have acquired it since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tried {
-    /// An attempt to release it was not carried out, or the server is too old for the lease's protocol. It may have lost the key since.
+    /// An attempt to release it was not carried out, or the server is
+    /// too old for the lease's protocol. It may have lost the key since.
     NotCarriedOut,
     /// An attempt to release it got no reply, and may have been carried out.
     InDoubt,
@@ -100,7 +106,8 @@ pub struct End {
 }
 
 impl Lease {
-    /// Makes the lease that begins now, by the protocol that it is written by. The command that acquires it is sent after.
+    /// Makes the lease that begins now, by the protocol that it is
+    /// written by. The command that acquires it is sent after.
     #[inline]
     pub fn beginning(now: Now, expiration: Option<Duration>, protocol: Protocol, nonce: Nonce) -> Self {
         // The value names no holder.
@@ -134,8 +141,8 @@ impl Lease {
         Self { value: self.value.named(name, since), ..self }
     }
 
-    /// Makes the lease that an extension begins now. If the wall clock was set back since the lease was made, its value shows the time by the clock
-    /// as it was: the time that others see never goes back.
+    /// Makes the lease that an extension begins now. If the wall clock was set back since the lease was made, its value
+    /// shows the time by the clock as it was: the time that others see never goes back.
     pub fn next(&self, expiration: Duration, nonce: Nonce, now: Now) -> Self {
         let as_it_was = self.end.map_or(now.wall, |end| end.wall_at(now.uptime));
         let now = Now { wall: now.wall.max(as_it_was), ..now };
@@ -170,8 +177,8 @@ impl Lease {
         Self { value, proven, end: Some(end), protocol, tried: Some(Tried::HandedOver), ..Self::default() }
     }
 
-    /// Makes the lease by which a process goes on now with this one, a token's. `acquired`: when the token's hold began. What others have seen of
-    /// the key until now is the token's value.
+    /// Makes the lease by which a process goes on now with this one, a token's. `acquired`: when the token's hold
+    /// began. What others have seen of the key until now is the token's value.
     pub fn resumed(&self, terms: &Terms, tag: &Tag, acquired: Wall, now: Now) -> Self {
         let expiration = terms.expiration.map(|time| time.max(terms.hold_at_least));
         let new = Self::beginning(now, expiration, self.protocol, tag.nonce).ending_earlier(terms.allowance);
@@ -227,14 +234,15 @@ impl Lease {
         }
     }
 
-    /// Returns when the server has first said that the lock is held. A grant alone does not show that the value has stayed.
+    /// Returns when the server has first said that the lock is
+    /// held. A grant alone does not show that the value has stayed.
     #[inline]
     pub fn first_asked(&self, granted: Uptime) -> Uptime {
         if granted < self.since.after(LOSER_WITHIN) { self.since } else { granted }
     }
 
-    /// Until when a gem's time in the key is a loser's: it has replaced our value, unless the key was removed in between. `None` without an
-    /// expiration: then it may be that of a gem that has stolen the lock.
+    /// Until when a gem's time in the key is a loser's: it has replaced our value, unless the key was removed in
+    /// between. `None` without an expiration: then it may be that of a gem that has stolen the lock.
     pub(super) fn overwritten_until(&self) -> Option<End> {
         let until = self.since.after(LOSER_WITHIN);
         // By both clocks: the monotonic one may stand still while the machine is suspended.
@@ -266,8 +274,8 @@ impl Lease {
         }
     }
 
-    /// Notes that the key may hold the value of `extended` by now. Of the two leases the one that ends first counts. In the key the value
-    /// `proves` that no other client has had the lock, if a transaction was to write it.
+    /// Notes that the key may hold the value of `extended` by now. Of the two leases the one that ends first counts. In
+    /// the key the value `proves` that no other client has had the lock, if a transaction was to write it.
     pub fn may_have_become(&mut self, extended: &Lease, proves: bool, now: Now) {
         self.unresolved.retain(|written| !written.end.has_passed(now));
         if let Some(end) = extended.end {

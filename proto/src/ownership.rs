@@ -8,10 +8,11 @@ use crate::values::state::{self, State};
 /// Why a lock was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// The lease has ended according to the wall clock or the monotonic clock, and the server did not prove that no other client has had the
-    /// lock since.
+    /// The lease has ended according to the wall clock or the monotonic clock, and the server did not prove that no
+    /// other client has had the lock since.
     Expired,
-    /// The wall clock of this machine was set to a time that cannot be right, such as 1970: the end of the lease cannot be told by it.
+    /// The wall clock of this machine was set to a time that cannot be
+    /// right, such as 1970: the end of the lease cannot be told by it.
     ClockUnset,
     /// The key is missing: it was cleared, or the server lost it (eviction, a failover, a restart without persistence).
     Gone,
@@ -24,13 +25,14 @@ pub enum Loss {
 pub(crate) enum Ownership {
     /// Our own bytes, which name this holder and no other (I2): no other client has had the lock until they were read.
     Ours,
-    /// Our own bytes by a GETSET whose reply was lost, which may have come late. By the clocks the lock is ours; nothing proves it.
+    /// Our own bytes by a GETSET whose reply was lost, which may have
+    /// come late. By the clocks the lock is ours; nothing proves it.
     Unproven,
-    /// A value that this hold has replaced since: the server has lost later writes, as in a failover. The lock is ours until this end; nothing
-    /// proves it.
+    /// A value that this hold has replaced since: the server has lost later writes, as in a failover. The lock is ours
+    /// until this end; nothing proves it.
     Before(End),
-    /// The value of a loser: a client that saw no living holder just before ours was written, and whose GETSET has replaced it. The lock is
-    /// ours; nothing proves it.
+    /// The value of a loser: a client that saw no living holder just before ours was written, and whose GETSET has
+    /// replaced it. The lock is ours; nothing proves it.
     Overwritten(State),
     Lost(Loss),
 }
@@ -52,7 +54,8 @@ impl Ownership {
         }
         let state = State::of_value(Some(found));
         let may_be_a_losers = match lease.protocol {
-            // Of clients that use Classic, a gem's value is known by its form; those of this library are not ours, and say so.
+            // Of clients that use Classic, a gem's value is known by its
+            // form; those of this library are not ours, and say so.
             Protocol::Watched | Protocol::Ttl => state::classic_time(found).is_some(),
             Protocol::Auto | Protocol::Classic => {
                 matches!(&state, State::Until { until, .. } if *until >= now.wall)

@@ -1,8 +1,9 @@
-//! The rules of a quorum: a lock that its holder has while a majority of independent servers has granted it. Each server is asked at the
-//! same time, by the rules of one lock. Two majorities have a server in common, so two holders would have to hold one lock there.
+//! The rules of a quorum: a lock that its holder has while a majority of independent servers has granted it. Each
+//! server is asked at the same time, by the rules of one lock. Two majorities have a server in common, so two holders
+//! would have to hold one lock there.
 //!
-//! Where the rules come from: the algorithm Redlock in the Redis documentation of distributed locks, with the leases of this library: each
-//! begins before its own server is asked. A late grant, and one whose reply is lost, is given back.
+//! Where the rules come from: the algorithm Redlock in the Redis documentation of distributed locks, with the leases of
+//! this library: each begins before its own server is asked. A late grant, and one whose reply is lost, is given back.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -64,18 +65,18 @@ impl QuorumTerms {
     /// Returns for how long a majority still holds the lock, given what is left of each lease.
     fn remaining(&self, leases: impl IntoIterator<Item = Duration>) -> Duration {
         let mut leases: Vec<Duration> = leases.into_iter().collect();
-        leases.sort_unstable_by_key(|left| Reverse(*left));
+        leases.sort_unstable_by_key(|time_left| Reverse(*time_left));
         leases.get(self.majority - 1).copied().unwrap_or_default()
     }
 
     /// Returns how much more is left of a lease than a hold needs that begins now; `None` if it is too old.
-    pub fn spare(&self, left: Duration) -> Option<Duration> {
-        left.checked_sub(self.least)
+    pub fn spare(&self, time_left: Duration) -> Option<Duration> {
+        time_left.checked_sub(self.least)
     }
 
     /// Decides by what is left of each lease that was granted, while `open` servers have not answered.
     fn judge(&self, leases: impl IntoIterator<Item = Duration>, open: usize) -> Verdict {
-        let spare: Vec<Duration> = leases.into_iter().filter_map(|left| self.spare(left)).collect();
+        let spare: Vec<Duration> = leases.into_iter().filter_map(|time_left| self.spare(time_left)).collect();
         if spare.len() >= self.majority {
             Verdict::Agreed
         } else if spare.len() + open < self.majority {
@@ -112,27 +113,27 @@ impl<G, E> Answers<G, E> {
     }
 
     /// Decides what becomes of the call. `left`: of the lease of a grant.
-    pub fn judge(&mut self, left: impl Fn(&G) -> Duration) -> Verdict {
-        let verdict = self.terms.judge(self.granted.iter().map(|(_, grant)| left(grant)), self.open());
+    pub fn judge(&mut self, time_left: impl Fn(&G) -> Duration) -> Verdict {
+        let verdict = self.terms.judge(self.granted.iter().map(|(_, grant)| time_left(grant)), self.open());
         if verdict == Verdict::Agreed {
             self.stage = Stage::Agreed;
         }
         verdict
     }
 
-    /// Returns true if a grant counts that comes now: while the call asks, and while its hold lasts. It would not make a hold whole again that
-    /// has ended. Any other is to be given back.
-    pub fn wants(&self, left: impl Fn(&G) -> Duration) -> bool {
+    /// Returns true if a grant counts that comes now: while the call asks, and while its hold lasts. It would not make
+    /// a hold whole again that has ended. Any other is to be given back.
+    pub fn wants(&self, time_left: impl Fn(&G) -> Duration) -> bool {
         match self.stage {
             Stage::Asks => true,
-            Stage::Agreed => !self.remaining(left).is_zero(),
+            Stage::Agreed => !self.remaining(time_left).is_zero(),
             Stage::Ended => false,
         }
     }
 
     /// Returns for how long a majority still holds the lock.
-    pub fn remaining(&self, left: impl Fn(&G) -> Duration) -> Duration {
-        self.terms.remaining(self.granted.iter().map(|(_, grant)| left(grant)))
+    pub fn remaining(&self, time_left: impl Fn(&G) -> Duration) -> Duration {
+        self.terms.remaining(self.granted.iter().map(|(_, grant)| time_left(grant)))
     }
 
     /// Returns true while the hold is not given back.
@@ -141,14 +142,14 @@ impl<G, E> Answers<G, E> {
     }
 
     /// Ends the call, or its hold. Returns what is to be given back: also what was granted too late to count.
-    pub fn end(&mut self) -> Vec<(usize, G)> {
+    pub fn take_grants(&mut self) -> Vec<(usize, G)> {
         self.stage = Stage::Ended;
         mem::take(&mut self.granted)
     }
 }
 
-/// Returns a pause before the next try, by random bits: half of the poll interval to one and a half, so that contenders which have split the
-/// servers do not meet again.
+/// Returns a pause before the next try, by random bits: half of the poll interval to one and a half, so that contenders
+/// which have split the servers do not meet again.
 pub fn pause(poll_interval: Duration, random: u64) -> Duration {
     let part = u32::try_from(random % 1024).unwrap_or_default();
     poll_interval / 2 + (poll_interval / 1024).saturating_mul(part)

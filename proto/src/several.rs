@@ -1,8 +1,9 @@
 //! The rules of several locks for one holder: which step is next, given what came of those before.
 //!
-//! The locks are asked for in one trip, in an order that all clients share. If one is not granted, those granted behind it are given back, it
-//! is waited for by the rules of one lock, and then the rest is asked for. So a client waits only while it holds the locks before, and no two
-//! clients wait for each other. A lock whose SETNX had no reply is granted if its key holds the value (I6).
+//! The locks are asked for in one trip, in an order that all clients share. If one is not granted, those granted behind
+//! it are given back, it is waited for by the rules of one lock, and then the rest is asked for. So a client waits only
+//! while it holds the locks before, and no two clients wait for each other. A lock whose SETNX had no reply is granted
+//! if its key holds the value (I6).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,7 +16,8 @@ use super::unresolved::Unresolved;
 use super::{Reply, WhyRefused};
 use crate::values::clock::Now;
 
-/// How often keys are read whose SETNX had no reply, before it is given up. Each time a server that is unreachable is waited for.
+/// How often keys are read whose SETNX had no reply, before it is
+/// given up. Each time a server that is unreachable is waited for.
 const READS: u32 = 4;
 
 /// What part of the expiration may have passed of a lease, when the last lock is held, before it is extended.
@@ -29,7 +31,8 @@ pub fn is_stale(left: Option<Duration>, expiration: Duration) -> bool {
 /// What is next. The locks have numbers, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Do {
-    /// Ask for these in one trip: all, or those from the first on that can be, which are two at least. If there are no two: [`Several::takes_one`].
+    /// Ask for these in one trip: all, or those from the first on that can be, which are two at least. If there are no
+    /// two: [`Several::takes_one`].
     Ask(Range<usize>),
     /// Read the keys of these in one trip.
     Read(Vec<usize>),
@@ -178,7 +181,8 @@ impl Several {
         self.places[lock] = Place::Open;
     }
 
-    /// Ends the call, for what happened to one of the locks: all is given back. Keys of lost commands are read once more.
+    /// Ends the call, for what happened to one of the locks: all
+    /// is given back. Keys of lost commands are read once more.
     pub fn fail(&mut self) {
         if mem::replace(&mut self.failed, true) {
             return;

@@ -28,7 +28,8 @@ pub enum GiveUp {
     Io,
     /// There was no connection until the attempt gave up, and nothing is in doubt.
     Unsent,
-    /// Nothing was carried out: the key was written each time after it had been read, and holds this holder's value still.
+    /// Nothing was carried out: the key was written each time after
+    /// it had been read, and holds this holder's value still.
     Rewritten,
     /// This machine's wall clock shows a time that cannot be right. In a value it would be taken for no time.
     ClockUnset,
@@ -69,8 +70,8 @@ pub enum Cue {
     },
     /// The lock is left to other processes until then.
     Leave(Uptime),
-    /// It is left to pollers in a window that ends then. Now and then the attempt looks at it, and asks for it for a moment if a poller
-    /// has it.
+    /// It is left to pollers in a window that ends then. Now and then the attempt looks at it, and asks for it for a
+    /// moment if a poller has it.
     Window(Uptime),
 }
 
@@ -83,7 +84,8 @@ pub struct Pause {
     pub seen: Option<State>,
     /// True if a command whose reply was lost may have acquired the lock.
     pub in_doubt: bool,
-    /// True if the lock is not asked for meanwhile, even if it is free: it is left to other processes, or the server refuses.
+    /// True if the lock is not asked for meanwhile, even if it is
+    /// free: it is left to other processes, or the server refuses.
     pub leaves: bool,
 }
 

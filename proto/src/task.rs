@@ -1,10 +1,11 @@
 //! Runs an `async fn` that does no I/O, one trip to the server at a time.
 //!
-//! The rules are written as straight-line code: send a command, look at its reply, send the next. A function that could be stopped at
-//! each trip and continued later would do, and that is what `async` makes: at each `await` the compiler stores where the function is,
-//! and what its variables hold. No runtime is needed. [`Io::send`] leaves the trip in a cell and is pending until the replies are in
-//! another; [`Task::resume`] puts them there, polls once, and takes out the next trip. So the caller decides when the
-//! function goes on: the engine once the server has answered, a test at any moment.
+//! The rules are written as straight-line code: send a command, look at its reply, send the next. A
+//! function that could be stopped at each trip and continued later would do, and that is what `async`
+//! makes: at each `await` the compiler stores where the function is, and what its variables hold. No
+//! runtime is needed. [`Io::send`] leaves the trip in a cell and is pending until the replies are in
+//! another; [`Task::resume`] puts them there, polls once, and takes out the next trip. So the caller
+//! decides when the function goes on: the engine once the server has answered, a test at any moment.
 //!
 //! The test below has an example.
 

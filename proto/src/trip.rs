@@ -27,8 +27,8 @@ pub enum Command {
     GetSet(ValueBytes),
     /// Only if the key holds what is expected.
     Set(NewValue),
-    /// The same, and EXPIRE of the key's counter of fencing tokens. Of a transaction that is carried out, the reply says whether there is one. Boxed,
-    /// since it is rare.
+    /// The same, and EXPIRE of the key's counter of fencing tokens. Of a transaction that is carried out, the reply
+    /// says whether there is one. Boxed, since it is rare.
     Renew(Box<(NewValue, Duration)>),
     /// DEL.
     Del,
@@ -111,10 +111,11 @@ impl Command {
 pub struct Trip {
     /// Sent once, unless the server refused it unread because it has no room for the connection.
     pub command: Command,
-    /// The command is not sent once this has passed, by the clocks as read after the last wait, that for a connection among them (I4, I5).
+    /// The command is not sent once this has passed, by the clocks as read
+    /// after the last wait, that for a connection among them (I4, I5).
     pub before: Option<End>,
-    /// If set, the command is sent only if the key holds this, and is carried out only if no client has written the key since: a transaction. The
-    /// key is the lock's, except that [`Command::Raise`] is about the counter alone.
+    /// If set, the command is sent only if the key holds this, and is carried out only if no client has written the key
+    /// since: a transaction. The key is the lock's, except that [`Command::Raise`] is about the counter alone.
     pub if_holds: Option<Expected>,
     /// Goes right behind the command, at any time. Boxed, since it is rare.
     pub behind: Option<Box<Command>>,
@@ -163,7 +164,8 @@ impl Trip {
 pub struct Replies {
     /// What a key was found to hold that must hold something. `None` of other trips.
     pub found: Option<Reply>,
-    /// `None` if the command was not sent: the key was found to hold something else, could not be read, or it was too late.
+    /// `None` if the command was not sent: the key was found to
+    /// hold something else, could not be read, or it was too late.
     pub reply: Option<Reply>,
     /// `None` if nothing was sent behind the command.
     pub behind: Option<Reply>,
@@ -193,7 +195,8 @@ pub enum Reply {
     Integer(i64),
     /// To GET and GETSET, and what a key was found to hold.
     Bulk(Option<Vec<u8>>),
-    /// A key that must have no time to live was found to have one: what it holds, and after how long the server removes it.
+    /// A key that must have no time to live was found to have one:
+    /// what it holds, and after how long the server removes it.
     Expiring(Box<(Vec<u8>, Duration)>),
     /// To MGET. A key that holds something else than a string looks absent.
     Bulks(Vec<Option<Vec<u8>>>),
@@ -206,7 +209,8 @@ pub enum Reply {
     Lost,
     /// There was no connection in time: nothing was sent.
     Unsent,
-    /// The time that the command was bound to, a lease's or a takeover's, passed before it could be sent: nothing was sent.
+    /// The time that the command was bound to, a lease's or a
+    /// takeover's, passed before it could be sent: nothing was sent.
     TooLate,
 }
 
@@ -215,7 +219,8 @@ pub enum Reply {
 pub enum WhyRefused {
     /// It lacks the command, or this user may not send it.
     Command,
-    /// It is too old for the protocol that Auto has selected, as after a restart or a failover, and has this one. Nothing was sent.
+    /// It is too old for the protocol that Auto has selected, as after
+    /// a restart or a failover, and has this one. Nothing was sent.
     TooOld(Protocol),
     /// The key holds something else than a string: it is no lock.
     NoLock,

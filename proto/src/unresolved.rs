@@ -5,8 +5,9 @@ use crate::values::clock::Now;
 use crate::values::state::State;
 use alloc::vec::Vec;
 
-/// The leases of commands without a reply, each with its lock's number among those that a call is about. It may have begun, or begin yet. Its value
-/// names this client alone (I2), so in the key it proves that the lock was granted, except one of GETSET: that may have overwritten a winner's.
+/// The leases of commands without a reply, each with its lock's number among those that a call is about. It may have
+/// begun, or begin yet. Its value names this client alone (I2), so in the key it proves that the lock was granted,
+/// except one of GETSET: that may have overwritten a winner's.
 #[derive(Debug, Default)]
 pub struct Unresolved(Vec<Unanswered>);
 
@@ -59,8 +60,8 @@ impl Unresolved {
         self.0.iter().position(|one| one.proves && one.slot == slot && one.is_in(found))
     }
 
-    /// Returns true if what the key holds leaves the lock in doubt: it is the value of a GETSET, or what a command would change, which may yet come
-    /// while its lease has not passed.
+    /// Returns true if what the key holds leaves the lock in doubt: it is the value of a GETSET, or what a command
+    /// would change, which may yet come while its lease has not passed.
     pub(crate) fn leaves_in_doubt(&mut self, slot: usize, found: Option<&[u8]>, now: Now) -> bool {
         self.forget_passed(now);
         if self.is_empty() {

@@ -1,4 +1,5 @@
-//! Plain values: keys, what a key holds, times, versions, terms. They know nothing of locks that are held, or of servers.
+//! Plain values: keys, what a key holds, times, versions, terms.
+//! They know nothing of locks that are held, or of servers.
 
 pub mod clock;
 pub mod key;

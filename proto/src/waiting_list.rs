@@ -1,14 +1,16 @@
-//! The waiting list of a key: the channels of the processes that wait for the lock, in the order in which they came. It is another
-//! key, `KEY:setnx-lock:waiters:{KEY}`; the rules of the lock do not depend on it.
+//! The waiting list of a key: the channels of the processes that wait for the lock, in the order in which they came. It
+//! is another key, `KEY:setnx-lock:waiters:{KEY}`; the rules of the lock do not depend on it.
 //!
-//! Why no release is missed: a process enters its channel, and then looks at the key. A release deletes the key, and then takes a
-//! channel. If the look finds the lock held, its release comes after the look, so it finds the channel, or that of a process that came
-//! before. A process that was notified asks for the lock, and its own release notifies the next. If it does not want it any more, it
-//! notifies the next itself. If another was faster, it enters again, as the last. A process that is in the list twice is woken once for
-//! nothing. `tests/models` searches all schedules of some processes for one in which this fails.
+//! Why no release is missed: a process enters its channel, and then looks at the key. A release deletes the key, and
+//! then takes a channel. If the look finds the lock held, its release comes after the look, so it finds the channel, or
+//! that of a process that came before. A process that was notified asks for the lock, and its own release notifies the
+//! next. If it does not want it any more, it notifies the next itself. If another was faster, it enters again, as the
+//! last. A process that is in the list twice is woken once for nothing. `tests/models` searches all schedules of some
+//! processes for one in which this fails.
 //!
-//! What is not covered, a killed process, a lost reply, a lost message, a list that was removed, costs the waiters a poll interval: their
-//! polls check that they are listed. That no client receives a message shows that its process is gone, and the next is notified at once.
+//! What is not covered, a killed process, a lost reply, a lost message, a list that was removed, costs the waiters a
+//! poll interval: their polls check that they are listed. That no client receives a message shows that its process is
+//! gone, and the next is notified at once.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -21,8 +23,8 @@ const CHECKED_EVERY: Duration = Duration::from_secs(5);
 /// How long a list lives that is not refreshed, in seconds: a process that crashes leaves its entry.
 pub const LIST_TTL: u32 = 600;
 
-/// What is done with a waiting list, or with a channel that it contains. Where a list can have a time to live, what enters or checks it renews
-/// that.
+/// What is done with a waiting list, or with a channel that it contains. Where a list can have a time to live, what
+/// enters or checks it renews that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Waiting {
     /// Enters a channel as the last.
@@ -139,9 +141,9 @@ impl ListEntry {
         }
     }
 
-    /// Returns what the thread owes that leaves without the lock. `notified` says whether it had learned of a release that it did not act
-    /// upon, `followed` whether others of its process wait.
-    pub fn left(self, notified: bool, followed: bool) -> Owed {
+    /// Returns what the thread owes that leaves without the lock. `notified` says whether it had learned of a release
+    /// that it did not act upon, `followed` whether others of its process wait.
+    pub fn owes(self, notified: bool, followed: bool) -> Owed {
         match self {
             _ if notified || self == ListEntry::Notified => Owed::Notification,
             ListEntry::In { .. } if !followed => Owed::Entry,

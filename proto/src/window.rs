@@ -1,7 +1,8 @@
-//! Windows for clients that poll. A process whose threads keep a key busy leaves it alone for 110 ms of each second, a little longer than the
-//! gem's poll interval, so that each poller looks once. A poller that asks again at once would keep the others out: now and then
-//! the process looks whether one has the lock, and takes it back from it. The wall clock and the key's hash place the window, so all hot
-//! processes leave the same one. If clocks differ, fairness suffers; exclusion never depends on windows.
+//! Windows for clients that poll. A process whose threads keep a key busy leaves it alone for 110 ms of each second, a
+//! little longer than the gem's poll interval, so that each poller looks once. A poller that asks again at once would
+//! keep the others out: now and then the process looks whether one has the lock, and takes it back from it. The wall
+//! clock and the key's hash place the window, so all hot processes leave the same one. If clocks differ, fairness
+//! suffers; exclusion never depends on windows.
 
 use core::time::Duration;
 
@@ -14,12 +15,13 @@ const WINDOW: Duration = Duration::from_millis(110);
 const SECOND_POLL: Duration = Duration::from_millis(100);
 /// From one window to the next, and for how long a process keeps a key busy until it is hot.
 const PERIOD: Duration = Duration::from_secs(1);
-/// A hot process looks at the key at intervals of 3 to 9 ms, and asks for it for 2 ms if a poller has it. At fixed intervals, pollers that
-/// were served one after the other would meet each other in each window.
+/// A hot process looks at the key at intervals of 3 to 9 ms, and asks for it for 2 ms if a poller has it. At fixed
+/// intervals, pollers that were served one after the other would meet each other in each window.
 const LOOKS: Duration = Duration::from_millis(3);
 pub(super) const ASKS: Duration = Duration::from_millis(2);
 
-/// What the threads of a process have done with a key since one of them has had a lease or waited for one without a pause.
+/// What the threads of a process have done with a key since one
+/// of them has had a lease or waited for one without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Activity {
     since: Uptime,
@@ -84,26 +86,27 @@ mod tests {
         Uptime::of(Duration::from_millis(millis))
     }
 
-    /// Returns the milliseconds at which a process leaves the key that was busy from `since` on, and whose holds ended every `hold`.
-    fn left(key: &Key, since: u64, hold: u64, millis: core::ops::Range<u64>) -> Vec<u64> {
+    /// Returns the milliseconds at which a process leaves the key that
+    /// was busy from `since` on, and whose holds ended every `hold`.
+    fn spared(key: &Key, since: u64, hold: u64, millis: core::ops::Range<u64>) -> Vec<u64> {
         let mut activity = Activity::since(uptime(since));
-        let mut left = Vec::new();
+        let mut spared = Vec::new();
         for millis in millis {
             if millis > since && (millis - since).is_multiple_of(hold) {
                 activity.ended(uptime(millis));
             }
             if let Some(end) = activity.window(key, at(millis)) {
                 assert!(uptime(millis) < end && end <= uptime(millis).after(WINDOW));
-                left.push(millis);
+                spared.push(millis);
             }
         }
-        left
+        spared
     }
 
     #[test]
     fn hot_processes_leave_the_same_window() {
         let key = Key::from("k");
-        let (one, other) = (left(&key, 0, 1, 0..6000), left(&key, 1700, 90, 0..6000));
+        let (one, other) = (spared(&key, 0, 1, 0..6000), spared(&key, 1700, 90, 0..6000));
         assert_eq!(one.len(), 5 * 110);
         assert!(one[0] >= 1000 && one[..110].windows(2).all(|two| two[1] == two[0] + 1));
         assert!(other.iter().all(|millis| *millis >= 2700 && one.contains(millis)));
@@ -113,7 +116,7 @@ mod tests {
     #[test]
     fn a_window_in_which_a_poller_had_the_key_is_longer() {
         let key = Key::from("k");
-        let begin = left(&key, 0, 1, 0..3000)[110];
+        let begin = spared(&key, 0, 1, 0..3000)[110];
         let mut activity = Activity::since(uptime(0));
         let mut length = |begin: u64, met: &[u64]| {
             let window = |millis: &u64| {
@@ -133,13 +136,13 @@ mod tests {
     #[test]
     fn a_process_that_only_waits_or_holds_for_long_is_never_hot() {
         let key = Key::from("k");
-        assert!(left(&key, 0, 1_000_000, 0..6000).is_empty());
-        assert!(left(&key, 0, 1200, 0..6000).is_empty());
+        assert!(spared(&key, 0, 1_000_000, 0..6000).is_empty());
+        assert!(spared(&key, 0, 1200, 0..6000).is_empty());
     }
 
     #[test]
     fn keys_have_different_windows() {
-        let begins = |n: u64| left(&Key::from(format!("k{n}")), 0, 1, 0..2000)[0];
+        let begins = |n: u64| spared(&Key::from(format!("k{n}")), 0, 1, 0..2000)[0];
         let mut begins: Vec<u64> = (0..100).map(begins).collect();
         begins.sort_unstable();
         begins.dedup();

@@ -66,8 +66,8 @@ impl DeclaredLock {
         Self::declared(Prefix::Class { name: class, modern: false }, name, options)
     }
 
-    /// Declares a lock whose keys have this prefix, as `self.redis_prefix = …` sets it in Ruby. An empty prefix is
-    /// kept.
+    /// Declares a lock whose keys have this prefix, as
+    /// `self.redis_prefix = …` sets it in Ruby. An empty prefix is kept.
     ///
     /// # Panics
     ///
@@ -162,8 +162,8 @@ impl DeclaredLock {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for an empty id, which would give the key of the global lock. A template without `#{id}`
-    /// needs no id.
+    /// [`Error::Invalid`] for an empty id, which would give the key
+    /// of the global lock. A template without `#{id}` needs no id.
     pub fn key(&self, id: impl LockId) -> Result<Key, Error> {
         let id = id.to_key_part();
         let needs_id = self.template.is_none_or(|template| template.contains(ID));

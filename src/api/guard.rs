@@ -87,8 +87,8 @@ impl LockGuard {
         self.hold.end().and_then(|end| date(end.wall))
     }
 
-    /// Checks that the lease has not ended and that no loss was noticed. Call it before a step that must not happen
-    /// twice.
+    /// Checks that the lease has not ended and that no loss was
+    /// noticed. Call it before a step that must not happen twice.
     ///
     /// It reads the clocks and does not contact the server, so a key that was cleared is noticed only if something
     /// else has read it: see [`verify`](Self::verify). Without an expiration a lease never ends. After the first
@@ -109,13 +109,13 @@ impl LockGuard {
 
     /// Extends the lease: it begins anew now, and lasts for the expiration of the options.
     ///
-    /// Can be called from any thread, as often as needed. Takes at most one command timeout, after an unfinished
-    /// command of this guard. With [`auto_extend`](LockOptions::auto_extend) a background thread extends the lease
-    /// instead.
+    /// Can be called from any thread, as often as needed. Takes at most one command timeout,
+    /// after an unfinished command of this guard. With
+    /// [`auto_extend`](LockOptions::auto_extend) a background thread extends the lease instead.
     ///
-    /// In Classic the lease can be extended only before it ends. In Watched and Ttl it can also be extended
-    /// afterwards, if the key still holds this holder's value and no loss was noticed: that proves that no other
-    /// client had the lock.
+    /// In Classic the lease can be extended only before it ends. In Watched and Ttl
+    /// it can also be extended afterwards, if the key still holds this holder's
+    /// value and no loss was noticed: that proves that no other client had the lock.
     ///
     /// # Errors
     ///
@@ -172,8 +172,8 @@ impl LockGuard {
         Error::invalid(self.hold.key.clone(), problem)
     }
 
-    /// Asks the server whether the lock is still held, usually with one command, and waits for at most one command
-    /// timeout.
+    /// Asks the server whether the lock is still held, usually with
+    /// one command, and waits for at most one command timeout.
     ///
     /// The lease can end while the reply is on its way, so call [`ensure_held`](Self::ensure_held) afterwards.
     /// Without an expiration the value in the key is `1`, which names no holder.
@@ -205,10 +205,10 @@ impl LockGuard {
     /// Calls `act` when the lock is lost, or at once if it is lost already. After a timely release `act` never
     /// runs.
     ///
-    /// If a call notices the loss, `act` runs on its thread, before the call returns. If the keeper notices it, which
-    /// reads the key as it does for a [signal](Self::loss_signal), `act` runs on a thread of its own, after what was
-    /// noticed before: a slow `act` delays the `act` of other locks, but no lease. A panic in `act` is caught and
-    /// dropped.
+    /// If a call notices the loss, `act` runs on its thread, before the call returns. If the
+    /// keeper notices it, which reads the key as it does for a [signal](Self::loss_signal),
+    /// `act` runs on a thread of its own, after what was noticed before: a slow `act` delays
+    /// the `act` of other locks, but no lease. A panic in `act` is caught and dropped.
     pub fn on_loss(&self, act: impl FnOnce(LossReason) + Send + 'static) {
         self.engine.on_loss(&self.hold, Box::new(act));
     }
@@ -218,22 +218,24 @@ impl LockGuard {
     /// A storage that keeps the greatest token it has seen, and refuses smaller ones, is protected from the late
     /// writes of an earlier holder. [The guide](crate::documentation::guide#fencing-tokens) has an example.
     ///
-    /// The first call takes a token from the counter `KEY:setnx-lock:fence:{KEY}`; later calls return the same token,
-    /// even after a loss. Some numbers are skipped; tokens still increase. **Never delete the counter while the
-    /// storage keeps tokens**: the count then begins anew, and the storage refuses tokens until they pass the
-    /// greatest it has seen.
+    /// The first call takes a token from the counter `KEY:setnx-lock:fence:{KEY}`; later
+    /// calls return the same token, even after a loss. Some numbers are skipped; tokens still
+    /// increase. **Never delete the counter while the storage keeps tokens**: the count then
+    /// begins anew, and the storage refuses tokens until they pass the greatest it has seen.
     ///
-    /// Behind Sentinels and in a cluster the upper 21 of 53 bits are the epoch of the server's configuration, so that no number comes again
-    /// [over a failover](crate::documentation::servers#numbers-over-a-failover). The first token after one takes four round trips in Classic, six in Watched and Ttl.
+    /// Behind Sentinels and in a cluster the upper 21 of 53 bits are the epoch of the server's configuration, so that
+    /// no number comes again [over a failover](crate::documentation::servers#numbers-over-a-failover). The first token
+    /// after one takes four round trips in Classic, six in Watched and Ttl.
     ///
     /// # Errors
     ///
     /// - [`Error::Lost`] if the first call finds that the lock is no longer held. In Classic that includes a lease
     ///   that ends before the reply is read.
-    /// - [`Error::Refused`] if the counter holds no number, if the user may not raise it by a transaction, or if it changes again and again, as in
-    ///   a failover.
-    /// - [`Error::Invalid`] if its number is not positive or has more than 53 bits, if the numbers of the epoch are used up, if the server cannot
-    ///   [forget](LockOptions::forget_tokens_after) it, and in a cluster for a key with a brace and no hash tag.
+    /// - [`Error::Refused`] if the counter holds no number, if the user may not raise it by a transaction, or if it
+    ///   changes again and again, as in a failover.
+    /// - [`Error::Invalid`] if its number is not positive or has more than 53 bits, if the numbers
+    ///   of the epoch are used up, if the server cannot [forget](LockOptions::forget_tokens_after)
+    ///   it, and in a cluster for a key with a brace and no hash tag.
     /// - [`Error::Unavailable`], or [`Error::Forked`] in a forked child.
     pub fn fencing_token(&self) -> Result<u64, Error> {
         self.one(|engine, hold| engine.fencing_tokens(hold))
@@ -248,41 +250,40 @@ impl LockGuard {
     ///
     /// [`Error::Lost`] if the lease has ended or a loss was noticed. [`Error::Forked`] in a forked child.
     pub fn leave_to_expire(mut self) -> Result<(), Error> {
-        self.end(Leaving::ToExpire)
+        self.end_hold(Leaving::ToExpire)
     }
 
     /// Releases the lock and reports the outcome.
     ///
-    /// Takes at most one command timeout, after waiting for a free connection. That wait ends with the lease;
-    /// without an expiration it lasts as long as the server answers. On your own pool it counts towards the command
-    /// timeout.
+    /// Takes at most one command timeout, after waiting for a free connection. That wait ends with the lease; without
+    /// an expiration it lasts as long as the server answers. On your own pool it counts towards the command timeout.
     ///
     /// After the lease has ended, a Classic release deletes nothing and returns [`Error::Lost`]. A Watched or Ttl
     /// release still deletes the key if it holds this holder's value.
     ///
-    /// If another thread of this process is queued for the key through the same [`Locker`](crate::Locker), the lock
-    /// is handed to that thread. Otherwise, with [notifications](LockOptions::notify_waiters), a waiting process is
-    /// notified.
+    /// If another thread of this process is queued for the key through the same
+    /// [`Locker`](crate::Locker), the lock is handed to that thread. Otherwise, with
+    /// [notifications](LockOptions::notify_waiters), a waiting process is notified.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost while it was held: the key is missing or another client's, or the lease
-    /// had ended and the server did not prove that no other client had the lock. **Another client may have worked
-    /// at the same time.**
+    /// [`Error::Lost`] if the lock was lost while it was held: the key is missing or
+    /// another client's, or the lease had ended and the server did not prove that no
+    /// other client had the lock. **Another client may have worked at the same time.**
     ///
     /// The other errors need no action if the lock has an expiration. A background thread tries the release again until
-    /// the lease ends, and reports [`Event::ReleasedLate`](crate::Event::ReleasedLate) when it succeeds; otherwise the lock
-    /// frees itself. Without an expiration it tries for at most
-    /// [`retry_for`](crate::LockerBuilder::retry_for). It stops when the locker is shut down or its last clone dropped. It
-    /// does not try again after a refusal that stays, nor after a lost reply in Classic, without an expiration or on a
-    /// [full server](crate::documentation::limits#a-full-server), where nothing shows whose lock it would delete.
+    /// the lease ends, and reports [`Event::ReleasedLate`](crate::Event::ReleasedLate) when it succeeds; otherwise the
+    /// lock frees itself. Without an expiration it tries for at most [`retry_for`](crate::LockerBuilder::retry_for). It
+    /// stops when the locker is shut down or its last clone dropped. It does not try again after a refusal that stays,
+    /// nor after a lost reply in Classic, without an expiration or on a [full
+    /// server](crate::documentation::limits#a-full-server), where nothing shows whose lock it would delete.
     ///
     /// - [`Error::InDoubt`] if the reply to the deletion was lost.
     /// - [`Error::Unavailable`] if there was no connection, or no reply to the read before the deletion.
     /// - [`Error::Refused`] if the server refuses.
     /// - [`Error::Forked`] in a forked child, which releases nothing.
     pub fn release(mut self) -> Result<(), Error> {
-        self.end(Leaving::Release)
+        self.end_hold(Leaving::Release)
     }
 
     /// Ends the hold of a call with a body. Only a loss is an error: any other failure has been reported as an
@@ -291,13 +292,13 @@ impl LockGuard {
         self.release().or_else(Error::unless_lost)
     }
 
-    pub(super) fn end(&mut self, leaving: Leaving) -> Result<(), Error> {
+    pub(super) fn end_hold(&mut self, leaving: Leaving) -> Result<(), Error> {
         let Some(holder) = self.holder.take() else { return Ok(()) };
         let Self { engine, hold, .. } = self;
         if !engine.identity.is_this_process() {
             return Err(forked(hold, holder));
         }
-        let ended = engine.end(hold, holder, leaving);
+        let ended = engine.end_hold(hold, holder, leaving);
         report_end(engine, hold, leaving, &ended);
         ended.map(drop)
     }
@@ -310,7 +311,7 @@ impl LockGuard {
         if !engine.identity.is_this_process() {
             return Error::of_all(holds.map(|(hold, holder)| Err(forked(hold, holder))));
         }
-        let ended = engine.end_all(holds, leaving);
+        let ended = engine.end_holds(holds, leaving);
         for (hold, ended) in &ended {
             report_end(&engine, hold, leaving, ended);
         }
@@ -344,12 +345,12 @@ fn report_end(engine: &Engine, hold: &Hold, leaving: Leaving, ended: &Result<End
 }
 
 impl Drop for LockGuard {
-    /// Releases the lock, and reports a failure to the log and the observer: dropping never fails and never panics
-    /// (I10).
+    /// Releases the lock, and reports a failure to the log and the
+    /// observer: dropping never fails and never panics (I10).
     fn drop(&mut self) {
         if self.holder.is_some() {
             // A failure has been reported.
-            let _ = self.end(Leaving::Release);
+            let _ = self.end_hold(Leaving::Release);
         }
         if !self.is_nested {
             self.hold.is_dropped.store(true, Ordering::Relaxed);

@@ -23,26 +23,30 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1
 const NOTICED_AFTER: Duration = Duration::from_millis(50);
 
 impl Lock {
-    /// Waits for the lock, runs `body` while it is held, and begins again when `body` returns, until `stop` is cancelled. So of several processes
-    /// that call it one leads at a time, and another follows it.
+    /// Waits for the lock, runs `body` while it is held, and begins again when `body` returns, until `stop` is
+    /// cancelled. So of several processes that call it one leads at a time, and another follows it.
     ///
-    /// Waits for as long as it takes, whatever the timeout of the options. While `body` runs, a background thread extends the lease, for ever unless
-    /// the options have an [`auto_extend`](LockOptions::auto_extend). `body` has to end soon when it leads no more: when its guard's
-    /// [`loss_signal`](LockGuard::loss_signal) says so, or `stop` is cancelled. The lock is released when `body` returns or panics.
+    /// Waits for as long as it takes, whatever the timeout of the options. While `body` runs, a background thread
+    /// extends the lease, for ever unless the options have an [`auto_extend`](LockOptions::auto_extend). `body` has to
+    /// end soon when it leads no more: when its guard's [`loss_signal`](LockGuard::loss_signal) says so, or `stop` is
+    /// cancelled. The lock is released when `body` returns or panics.
     ///
-    /// Whatever fails is tried again after a pause, which grows from 0.1 s to 1 s while it fails, or while `body` returns within a second: an
-    /// unreachable server, a failover, a refusal, a loss. [`Event::LeadershipFailed`] reports why. [`Event::LeadershipBegan`] and
-    /// [`Event::LeadershipEnded`] tell when this process leads; [`holder`](Self::holder) names the leader, if lockers have names.
+    /// Whatever fails is tried again after a pause, which grows from 0.1 s to 1 s while it fails, or while `body`
+    /// returns within a second: an unreachable server, a failover, a refusal, a loss. [`Event::LeadershipFailed`]
+    /// reports why. [`Event::LeadershipBegan`] and [`Event::LeadershipEnded`] tell when this process leads;
+    /// [`holder`](Self::holder) names the leader, if lockers have names.
     ///
-    /// If the leader crashes, another that waits leads at most 1.1 s after its lease has ended; if it ends in order, within a poll interval of 0.1 s,
-    /// or at once with [notifications](LockOptions::notify_waiters). One that is in its pause may take a second more. `stop` takes the place of the
-    /// lock's own [`CancelToken`], and [`max_attempts`](LockOptions::max_attempts) has no effect. [The
-    /// guide](crate::documentation::guide#lead) has an example.
+    /// If the leader crashes, another that waits leads at most 1.1 s after its lease has ended; if it ends
+    /// in order, within a poll interval of 0.1 s, or at once with
+    /// [notifications](LockOptions::notify_waiters). One that is in its pause may take a second more. `stop`
+    /// takes the place of the lock's own [`CancelToken`], and [`max_attempts`](LockOptions::max_attempts)
+    /// has no effect. [The guide](crate::documentation::guide#lead) has an example.
     ///
     /// # Errors
     ///
-    /// None once `stop` is cancelled, or the locker is shut down, which does not end a `body` that runs. Otherwise what no later attempt can change:
-    /// [`Error::Invalid`] without an expiration, [`Error::Nested`] inside a [`with`](Self::with) of this thread on the key, and [`Error::Forked`].
+    /// None once `stop` is cancelled, or the locker is shut down, which does not end a `body` that runs. Otherwise what
+    /// no later attempt can change: [`Error::Invalid`] without an expiration, [`Error::Nested`] inside a
+    /// [`with`](Self::with) of this thread on the key, and [`Error::Forked`].
     pub fn lead(&self, stop: &CancelToken, mut body: impl FnMut(&LockGuard)) -> Result<(), Error> {
         if self.options.terms.expiration.is_none() {
             let problem = "it has no expiration, so no process could follow a leader that crashes; use `expiring_after`";

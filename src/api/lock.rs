@@ -14,8 +14,8 @@ use crate::run::{Call, MaybeHeld, Want};
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 
-/// Returns true if a server refuses a key of this length, or one of the longer keys derived from it: the limit is
-/// 512 MB.
+/// Returns true if a server refuses a key of this length, or
+/// one of the longer keys derived from it: the limit is 512 MB.
 const fn is_too_long(bytes: usize) -> bool {
     bytes > (256 << 20) - 64
 }
@@ -75,7 +75,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Returns the lock of this key, behind the locker's [prefix](crate::LockerBuilder::key_prefix) if it has one. Contacts no server.
+    /// Returns the lock of this key, behind the locker's
+    /// [prefix](crate::LockerBuilder::key_prefix) if it has one. Contacts no server.
     ///
     /// # Errors
     ///
@@ -87,8 +88,8 @@ impl Lock {
     /// - zero [`max_attempts`](LockOptions::max_attempts),
     /// - an [`auto_extend`](LockOptions::auto_extend) without an expiration, below it, or above ten years,
     /// - a [`hold_at_least`](LockOptions::hold_at_least) without an expiration, or above it,
-    /// - [`notify_waiters(true)`](LockOptions::notify_waiters) on a locker made by [`Locker::with_pool`], or in a cluster with a key that has a
-    ///   brace and no hash tag: its waiting list cannot have its slot.
+    /// - [`notify_waiters(true)`](LockOptions::notify_waiters) on a locker made by [`Locker::with_pool`], or in a
+    ///   cluster with a key that has a brace and no hash tag: its waiting list cannot have its slot.
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         Self::of_whole_key(locker, locker.engine().whole_key(key.into()), options)
     }
@@ -220,10 +221,11 @@ impl Lock {
         Error::unless_contended(self.acquire(&self.options.timeout(timeout), HoldKind::Movable))
     }
 
-    /// Returns what the key holds. The answer may be outdated a moment later, so use it for people and logs, not
-    /// for decisions.
+    /// Returns what the key holds. The answer may be outdated a moment
+    /// later, so use it for people and logs, not for decisions.
     ///
-    /// If the key has a time to live, the returned state ends when the server removes the key. This needs Redis 2.6.12; the time is measured anew at each call, so it varies slightly.
+    /// If the key has a time to live, the returned state ends when the server removes the key. This needs Redis 2.6.12;
+    /// the time is measured anew at each call, so it varies slightly.
     ///
     /// # Errors
     ///
@@ -233,7 +235,8 @@ impl Lock {
         self.locker.engine().state(&self.key)
     }
 
-    /// Returns who holds the lock and since when, if its holder's locker has a [`holder_name`](crate::LockerBuilder::holder_name).
+    /// Returns who holds the lock and since when, if its holder's locker has a
+    /// [`holder_name`](crate::LockerBuilder::holder_name).
     ///
     /// Returns `None` for any other holder, and if the lock is free or expired. The answer may be outdated a moment
     /// later, so use it for people and logs, not for decisions.
@@ -248,8 +251,8 @@ impl Lock {
 
     /// Deletes the key, **even if a living holder has the lock**. Returns true if there was a key.
     ///
-    /// Call it only if the holder is known to have crashed. To release a lock that another process has acquired, have that pass on a
-    /// [token](LockGuard::into_token), and use [`Locker::release_token`].
+    /// Call it only if the holder is known to have crashed. To release a lock that another process has acquired, have
+    /// that pass on a [token](LockGuard::into_token), and use [`Locker::release_token`].
     ///
     /// # Errors
     ///

@@ -91,8 +91,8 @@ fn run(jobs: Vec<QuorumJob>) {
     }
 }
 
-// A panic in the user's code leaves nothing in a backend half done: it is reached only through mutexes that are released between
-// two calls, and a connection that was in the middle of a command is not used again (I8).
+// A panic in the user's code leaves nothing in a backend half done: it is reached only through mutexes that are
+// released between two calls, and a connection that was in the middle of a command is not used again (I8).
 impl UnwindSafe for Locker {}
 impl RefUnwindSafe for Locker {}
 
@@ -117,8 +117,8 @@ impl Locker {
     ///   `?sentinel_user=…&sentinel_password=…`,
     /// - `redis+cluster://[[user]:password@]host[:port][,host[:port]…]` for a [cluster](Self::cluster).
     ///
-    /// With the feature `tls-rustls` or `tls-native-tls` each can also begin with `rediss`, for TLS. Locks use RESP2; `?protocol=resp3` changes
-    /// nothing.
+    /// With the feature `tls-rustls` or `tls-native-tls` each can also begin with `rediss`, for TLS. Locks use RESP2;
+    /// `?protocol=resp3` changes nothing.
     ///
     /// # Errors
     ///
@@ -146,8 +146,8 @@ impl Locker {
     /// until one answers, and checks that the server is a master. So it follows a failover. A command is never sent
     /// twice, unless a replica has refused it.
     ///
-    /// Each Sentinel is `host:port` or a URL, which can have its own password and TLS. `master` is the master's name, or
-    /// a URL with that name as its host, for a user, a password, a database or TLS: `rediss://:secret@mymaster/2`.
+    /// Each Sentinel is `host:port` or a URL, which can have its own password and TLS. `master` is the master's name,
+    /// or a URL with that name as its host, for a user, a password, a database or TLS: `rediss://:secret@mymaster/2`.
     ///
     /// **A failover can lose locks**: see [`settle_after_failover`](LockerBuilder::settle_after_failover). To wait
     /// through one, set [`retry_for`](LockerBuilder::retry_for) to more than it takes.
@@ -214,8 +214,9 @@ impl Locker {
     /// node. A command that a node refuses because it does not have the slot is sent to the one that has it; no other
     /// command is sent again. If a node fails, its keys can be locked again once its replica has been promoted.
     ///
-    /// The side keys of a lock (fencing counter, waiting list) have its slot. A key with a brace but no hash tag, which is text in braces, can have
-    /// none: it has no notifications, and [`fencing_token`](crate::LockGuard::fencing_token) fails with [`Error::Invalid`].
+    /// The side keys of a lock (fencing counter, waiting list) have its slot. A key with a brace but no hash tag, which
+    /// is text in braces, can have none: it has no notifications, and
+    /// [`fencing_token`](crate::LockGuard::fencing_token) fails with [`Error::Invalid`].
     ///
     /// **A failover can lose locks**, as on one server. Several keys, permits and readers take one round trip for each
     /// slot; with a hash tag they share one.
@@ -245,16 +246,16 @@ impl Locker {
         Topology::cluster(nodes).map(LockerBuilder::on_several)
     }
 
-    /// Returns a builder for a locker on the cluster of these nodes. It connects to all nodes the way the first client
-    /// does.
+    /// Returns a builder for a locker on the cluster of these nodes.
+    /// It connects to all nodes the way the first client does.
     ///
     /// For what a URL cannot express, such as your own TLS certificates.
     pub fn with_cluster(nodes: Vec<redis::Client>) -> LockerBuilder {
         LockerBuilder::on_several(Topology::Cluster(nodes))
     }
 
-    /// Returns a builder for a locker on your own pool, which lends a connection for each command. Other code can use
-    /// the pool as well.
+    /// Returns a builder for a locker on your own pool, which lends a
+    /// connection for each command. Other code can use the pool as well.
     ///
     /// The manager can be [`redis::Client`], a sentinel client, or another manager of [`redis::Connection`]s. For
     /// `redis::Client`, enable the feature `r2d2` of the redis crate, in the version that this crate re-exports.
@@ -265,8 +266,8 @@ impl Locker {
     /// - The server's role and version are not checked. [`Protocol::Auto`](crate::Protocol::Auto) is therefore
     ///   Classic without notifications, and [`notify_waiters(true)`](crate::LockOptions::notify_waiters) is
     ///   refused.
-    /// - A connection keeps the read and write timeouts of the lock's last command. Other code that needs longer
-    ///   ones must set its own.
+    /// - A connection keeps the read and write timeouts of the lock's last
+    ///   command. Other code that needs longer ones must set its own.
     /// - A broken connection is closed.
     /// - Threads share round trips, so they use few of its connections.
     ///
@@ -288,17 +289,16 @@ impl Locker {
         LockerBuilder::on_pool(pool)
     }
 
-    /// Ends all waits for locks of this locker and its clones, at once and for good. To also wait for the locks that are held, use
-    /// [`drain`](Self::drain).
+    /// Ends all waits for locks of this locker and its clones, at once and for good. To also wait for the locks that
+    /// are held, use [`drain`](Self::drain).
     ///
     /// Each waiting call, and every later call that acquires a lock, fails with [`Error::ShutDown`]. A command
     /// that has been sent is not interrupted; if it acquires the lock, the call succeeds. Locks that are held stay
     /// held, and can be released.
     ///
-    /// Releases that have failed are tried once more, and what the library's threads have noticed is reported. This call
-    /// waits for both, for at most one command timeout. So does the drop of the last clone of a locker and of the locks
-    /// on it. A thread that a
-    /// [`Quorum`](crate::Quorum) uses for this server finishes its work and ends.
+    /// Releases that have failed are tried once more, and what the library's threads have noticed is reported. This
+    /// call waits for both, for at most one command timeout. So does the drop of the last clone of a locker and of the
+    /// locks on it. A thread that a [`Quorum`](crate::Quorum) uses for this server finishes its work and ends.
     pub fn shut_down(&self) {
         let _ = self.drain(Duration::ZERO);
     }
@@ -323,8 +323,7 @@ impl Locker {
         &self.engine
     }
 
-    /// Lets the quorum's thread do this job, after earlier ones. If there is no such thread, this thread does it
-    /// now.
+    /// Lets the quorum's thread do this job, after earlier ones. If there is no such thread, this thread does it now.
     pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
         let added = self.jobs.add(NodeId::ONLY, clock::uptime(), Duration::ZERO, Box::new(job));
         if let Err((_, job)) = added {

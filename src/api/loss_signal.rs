@@ -101,8 +101,8 @@ impl LossSignal {
         self.0.loss(clock::now())
     }
 
-    /// Returns true if the lock, or each of several, is neither lost nor released. Does not block or contact the
-    /// server.
+    /// Returns true if the lock, or each of several, is neither
+    /// lost nor released. Does not block or contact the server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.is_lost() && self.0.is_held()

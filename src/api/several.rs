@@ -1,5 +1,5 @@
-//! Types made of several ordinary locks: several keys at once, the permits of a semaphore, readers and writers, one
-//! key on several servers.
+//! Types made of several ordinary locks: several keys at once, the permits
+//! of a semaphore, readers and writers, one key on several servers.
 
 mod multi_lock;
 mod multi_lock_guard;

@@ -21,11 +21,12 @@ use chrono::{DateTime, Utc};
 
 /// A lock on its way to another process.
 ///
-/// [`LockGuard::into_token`](crate::LockGuard::into_token) ends a guard and returns its token, [`Lock::resume`](crate::Lock::resume) makes a
-/// guard of it in any process, once. [`Locker::release_token`](crate::Locker::release_token) releases the lock instead.
+/// [`LockGuard::into_token`](crate::LockGuard::into_token) ends a guard and returns its token,
+/// [`Lock::resume`](crate::Lock::resume) makes a guard of it in any process, once.
+/// [`Locker::release_token`](crate::Locker::release_token) releases the lock instead.
 ///
-/// Displayed, it is one word of letters, digits, `.`, `-` and `_`, which is parsed again. For a key of 100 bytes it has at most 300.
-/// Who has the token can end the lock or go on with it, so treat it like a password.
+/// Displayed, it is one word of letters, digits, `.`, `-` and `_`, which is parsed again. For a key of 100 bytes it has
+/// at most 300. Who has the token can end the lock or go on with it, so treat it like a password.
 ///
 /// ```
 /// # use setnx_lock::{Error, Lock, LockOptions, LockToken, Locker};
@@ -95,22 +96,26 @@ impl FromStr for LockToken {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for any other text, a token that was cut off or changed, and a token of another version of this library.
+    /// [`Error::Invalid`] for any other text, a token that was cut off
+    /// or changed, and a token of another version of this library.
     fn from_str(text: &str) -> Result<Self, Error> {
         Token::read(text).map(Self).map_err(Error::invalid_locker)
     }
 }
 
 impl LockGuard {
-    /// Ends the guard without releasing the lock, and returns a token by which another process goes on with it: see [`Lock::resume`].
+    /// Ends the guard without releasing the lock, and returns a token
+    /// by which another process goes on with it: see [`Lock::resume`].
     ///
-    /// Waits for an unfinished command of this guard. Sends nothing, unless the reply to an extension was lost: then it reads the key, for at most
-    /// one command timeout. The lease runs on, and nothing extends it until the lock is resumed: call [`extend`](Self::extend) before if the
-    /// token may travel for long. If it is not used in time, the lock frees itself as that of a crashed holder.
+    /// Waits for an unfinished command of this guard. Sends nothing, unless the reply to an extension was lost: then it
+    /// reads the key, for at most one command timeout. The lease runs on, and nothing extends it until the lock is
+    /// resumed: call [`extend`](Self::extend) before if the token may travel for long. If it is not used in time, the
+    /// lock frees itself as that of a crashed holder.
     ///
-    /// The [fencing token](Self::fencing_token), the holder's name, and what is left of [`hold_at_least`](LockOptions::hold_at_least) and
-    /// [`auto_extend`](LockOptions::auto_extend) travel along. Loss signals and callbacks of this guard end. Until the token's lease ends, this
-    /// process sees the lock as another's too.
+    /// The [fencing token](Self::fencing_token), the holder's name, and what is left of
+    /// [`hold_at_least`](LockOptions::hold_at_least) and
+    /// [`auto_extend`](LockOptions::auto_extend) travel along. Loss signals and callbacks of this
+    /// guard end. Until the token's lease ends, this process sees the lock as another's too.
     ///
     /// [The guide](crate::documentation::guide#hand-a-lock-over) has an example.
     ///
@@ -120,7 +125,8 @@ impl LockGuard {
     ///
     /// - [`Error::Lost`] if the lease has ended or a loss was noticed.
     /// - [`Error::Invalid`] without an expiration: the value in the key names no holder.
-    /// - [`Error::Unavailable`] or [`Error::Refused`] if the reply to an extension was lost, and the key could not be read.
+    /// - [`Error::Unavailable`] or [`Error::Refused`] if the reply
+    ///   to an extension was lost, and the key could not be read.
     /// - [`Error::Forked`] in a forked child, which releases nothing.
     pub fn into_token(mut self) -> Result<LockToken, Error> {
         let (engine, hold) = (self.engine(), self.hold());
@@ -130,35 +136,40 @@ impl LockGuard {
         }
         engine.refuse_after_fork(&hold.key)?;
         let token = engine.token(hold)?;
-        self.end(Leaving::WithToken)?;
+        self.end_hold(Leaving::WithToken)?;
         Ok(LockToken(token))
     }
 }
 
 impl Lock {
-    /// Goes on with a lock that was handed over by [`LockGuard::into_token`], in this or another process, and returns its guard.
+    /// Goes on with a lock that was handed over by [`LockGuard::into_token`],
+    /// in this or another process, and returns its guard.
     ///
-    /// It replaces the value in the key by one of this holder, with a new lease of this lock's expiration. So **a token works once**: a second
-    /// call fails, as does one after the lock was taken over. Does not wait: takes at most one command timeout. It takes as many round trips as a
-    /// release; in Classic one more, and another with a fencing token whose counter is [forgotten](LockOptions::forget_tokens_after), for which it
-    /// takes two where one command compares.
+    /// It replaces the value in the key by one of this holder, with a new lease of this lock's
+    /// expiration. So **a token works once**: a second call fails, as does one after the lock was taken
+    /// over. Does not wait: takes at most one command timeout. It takes as many round trips as a
+    /// release; in Classic one more, and another with a fencing token whose counter is
+    /// [forgotten](LockOptions::forget_tokens_after), for which it takes two where one command compares.
     ///
-    /// This lock's options count from now on, except that `hold_at_least` and `auto_extend` go on from the first acquisition: the longer
-    /// minimum, which the lease lasts for too, and the limit of the token if it has one. The new lease may pass that limit; nothing extends it then.
+    /// This lock's options count from now on, except that `hold_at_least` and `auto_extend` go on from the first
+    /// acquisition: the longer minimum, which the lease lasts for too, and the limit of the token if it has one. The
+    /// new lease may pass that limit; nothing extends it then.
     ///
-    /// In Classic the lock can be resumed only before the token's lease ends; in Watched and Ttl also later, while the key holds the token's value
-    /// and the counter of its fencing token is not forgotten.
+    /// In Classic the lock can be resumed only before the token's lease ends; in Watched and Ttl also later, while the
+    /// key holds the token's value and the counter of its fencing token is not forgotten.
     ///
     /// # Errors
     ///
-    /// - [`Error::Lost`] if the token was used, the lock was cleared or taken over, or its lease has ended (in Watched and Ttl, if the key is gone as
-    ///   well): do not begin the work.
+    /// - [`Error::Lost`] if the token was used, the lock was cleared or taken over, or its lease has ended (in Watched
+    ///   and Ttl, if the key is gone as well): do not begin the work.
     /// - [`Error::Invalid`] for a token of another key, and if this lock has no expiration.
-    /// - [`Error::Unavailable`] or [`Error::Refused`]: nothing was changed; resume it again while the token's lease lasts. That includes a server
-    ///   that [settles](crate::RefusalKind::Settling) after a restart or a failover.
-    /// - [`Error::InDoubt`] if the reply was lost: the token may be used up, and the lock then frees itself after the new lease. In Watched and
-    ///   Ttl the lock may be resumed again; in Classic do not, since the lost command may still come.
-    /// - [`Error::Nested`], [`Error::Cancelled`], [`Error::ShutDown`] and [`Error::Forked`] as for [`lock`](Self::lock).
+    /// - [`Error::Unavailable`] or [`Error::Refused`]: nothing was changed; resume it again while the token's lease
+    ///   lasts. That includes a server that [settles](crate::RefusalKind::Settling) after a restart or a failover.
+    /// - [`Error::InDoubt`] if the reply was lost: the token may be used up, and the
+    ///   lock then frees itself after the new lease. In Watched and Ttl the lock may
+    ///   be resumed again; in Classic do not, since the lost command may still come.
+    /// - [`Error::Nested`], [`Error::Cancelled`], [`Error::ShutDown`] and [`Error::Forked`] as for
+    ///   [`lock`](Self::lock).
     pub fn resume(&self, LockToken(token): &LockToken) -> Result<LockGuard, Error> {
         let engine = self.locker().engine();
         let problem = if token.key != *self.key() {
@@ -179,20 +190,22 @@ impl Lock {
 }
 
 impl Locker {
-    /// Releases the lock of a token, whatever the locker's prefix, for a process that does not go on with it. Deletes no other holder's lock, except
-    /// as a [release](LockGuard::release) may.
+    /// Releases the lock of a token, whatever the locker's prefix, for a process that does not go on with it. Deletes
+    /// no other holder's lock, except as a [release](LockGuard::release) may.
     ///
-    /// It resumes the lock, as [`Lock::resume`] does, and releases it: within `hold_at_least` the key is left to expire, and waiting processes are
-    /// notified if the holder would have done so. Takes at most two command timeouts, and the wait of a [release](LockGuard::release) for a free
-    /// connection.
+    /// It resumes the lock, as [`Lock::resume`] does, and releases it: within `hold_at_least` the key is left to
+    /// expire, and waiting processes are notified if the holder would have done so. Takes at most two command timeouts,
+    /// and the wait of a [release](LockGuard::release) for a free connection.
     ///
     /// # Errors
     ///
     /// Those of [`Lock::resume`] and of [`LockGuard::release`]:
     ///
-    /// - [`Error::Lost`] if the token was used, its lease has ended, or the lock was cleared or taken over: there is nothing to release.
-    /// - [`Error::Unavailable`], [`Error::Refused`] or [`Error::InDoubt`]: the lock frees itself at the end of its lease, which may be a new one of
-    ///   the same length. Another call may do it sooner; it returns [`Error::Lost`] if the token is used up.
+    /// - [`Error::Lost`] if the token was used, its lease has ended, or
+    ///   the lock was cleared or taken over: there is nothing to release.
+    /// - [`Error::Unavailable`], [`Error::Refused`] or [`Error::InDoubt`]: the lock frees
+    ///   itself at the end of its lease, which may be a new one of the same length. Another
+    ///   call may do it sooner; it returns [`Error::Lost`] if the token is used up.
     /// - [`Error::ShutDown`] if the locker was shut down, and [`Error::Forked`] in a forked child.
     pub fn release_token(&self, LockToken(token): &LockToken) -> Result<(), Error> {
         let can_notify = self.engine().backend.can_listen() && self.engine().has_side_keys(&token.key);

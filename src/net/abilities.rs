@@ -58,7 +58,8 @@ impl Abilities {
         [known >> 4, known & 15]
     }
 
-    /// Returns true if something was found to be lacking, a while ago. There may be another proxy now, or the user have the right.
+    /// Returns true if something was found to be lacking, a while ago.
+    /// There may be another proxy now, or the user have the right.
     fn may_have_changed(&self) -> bool {
         let until = self.lacking_until.load(Ordering::Relaxed);
         until > 0 && until <= clock::uptime().micros()

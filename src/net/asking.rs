@@ -9,8 +9,8 @@ pub(super) enum Asking {
     BeforeEach,
 }
 
-/// Adds ASKING to packed commands, of which a transaction has one in front. `in_transaction`: the first of them are in one. Returns with them
-/// which of the replies are to the others.
+/// Adds ASKING to packed commands, of which a transaction has one in front. `in_transaction`: the first of them are in
+/// one. Returns with them which of the replies are to the others.
 pub(super) fn with_asking(packed: &[u8], mut in_transaction: bool) -> (Vec<u8>, Vec<bool>) {
     let (mut bytes, mut are_replies) = (Vec::new(), Vec::new());
     for command in commands(packed) {

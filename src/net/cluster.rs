@@ -1,4 +1,4 @@
-//! A Redis Cluster: the key of a command has a slot, and the command goes to the node that has the slot. A backend over one for each node.
+//! A Redis Cluster: a command goes to the node that has the slot of its key. A backend over one for each node.
 
 mod nodes;
 mod redirection;
@@ -56,26 +56,28 @@ impl ClusterBackend {
         Self { nodes: Arc::new(Nodes::new(opener, seeds, pool_size, retry_for)) }
     }
 
-    /// Sends trips, each to the node that has the slot of its key. While a slot moves its keys are on two nodes: then what goes behind a command
-    /// on another key goes by itself. A grant does not wait for it.
+    /// Sends trips, each to the node that has the slot of its key. While a slot moves its keys are on two nodes: then
+    /// what goes behind a command on another key goes by itself. A grant does not wait for it.
     fn carry(&self, trips: &[KeyTrip<'_>], slots: &[u16], limits: &Limits<'_>) -> Vec<Sent> {
         let mut sent = self.route(trips.to_vec(), slots, limits);
-        let is_left = |at: &usize| {
+        let is_unsent = |at: &usize| {
             let Sent { reply, behind, .. } = &sent[*at];
             let is_missing = behind.is_none() || is_redirected(behind.as_ref(), slots[*at]);
             let is_sent = trips[*at].behind.is_some_and(|behind| reads(behind).is_none());
             is_missing && is_sent && matches!(reply, Some(Ok(_)))
         };
-        let left: Vec<usize> = (0..trips.len()).filter(is_left).collect();
-        if left.is_empty() {
+        let unsent: Vec<usize> = (0..trips.len()).filter(is_unsent).collect();
+        if unsent.is_empty() {
             return sent;
         }
         let by_itself = |at: &usize| trips[*at].behind.cloned().map(Trip::of);
-        let behind: Vec<Trip> = left.iter().filter_map(by_itself).collect();
-        let behind = left.iter().zip(&behind).map(|(at, trip)| KeyTrip { trip, behind: None, ..trips[*at] });
+        let behind: Vec<Trip> = unsent.iter().filter_map(by_itself).collect();
+        let behind =
+            unsent.iter().zip(&behind).map(|(at, trip)| KeyTrip { trip, behind: None, ..trips[*at] });
         let behind = behind.collect();
-        let slots: Vec<u16> = left.iter().map(|at| slots[*at]).collect();
-        for (at, outcome) in left.into_iter().zip(self.route(behind, &slots, &self.without_waiting(limits))) {
+        let slots: Vec<u16> = unsent.iter().map(|at| slots[*at]).collect();
+        for (at, outcome) in unsent.into_iter().zip(self.route(behind, &slots, &self.without_waiting(limits)))
+        {
             sent[at].behind = outcome.reply;
         }
         sent
@@ -126,8 +128,8 @@ impl ClusterBackend {
         }
     }
 
-    /// Returns where a trip goes next, if a node has named another, or the slot has another than this map said. What others are told meanwhile says
-    /// nothing about this one.
+    /// Returns where a trip goes next, if a node has named another, or the slot has another than this map said. What
+    /// others are told meanwhile says nothing about this one.
     fn follow(
         &self,
         next: Redirected,
@@ -167,7 +169,7 @@ impl ClusterBackend {
         let limits = Limits { decided_at: clock::now(), ..limits };
         if let ([Pending { at, .. }], [destination]) = (pending, destinations.as_slice()) {
             return match destination {
-                Ok(destination) => destination.send(&trips[*at..=*at], &limits),
+                Ok(destination) => destination.carry(&trips[*at..=*at], &limits),
                 Err(failure) => vec![Sent::failed(&trips[*at], failure.clone())],
             };
         }
@@ -188,7 +190,7 @@ impl ClusterBackend {
             let next = || groups.lock().next();
             while let Some((destination, members)) = next() {
                 let batch: Vec<KeyTrip<'_>> = members.iter().map(|n| trips[pending[*n].at]).collect();
-                let outcomes = destination.send(&batch, &Limits { decided_at: clock::now(), ..limits });
+                let outcomes = destination.carry(&batch, &Limits { decided_at: clock::now(), ..limits });
                 let mut sent = sent.lock();
                 members.into_iter().zip(outcomes).for_each(|(n, outcome)| sent[n] = outcome);
             }
@@ -217,7 +219,7 @@ impl ClusterBackend {
         pending.iter().map(destination).collect()
     }
 
-    /// Returns the limits of what no grant waits for: no node is waited for, and a connection for as long as for one command.
+    /// Returns the limits of what no grant waits for: no node, and a connection for as long as one command.
     fn without_waiting<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
         let now = clock::uptime();
         let connected_by = now.after(Budget::until_sent(self.command_timeout())).min(limits.connected_by);
@@ -259,7 +261,7 @@ impl ClusterBackend {
 }
 
 impl Destination {
-    fn send(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+    fn carry(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let backend = &self.node.backend;
         match trips {
             // A transaction of several keys would decide about each.

@@ -1,4 +1,5 @@
-//! How commands are packed for the wire, and how their replies are read. A reply of another form than its command's is an error.
+//! How commands are packed for the wire, and how their replies are
+//! read. A reply of another form than its command's is an error.
 
 use std::io;
 use std::time::Duration;
@@ -17,7 +18,8 @@ const GET: &[u8] = b"*2\r\n$3\r\nGET\r\n";
 /// The reply to PTTL of a key that the server does not remove by itself.
 pub(super) const NO_TTL: i64 = -1;
 
-/// What replies come to: the rules' reply, or the server's refusal. The error is of replies that have another form than their command's.
+/// What replies come to: the rules' reply, or the server's refusal. The
+/// error is of replies that have another form than their command's.
 pub(super) type ReadReply = Result<Result<Reply, Refusal>, TransportError>;
 
 /// Packs a command that depends on nothing.
@@ -93,8 +95,8 @@ impl Compares {
     }
 }
 
-/// Packs what looks whether a key holds what is expected. MULTI goes behind all that is watched: a server that refuses it does so before
-/// anything that changes a key is on its way.
+/// Packs what looks whether a key holds what is expected. MULTI goes behind all that is watched: a server that refuses
+/// it does so before anything that changes a key is on its way.
 pub(super) fn pack_look(packed: &mut Packed, key: &[u8], asks_ttl: bool) {
     packed.begun(Form::Okay, b"*2\r\n$5\r\nWATCH\r\n", &[key]);
     packed.begun(Form::Bulk, GET, &[key]);
@@ -176,8 +178,8 @@ pub(super) fn read(command: &Command, replies: &mut Vec<Value>, forms: &[Form]) 
 }
 
 fn read_any(command: &Command, replies: &mut Vec<Value>, forms: &[Form]) -> ReadReply {
-    // Which of them counts: what was taken, also where the entry of this process was refused; or the entry, also where its list gets no time to
-    // live.
+    // Which of them counts: what was taken, also where the entry of this process was refused; or the entry, also where
+    // its list gets no time to live.
     let (counts, all) = match command {
         Command::Waiting(Waiting::NextAfter { .. }) => (forms.len() - 1, false),
         Command::Waiting(Waiting::Enter { .. }) => (0, false),
@@ -242,9 +244,9 @@ pub(super) fn read_look(Expected { without_ttl, .. }: &Expected, replies: &mut V
     }))
 }
 
-/// Reads the replies to the commands of a change in a transaction, each answered by QUEUED, and to EXEC, which is answered by the outcome: nil if
-/// the key was written, or a list of exactly as many replies as there were commands. Servers before 2.6.5 carry out the rest when one could not
-/// be queued, and answer with a shorter list.
+/// Reads the replies to the commands of a change in a transaction, each answered by QUEUED, and to EXEC, which is
+/// answered by the outcome: nil if the key was written, or a list of exactly as many replies as there were commands.
+/// Servers before 2.6.5 carry out the rest when one could not be queued, and answer with a shorter list.
 pub(super) fn read_change(command: &Command, replies: &[Value]) -> ReadReply {
     let results = match replies.last() {
         Some(Value::Array(results)) => results.as_slice(),

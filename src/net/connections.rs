@@ -1,5 +1,5 @@
-//! Connections to one server: opening them, pooling them, sending bytes and receiving replies. Knows Redis replies; knows neither
-//! locks nor which commands go together.
+//! Connections to one server: opening them, pooling them, sending bytes and receiving replies. Knows Redis replies;
+//! knows neither locks nor which commands go together.
 
 mod addresses;
 mod client;

@@ -70,8 +70,8 @@ impl<J, C> Entry<J, C> {
         told.is_ok()
     }
 
-    /// Waits to be told. `spin` spends a moment, and returns whether to do so again before parking; `park` spends some time, ended by an
-    /// unpark, and returns whether to go on. `None`: it did not.
+    /// Waits to be told. `spin` spends a moment, and returns whether to do so again before parking; `park` spends some
+    /// time, ended by an unpark, and returns whether to go on. `None`: it did not.
     pub(crate) fn wait(
         &self,
         mut spin: impl FnMut() -> bool,

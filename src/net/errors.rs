@@ -1,4 +1,5 @@
-//! What can go wrong between a command and its reply, in the library's own types. Knows the redis crate's errors; nothing above does.
+//! What can go wrong between a command and its reply, in the library's
+//! own types. Knows the redis crate's errors; nothing above does.
 
 mod failure;
 mod refusal;

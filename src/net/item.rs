@@ -1,4 +1,5 @@
-//! What a trip carries for one command: its bytes, when it may be sent, and what came back. A thread shares it with the one that sends for it.
+//! What a trip carries for one command: its bytes, when it may be sent,
+//! and what came back. A thread shares it with the one that sends for it.
 
 use std::{io, mem, slice};
 
@@ -83,7 +84,8 @@ impl Item {
         sends
     }
 
-    /// Returns true if it may be sent now: not to a server that is too old or settles, nor once its time has passed (I4, I5).
+    /// Returns true if it may be sent now: not to a server that is
+    /// too old or settles, nor once its time has passed (I4, I5).
     fn may_be_sent(&self, server: Known, now: Now) -> bool {
         let is_new = server.version.is_none_or(|version| version >= self.needs.min_version());
         let is_settled = !self.grants || server.settled_at <= now.uptime;
@@ -91,8 +93,8 @@ impl Item {
         is_new && is_settled && is_in_epoch && self.before.is_none_or(|end| !end.has_passed(now))
     }
 
-    /// Returns why it is unknown what the change would have come to by itself, if a transaction of several keys was not carried out: unless the
-    /// server said so of this change.
+    /// Returns why it is unknown what the change would have come to by itself, if a transaction of several keys was not
+    /// carried out: unless the server said so of this change.
     pub(super) fn undecided(&self) -> Option<Undecided> {
         match (&self.state, self.replies.as_slice()) {
             (ItemState::Replied, _) if self.is_refused_for_slots() => Some(Undecided::CrossSlot),
@@ -152,7 +154,8 @@ impl Item {
     }
 }
 
-/// Notes that a command is sent now, and what goes behind it, as far as each may be. Without the first the other is not.
+/// Notes that a command is sent now, and what goes behind it,
+/// as far as each may be. Without the first the other is not.
 pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Known, now: Now) -> bool {
     let sends = own.sends(server, now);
     behind.state = ItemState::Unsent;
@@ -178,21 +181,23 @@ pub(super) struct Incoming<'a> {
     values: slice::IterMut<'a, Value>,
     /// Why there are no more than these.
     ended: Option<TransportError>,
-    /// True if there is only one, after which the server hung up. More may follow one that came in time, as the others did not.
+    /// True if there is only one, after which the server hung up.
+    /// More may follow one that came in time, as the others did not.
     only: bool,
     /// The refusal of the client for lack of room, if that is what this one is.
     pub(super) no_room: Option<Refusal>,
-    /// Set once a reply was missing or of another form than its command's: which command a later one belongs to is unknown.
+    /// Set once a reply was missing or of another form than its
+    /// command's: which command a later one belongs to is unknown.
     broken: Option<TransportError>,
-    pub(super) left: AfterTrip,
+    pub(super) after: AfterTrip,
 }
 
 impl<'a> Incoming<'a> {
     /// Those that were received, and why there are no more.
     pub(super) fn of(replies: &'a mut [Value], ended: Option<TransportError>) -> Self {
         let only = replies.len() == 1 && ended.is_none();
-        let (values, left) = (replies.iter_mut(), AfterTrip::default());
-        Self { values, ended, only, no_room: None, broken: None, left }
+        let (values, after) = (replies.iter_mut(), AfterTrip::default());
+        Self { values, ended, only, no_room: None, broken: None, after }
     }
 
     /// Gives an item that was sent its replies. A refused first reply may be the only one.
@@ -221,7 +226,7 @@ impl<'a> Incoming<'a> {
                     }
                     Some(value) => self.lose(codec::unexpected(item.name, Some(&value))),
                     None if matches!(item.replies.first(), Some(Value::ServerError(_))) => {
-                        self.left.out_of_order = true;
+                        self.after.out_of_order = true;
                         break;
                     }
                     None => {
@@ -238,7 +243,8 @@ impl<'a> Incoming<'a> {
         item.state = ItemState::Replied;
     }
 
-    /// Gives changes of one transaction their replies, and each its part of the reply to EXEC. Returns whether it may be open still.
+    /// Gives changes of one transaction their replies, and each its
+    /// part of the reply to EXEC. Returns whether it may be open still.
     pub(super) fn give_changes(&mut self, items: &mut [&mut Item]) -> bool {
         let mut all = Item { name: "EXEC", state: ItemState::Sent, ..Item::default() };
         all.packed.forms.extend(items.iter().flat_map(|item| &item.packed.forms));
@@ -294,20 +300,21 @@ impl<'a> Incoming<'a> {
     }
 
     fn lose(&mut self, error: TransportError) {
-        self.left.out_of_order = true;
+        self.after.out_of_order = true;
         self.broken = Some(error);
     }
 
     fn note(&mut self, refusal: &Refusal) {
         let read_only = refusal.kind() == RefusalKind::ReadOnly;
-        self.left.read_only |= read_only;
-        self.left.moved |= refusal.is_moved();
-        self.left.out_of_order |= read_only || refusal.closes_connection();
+        self.after.read_only |= read_only;
+        self.after.moved |= refusal.is_moved();
+        self.after.out_of_order |= read_only || refusal.closes_connection();
         self.no_room = (self.only && refusal.closes_connection()).then(|| refusal.clone());
     }
 }
 
-/// Splits the reply to the EXEC of several changes: returns for each what it would have got alone, behind the replies to its commands.
+/// Splits the reply to the EXEC of several changes: returns for each
+/// what it would have got alone, behind the replies to its commands.
 fn split_exec(changes: &[Vec<Value>], exec: Value) -> Result<Vec<Value>, TransportError> {
     let carried_out = |queued: &Vec<Value>| queued.len() - refused(queued);
     match exec {
@@ -322,7 +329,8 @@ fn split_exec(changes: &[Vec<Value>], exec: Value) -> Result<Vec<Value>, Transpo
     }
 }
 
-/// Returns true if the transaction may be open after this reply to EXEC: up to 2.4 a server that is over its memory refuses EXEC itself.
+/// Returns true if the transaction may be open after this reply to EXEC:
+/// up to 2.4 a server that is over its memory refuses EXEC itself.
 fn leaves_open(exec: &Value) -> bool {
     refusal(exec).is_some_and(|refusal| !refusal.text().starts_with("EXECABORT"))
 }

@@ -1,25 +1,27 @@
-//! Lanes: threads share a few connections. A lane is a connection with what goes over it together. One thread leads it at a time: it sends
-//! what all threads have queued in one write, receives the replies, sends what has queued meanwhile, makes the first of those threads the
-//! next leader, and only then wakes the threads whose replies it has. So the server works while threads wake up.
+//! Lanes: threads share a few connections. A lane is a connection with what goes over it together. One thread leads it
+//! at a time: it sends what all threads have queued in one write, receives the replies, sends what has queued
+//! meanwhile, makes the first of those threads the next leader, and only then wakes the threads whose replies it has.
+//! So the server works while threads wake up.
 //!
-//! A thread may have a connection for itself, such as one that sends for many keys: it takes its place in the queue, which is not sent
-//! beyond it, and is given the next lane that has nothing to carry. Of jobs in groups, those of one group go in a trip; the others keep
-//! their places.
+//! A thread may have a connection for itself, such as one that sends for many keys: it takes its place in the queue,
+//! which is not sent beyond it, and is given the next lane that has nothing to carry. Of jobs in groups, those of one
+//! group go in a trip; the others keep their places.
 //!
-//! Why no thread waits for ever. `shared` holds the idle lanes and the queue, and counts the leaders: the threads that lead a lane or have one
-//! for themselves, and the attempts to connect.
+//! Why no thread waits for ever. `shared` holds the idle lanes and the queue, and counts the leaders: the threads that
+//! lead a lane or have one for themselves, and the attempts to connect.
 //!
-//! 1. A thread queues only while there are as many leaders as there may be, or after an attempt to connect was begun, or where none may
-//!    begin for now: then it looks again after a while. All that happens under the lock of `shared`.
-//! 2. A leader stops being one only under that lock. If it has its lane still, the queue is empty; otherwise the first of the queue is given
-//!    that lane, or a thread in the lane's batch is. The entry is told by one compare-and-swap, which fails if its thread has given up.
-//!    If the connection failed, or none could be opened, the first of the queue is woken, and has one opened. One that gives up
-//!    wakes the next.
-//! 3. Whatever is taken out of the queue is in the batch of a lane. Its leader tells each thread of the batch when the replies are there,
-//!    when the connection fails, or when it panics.
-//! 4. A thread is told by a write to its entry's state. It looks at that before each park, says there that it parks, and is unparked after
-//!    the write if it had said so; an unpark before a park is kept.
-//! 5. A thread that gives up leaves the queue under the lock of `shared`; in a batch it marks its entry as gone, or finds that it was told.
+//! 1. A thread queues only while there are as many leaders as there may be, or after an attempt to connect was begun,
+//!    or where none may begin for now: then it looks again after a while. All that happens under the lock of `shared`.
+//! 2. A leader stops being one only under that lock. If it has its lane still, the queue is empty; otherwise the first
+//!    of the queue is given that lane, or a thread in the lane's batch is. The entry is told by one compare-and-swap,
+//!    which fails if its thread has given up. If the connection failed, or none could be opened, the first of the queue
+//!    is woken, and has one opened. One that gives up wakes the next.
+//! 3. Whatever is taken out of the queue is in the batch of a lane. Its leader tells each thread of the batch when the
+//!    replies are there, when the connection fails, or when it panics.
+//! 4. A thread is told by a write to its entry's state. It looks at that before each park, says there that it parks,
+//!    and is unparked after the write if it had said so; an unpark before a park is kept.
+//! 5. A thread that gives up leaves the queue under the lock of `shared`;
+//!    in a batch it marks its entry as gone, or finds that it was told.
 //!
 //! `tests/models` runs this file and `entry.rs` on a model checker's mutexes, atomics and threads.
 
@@ -136,7 +138,8 @@ impl<J, C> Lanes<J, C> {
         Entered::Waits { opens: shared.opens(terms.most, terms.may_open), ahead: place }
     }
 
-    /// Takes what is queued and may go with this job into the lane's batch, up to a thread that is to have a lane for itself.
+    /// Takes what is queued and may go with this job into the lane's
+    /// batch, up to a thread that is to have a lane for itself.
     pub(crate) fn fill(&self, lane: &mut Lane<J, C>, with: Batching) {
         self.shared.lock().fill(lane, with);
     }
@@ -146,17 +149,17 @@ impl<J, C> Lanes<J, C> {
         let mut shared = self.shared.lock();
         shared.fill(&mut lane, Batching::Any);
         if lane.batch.is_empty() {
-            shared.end(Some(lane));
+            shared.give_back(Some(lane));
             return None;
         }
         Some(lane)
     }
 
-    /// Passes the lead on, with the lane, to a thread whose job is on the wire. A lane with nothing on the wire ends. The lane comes back if all
-    /// whose jobs are on the wire have given up.
+    /// Passes the lead on, with the lane, to a thread whose job is on the wire. A lane with nothing on the wire ends.
+    /// The lane comes back if all whose jobs are on the wire have given up.
     pub(crate) fn pass_on(&self, mut lane: Lane<J, C>) -> Option<Lane<J, C>> {
         if lane.batch.is_empty() {
-            self.end(Some(lane));
+            self.give_back(Some(lane));
             return None;
         }
         let mut at = 0;
@@ -168,16 +171,17 @@ impl<J, C> Lanes<J, C> {
         Some(lane)
     }
 
-    /// Ends the lead of a lane that has nothing on the wire: the first of the queue has it then, or none. `None`: the connection failed.
-    pub(crate) fn end(&self, lane: Option<Lane<J, C>>) {
-        self.shared.lock().end(lane);
+    /// Ends the lead of a lane that has nothing on the wire: the first
+    /// of the queue has it then, or none. `None`: the connection failed.
+    pub(crate) fn give_back(&self, lane: Option<Lane<J, C>>) {
+        self.shared.lock().give_back(lane);
     }
 
     /// Ends an attempt to connect: its lane is one whose lead ends. `None`: it failed.
     pub(crate) fn opened(&self, lane: Option<Lane<J, C>>) {
         let mut shared = self.shared.lock();
         shared.opening -= 1;
-        shared.end(lane);
+        shared.give_back(lane);
     }
 
     /// Takes out the idle lanes, which are to be closed.
@@ -185,7 +189,8 @@ impl<J, C> Lanes<J, C> {
         mem::take(&mut self.shared.lock().idle)
     }
 
-    /// Takes out the idle lanes that are unused, which are to be closed, but not the last lane. Returns true as well if several are left.
+    /// Takes out the idle lanes that are unused, which are to be closed,
+    /// but not the last lane. Returns true as well if several are left.
     pub(crate) fn take_unused(&self, is_unused: impl Fn(&C) -> bool) -> (Vec<Lane<J, C>>, bool) {
         let (mut shared, mut unused) = (self.shared.lock(), Vec::new());
         while shared.count() > 1 && shared.idle.front().is_some_and(|lane| is_unused(&lane.connection)) {
@@ -269,7 +274,7 @@ impl<J, C> Shared<J, C> {
         }
     }
 
-    fn end(&mut self, lane: Option<Lane<J, C>>) {
+    fn give_back(&mut self, lane: Option<Lane<J, C>>) {
         if let Some(mut lane) = lane {
             while let Some(next) = self.queue.pop_front() {
                 match next.entry.give(lane) {

@@ -18,9 +18,11 @@ pub(crate) struct Limits<'a> {
     pub(crate) needs: Protocol,
     /// True if it may grant a lock: a server that settles gets it later.
     pub(crate) grants: bool,
-    /// When the command was decided on, by the clocks as just read: whatever waits before it is sent reads them again (I4, I5).
+    /// When the command was decided on, by the clocks as just read:
+    /// whatever waits before it is sent reads them again (I4, I5).
     pub(crate) decided_at: Now,
-    /// When it was first to be sent. An attempt to connect that failed since then, or shortly before, is one that it has waited for.
+    /// When it was first to be sent. An attempt to connect that failed
+    /// since then, or shortly before, is one that it has waited for.
     pub(crate) waits_since: Uptime,
     /// An unreachable server is waited for until here.
     pub(crate) reachable_by: Uptime,
@@ -32,7 +34,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) answered_by: Uptime,
     /// Until when the lock is held that the command releases; only of a release. It goes before other commands.
     pub(crate) held_until: Option<Uptime>,
-    /// How long the reply is waited for once the command has its connection, if that is waited for by itself; only of a release.
+    /// How long the reply is waited for once the command has its
+    /// connection, if that is waited for by itself; only of a release.
     pub(crate) replied_within: Option<Duration>,
     /// Ends the wait for a connection from outside.
     pub(crate) stop: &'a dyn Stop,
@@ -50,8 +53,8 @@ pub(crate) struct Budget {
 }
 
 impl Budget {
-    /// How much of the time of one command may pass until it is sent. A quarter is left for the reply: a command that got its connection in
-    /// the last moment would lose its reply, and the connection with it.
+    /// How much of the time of one command may pass until it is sent. A quarter is left for the reply: a command that
+    /// got its connection in the last moment would lose its reply, and the connection with it.
     pub(crate) fn until_sent(command_timeout: Duration) -> Duration {
         command_timeout / 4 * 3
     }
@@ -69,7 +72,8 @@ impl Limits<'_> {
         }
     }
 
-    /// Returns the limits of a trip that follows another of the same call, and has as much time for itself; all of them together have twice that.
+    /// Returns the limits of a trip that follows another of the same call, and has as much time for itself; all of them
+    /// together have twice that.
     pub(in crate::net) fn for_the_next(self, now: Now, command_timeout: Duration) -> Self {
         let most = self.answered_by.after(command_timeout);
         let time = self.answered_by.since(self.decided_at.uptime).min(command_timeout);
@@ -90,8 +94,8 @@ impl Limits<'_> {
         Self { decided_at: now, replied_within, ..self }
     }
 
-    /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long as its lock is held. That
-    /// leaves the time for the reply as it is.
+    /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long
+    /// as its lock is held. That leaves the time for the reply as it is.
     pub(in crate::net) fn for_own_connections(self) -> Self {
         let Some((held_until, time)) = self.held_until.zip(self.replied_within) else { return self };
         let connected_by = self.connected_by.max(held_until);
@@ -105,8 +109,8 @@ impl Limits<'_> {
 }
 
 impl Limits<'static> {
-    /// Returns the limits of a command that is decided on now. A call ends within its deadline and the time of one command: the last
-    /// attempt comes at the deadline and may have to wait for a connection of the pool.
+    /// Returns the limits of a command that is decided on now. A call ends within its deadline and the time of one
+    /// command: the last attempt comes at the deadline and may have to wait for a connection of the pool.
     pub(crate) fn within(budget: Budget, now: Now) -> Self {
         let Budget { deadline, retry_for, command_timeout } = budget;
         let patient_until = now.uptime.after(retry_for);

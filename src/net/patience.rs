@@ -1,7 +1,8 @@
 //! How long a thread that waits for another's trip yields before it parks, and how many lanes pay.
 //!
-//! A yield takes about a microsecond, and to park and be woken three to five, so a short wait is yielded through. Beside programs that
-//! compute each yield gives them the processor for a long time: then threads park at once for a while.
+//! A yield takes about a microsecond, and to park and be woken three to five, so
+//! a short wait is yielded through. Beside programs that compute each yield gives
+//! them the processor for a long time: then threads park at once for a while.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -16,14 +17,16 @@ const YIELDS: u32 = 16;
 /// How often it yields behind many others: their leader has more to do, and each yield takes longer.
 const YIELDS_OF_MANY: u32 = 2;
 const MANY: usize = 8;
-/// Yielding may take this long, unless `FEW` jobs or more are sent meanwhile: then the threads that run instead are those of this library.
+/// Yielding may take this long, unless `FEW` jobs or more are sent
+/// meanwhile: then the threads that run instead are those of this library.
 const LONG: Duration = Duration::from_millis(2);
 const FEW: u64 = 50;
-/// For how long threads park at once, after others were found to compute on these processors, in microseconds; up to so long if they are
-/// found again and again. A pause of the whole machine looks the same, once.
+/// For how long threads park at once, after others were found to compute on these processors, in microseconds; up to so
+/// long if they are found again and again. A pause of the whole machine looks the same, once.
 const CROWDED: u64 = 50_000;
 const LONG_CROWDED: u64 = 400_000;
-/// How many lanes there are while small trips are quick: on one machine more cost speed. Where a trip takes longer, all connections pay.
+/// How many lanes there are while small trips are quick: on one machine
+/// more cost speed. Where a trip takes longer, all connections pay.
 const LANES: usize = 4;
 const QUICK: u64 = 300;
 /// How many jobs a small trip has at most.
@@ -45,7 +48,7 @@ pub(super) struct Yields<'a> {
     patience: &'a Patience,
     began: Uptime,
     sent: u64,
-    left: u32,
+    count: u32,
     has_yielded: bool,
 }
 
@@ -54,7 +57,8 @@ impl Patience {
         self.sent.fetch_add(jobs as u64, Ordering::Relaxed);
     }
 
-    /// Notes how long a small trip took. A quick one counts at once: others take longer where their threads are kept from running.
+    /// Notes how long a small trip took. A quick one counts at once:
+    /// others take longer where their threads are kept from running.
     pub(super) fn note_trip(&self, took: Duration) {
         let (took, before) = (micros(took), self.trip.load(Ordering::Relaxed));
         let now = if took < before { took } else { (31 * before + took).div_ceil(32) };
@@ -88,22 +92,22 @@ impl Patience {
     /// Returns the yields of a wait behind so many others.
     pub(super) fn yields(&self, ahead: usize) -> Yields<'_> {
         let began = clock::uptime();
-        let left = match ahead {
+        let count = match ahead {
             _ if self.is_crowded(began) => 0,
             MANY.. => YIELDS_OF_MANY,
             _ => YIELDS,
         };
-        Yields { patience: self, began, sent: self.sent.load(Ordering::Relaxed), left, has_yielded: false }
+        Yields { patience: self, began, sent: self.sent.load(Ordering::Relaxed), count, has_yielded: false }
     }
 }
 
 impl Yields<'_> {
     /// Yields; returns `false` instead once that was often enough.
     pub(super) fn one(&mut self) -> bool {
-        if self.left == 0 {
+        if self.count == 0 {
             return false;
         }
-        self.left -= 1;
+        self.count -= 1;
         self.has_yielded = true;
         thread::yield_now();
         true
@@ -126,15 +130,16 @@ impl Drop for Yields<'_> {
     }
 }
 
-/// How often a thread looks for a reply before it sleeps, yielding its processor in between. On one machine, and over a fast network, a thread
-/// that sleeps and is woken takes longer than the server needs for a command.
+/// How often a thread looks for a reply before it sleeps, yielding its processor in between. On one machine, and over a
+/// fast network, a thread that sleeps and is woken takes longer than the server needs for a command.
 const LOOKS: u32 = 100;
 /// Looking that takes this long shows that others compute on these processors.
 const CROWD: Duration = Duration::from_millis(1);
 /// How many times what was in vain is left out at most.
 const LEFT_OUT: u32 = 63;
 
-/// Whether looking for replies pays. What was in vain is left out the next time, then three times, and so on; what paid is done again.
+/// Whether looking for replies pays. What was in vain is left out the
+/// next time, then three times, and so on; what paid is done again.
 #[derive(Default)]
 pub(super) struct Looks {
     never: bool,
@@ -223,7 +228,7 @@ mod tests {
         yields.ended(later);
         assert!(!patience.is_crowded(later), "these were this library's");
         patience.yields(0).ended(later.after(Duration::from_secs(60)));
-        assert_eq!(patience.yields(0).left, 0);
+        assert_eq!(patience.yields(0).count, 0);
         // The end of its yields is the end of a wait; without a yield there was none.
         let patience = Patience::default();
         let [mut some, none] = [patience.yields(0), patience.yields(0)];

@@ -229,7 +229,8 @@ const BEGINNINGS: &[u8] = b"+-:$*_,#!=(%~>|";
 /// How much is shown of what is none, in bytes of text.
 const LONGEST_SHOWN: usize = 80;
 
-/// Returns the error of bytes that no Redis server sends, if they are none: they are shown, which says more about the server than the parser does.
+/// Returns the error of bytes that no Redis server sends, if they are none: they are shown, which says more about the
+/// server than the parser does.
 #[cold]
 pub(super) fn foreign(bytes: &[u8]) -> Option<RedisError> {
     let first = bytes.first().filter(|first| !BEGINNINGS.contains(first))?;

@@ -1,8 +1,8 @@
-//! The backend of one server, over connections of its own or lent by a pool of the user's: a trip is sent with those of other threads, or on a
-//! connection that this thread has for itself.
+//! The backend of one server, over connections of its own or lent by a pool of the user's: a trip is sent with those of
+//! other threads, or on a connection that this thread has for itself.
 //!
-//! On servers that compare and change in one command, such a change is one trip, which other commands share. If the key holds something else it is
-//! read, as a transaction would have done before.
+//! On servers that compare and change in one command, such a change is one trip, which other commands share. If the key
+//! holds something else it is read, as a transaction would have done before.
 
 mod parts;
 mod probe;
@@ -137,9 +137,9 @@ impl OneServer {
             let mut time = limits;
             time.answered_by = limits.reply_by(now.uptime).min(now.uptime.after(self.opener.command_timeout));
             let batch = &mut jobs[..trips.len()];
-            let mut left = wire.exchange(&mut connection, batch, now, &time, asking);
-            self.note_role(&mut left, &connection);
-            if left.out_of_order {
+            let mut after = wire.exchange(&mut connection, batch, now, &time, asking);
+            self.note_role(&mut after, &connection);
+            if after.out_of_order {
                 connection.invalidate();
             }
             drop(connection);
@@ -150,10 +150,11 @@ impl OneServer {
                 None => break,
             }
         }
-        let end = |(job, trip): (&mut RefCell<TripState>, &KeyTrip<'_>)| match job.get_mut().end(trip) {
-            Sent { found: None, reply: None, .. } => Sent::failed(trip, Failure::TooLate),
-            sent => sent,
-        };
+        let end =
+            |(job, trip): (&mut RefCell<TripState>, &KeyTrip<'_>)| match job.get_mut().take_outcome(trip) {
+                Sent { found: None, reply: None, .. } => Sent::failed(trip, Failure::TooLate),
+                sent => sent,
+            };
         let sent = jobs.iter_mut().zip(trips).map(end).collect();
         // The thread may be ending.
         let _ = SPARE.try_with(|spare| spare.set((jobs, wire)));
@@ -174,7 +175,8 @@ impl OneServer {
         shared
     }
 
-    /// Sends again what a replica has refused, if a new connection may lead to the master: at once, then until it does or time is up.
+    /// Sends again what a replica has refused, if a new connection may
+    /// lead to the master: at once, then until it does or time is up.
     #[inline]
     fn send_to_master<T>(
         &self,
@@ -211,18 +213,19 @@ impl OneServer {
         self.send_alone(trips, self.limits(limits), Asking::BeforeEach)
     }
 
-    /// A node of a cluster has slots that were another's: connections of before do not know its epoch, in which their counters go on.
+    /// A node of a cluster has slots that were another's: connections
+    /// of before do not know its epoch, in which their counters go on.
     pub(super) fn ask_epoch_anew(&self) {
         self.opener.health.found_closed();
     }
 
-    /// A master that has become a replica: a new connection finds out where the address leads now. In a cluster such a node says that another has
-    /// its slots, as one does that has given a slot away: then its epoch is asked anew.
-    fn note_role(&self, left: &mut AfterTrip, connection: &Connection) {
-        if left.read_only {
+    /// A master that has become a replica: a new connection finds out where the address leads now. In a cluster such a
+    /// node says that another has its slots, as one does that has given a slot away: then its epoch is asked anew.
+    fn note_role(&self, after: &mut AfterTrip, connection: &Connection) {
+        if after.read_only {
             self.opener.health.found_closed();
         }
-        left.out_of_order |= left.moved && connection.server().epoch.is_some();
+        after.out_of_order |= after.moved && connection.server().epoch.is_some();
     }
 
     /// Returns the limits as they are with own connections or lent ones.
@@ -230,8 +233,8 @@ impl OneServer {
         if self.opener.lends() { *limits } else { limits.for_own_connections() }
     }
 
-    /// Waits a moment before commands are sent again that the server has not read, since it had no room for the connection: their outcome is
-    /// known, so that does not break I6. Returns whether there is time.
+    /// Waits a moment before commands are sent again that the server has not read, since it had no room for the
+    /// connection: their outcome is known, so that does not break I6. Returns whether there is time.
     pub(super) fn wait_for_room(&self, limits: &mut Limits<'_>) -> bool {
         let waits_until = if self.opener.is_connected() { limits.connected_by } else { limits.accepted_by };
         self.dialing.leave_alone(clock::uptime());
@@ -310,7 +313,8 @@ impl Backend for OneServer {
 }
 
 impl OneServer {
-    /// Returns how a trip changes its key in one command, if it does and the server has one for it: none that looks at a time to live as well.
+    /// Returns how a trip changes its key in one command, if it does and the
+    /// server has one for it: none that looks at a time to live as well.
     fn compares(&self, trip: &Trip) -> Option<Compares> {
         let expected = trip.if_holds.as_ref().filter(|expected| !expected.without_ttl)?;
         let is_on_the_key = matches!(trip.command, Command::Set(_) | Command::Del);
@@ -337,8 +341,8 @@ impl OneServer {
         all
     }
 
-    /// Makes of what came of the trips what a transaction would have come to: reads keys that hold something else, and makes a transaction where
-    /// the server has no such command for this user after all.
+    /// Makes of what came of the trips what a transaction would have come to: reads keys that hold something else, and
+    /// makes a transaction where the server has no such command for this user after all.
     #[cold]
     fn after_comparing(&self, trips: &[KeyTrip<'_>], all: &mut [Sent], limits: Limits<'_>) {
         let get = Trip::of(Command::Get);

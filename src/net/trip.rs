@@ -7,9 +7,9 @@
 //! | a command, and what goes behind it | each of the others |
 //! | WATCH and GET for each, and MULTI | who changes a key if it holds what it should |
 //!
-//! So threads that change keys by transactions share two trips; of several that change one key, the first does. MULTI goes with what is
-//! watched: a server that refuses it does so before any change is on its way. If one of the keys was written meanwhile, none is changed: that
-//! is [undecided](Undecided) for each key, which then goes alone.
+//! So threads that change keys by transactions share two trips; of several that change one key, the first does. MULTI
+//! goes with what is watched: a server that refuses it does so before any change is on its way. If one of the keys was
+//! written meanwhile, none is changed: that is [undecided](Undecided) for each key, which then goes alone.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -115,7 +115,7 @@ impl TripState {
     }
 
     /// Returns what came of it. Nothing is set if it was not sent, or not read.
-    pub(super) fn end(&mut self, trip: &KeyTrip<'_>) -> Sent {
+    pub(super) fn take_outcome(&mut self, trip: &KeyTrip<'_>) -> Sent {
         // Its change was to go in the next trip, before which the connection was given up, or its thread.
         let is_left = self.watches && !self.is_done && !self.own.is_sent();
         let KeyTrip { trip: Trip { command, if_holds, .. }, behind, compares, .. } = trip;
@@ -251,10 +251,10 @@ impl Wire {
         if self.looks {
             (self.is_watching, self.watched) = read_looks(batch, &mut self.beside, &mut replies);
         }
-        let left = mem::take(&mut replies.left);
+        let after = mem::take(&mut replies.after);
         drop(replies);
         self.replies = values;
-        left
+        after
     }
 
     /// Sends the jobs over a connection that carries nothing else. Returns in what state that is left.
@@ -285,11 +285,11 @@ impl Wire {
             } else {
                 connection.exchange(&self.packed.bytes, self.count(), limit, &mut self.replies)
             };
-            let mut left = self.read(batch, ended);
-            moved |= left.moved;
-            left.moved = moved;
-            if left.out_of_order || !self.is_watching {
-                return left;
+            let mut after = self.read(batch, ended);
+            moved |= after.moved;
+            after.moved = moved;
+            if after.out_of_order || !self.is_watching {
+                return after;
             }
             now = clock::now();
         }
@@ -305,7 +305,7 @@ fn read_changes(batch: &[impl Batched], many: bool, discard: &mut Item, replies:
         0 => {
             discard.set_beside("DISCARD");
             replies.give(discard);
-            replies.left.out_of_order |= !item::is_closed_by(&discard.replies);
+            replies.after.out_of_order |= !item::is_closed_by(&discard.replies);
             false
         }
         // What came of each is known before it is unlocked: its thread may give up at any time, and takes that.
@@ -350,7 +350,7 @@ fn read_looks(batch: &[impl Batched], multi: &mut Item, replies: &mut Incoming<'
     replies.give(multi);
     let is_open = multi.replies == [Value::Okay];
     // It may be watching.
-    replies.left.out_of_order |= !is_open;
+    replies.after.out_of_order |= !is_open;
     let (mut changed, many) = (BTreeSet::new(), watched > 1);
     for place in batch {
         let job = &mut *place.job();

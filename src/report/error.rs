@@ -19,12 +19,12 @@ use text::{AnswersInWords, Cancellation, Chain, LostBy, Majority, Of, Others, Re
 
 /// Why a call on a lock failed.
 ///
-/// The text says what happened to which key and what to do; the [`source`](std::error::Error::source), if any, says why. [`chain`](Self::chain)
-/// shows both. No text is longer than 1 kB: long keys and values are cut.
+/// The text says what happened to which key and what to do; the [`source`](std::error::Error::source), if any, says
+/// why. [`chain`](Self::chain) shows both. No text is longer than 1 kB: long keys and values are cut.
 ///
-/// Calls for which contention is an expected outcome, such as [`Lock::try_lock`](crate::Lock::try_lock), return `None` instead of an error.
-/// [`is_contention`](Self::is_contention), [`is_lost`](Self::is_lost), [`may_hold_lock`](Self::may_hold_lock) and
-/// [`is_transient`](Self::is_transient) classify errors.
+/// Calls for which contention is an expected outcome, such as [`Lock::try_lock`](crate::Lock::try_lock), return `None`
+/// instead of an error. [`is_contention`](Self::is_contention), [`is_lost`](Self::is_lost),
+/// [`may_hold_lock`](Self::may_hold_lock) and [`is_transient`](Self::is_transient) classify errors.
 ///
 /// ```
 /// # use setnx_lock::{Error, LockGuard};
@@ -41,7 +41,8 @@ use text::{AnswersInWords, Cancellation, Chain, LostBy, Majority, Of, Others, Re
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another holder had the lock until the timeout, or at each attempt that [`max_attempts`](crate::LockOptions::max_attempts) allows.
+    /// Another holder had the lock until the timeout, or at each attempt that
+    /// [`max_attempts`](crate::LockOptions::max_attempts) allows.
     #[error("{}{details}", TimedOut(key, *timeout))]
     #[non_exhaustive]
     Contended {
@@ -63,7 +64,8 @@ pub enum Error {
         waited: Duration,
     },
 
-    /// The locker was [shut down](crate::Locker::shut_down) or [drained](crate::Locker::drain). The lock was not acquired.
+    /// The locker was [shut down](crate::Locker::shut_down) or
+    /// [drained](crate::Locker::drain). The lock was not acquired.
     #[error(
         "lock {} not acquired: its locker was shut down; open a new one if the program goes on",
         shown(key)
@@ -76,8 +78,8 @@ pub enum Error {
         waited: Duration,
     },
 
-    /// The lock was lost: its lease has ended, or its key is missing or holds another client's value. Another client may hold the lock, or may
-    /// have held it meanwhile.
+    /// The lock was lost: its lease has ended, or its key is missing or holds another client's value. Another client
+    /// may hold the lock, or may have held it meanwhile.
     #[error("lock {}{}", shown(key), LostBy(reason, *late, *advice))]
     #[non_exhaustive]
     Lost {
@@ -91,7 +93,8 @@ pub enum Error {
         advice: Option<&'static str>,
     },
 
-    /// The reply to a command that changes the key was lost, and reading the key did not show whether the command was executed.
+    /// The reply to a command that changes the key was lost, and
+    /// reading the key did not show whether the command was executed.
     #[error(
         "lock {}: the reply to {command} was lost, so the server may or may not have carried it out; {advice}",
         shown(key)
@@ -109,7 +112,7 @@ pub enum Error {
         cause: TransportError,
     },
 
-    /// There was no connection to the server in time, or no reply to a command that changes nothing. No key was changed.
+    /// There was no connection in time, or no reply to a command that changes nothing. No key was changed.
     #[error("{}{problem}", Of(Some(key)))]
     #[non_exhaustive]
     Unavailable {
@@ -134,8 +137,8 @@ pub enum Error {
         advice: Option<&'static str>,
     },
 
-    /// This thread is already inside [`Lock::with`](crate::Lock::with), or a function with the attribute `locked`, on this key, so it would wait
-    /// for itself.
+    /// This thread is already inside [`Lock::with`](crate::Lock::with), or a function with the attribute `locked`, on
+    /// this key, so it would wait for itself.
     #[error(
         "lock {} is already held by this thread, in an enclosing `with` or `#[locked]`: acquiring it again would wait for itself; pass the \
          guard down, use another key for the inner work, or have calls on a `Lock` or `MultiLock` join by `reentrant`",
@@ -158,9 +161,10 @@ pub enum Error {
         key: Key,
     },
 
-    /// An argument or a setting is invalid: options, a key, an address, an id, a value of the builder, TLS without a crypto provider. Also for
-    /// a clock of this machine that cannot be right, such as one that shows 1970, for a counter of fencing tokens that is not positive, and for
-    /// a number of readers that differs from that of other callers.
+    /// An argument or a setting is invalid: options, a key, an address, an id, a value of
+    /// the builder, TLS without a crypto provider. Also for a clock of this machine that
+    /// cannot be right, such as one that shows 1970, for a counter of fencing tokens that is
+    /// not positive, and for a number of readers that differs from that of other callers.
     #[error("{}{problem}", Of(key.as_ref()))]
     #[non_exhaustive]
     Invalid {
@@ -170,8 +174,8 @@ pub enum Error {
         problem: Cow<'static, str>,
     },
 
-    /// Fewer than a majority of the servers of a [`Quorum`](crate::Quorum) granted, extended, confirmed or released the lock.
-    /// [`is_contention`](Error::is_contention) and [`is_lost`](Error::is_lost) tell the cases apart.
+    /// Fewer than a majority of the servers of a [`Quorum`](crate::Quorum) granted, extended, confirmed or released the
+    /// lock. [`is_contention`](Error::is_contention) and [`is_lost`](Error::is_lost) tell the cases apart.
     #[error(
         "lock {}{}{}",
         shown(key),
@@ -192,7 +196,7 @@ pub enum Error {
         answers: Vec<(String, Option<Error>)>,
     },
 
-    /// A call on several keys failed, and some keys may still be held: their state is unknown, or they could not be released.
+    /// A call on several keys failed, and some may still be held: they are in doubt, or were not released.
     #[error("a call on several locks failed at lock {}{}", cause.key().map_or(Cut(b"?"), shown), Others(others))]
     #[non_exhaustive]
     Several {
@@ -224,7 +228,7 @@ impl Error {
         }
     }
 
-    /// Returns true if the lock was not acquired because another holder had it until the timeout, or at the last attempt.
+    /// Returns true if another holder had the lock until the timeout, or at the last attempt.
     #[must_use]
     pub fn is_contention(&self) -> bool {
         match self {
@@ -272,8 +276,8 @@ impl Error {
         }
     }
 
-    /// Returns true if the same call may succeed later without any change: after contention, while the server is unreachable, restarts,
-    /// is a replica (as in a failover) or is over its memory, and after a lost reply.
+    /// Returns true if the same call may succeed later without any change: after contention, while the server is
+    /// unreachable, restarts, is a replica (as in a failover) or is over its memory, and after a lost reply.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -293,8 +297,8 @@ impl Error {
         }
     }
 
-    /// Returns true if the lock may be held although the call failed: the reply to a command that acquires, extends, releases or clears it
-    /// was lost. An expiring lock frees itself then.
+    /// Returns true if the lock may be held although the call failed: the reply to a command that acquires, extends,
+    /// releases or clears it was lost. An expiring lock frees itself then.
     #[must_use]
     pub fn may_hold_lock(&self) -> bool {
         match self {
@@ -366,7 +370,8 @@ impl Error {
         }
     }
 
-    /// Returns the failures of a call on several keys as one error: the first loss if there is one, else the first failure with the others.
+    /// Returns the failures of a call on several keys as one error: the first loss if there is one, else the first
+    /// failure with the others.
     pub(crate) fn of_all(outcomes: impl Iterator<Item = Result<(), Self>>) -> Result<(), Self> {
         let mut failures = Vec::new();
         outcomes.filter_map(Result::err).for_each(|failure| failures.push(failure));

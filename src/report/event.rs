@@ -16,9 +16,9 @@ use crate::report::state::LossReason;
 /// Implemented for closures, and for [`Arc`]s of observers. Events go to the log as well.
 ///
 /// What a call notices is reported on its thread, before the call returns, so keep the observer quick. What the
-/// library's own threads notice, such as a loss or an extension, is reported on a thread of its own, in its order: a slow
-/// observer delays no lease. If 1,000 such events wait, further ones are [dropped](ProblemKind::EventsDropped), except
-/// losses. A panic in an observer is caught and dropped.
+/// library's own threads notice, such as a loss or an extension, is reported on a thread of its own, in its order: a
+/// slow observer delays no lease. If 1,000 such events wait, further ones are [dropped](ProblemKind::EventsDropped),
+/// except losses. A panic in an observer is caught and dropped.
 ///
 /// ```
 /// use setnx_lock::{Event, Locker};
@@ -92,8 +92,8 @@ pub enum Event<'a> {
         /// What the key holds.
         state: &'a LockState,
     },
-    /// The server refuses a call that waits for the lock, for a reason that may pass: it is over its memory, or has too few replicas
-    /// after a failover. The call goes on waiting.
+    /// The server refuses a call that waits for the lock, for a reason that may pass: it is over its memory, or has too
+    /// few replicas after a failover. The call goes on waiting.
     #[non_exhaustive]
     RefusedForNow {
         /// The lock's key.
@@ -137,8 +137,8 @@ pub enum Event<'a> {
         key: &'a Key,
         /// How long the lock was held.
         held: Duration,
-        /// True if the server proved that no other client had the lock meanwhile: the key still held this holder's
-        /// value.
+        /// True if the server proved that no other client had the lock
+        /// meanwhile: the key still held this holder's value.
         ///
         /// False without an expiration, if the key is left to expire, after an uncertified extension, or if a reply
         /// was lost. In [`Protocol::Classic`](crate::Protocol::Classic), true only if the lock is handed to a
@@ -147,12 +147,12 @@ pub enum Event<'a> {
         /// True if the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
         /// [`leave_to_expire`](crate::LockGuard::leave_to_expire).
         left_to_expire: bool,
-        /// True if the lease had ended, although no other client has taken the lock: the expiration is too short
-        /// for the work.
+        /// True if the lease had ended, although no other client has
+        /// taken the lock: the expiration is too short for the work.
         outlived_lease: bool,
     },
-    /// A guard has become a [token](crate::LockGuard::into_token), by which another process goes on with the lock. There
-    /// [`AcquireFinished`](Self::AcquireFinished) is reported.
+    /// A guard has become a [token](crate::LockGuard::into_token), by which another process goes on with the lock.
+    /// There [`AcquireFinished`](Self::AcquireFinished) is reported.
     #[non_exhaustive]
     HandedOver {
         /// The lock's key.
@@ -168,7 +168,8 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// A release that had failed was carried out by a later attempt: see [`LockGuard::release`](crate::LockGuard::release).
+    /// A release that had failed was carried out by a later attempt: see
+    /// [`LockGuard::release`](crate::LockGuard::release).
     ///
     /// [`ReleaseFailed`](Self::ReleaseFailed) is reported for the attempt that failed first.
     #[non_exhaustive]
@@ -178,13 +179,15 @@ pub enum Event<'a> {
         /// How long ago the release had failed.
         after: Duration,
     },
-    /// This process leads: see [`Lock::lead`](crate::Lock::lead). [`AcquireFinished`](Self::AcquireFinished) is reported before.
+    /// This process leads: see [`Lock::lead`](crate::Lock::lead). [`AcquireFinished`](Self::AcquireFinished) is
+    /// reported before.
     #[non_exhaustive]
     LeadershipBegan {
         /// The lock's key.
         key: &'a Key,
     },
-    /// This process leads no more: the call of its work has returned. The lock has been released or left, or was [lost](Self::Lost).
+    /// This process leads no more: the call of its work has returned.
+    /// The lock has been released or left, or was [lost](Self::Lost).
     #[non_exhaustive]
     LeadershipEnded {
         /// The lock's key.
@@ -221,13 +224,14 @@ pub enum ProblemKind {
     /// A holder's value was overwritten, as the Classic protocol does.
     ///
     /// - This contender lost a takeover, which is harmless while all clients use the same expiration.
-    /// - This holder extended its lease, or handed the lock over, and overwrote the value of a client that had
-    ///   taken the lock; or released it on a [full server](crate::documentation::limits#a-full-server), and deleted that.
+    /// - This holder extended its lease, or handed the lock over, and overwrote the value of a client that had taken
+    ///   the lock; or released it on a [full server](crate::documentation::limits#a-full-server), and deleted that.
     /// - This holder found the value of a client that had lost a takeover, or had asked just as the lock was
     ///   released, in place of its own. It still had the lock, and has replaced or deleted that value.
     ValueOverwritten,
-    /// The server has lost the last writes, as in a failover or a restart from a snapshot: the key held an earlier value of this
-    /// holder. It still has the lock, and has replaced or deleted that value. Nothing certifies the hold any more.
+    /// The server has lost the last writes, as in a failover or a restart from a
+    /// snapshot: the key held an earlier value of this holder. It still has the lock,
+    /// and has replaced or deleted that value. Nothing certifies the hold any more.
     ServerWentBack,
     /// The reply to a command was lost, so it is unknown whether the command was carried out. If the value names
     /// the holder, the key is read to find out.
@@ -242,7 +246,8 @@ pub enum ProblemKind {
     ///
     /// Reported once. A call that extends the lock tries again to start the thread.
     KeeperUnavailable,
-    /// Events of the library's own threads were not reported, because the observer or the log takes too long. The text says how many.
+    /// Events of the library's own threads were not reported, because
+    /// the observer or the log takes too long. The text says how many.
     ///
     /// A [`Lost`](Event::Lost) is always reported.
     EventsDropped,

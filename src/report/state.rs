@@ -1,4 +1,5 @@
-//! What a lock's key holds, who holds the lock, and why it was lost, as users see it: in types and in words, which may name the present time.
+//! What a lock's key holds, who holds the lock, and why it was lost, as
+//! users see it: in types and in words, which may name the present time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,8 +28,8 @@ pub enum LockState {
     /// The value has the form `SECONDS` or `SECONDS.DECIMALS`, with seconds since 1970 from 10⁹ to 10¹⁰. After 16
     /// decimals, `:SINCE:NAME` may follow, or a colon and any other text.
     ///
-    /// In [`Ttl`](crate::Protocol::Ttl) the server frees the lock of a crashed holder up to 9.5 s before the time
-    /// in the value.
+    /// In [`Ttl`](crate::Protocol::Ttl) the server frees the lock of
+    /// a crashed holder up to 9.5 s before the time in the value.
     #[non_exhaustive]
     Until {
         /// The time in the value.
@@ -42,8 +43,8 @@ pub enum LockState {
     Empty,
     /// Bytes that no lock writes, for example a time in milliseconds. The lock counts as held.
     ///
-    /// Of a longer value a lock keeps the first 4096 bytes (all of it over TLS and on your own pool), and it polls such a
-    /// key once a second at most.
+    /// Of a longer value a lock keeps the first 4096 bytes (all of it over TLS and on your own pool), and it polls such
+    /// a key once a second at most.
     Unreadable(Arc<[u8]>),
 }
 
@@ -81,8 +82,8 @@ impl LockState {
         State::of_value(value).into()
     }
 
-    /// Returns true if the lock is held, according to the value and this machine's wall clock. An expired lock is
-    /// not held.
+    /// Returns true if the lock is held, according to the value
+    /// and this machine's wall clock. An expired lock is not held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         match self {
@@ -98,8 +99,8 @@ impl LockState {
         if let LockState::Until { holder, .. } = self { holder.as_deref() } else { None }
     }
 
-    /// Returns in words what a value that no lock writes looks like, if it begins with a number as large as a time, for example "a time in
-    /// milliseconds".
+    /// Returns in words what a value that no lock writes looks like, if it begins with a number as large as a time, for
+    /// example "a time in milliseconds".
     #[must_use]
     pub fn looks_like(&self) -> Option<&'static str> {
         if let LockState::Unreadable(bytes) = self { looks_like(bytes) } else { None }
@@ -197,7 +198,8 @@ pub(crate) fn in_words(at: Wall) -> String {
     }
 }
 
-/// The holder of a lock: the [name](crate::LockerBuilder::holder_name) that its locker has, and since when it holds the lock.
+/// The holder of a lock: the [name](crate::LockerBuilder::holder_name)
+/// that its locker has, and since when it holds the lock.
 ///
 /// Displayed as `worker:7 for 12 min`.
 #[derive(Clone, PartialEq, Eq)]
@@ -247,10 +249,11 @@ impl fmt::Display for Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The lease has ended according to the wall clock or the monotonic clock, and the server did not prove that no other client has had the
-    /// lock since.
+    /// The lease has ended according to the wall clock or the monotonic clock, and the server did not prove that no
+    /// other client has had the lock since.
     Expired,
-    /// The wall clock of this machine was set to a time that cannot be right, such as 1970: the end of the lease cannot be told by it.
+    /// The wall clock of this machine was set to a time that cannot be
+    /// right, such as 1970: the end of the lease cannot be told by it.
     ClockUnset,
     /// The key is missing: it was cleared, or the server lost it (eviction, a failover, a restart without persistence).
     Gone,

@@ -1,5 +1,5 @@
-//! Acquiring: asks for locks, waits for those that are not granted, and makes the hold: what guard, signals and keeper share of one.
-//! A call knows its limits and its locks, and asks for these in one trip before it waits for any.
+//! Acquiring: asks for locks, waits for those that are not granted, and makes the hold: what guard, signals and keeper
+//! share of one. A call knows its limits and its locks, and asks for these in one trip before it waits for any.
 
 mod wait;
 
@@ -37,7 +37,8 @@ impl<'a> Call<'a> {
         Ok((slot, acquired))
     }
 
-    /// Waits until a lock is held, without noting for which thread. With an error, returns what commands without a reply may have acquired.
+    /// Waits until a lock is held, without noting for which thread. With an error, returns what commands without a
+    /// reply may have acquired.
     pub(super) fn ask_or_wait(&self, want: Want<'a>) -> Result<(usize, Acquired), (Error, Unresolved)> {
         let (_acquiring, _registered) = (self.engine.acquiring(), self.register());
         if !self.may_ask(want) {
@@ -52,7 +53,7 @@ impl<'a> Call<'a> {
                 (Asked { slot, ..Asked::of(&slots[slot], lease, trip, self.began) }, Some(queue))
             }
         };
-        self.send(slice::from_mut(&mut asked));
+        self.ask_all(slice::from_mut(&mut asked));
         if !asked.is_granted_at(asked.at) {
             return self.wait_for(want, Some(asked));
         }
@@ -61,8 +62,9 @@ impl<'a> Call<'a> {
         Ok((asked.slot, acquired))
     }
 
-    /// Returns true if a lock may be asked for before it is waited for: no thread of this process has it or waits for it, so that this one is in
-    /// no `with` on it, it is not left to a process that was just notified, and it is known what the options mean.
+    /// Returns true if a lock may be asked for before it is waited for: no thread of this
+    /// process has it or waits for it, so that this one is in no `with` on it, it is not
+    /// left to a process that was just notified, and it is known what the options mean.
     fn may_ask(&self, want: Want<'_>) -> bool {
         let Self { engine, .. } = self;
         engine.identity.is_this_process()
@@ -87,8 +89,8 @@ impl<'a> Call<'a> {
 }
 
 impl Engine {
-    /// Waits for the lock as a call does. If a reply was lost, returns the lock that may be held as well. With a `kind`, the hold is noted for
-    /// this thread.
+    /// Waits for the lock as a call does. If a reply was lost, returns the lock that may be held as well. With a
+    /// `kind`, the hold is noted for this thread.
     pub(crate) fn acquire_or_maybe(
         self: &Arc<Self>,
         key: &Key,
@@ -257,7 +259,7 @@ impl<'a> Call<'a> {
     }
 
     /// Asks for locks in one trip.
-    pub(super) fn send(&self, asked: &mut [Asked<'_>]) {
+    pub(super) fn ask_all(&self, asked: &mut [Asked<'_>]) {
         let backend = &self.engine.backend;
         let [first, ..] = asked else { return };
         let limits = self.session(first.key).limits(&first.trip, first.at);
@@ -281,7 +283,8 @@ impl<'a> Call<'a> {
         self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome: Ok(()) });
     }
 
-    /// Makes the hold of a lock that was granted when it was first asked for. `shared`: if it is a permit, the queue of its semaphore.
+    /// Makes the hold of a lock that was granted when it was first asked
+    /// for. `shared`: if it is a permit, the queue of its semaphore.
     pub(super) fn hold(&self, shared: Option<&Key>, asked: &mut Asked<'_>) -> Acquired {
         self.hold_lease(asked.key, shared, mem::take(&mut asked.lease), asked.at)
     }
@@ -299,7 +302,8 @@ impl<'a> Call<'a> {
         Acquired { hold, holder }
     }
 
-    /// Returns the commands for a lock. Made when it is this thread's turn: those ahead may have found the server unreachable.
+    /// Returns the commands for a lock. Made when it is this thread's
+    /// turn: those ahead may have found the server unreachable.
     pub(super) fn session<'b>(&'b self, key: &'b Key) -> Session<'b> {
         let session = Session::new(self.engine, key, self.options.protocol, self.deadline);
         session.stopped_by(self, self.engine.retry_for(self.began.uptime))
@@ -329,8 +333,8 @@ impl<'a> Call<'a> {
         Ok(())
     }
 
-    /// Compares the number of readers with that of other callers, where the locks are a reader's or a writer's. Waits as for a lock; `key` is the
-    /// first.
+    /// Compares the number of readers with that of other callers, where the locks are a reader's or a writer's. Waits
+    /// as for a lock; `key` is the first.
     pub(super) fn agree_on_readers(&self, key: &Key) -> Result<(), Error> {
         let Some(count) = self.readers else { return Ok(()) };
         let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);

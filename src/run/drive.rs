@@ -1,5 +1,5 @@
-//! Runs tasks until they end. The commands of several go together: what stands alone in one trip, and transactions as one. They share the time of
-//! one call, which those of other nodes get once more if a node gives no answer.
+//! Runs tasks until they end. The commands of several go together: what stands alone in one trip, and transactions as
+//! one. They share the time of one call, which those of other nodes get once more if a node gives no answer.
 
 use std::mem;
 
@@ -37,7 +37,8 @@ impl<'a, R: Rules> Job<'a, R> {
         }
     }
 
-    /// Returns the trip that is to be made now. A task whose call has failed and has no time left ends as if there were no connection.
+    /// Returns the trip that is to be made now. A task whose call has
+    /// failed and has no time left ends as if there were no connection.
     fn next(&mut self, now: Now) -> Option<&Trip> {
         self.session.spend(now);
         if self.session.is_over(now) {
@@ -72,7 +73,7 @@ impl<'a, R: Rules> Job<'a, R> {
         step.outcome().unwrap_or_else(|_| unreachable!("it was driven"))
     }
 
-    pub(super) fn end(mut self, outbox: &Outbox) -> (Result<R::Outcome, GiveUp>, Session<'a>) {
+    pub(super) fn into_outcome(mut self, outbox: &Outbox) -> (Result<R::Outcome, GiveUp>, Session<'a>) {
         (self.outcome(outbox), self.session)
     }
 }
@@ -117,8 +118,8 @@ impl Engine {
         }
     }
 
-    /// Sends what each is to send next together, now, and changes the keys that transactions change by as few as possible. Returns false if there
-    /// are no two that can go, or none went.
+    /// Sends what each is to send next together, now, and changes the keys that transactions change by as few as
+    /// possible. Returns false if there are no two that can go, or none went.
     fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], now: Now) -> bool {
         let goes = |trip: &Trip| match (&trip.if_holds, &trip.command) {
             (Some(expected), _) => !expected.without_ttl,

@@ -46,12 +46,12 @@ pub(crate) struct Ended {
 }
 
 /// What came of the commands of a hold's end; `None` if the key is left to expire.
-type Left = Option<Release>;
+type Outcome = Option<Release>;
 
 /// What becomes of a hold's key.
 enum Way {
     /// Nothing, with this outcome.
-    Over(Left),
+    Over(Outcome),
     /// It expires after a while. Threads that wait learn of it then.
     Expire(Duration),
     Release,
@@ -59,7 +59,7 @@ enum Way {
 
 impl Engine {
     /// Ends a hold: releases the lock, or leaves it to expire. Waits for commands of it that are on their way.
-    pub(crate) fn end(
+    pub(crate) fn end_hold(
         self: &Arc<Self>,
         hold: &Hold,
         holder: HolderTicket<Delivery>,
@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// Ends holds that began together. What is sent for them goes together.
-    pub(crate) fn end_all<'a>(
+    pub(crate) fn end_holds<'a>(
         self: &Arc<Self>,
         holds: impl Iterator<Item = (&'a Hold, HolderTicket<Delivery>)>,
         leaving: Leaving,
@@ -119,15 +119,15 @@ impl Engine {
         outbox.flush(&self.observer);
         // They are over for the program, which learns of it now.
         for (hold, ..) in &ended {
-            thread_holds::end(hold);
+            thread_holds::forget(hold);
         }
         let outcome = |(hold, way)| {
-            let left = match way {
-                Way::Over(left) => Some(Ok(left)),
+            let outcome = match way {
+                Way::Over(outcome) => Some(Ok(outcome)),
                 Way::Expire(_) => expired.next(),
                 Way::Release => released.next().map(|released| released.map(Some)),
             };
-            (hold, self.noted(hold, left.unwrap_or_else(|| unreachable!("each has its outcome")), now))
+            (hold, self.noted(hold, outcome.unwrap_or_else(|| unreachable!("each has its outcome")), now))
         };
         ended.into_iter().map(outcome).collect()
     }
@@ -139,7 +139,7 @@ impl Engine {
         locks: Vec<(&Hold, HeldLock<'_>, Duration)>,
         outbox: &Outbox,
         now: Now,
-    ) -> Vec<Result<Left, Error>> {
+    ) -> Vec<Result<Outcome, Error>> {
         let begin = |(hold, HeldLock { lease, holder, .. }, rest): (_, HeldLock<'_>, _)| {
             let hold: &Hold = hold;
             let new = self.next_lease(hold, &lease, rest, now);
@@ -151,7 +151,7 @@ impl Engine {
         self.drive(&mut jobs, |(_, job)| Some(job), now);
         let end = |(holder, job): (HolderTicket<Delivery>, Job<'_, _>)| {
             drop(holder);
-            left_to_expire(job.end(outbox))
+            left_to_expire(job.into_outcome(outbox))
         };
         jobs.into_iter().map(end).collect()
     }
@@ -164,9 +164,10 @@ impl Engine {
         HeldLock::new(&hold.key, &hold.options, mem::take(&mut state.lease), holder)
     }
 
-    /// Notes how a hold has ended. It is lost too if its lease was over before and the server has not proven that it was held all the time.
-    fn noted(&self, hold: &Hold, ended: Result<Left, Error>, began: Now) -> Result<Ended, Error> {
-        thread_holds::end(hold);
+    /// Notes how a hold has ended. It is lost too if its lease was over
+    /// before and the server has not proven that it was held all the time.
+    fn noted(&self, hold: &Hold, ended: Result<Outcome, Error>, began: Now) -> Result<Ended, Error> {
+        thread_holds::forget(hold);
         let outlived_lease = hold.end().is_some_and(|end| end.has_passed(began));
         let loss = match &ended {
             Ok(Some(Release::Lost(reason))) => Some(reason.clone()),
@@ -186,14 +187,14 @@ impl Engine {
         if hold.finish() {
             hold.report();
         }
-        let left = ended?;
-        let certified = matches!(left, Some(Release::Released { certified: true }));
+        let outcome = ended?;
+        let certified = matches!(outcome, Some(Release::Released { certified: true }));
         let time = began.uptime.since(hold.acquired.uptime);
-        Ok(Ended { held: time, certified, left_to_expire: left.is_none(), outlived_lease })
+        Ok(Ended { held: time, certified, left_to_expire: outcome.is_none(), outlived_lease })
     }
 }
 
-fn left_to_expire((extended, session): (Result<Extension, GiveUp>, Session<'_>)) -> Result<Left, Error> {
+fn left_to_expire((extended, session): (Result<Extension, GiveUp>, Session<'_>)) -> Result<Outcome, Error> {
     let reason = match extended {
         Ok(Extension::Extended(_)) => return Ok(None),
         Ok(Extension::Lost(reason)) => return Ok(Some(Release::Lost(reason))),
@@ -206,13 +207,13 @@ fn left_to_expire((extended, session): (Result<Extension, GiveUp>, Session<'_>))
 
 /// Returns what becomes of the key of a hold that ends.
 fn way(hold: &Hold, lease: &Lease, leaving: Leaving, now: Now) -> Way {
-    let left = || Way::Over(lease.has_passed(now).then_some(Release::Lost(Loss::Expired)));
+    let to_expire = || Way::Over(lease.has_passed(now).then_some(Release::Lost(Loss::Expired)));
     match (hold.noticed_loss(), leaving) {
         // The server has shown that it is not ours: there is nothing to delete.
         (Some(reason @ (Loss::Gone | Loss::Taken(_))), _) => Way::Over(Some(Release::Lost(reason))),
-        (_, Leaving::ToExpire | Leaving::WithToken) => left(),
+        (_, Leaving::ToExpire | Leaving::WithToken) => to_expire(),
         (_, Leaving::Release) => match time_left_to_hold(hold, lease, now) {
-            Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => left(),
+            Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => to_expire(),
             Some(rest) => Way::Expire(rest),
             None => Way::Release,
         },

@@ -1,4 +1,5 @@
-//! What the locks of a locker share, and small questions to it. What calls do with it stands in the files that know more.
+//! What the locks of a locker share, and small questions to it.
+//! What calls do with it stands in the files that know more.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -227,8 +228,8 @@ impl Engine {
         self.unreachable_since.store(clock::uptime().micros(), Ordering::Relaxed);
     }
 
-    /// How long a wait that began then retries while the server is unreachable: only briefly where another thread has just given up
-    /// while this one was queued behind it. Otherwise the waits of a queue would add up.
+    /// How long a wait that began then retries while the server is unreachable: only briefly where another thread has
+    /// just given up while this one was queued behind it. Otherwise the waits of a queue would add up.
     pub(super) fn retry_for(&self, began: Uptime) -> Duration {
         let full = self.backend.retry_for();
         let found = Uptime::of(Duration::from_micros(self.unreachable_since.load(Ordering::Relaxed)));
@@ -290,9 +291,9 @@ const GEMS_REMEMBERED: Duration = Duration::from_secs(600);
 /// The longest value of a gem has ten digits, a point and seven more. Ours are longer.
 const LONGEST_OF_GEMS: usize = 18;
 
-/// Whether gems up to 1.4.1 lock keys of the locker's server, as far as was seen. If they do, the keeper looks at each lock that has just been
-/// acquired: a gem that found its key missing, just before, overwrites the new holder's value. It is when a gem's value was last read, in
-/// microseconds of uptime; 0 is never.
+/// Whether gems up to 1.4.1 lock keys of the locker's server, as far as was seen. If they do, the keeper looks at each
+/// lock that has just been acquired: a gem that found its key missing, just before, overwrites the new holder's value.
+/// It is when a gem's value was last read, in microseconds of uptime; 0 is never.
 #[derive(Default)]
 pub(super) struct Gems(AtomicU64);
 

@@ -1,4 +1,5 @@
-//! Locks that are held, on their way between the parts of a call. What the program has of one is a [`Hold`](super::hold::Hold).
+//! Locks that are held, on their way between the parts of a call. What the program has of one is a
+//! [`Hold`](super::hold::Hold).
 
 use std::sync::Arc;
 use std::time::Duration;

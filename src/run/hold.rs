@@ -1,4 +1,5 @@
-//! A lock that is held, as its guard, its signals and the keeper share it: its lease, whether it was lost, and what is to happen then.
+//! A lock that is held, as its guard, its signals and the keeper share
+//! it: its lease, whether it was lost, and what is to happen then.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -162,7 +163,8 @@ impl Hold {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The same for the keeper. Returns `None` if a command is on its way, or a call waits that the keeper has gone before already.
+    /// The same for the keeper. Returns `None` if a command is on its
+    /// way, or a call waits that the keeper has gone before already.
     pub(crate) fn state_of_keeper(&self) -> Option<MutexGuard<'_, HoldState>> {
         let state = self.state.try_lock()?;
         let is_its_turn = state.is_keepers_turn || self.waiting.load(Ordering::Relaxed) == 0;
@@ -191,8 +193,8 @@ impl Hold {
         self.changes.note();
     }
 
-    /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. The loss is
-    /// reported by [`report`](Self::report).
+    /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final
+    /// then. The loss is reported by [`report`](Self::report).
     pub(crate) fn lost(&self, now: Now) -> Option<Loss> {
         let status = self.status.lock();
         match &status.phase {
@@ -228,8 +230,8 @@ impl Hold {
         }
     }
 
-    /// Notes whether the keeper could be asked to work on the lock. [`report`](Self::report) reports a failure, once until it could: an
-    /// observer may extend the lease, which asks again.
+    /// Notes whether the keeper could be asked to work on the lock. [`report`](Self::report) reports a failure, once
+    /// until it could: an observer may extend the lease, which asks again.
     pub(crate) fn note_kept(&self, asked: Result<(), io::Error>) {
         let keeper = &mut self.status.lock().keeper;
         match (asked, &keeper) {
@@ -241,8 +243,8 @@ impl Hold {
         }
     }
 
-    /// Reports that the keeper could not be asked, and a loss, and does what is to happen at a loss, each once. Called while nothing is
-    /// locked: the program may do anything then, such as dropping a guard.
+    /// Reports that the keeper could not be asked, and a loss, and does what is to happen at a loss, each once. Called
+    /// while nothing is locked: the program may do anything then, such as dropping a guard.
     pub(crate) fn report(&self) {
         let mut status = self.status.lock();
         if let KeeperState::Failed(reason) = &mut status.keeper {
@@ -275,7 +277,8 @@ impl Hold {
         }
     }
 
-    /// Notes that the holder has the lock no longer because it does not want it. Returns whether a loss had been noticed before.
+    /// Notes that the holder has the lock no longer because it does
+    /// not want it. Returns whether a loss had been noticed before.
     pub(crate) fn finish(&self) -> bool {
         let mut status = self.status.lock();
         if status.phase != Phase::Held {
@@ -339,8 +342,8 @@ struct WaitingThread<'a> {
 }
 
 impl Changes {
-    /// Called after the change was written under a hold's mutex, under which a waiting thread reads it: one that has read it before is counted
-    /// here.
+    /// Called after the change was written under a hold's mutex, under which a waiting thread reads it: one that has
+    /// read it before is counted here.
     fn note(&self) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             *self.count.lock() += 1;

@@ -1,5 +1,5 @@
-//! What a holder does with its locks: extends them, asks for them, takes fencing tokens. One lock is a slice of one. Their commands go
-//! together, and what happens is reported when nothing of a hold is locked any more.
+//! What a holder does with its locks: extends them, asks for them, takes fencing tokens. One lock is a slice of one.
+//! Their commands go together, and what happens is reported when nothing of a hold is locked any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,9 @@ use crate::system::sync::MutexGuard;
 pub(super) type Locked<'a> = (&'a Arc<Hold>, MutexGuard<'a, HoldState>);
 
 impl Engine {
-    /// Locks holds in the order of their keys, as each thread that works on several does. Waits for all of them from the beginning, so that the
-    /// keeper goes before it once. But while a node of a cluster hangs, the keeper works on for the keys of others.
+    /// Locks holds in the order of their keys, as each thread that works on several does.
+    /// Waits for all of them from the beginning, so that the keeper goes before it once.
+    /// But while a node of a cluster hangs, the keeper works on for the keys of others.
     pub(super) fn lock_all<'a>(&self, holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
         let is_one_node = self.have_one_node(holds.iter().map(|hold| &***hold));
         let later = if is_one_node { holds.get(1..).unwrap_or_default() } else { &[] };
@@ -67,7 +68,7 @@ impl Engine {
         }
         self.drive(&mut jobs, Option::as_mut, now);
         let end = |((hold, state), job): (&mut Locked<'h>, Option<Job<'_, Task<T>>>)| {
-            end(hold, state, job.map(|job| job.end(outbox)))
+            end(hold, state, job.map(|job| job.into_outcome(outbox)))
         };
         locked.iter_mut().zip(jobs).map(end).collect()
     }
@@ -77,7 +78,8 @@ impl Engine {
         Session::new(self, &hold.key, hold.options.protocol, Some(now.uptime)).reporting_to(outbox)
     }
 
-    /// Extends the leases of these holds, which expire, to ones of `asked` that begin now, or of the expiration of each.
+    /// Extends the leases of these holds, which expire, to ones of
+    /// `asked` that begin now, or of the expiration of each.
     pub(crate) fn extend(
         self: &Arc<Self>,
         holds: &[&Arc<Hold>],
@@ -128,7 +130,8 @@ impl Engine {
         locked.into_iter().map(unlocked).collect()
     }
 
-    /// Extends leases to the `time` that begins with the new one, unless one is not to be extended: it is lost. Returns whether each extension was certified.
+    /// Extends leases to the `time` that begins with the new one, unless one is not to be extended: it is lost. Returns
+    /// whether each extension was certified.
     pub(super) fn extend_locked(
         &self,
         locked: &mut [Locked<'_>],
@@ -148,7 +151,8 @@ impl Engine {
         self.on_each(locked, outbox, begin, end)
     }
 
-    /// Returns the lease that replaces that of a hold if an extension succeeds. Until the outcome is known, the lease counts that ends first.
+    /// Returns the lease that replaces that of a hold if an extension
+    /// succeeds. Until the outcome is known, the lease counts that ends first.
     pub(super) fn next_lease(&self, hold: &Hold, lease: &Lease, expiration: Duration, now: Now) -> Lease {
         let new = lease.next(expiration, self.identity.next_nonce(), now);
         let ends = lease.end.zip(new.end);

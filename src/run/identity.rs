@@ -38,8 +38,9 @@ impl Identity {
     }
 }
 
-/// Returns random digits of the system. The standard library asks it once for each thread, and a forked child inherits what its own was given:
-/// a new locker in the child would have the same as the parent's next, or as that of another child.
+/// Returns random digits of the system. The standard library asks it once for each
+/// thread, and a forked child inherits what its own was given: a new locker in the
+/// child would have the same as the parent's next, or as that of another child.
 fn seed() -> u64 {
     let of_system = || RandomState::new().hash_one(Process::current());
     let of_thread = thread::named("setnx-lock-seed").spawn(of_system);

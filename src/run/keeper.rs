@@ -1,5 +1,6 @@
-//! The keeper: a timer's threads work for locks that are held. They extend leases, look whether locks are still held, and note that a
-//! lease has passed. What is due for many locks at a time goes together, for the locks of each node of a cluster on a thread of its own.
+//! The keeper: a timer's threads work for locks that are held. They extend leases, look whether locks are still held,
+//! and note that a lease has passed. What is due for many locks at a time goes together, for the locks of each node of
+//! a cluster on a thread of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +25,8 @@ pub(super) fn work(due: Vec<Kept>) {
 }
 
 impl Engine {
-    /// Has the keeper work on a lock that has just been acquired, if its options say so; or look at it once, if gems use the server.
+    /// Has the keeper work on a lock that has just been acquired, if
+    /// its options say so; or look at it once, if gems use the server.
     pub(super) fn keep_by_options(self: &Arc<Self>, hold: &Arc<Hold>) {
         if hold.options.terms.auto_extend.is_some() {
             self.keep_from_now_on(hold);

@@ -1,6 +1,7 @@
-//! Release notifications between processes, on one server or node. Each key has a waiting list on the server, with the channels of the
-//! processes that wait for it. A release takes the first channel in the trip of its DEL, and publishes the key there; the process that
-//! listens wakes the head of its queue for the key. A failure here costs a waiter a poll interval and no more.
+//! Release notifications between processes, on one server or node. Each key has a waiting list on the server, with the
+//! channels of the processes that wait for it. A release takes the first channel in the trip of its DEL, and publishes
+//! the key there; the process that listens wakes the head of its queue for the key. A failure here costs a waiter a
+//! poll interval and no more.
 //!
 //! Each node of a cluster has its own, since a node knows its own listeners only.
 
@@ -28,8 +29,9 @@ use listener::concerns_all_keys;
 /// How long a server is left alone that has refused, and how often it is reported at most.
 const REFUSED: Duration = Duration::from_secs(60);
 
-/// How long a process leaves a key to one that it has notified, which may have to wait for a processor. The other may also be done already,
-/// and have notified no process, since this one was not listed then: in this case the time is lost.
+/// How long a process leaves a key to one that it has notified, which may have to
+/// wait for a processor. The other may also be done already, and have notified no
+/// process, since this one was not listed then: in this case the time is lost.
 const HEAD_START: Duration = Duration::from_millis(10);
 
 /// With less time left until its call returns, a reply would be lost, and the connection with it.
@@ -102,7 +104,7 @@ impl Notifications {
         Self { backend, queue, node, channel, state: Mutex::default() }
     }
 
-    /// Returns what goes with a look at a key that is waited for; `None` if the process is listed there, or cannot be notified.
+    /// Returns what goes with a look at a key; `None` if the process is listed there, or cannot be notified.
     pub(super) fn enter(&self, key: &Key) -> Option<Waiting> {
         let now = clock::uptime();
         let mut state = self.state.lock();
@@ -136,8 +138,8 @@ impl Notifications {
         }
     }
 
-    /// Returns what a release sends behind the command that deletes the key; `None` if it sends nothing. `follows` says whether a thread of
-    /// this process waits its turn.
+    /// Returns what a release sends behind the command that deletes the key; `None` if it sends nothing. `follows` says
+    /// whether a thread of this process waits its turn.
     pub(super) fn next(&self, key: &Key, follows: bool) -> Option<Waiting> {
         let now = clock::uptime();
         let mut state = self.state.lock();
@@ -194,23 +196,23 @@ impl Notifications {
                 let now = clock::uptime();
                 // Before it is sent: the answer may be fast.
                 self.state.lock().note_notified(key, now);
-                if self.send(key, Waiting::Wake(channel), limits)? != Reply::Integer(0) {
+                if self.change_list(key, Waiting::Wake(channel), limits)? != Reply::Integer(0) {
                     return Ok(Passed::ToOther);
                 }
                 self.state.lock().notified.remove(key);
             }
-            taken = self.send(key, Waiting::Next, limits);
+            taken = self.change_list(key, Waiting::Next, limits);
         }
     }
 
-    /// A lock was released to the threads of this process, and none waits for it any more: it is another process's turn.
+    /// A lock was released to this process, in which no thread waits for it any more: it is another's turn.
     pub(super) fn was_left_to_none(&self, key: &Key) {
         if self.may_send(&self.state.lock(), clock::uptime()) {
             self.pass_on_unused(key, Uptime::MAX);
         }
     }
 
-    /// A notification has come that no thread waits for, or whose thread has given up: it goes to the next thread or process.
+    /// A notification has come for a thread that has given up, or none: it goes to the next thread or process.
     fn pass_on_unused(&self, key: &Key, ends: Uptime) {
         if self.queue.notify(key, Hint::Freed) {
             return;
@@ -218,7 +220,7 @@ impl Notifications {
         self.forget_entry(key);
         // If it fails, the others wait for a poll interval; a busy pool is no reason for that.
         let Some(limits) = self.limits(ends) else { return };
-        let first = self.send(key, Waiting::Next, &limits);
+        let first = self.change_list(key, Waiting::Next, &limits);
         if let Ok(Passed::ToNone) = self.notify_first(key, first, &limits) {
             // A thread may have come meanwhile.
             self.queue.notify(key, Hint::Freed);
@@ -240,12 +242,12 @@ impl Notifications {
         }
     }
 
-    /// Notes that a thread of this process does not wait any more, without the lock. `notified` says whether it had learned of a release
-    /// that it did not act upon. `ends`: when its call is to return.
-    pub(super) fn left(&self, key: &Key, notified: bool, ends: Uptime) {
+    /// Notes that a thread of this process does not wait any more, without the lock. `notified` says whether it had
+    /// learned of a release that it did not act upon. `ends`: when its call is to return.
+    pub(super) fn note_gone(&self, key: &Key, notified: bool, ends: Uptime) {
         let mut state = self.state.lock();
         let entry = state.keys.get(key).map(|waited| waited.entry).unwrap_or_default();
-        let owed = entry.left(notified, self.queue.is_waited_for(key));
+        let owed = entry.owes(notified, self.queue.is_waited_for(key));
         if owed == Owed::Entry {
             state.keys.remove(key);
         }
@@ -265,10 +267,10 @@ impl Notifications {
             let most = limits.decided_at.uptime.after(SHORT_CONNECT_WAIT);
             Limits { connected_by: limits.connected_by.min(most), ..limits }
         });
-        let left = brief.map(|brief| self.send(key, Waiting::Leave(self.channel.clone()), &brief));
+        let removed = brief.map(|brief| self.change_list(key, Waiting::Leave(self.channel.clone()), &brief));
         self.change_entry(key, ListEntry::doubt);
         self.queue.notify(key, Hint::Changed);
-        left.map_or(Ok(()), |left| left.map(drop))
+        removed.map_or(Ok(()), |removed| removed.map(drop))
     }
 
     /// Until when a thread that comes now leaves the key to another process, which this one has just notified.
@@ -316,7 +318,7 @@ impl Notifications {
         self.state.lock().keys.get_mut(key).map(|waited| change(&mut waited.entry))
     }
 
-    fn send(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
+    fn change_list(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
         self.backend.send(&KeyTrip::new(key, &Trip::of(Command::Waiting(waiting))), limits).plain()
     }
 
@@ -337,7 +339,7 @@ impl Notifications {
         observer.no_notifications(&reason);
     }
 
-    /// For what is sent after a wait, and may fail: less time than the caller's own commands have, and none once its call is to return.
+    /// For what is sent after a wait, and may fail: less time than a command has, and none once the call is over.
     fn limits(&self, ends: Uptime) -> Option<Limits<'static>> {
         let now = clock::now();
         let left = ends.since(now.uptime);

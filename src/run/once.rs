@@ -17,7 +17,8 @@ use crate::system::clock;
 use crate::wait::Hint;
 
 impl Engine {
-    /// Reads what the key holds, and when the server removes it, in one trip; in a locker's first call in two, which share the time of one.
+    /// Reads what the key holds, and when the server removes it, in one
+    /// trip; in a locker's first call in two, which share the time of one.
     pub(crate) fn state(&self, key: &Key) -> Result<LockState, Error> {
         let began = clock::now();
         if !self.backend.is_known() {
@@ -63,8 +64,8 @@ impl Engine {
         self.once_with(key, command, None, clock::now()).map(|(reply, _)| reply)
     }
 
-    /// Sends a command, and another behind it, whose failure does not matter. Returns both replies. `began`: when the call began, whose trips share
-    /// one command timeout.
+    /// Sends a command, and another behind it, whose failure does not matter. Returns both replies. `began`: when the
+    /// call began, whose trips share one command timeout.
     pub(super) fn once_with(
         &self,
         key: &Key,

@@ -1,5 +1,5 @@
-//! What is to be reported once nothing is locked: an observer may do anything, such as using or dropping the guard of a hold whose commands
-//! are on their way.
+//! What is to be reported once nothing is locked: an observer may do anything, such as using or dropping the guard of a
+//! hold whose commands are on their way.
 
 use std::cell::RefCell;
 

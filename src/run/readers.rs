@@ -1,5 +1,5 @@
-//! The number of readers of a reader-writer lock, which all its callers must share. A key of its own holds it. A caller compares it before it
-//! first asks for one of the locks, so nothing has to be given back if the numbers differ.
+//! The number of readers of a reader-writer lock, which all its callers must share. A key of its own holds it. A caller
+//! compares it before it first asks for one of the locks, so nothing has to be given back if the numbers differ.
 
 use proto::values::key::{Cut, Key};
 use proto::values::protocol::Protocol;
@@ -34,7 +34,8 @@ impl ReaderCount {
         self.readers.to_string().as_bytes().into()
     }
 
-    /// Reads the number of all callers, and writes this one if there is none. Returns what is there, if that is something else.
+    /// Reads the number of all callers, and writes this one if there is none. Returns what is there, if that is
+    /// something else.
     fn differs(&self, mut session: Session<'_>) -> Result<Option<Vec<u8>>, Error> {
         let look = Trip::of(Command::Get);
         let write = Trip::of(Command::SetNx(NewValue { value: self.value(), ttl: None }));
@@ -97,8 +98,8 @@ impl Engine {
         self.compared_readers.lock().get(&count.key) == Some(&count.readers)
     }
 
-    /// Returns the number of readers that other callers use, if it is not this one; zero if that is no number. Writes this one if there is
-    /// none.
+    /// Returns the number of readers that other callers use, if it is not this one; zero if that is no number. Writes
+    /// this one if there is none.
     pub(crate) fn other_readers(&self, count: &ReaderCount) -> Result<Option<usize>, Error> {
         self.refuse_after_fork(&count.key)?;
         let session = Session::new(self, &count.key, Protocol::Classic, Some(clock::now().uptime));

@@ -1,5 +1,5 @@
-//! The end of holds: a lock is handed over to the next queued thread of this process, or released, and the next process that waits learns of
-//! it.
+//! The end of holds: a lock is handed over to the next queued thread of this process, or released, and the next process
+//! that waits learns of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,8 @@ use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{Hint, HolderTicket, WaitMode, Wake};
 
-/// For how long the lock passes among the threads of a process before it is the turn of another that waits for notifications.
+/// For how long the lock passes among the threads of a process before it is the turn of another that waits for
+/// notifications.
 const SLICE: Duration = Duration::from_millis(10);
 
 /// What is done when all locks that end together have ended, so that each next thread has its lock first.
@@ -59,15 +60,16 @@ impl Engine {
         keys.into_iter().zip(released).filter_map(failed).collect()
     }
 
-    /// Ends locks by the rules that each was acquired by, together, with a few commands and no sleep: each is handed over to the next thread of
-    /// this process, or released, and the next process that waits is notified. All replies come within the time of one command; what cannot go
-    /// together, or went wrong for one, is done for it alone.
+    /// Ends locks by the rules that each was acquired by, together, with a few commands and no sleep: each is handed
+    /// over to the next thread of this process, or released, and the next process that waits is notified. All replies
+    /// come within the time of one command; what cannot go together, or went wrong for one, is done for it alone.
     pub(super) fn release_all(
         self: &Arc<Self>,
         locks: Vec<HeldLock<'_>>,
         now: Now,
     ) -> Vec<Result<Release, Error>> {
-        // The last key first: a writer waits for the first, and would go on before the readers, for which any will do, are told.
+        // The last key first: a writer waits for the first, and would
+        // go on before the readers, for which any will do, are told.
         let mut taken = Vec::new();
         let begin = |lock| self.begin_release(lock, &mut taken, now);
         let mut under_way: Vec<Releasing<'_>> = locks.into_iter().rev().map(begin).collect();
@@ -168,7 +170,7 @@ impl Engine {
             }
             None => holder,
         };
-        holder.end(self.wake(key, &turn, released, taken, now), now);
+        holder.finish(self.wake(key, &turn, released, taken, now), now);
         // The threads that it was left to may have given up meanwhile.
         let is_left_here = released && !matches!(turn, Turn::Listed(_));
         if is_left_here && self.notifies(options, key) && !self.queue.is_waited_for(key) {
@@ -177,7 +179,8 @@ impl Engine {
         outcome
     }
 
-    /// Returns the error of a release that gave up, with the holder unless it is tried again. `next`: the lease that the key may hold instead.
+    /// Returns the error of a release that gave up, with the holder unless it is tried again. `next`: the lease that
+    /// the key may hold instead.
     #[cold]
     fn not_released(
         self: &Arc<Self>,
@@ -188,13 +191,13 @@ impl Engine {
         session: Session<'_>,
     ) -> (Error, Option<HolderTicket<Delivery>>) {
         let expires = lock.lease.end.is_some();
-        let left = if session.may_pass(reason) {
+        let ended = if session.may_pass(reason) {
             self.release_again(lock, reason, next, clock::now()).err()
         } else {
             Some(lock.holder)
         };
-        let (if_unknown, if_refused) = if_not_released(expires, in_doubt, left.is_none());
-        (session.release_error(reason, if_unknown, if_refused), left)
+        let (if_unknown, if_refused) = if_not_released(expires, in_doubt, ended.is_none());
+        (session.release_error(reason, if_unknown, if_refused), ended)
     }
 
     /// Does what is left when all locks have ended.
@@ -223,7 +226,8 @@ impl Engine {
         let notifications = self.notifications.of(key);
         notifications.sent_next(key, taking, taken.as_ref());
         let passed = match taken {
-            // Also if the key holds another's value: the process that is notified then looks, and enters the list again.
+            // Also if the key holds another's value: the process that is
+            // notified then looks, and enters the list again.
             Some(taken) if released || taken.is_ok() => {
                 notifications.pass_on(key, taken, self.budget(Some(now)), &self.observer)
             }
@@ -269,7 +273,8 @@ enum Turn {
     Listed(Waiting),
 }
 
-/// Returns what it means that a lock was not released: if the reply was lost, and if it was refused. `goes_on`: it is tried again.
+/// Returns what it means that a lock was not released: if the reply
+/// was lost, and if it was refused. `goes_on`: it is tried again.
 fn if_not_released(expires: bool, in_doubt: bool, goes_on: bool) -> (&'static str, &'static str) {
     if goes_on && expires {
         let again = "the release is tried again until the lease ends";

@@ -25,7 +25,8 @@ use crate::run::hold::{Hold, HoldState};
 use crate::system::clock;
 
 impl Engine {
-    /// Has the server asked nothing more for a hold, unless it is lost, and returns its token. Asks once what the key holds if that is in doubt.
+    /// Has the server asked nothing more for a hold, unless it is lost, and returns its token. Asks once what the key
+    /// holds if that is in doubt.
     pub(crate) fn token(self: &Arc<Self>, hold: &Arc<Hold>) -> Result<Token, Error> {
         let outbox = Outbox::default();
         let mut locked = self.lock_all(&[hold]);
@@ -106,7 +107,7 @@ impl Call<'_> {
         let task = Task::begin(now, async move |io| hold::resume(io, &given, new, counter).await);
         let mut job = Job::new(key, task, session);
         job.run(now);
-        let (outcome, session) = job.end(&outbox);
+        let (outcome, session) = job.into_outcome(&outbox);
         outbox.flush(&engine.observer);
         let now = clock::now();
         let useless = Some("do not begin the work");

@@ -25,7 +25,7 @@ pub(super) struct Session<'a> {
     /// As the options say, so that it may be [`Protocol::Auto`].
     protocol: Protocol,
     budget: Budget,
-    /// Until when the lock is held that it releases; only of a release, whose waits for a connection do not count as time of its commands.
+    /// When the lock ends that it releases: its waits for a connection do not count as time of its commands.
     held_until: Option<Uptime>,
     /// When the last trip was sent, until that counts as time of the commands; and how much they have taken.
     sent_at: Option<Uptime>,
@@ -85,8 +85,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns the session as that of a call that acquires, which ends its waits for a connection, and another time for an
-    /// unreachable server.
+    /// Returns the session as that of a call that acquires, which ends its
+    /// waits for a connection, and another time for an unreachable server.
     pub(super) fn stopped_by(mut self, stop: &'a dyn Stop, retry_for: Duration) -> Self {
         self.budget.retry_for = retry_for;
         Self { stop, acquires: true, ..self }
@@ -228,7 +228,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Returns the rules' reply for a failure of a call whose options have this protocol. Only Auto switches to another one.
+/// Returns the rules' reply for a failure of a call with this protocol. Only Auto switches to another one.
 pub(super) fn unanswered(failure: &Failure, protocol: Protocol) -> Reply {
     match failure {
         Failure::TooLate => Reply::TooLate,
@@ -303,8 +303,8 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
-    /// manages without transactions, and without a time to live.
+    /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be
+    /// released. Auto manages without transactions, and without a time to live.
     pub(super) fn needs(&self, trip: &Trip) -> Protocol {
         if self.protocol == Protocol::Auto { trip.needs() } else { self.protocol }
     }
@@ -352,7 +352,7 @@ impl Session<'_> {
         self.failure().is_some_and(Failure::found_all_in_use)
     }
 
-    /// Forgets how long a connection was waited for by the last command of a call that has waited much longer: it had little time left.
+    /// Forgets for how long the last command of a call waited for a connection: it had little time left.
     pub(super) fn has_waited(&mut self, total: Duration) {
         if let Some((_, Failure::Unreachable { waited, .. })) = self.failed.as_deref_mut()
             && *waited < total / 2

@@ -26,7 +26,8 @@ struct WaitAll<'a> {
     /// At least one, in the order of their bytes, and no two are equal.
     keys: &'a Arc<[Key]>,
     rules: Several,
-    /// What came of asking for each, until it is held or given back. A command without a reply may still acquire its lock.
+    /// What came of asking for each, until it is held or given
+    /// back. A command without a reply may still acquire its lock.
     asked: Vec<Option<Asked<'a>>>,
     /// Those that are held while others are waited for.
     early: Vec<Option<Acquired>>,
@@ -39,8 +40,8 @@ struct WaitAll<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Waits until all locks are held, or there is an error and none is, as far as is known. The keys are at least one, in the order of their
-    /// bytes, and no two are equal.
+    /// Waits until all locks are held, or there is an error and none is, as far as is known. The keys are at least one,
+    /// in the order of their bytes, and no two are equal.
     pub(crate) fn acquire_all(&self, keys: &'a Arc<[Key]>, kind: HoldKind) -> Result<Vec<Acquired>, Error> {
         let _acquiring = self.engine.acquiring();
         // What is not to be waited for is found before anything is sent.
@@ -122,7 +123,8 @@ impl<'a> WaitAll<'a> {
         }
     }
 
-    /// Does what the rules say until all are held, or the call has failed and all is given back, except what could not be.
+    /// Does what the rules say until all are held, or the call has
+    /// failed and all is given back, except what could not be.
     fn acquire(mut self) -> Result<Vec<Acquired>, (Error, Vec<Error>)> {
         loop {
             match self.rules.next(clock::now()) {
@@ -221,8 +223,8 @@ fn names(error: &Error, key: &Key) -> bool {
 }
 
 impl Call<'_> {
-    /// Asks for locks in one trip, if there are two at least: up to the first that a thread of this process has or waits for, or that is left to a
-    /// process which was just notified of its release.
+    /// Asks for locks in one trip, if there are two at least: up to the first that a thread of this process has or
+    /// waits for, or that is left to a process which was just notified of its release.
     fn ask_together<'k>(&self, keys: &'k [Key]) -> Vec<Asked<'k>> {
         let is_busy = |key| self.may_wait() && (!self.engine.queue.is_open_to(key) || self.is_left(key));
         let keys = &keys[..keys.iter().take_while(|key| !is_busy(*key)).count()];
@@ -233,7 +235,7 @@ impl Call<'_> {
         let (now, protocol) = (clock::now(), self.engine.protocol_of(self.options));
         let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| self.asks(key, protocol, now)).collect();
         match probed {
-            Ok(()) => self.send(&mut asked),
+            Ok(()) => self.ask_all(&mut asked),
             Err(failure) => asked.iter_mut().for_each(|asked| asked.fail(&failure)),
         }
         asked
@@ -277,8 +279,8 @@ impl<'a> WaitAll<'a> {
         self.note_in_doubt();
     }
 
-    /// Ends the call if it could not be found out what a command without a reply has acquired, or it has no expiration, so that the key names no
-    /// holder.
+    /// Ends the call if it could not be found out what a command without a reply has acquired, or it has no expiration,
+    /// so that the key names no holder.
     fn note_in_doubt(&mut self) {
         let in_doubt = self.rules.take_in_doubt();
         let mut errors: Vec<Error> = in_doubt.into_iter().filter_map(|lock| self.in_doubt(lock)).collect();

@@ -1,5 +1,5 @@
-//! Where events go: to the log and to the observer. What a thread of the library notices is reported on a thread of its own, so that neither a
-//! slow observer nor a slow log delays a lease.
+//! Where events go: to the log and to the observer. What a thread of the library notices is reported on a thread of its
+//! own, so that neither a slow observer nor a slow log delays a lease.
 //!
 //! A warning that repeats is written at once, and then once a minute for each key, with how many were left out.
 
@@ -143,7 +143,8 @@ impl EventSink {
     }
 
     fn report(&self, event: &Event<'_>) {
-        // I10: a logger or an observer that panics must not keep a lock from being released, nor each other from the event.
+        // I10: a logger or an observer that panics must not keep a
+        // lock from being released, nor each other from the event.
         if log::max_level() > log::LevelFilter::Off {
             contained(|| {
                 let left_out = repeated(event)
@@ -220,7 +221,8 @@ struct Warned {
 }
 
 impl Repeats {
-    /// Returns how many warnings of this kind were left out since the last that was written; `None` if this one is left out as well.
+    /// Returns how many warnings of this kind were left out since the
+    /// last that was written; `None` if this one is left out as well.
     pub(super) fn is_due(&self, key: &Key, kind: &'static str, now: Uptime) -> Option<u32> {
         let mut written = self.0.lock();
         if let Some(Warned { at, left_out }) = written.get_mut(&(key.clone(), kind)) {

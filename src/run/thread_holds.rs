@@ -1,4 +1,5 @@
-//! Which locks a thread has acquired and not released, so that a thread that would wait for itself gets an error instead.
+//! Which locks a thread has acquired and not released, so that
+//! a thread that would wait for itself gets an error instead.
 
 use std::cell::RefCell;
 use std::ptr;
@@ -112,7 +113,7 @@ pub(crate) fn note(locker: &Arc<Identity>, hold: &Arc<Hold>, kind: HoldKind) {
 }
 
 /// Notes that the guard of a hold is gone, on the thread that has acquired it or another.
-pub(crate) fn end(hold: &Hold) {
+pub(crate) fn forget(hold: &Hold) {
     hold.is_dropped.store(true, Ordering::Relaxed);
     // Few are removed before their list would grow.
     let _ = ENTRIES.try_with(|entries| {
@@ -170,7 +171,7 @@ mod tests {
 
     impl Drop for Mark {
         fn drop(&mut self) {
-            super::end(&self.0);
+            super::forget(&self.0);
         }
     }
 

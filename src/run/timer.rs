@@ -1,8 +1,8 @@
-//! A timer: threads that do work when it is due. What the work is, it does not know. Work for one node is done by one thread at a time, and that
-//! for several nodes at the same time: a node that hangs holds up no other.
+//! A timer: threads that do work when it is due. What the work is, it does not know. Work for one node is done by one
+//! thread at a time, and that for several nodes at the same time: a node that hangs holds up no other.
 //!
-//! At most one thread sleeps until something is due. A thread that takes work starts another to sleep, if there is work for other nodes. One that
-//! has done its work takes what is due next, sleeps, or ends if another sleeps already.
+//! At most one thread sleeps until something is due. A thread that takes work starts another to sleep, if there is work
+//! for other nodes. One that has done its work takes what is due next, sleeps, or ends if another sleeps already.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -26,8 +26,8 @@ const LINGER: Duration = Duration::from_secs(5);
 /// How many are worked on together at most.
 const MOST: usize = 512;
 
-/// How often the thread looks whether the wall clock was set, or the machine was suspended, and how much counts. Then everything is looked at:
-/// a lease may have passed.
+/// How often the thread looks whether the wall clock was set, or the machine was suspended, and how much counts. Then
+/// everything is looked at: a lease may have passed.
 const CLOCKS_COMPARED_EVERY: Duration = Duration::from_secs(1);
 const SET_BY: Duration = Duration::from_millis(100);
 
@@ -42,8 +42,8 @@ pub(crate) type Work<T> = fn(Vec<T>);
 /// When something is due, and which of all that is: by this it is taken out.
 pub(crate) type Due = (Uptime, u64);
 
-/// Threads for what is due later. The first starts when there is something. They end when there has been nothing for a while, or when this is
-/// dropped.
+/// Threads for what is due later. The first starts when there is something. They end when there has been nothing for a
+/// while, or when this is dropped.
 pub(crate) struct Timer<T> {
     schedule: Arc<Schedule<T>>,
     process: Process,
@@ -190,7 +190,8 @@ impl<T> Timer<T> {
         self.wait_for(at_most, |_| true);
     }
 
-    /// Waits until everything is done that `matters`, for at most this time. In a forked child there are no threads (I10).
+    /// Waits until everything is done that `matters`, for at most
+    /// this time. In a forked child there are no threads (I10).
     pub(crate) fn wait_for(&self, at_most: Duration, matters: impl Fn(&T) -> bool) {
         // A timer's thread would wait for itself, or for one that waits for it.
         if !self.process.is_current() || IS_TIMERS.get() {
@@ -234,8 +235,8 @@ impl<T: Send + 'static> Schedule<T> {
         Ok(())
     }
 
-    /// Waits until something is due, and returns it, together with what may be done with it, and for which node; `None` if the thread is to end.
-    /// `done`: the node that this thread has worked for.
+    /// Waits until something is due, and returns it, together with what may be done with it, and for which node; `None`
+    /// if the thread is to end. `done`: the node that this thread has worked for.
     fn next(self: &Arc<Self>, done: Option<NodeId>) -> Option<(NodeId, Vec<T>)> {
         let mut state = self.state.lock();
         if let Some(done) = done {

@@ -1,5 +1,6 @@
-//! Releases that have failed, and locks that may be held without a holder: the server is asked again until the key is free, or the lease ends.
-//! Threads that wait in this process learn of the release, or get the lock, when an attempt succeeds.
+//! Releases that have failed, and locks that may be held without a holder: the
+//! server is asked again until the key is free, or the lease ends. Threads that wait
+//! in this process learn of the release, or get the lock, when an attempt succeeds.
 //!
 //! A lock may be held whose command had no reply: that may still arrive, whatever the key showed since.
 
@@ -42,7 +43,8 @@ impl Engine {
         let _ = self.add_unfinished(FIRST_PAUSE, What::MaybeHeld(Box::new(maybe)));
     }
 
-    /// Has a release that gave up for this reason tried again, if it may be. `next`: the lease that the key may hold instead of its own.
+    /// Has a release that gave up for this reason tried again, if it may
+    /// be. `next`: the lease that the key may hold instead of its own.
     ///
     /// # Errors
     ///
@@ -119,8 +121,8 @@ impl Engine {
         }
     }
 
-    /// Releases the lock if its key holds the value of a command without a reply. Returns true if there is nothing left to do, since each
-    /// lease is released or has ended.
+    /// Releases the lock if its key holds the value of a command without a reply. Returns true if there is nothing left
+    /// to do, since each lease is released or has ended.
     pub(super) fn release_if_held(self: &Arc<Self>, maybe: &mut MaybeHeld) -> bool {
         let MaybeHeld { key, options, unresolved } = maybe;
         if !unresolved.may_hold(0, clock::now()) {

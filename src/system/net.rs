@@ -34,7 +34,8 @@ pub(crate) fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> 
     }
     #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
     socket.set_tcp_user_timeout(settings.user_timeout())?;
-    // A connection that is closed drops what it has not sent yet: a command that arrives after its caller has given up does harm.
+    // A connection that is closed drops what it has not sent yet: a
+    // command that arrives after its caller has given up does harm.
     socket.set_linger(Some(std::time::Duration::ZERO))
 }
 
@@ -43,8 +44,8 @@ pub(crate) fn set(_: &TcpStream, _: &TcpSettings) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects to a socket of a file. Does not wait for a process that accepts no connection: a blocking call waits for ever, even once another
-/// process listens at the path.
+/// Connects to a socket of a file. Does not wait for a process that accepts no connection: a blocking call waits for
+/// ever, even once another process listens at the path.
 #[cfg(all(unix, not(simulate)))]
 pub(crate) fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     use redis::io::tcp::socket2::{Domain, SockAddr, Socket, Type};

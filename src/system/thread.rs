@@ -2,7 +2,8 @@
 
 pub(crate) use super::source::thread::{Builder, panicking, park, park_timeout, scope, sleep, yield_now};
 
-/// Enough for callbacks of the program, whatever it has set for threads of its own. Memory is only used for what is needed.
+/// Enough for callbacks of the program, whatever it has set for
+/// threads of its own. Memory is only used for what is needed.
 const STACK: usize = 2 * 1024 * 1024;
 
 /// Returns what starts a thread of this name.

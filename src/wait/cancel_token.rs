@@ -1,12 +1,14 @@
 //! Ending waits from outside: a flag, and the threads to wake when it is set.
 //!
-//! [`CancelToken::cancel`] neither blocks nor allocates, so that it can be called wherever a program learns that it is to stop, in a
-//! signal handler too. It sets the flag, then wakes the registered threads, if it gets the list's mutex at once. If it does not,
-//! another thread is registering, leaving or cancelling; the thread that has the mutex looks at the flag after releasing it, and
-//! wakes the threads then. The two fences make sure of that: either `cancel` finds the mutex free, or the thread that has it finds the flag set.
-//! They order the flag too; its own `SeqCst` adds nothing that is needed.
+//! [`CancelToken::cancel`] neither blocks nor allocates, so that it can be called wherever a program
+//! learns that it is to stop, in a signal handler too. It sets the flag, then wakes the registered
+//! threads, if it gets the list's mutex at once. If it does not, another thread is registering, leaving
+//! or cancelling; the thread that has the mutex looks at the flag after releasing it, and wakes the
+//! threads then. The two fences make sure of that: either `cancel` finds the mutex free, or the thread
+//! that has it finds the flag set. They order the flag too; its own `SeqCst` adds nothing that is needed.
 //!
-//! `tests/models` runs this file with weakly ordered memory, and with signals that come while their own thread has the mutex.
+//! `tests/models` runs this file with weakly ordered memory, and
+//! with signals that come while their own thread has the mutex.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,9 +18,9 @@ use super::sync::{Mutex, Thread, current};
 
 /// Ends waits for locks from another thread.
 ///
-/// Pass the token to [`Lock::cancelled_by`](crate::Lock::cancelled_by), and call [`cancel`](Self::cancel) on it or
-/// on a clone. One token serves any number of locks and threads. Cancelling is final. After a fork, create a new
-/// token in the child.
+/// Pass the token to [`Lock::cancelled_by`](crate::Lock::cancelled_by), and call
+/// [`cancel`](Self::cancel) on it or on a clone. One token serves any number of locks
+/// and threads. Cancelling is final. After a fork, create a new token in the child.
 ///
 /// ```
 /// # use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker};
@@ -55,8 +57,8 @@ impl CancelToken {
     /// Ends all waits for locks that have this token. Each call fails with
     /// [`Error::Cancelled`](crate::Error::Cancelled), and so does every later one.
     ///
-    /// A command that has been sent is not interrupted; if it acquires the lock, the call succeeds. Locks that are
-    /// held stay held.
+    /// A command that has been sent is not interrupted; if it acquires
+    /// the lock, the call succeeds. Locks that are held stay held.
     ///
     /// Neither blocks nor allocates. Inside a signal handler, as opposed to a thread that handles signals, this
     /// relies on [`Thread::unpark`](std::thread::Thread::unpark) doing neither, as on Linux.

@@ -50,7 +50,8 @@ impl Hasher for KeyHasher {
         self.state = self.state.rotate_left(7) ^ length as u64;
     }
 
-    /// Mixes each bit into all others, whatever the factor is: a map uses the low bits and the seven highest. One to one, so it adds no collision.
+    /// Mixes each bit into all others, whatever the factor is: a map uses the low bits and the seven highest. One to
+    /// one, so it adds no collision.
     fn finish(&self) -> u64 {
         let mut hash = self.state;
         hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,30 +1,34 @@
-//! The wait queue of each key: first come, first served among the threads of a process. A thread that finds none asks for the lock before it is
-//! queued. Of the queue only the head talks to the server; the others sleep until it is their turn. Where threads wait in different modes,
-//! the first of each mode is a head: it looks for all that wait as it does, at its own pace and by its own rules; hints are for the very first.
+//! The wait queue of each key: first come, first served among the threads of a process. A thread that finds none asks
+//! for the lock before it is queued. Of the queue only the head talks to the server; the others sleep until it is their
+//! turn. Where threads wait in different modes, the first of each mode is a head: it looks for all that wait as it
+//! does, at its own pace and by its own rules; hints are for the very first.
 //!
 //! The whole queue is under one mutex, and a waiting thread parks outside of it. Why no wake-up is lost:
 //!
-//! - Whatever a waiter waits for (that it is a head, a hint, a lease, the end of all waiting) is written under the mutex, and the thread
-//!   that writes it unparks the waiter's thread afterwards.
+//! - Whatever a waiter waits for (that it is a head, a hint, a lease, the end of all waiting) is written under the
+//!   mutex, and the thread that writes it unparks the waiter's thread afterwards.
 //! - A waiter looks at all of that under the mutex, then parks. A write after the look is followed by an unpark, and
 //!   an unpark before the park makes that return at once.
-//! - A waiter that leaves, for whatever reason, a panic included, removes itself under the mutex; if it was a head, the
-//!   next of its mode becomes one, and is unparked; the first of the queue gets the hint that was not acted upon, and is unparked.
+//! - A waiter that leaves, for whatever reason, a panic included, removes itself under
+//!   the mutex; if it was a head, the next of its mode becomes one, and is unparked;
+//!   the first of the queue gets the hint that was not acted upon, and is unparked.
 //!
-//! Parking may also return for no reason, or because of an unpark that was meant for something else in the thread: every return is
-//! followed by another look. An entry lives as long as a thread waits for the key or holds it.
+//! Parking may also return for no reason, or because of an unpark that was meant for something else in the thread:
+//! every return is followed by another look. An entry lives as long as a thread waits for the key or holds it.
 //!
 //! A hint also makes the queue forget what was last seen of the key. A new head looks there first: where
 //! nothing was seen it asks the server, and where something was, a holder will notify it or its sleep has an end.
 //!
-//! A holder that releases stores a new lease in the key instead of deleting it, for the first thread that sleeps. When the reply is there, it
-//! delivers the lease to the thread that is the first sleeper by then and waits in a mode that fits. If there is none, the holder releases
-//! that lease. A thread in the middle of a command gets none: it might have the lock twice. A lease that was delivered is found at the next
-//! look, before a hint, the end of the sleep and the end of all waiting.
+//! A holder that releases stores a new lease in the key instead of deleting it, for the first thread
+//! that sleeps. When the reply is there, it delivers the lease to the thread that is the first sleeper
+//! by then and waits in a mode that fits. If there is none, the holder releases that lease. A thread
+//! in the middle of a command gets none: it might have the lock twice. A lease that was delivered is
+//! found at the next look, before a hint, the end of the sleep and the end of all waiting.
 //!
-//! The permits of a semaphore have one queue. A holder of a permit looks first whether a thread waits for that very key, then in the shared
-//! queue. A thread that leaves with a permit tells the next what it knows of others: the hint that it has not acted upon, and that one is
-//! free. A thread that waits for one key and leaves without it tells the shared queue of a release that it alone has learnt of.
+//! The permits of a semaphore have one queue. A holder of a permit looks first whether a thread waits for that very
+//! key, then in the shared queue. A thread that leaves with a permit tells the next what it knows of others: the hint
+//! that it has not acted upon, and that one is free. A thread that waits for one key and leaves without it tells the
+//! shared queue of a release that it alone has learnt of.
 //!
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a model checker chooses.
 
@@ -46,7 +50,8 @@ pub(crate) use ticket::Ticket;
 /// The wait queues of a locker. `A` is a lease that a holder delivers.
 pub(crate) struct WaitQueue<A>(Mutex<All<A>>);
 
-/// What the program has of a lock that is held, which the queue only keeps. It is no more once the program has dropped it.
+/// What the program has of a lock that is held, which the queue
+/// only keeps. It is no more once the program has dropped it.
 pub(crate) type AnyHold = Weak<dyn Any + Send + Sync>;
 
 /// Stands for a lock that the program does not know of.
@@ -102,9 +107,11 @@ pub(crate) enum Hint {
 pub(crate) enum Called<A> {
     /// A holder has delivered a lease.
     Lease(A),
-    /// It is a head, and talks to the server. With what was last seen, unless that is no longer true, and the hint that it got.
+    /// It is a head, and talks to the server. With what was last
+    /// seen, unless that is no longer true, and the hint that it got.
     Head { seen: Option<Observation>, hint: Option<Hint> },
-    /// The parking function has ended the wait, or all waiting has ended. With what was last seen, and how many threads are ahead.
+    /// The parking function has ended the wait, or all waiting has
+    /// ended. With what was last seen, and how many threads are ahead.
     Over { seen: Option<Observation>, ahead: usize },
 }
 
@@ -256,11 +263,11 @@ impl<A> All<A> {
     /// Takes a thread out of a key's queue, which is removed with its last thread.
     fn leave<T>(&mut self, key: &Key, leave: impl FnOnce(&mut KeyQueue<A>) -> T) -> Option<T> {
         let queue = self.keys.get_mut(key)?;
-        let left = leave(queue);
+        let outcome = leave(queue);
         if queue.holders == 0 && queue.waiters.is_empty() {
             self.keys.remove(key);
         }
-        Some(left)
+        Some(outcome)
     }
 }
 

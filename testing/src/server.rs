@@ -60,9 +60,11 @@ pub enum Output {
 #[derive(Clone, Debug)]
 pub struct Snapshot(Vec<Database>);
 
-/// A Redis server without sockets, clock or threads: [`handle`](Self::handle) takes a command and the time, and returns what is sent.
+/// A Redis server without sockets, clock or threads: [`handle`](Self::handle)
+/// takes a command and the time, and returns what is sent.
 ///
-/// [`TestServer`](crate::TestServer) puts it behind a port. Use it alone to search many orders of commands in one thread.
+/// [`TestServer`](crate::TestServer) puts it behind a port. Use
+/// it alone to search many orders of commands in one thread.
 ///
 /// ```
 /// use setnx_lock_testing::{Output, Server, ServerVersion};
@@ -112,7 +114,8 @@ impl Server {
 
     /// Executes a command of a client, or refuses it. `now` is the time since 1970 by the server's clock.
     ///
-    /// Returns what is sent: the reply, and what other clients get by it, for example an element of a list that they wait for.
+    /// Returns what is sent: the reply, and what other clients get
+    /// by it, for example an element of a list that they wait for.
     pub fn handle(&mut self, client: ClientId, command: &[Vec<u8>], now: Duration) -> Vec<Output> {
         self.turn_to(now);
         if !command.is_empty() {
@@ -169,7 +172,8 @@ impl Server {
         mem::take(&mut self.output)
     }
 
-    /// Executes a command by the rules of Redis 7, whatever the version, and with every right; returns the reply as people read it.
+    /// Executes a command by the rules of Redis 7, whatever the version,
+    /// and with every right; returns the reply as people read it.
     pub fn look(&mut self, command: &[Vec<u8>], now: Duration) -> (String, Vec<Output>) {
         let (reply, output) = self.looked(command, now);
         (reply.map_or(String::new(), |reply| reply.for_people()), output)
@@ -190,7 +194,8 @@ impl Server {
         self.clients.insert(client, Client::privileged());
     }
 
-    /// Sets a line of the configuration file, for example `maxmemory 100mb`, `requirepass secret` or `user weak on >pw ~* +@all -multi`.
+    /// Sets a line of the configuration file, for example `maxmemory
+    /// 100mb`, `requirepass secret` or `user weak on >pw ~* +@all -multi`.
     ///
     /// # Errors
     ///
@@ -245,8 +250,8 @@ impl Server {
         self.settings.is_full = is_full;
     }
 
-    /// Has it answer this for now, in the words of a current server: `LOADING …` and `BUSY …` to nearly all commands, others, `MISCONF …` say, to
-    /// those that change keys.
+    /// Has it answer this for now, in the words of a current server: `LOADING …` and `BUSY …` to nearly all commands,
+    /// others, `MISCONF …` say, to those that change keys.
     pub fn set_refusing(&mut self, text: Option<&str>) {
         self.settings.refuses = text.map(str::to_owned);
     }
@@ -357,8 +362,8 @@ impl Server {
         (spec.run)(&mut call).unwrap_or_else(|refusal| Reply::Error(refusals::worded(version, refusal.0)))
     }
 
-    /// Removes the key if its time has come. Before 2.6 that was counted in whole seconds. From 6.0.9 on it counts as a change for those who
-    /// watch the key.
+    /// Removes the key if its time has come. Before 2.6 that was counted in whole seconds. From 6.0.9 on it counts as a
+    /// change for those who watch the key.
     fn expire_if_due(&mut self, database: usize, key: &[u8]) {
         let Some(expires) = self.databases[database].get(key).and_then(|entry| entry.expires) else { return };
         let unit = if self.version < ServerVersion::V2_6 { 1000 } else { 1 };

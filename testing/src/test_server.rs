@@ -11,8 +11,8 @@ use crate::net::Proxy;
 use crate::net::inside::Inside;
 use crate::server::{Reply, Server, ServerVersion};
 
-/// A Redis server in this process, on a port of this machine, for one test. It starts within a millisecond, needs nothing installed, and is
-/// gone when it is dropped.
+/// A Redis server in this process, on a port of this machine, for one test. It starts within a millisecond, needs
+/// nothing installed, and is gone when it is dropped.
 ///
 /// Any client can talk to it. It is a [`Proxy`], which has the methods for faults and for the log of commands.
 ///
@@ -76,10 +76,10 @@ impl TestServer {
         self.inside.with(|server, _| (server.version(), Vec::new()))
     }
 
-    /// Executes a command by the rules of Redis 7, whatever the version, with every right, past all faults and without a record. Returns the
-    /// reply as people read it: `(nil)` for a missing value, the elements of a list in one line each, the text of an error.
-    /// Each call is a connection of its own, so that MULTI, WATCH and SELECT have no effect on the next one. A command that would wait
-    /// returns at once.
+    /// Executes a command by the rules of Redis 7, whatever the version, with every right, past all faults and without
+    /// a record. Returns the reply as people read it: `(nil)` for a missing value, the elements of a list in one line
+    /// each, the text of an error. Each call is a connection of its own, so that MULTI, WATCH and SELECT have no effect
+    /// on the next one. A command that would wait returns at once.
     pub fn run(&self, command: &[&str]) -> String {
         let words: Vec<Vec<u8>> = command.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.inside.with(|server, now| server.look(&words, now))
@@ -103,8 +103,8 @@ impl TestServer {
         }
     }
 
-    /// Returns the URL of a second port, on which clients see the same keys by the rules of Redis 7, whatever the version, with every right,
-    /// past all faults and without a record.
+    /// Returns the URL of a second port, on which clients see the same keys by the rules of Redis 7, whatever the
+    /// version, with every right, past all faults and without a record.
     ///
     /// # Panics
     ///
@@ -124,9 +124,9 @@ impl TestServer {
         *self.looking.get_or_init(|| self.proxy.listen_for_looks().expect("a port to listen on"))
     }
 
-    /// Sets a lock's key as another process does that holds the lock for this long, by the best protocol of the version: from 2.6 on as
-    /// `Ttl`, where the server's clock frees the lock half a second after the lease; before as `Classic`, where the clocks of clients do so a
-    /// second after it.
+    /// Sets a lock's key as another process does that holds the lock for this long, by the best protocol of the
+    /// version: from 2.6 on as `Ttl`, where the server's clock frees the lock half a second after the lease; before as
+    /// `Classic`, where the clocks of clients do so a second after it.
     ///
     /// # Panics
     ///
@@ -136,15 +136,18 @@ impl TestServer {
         assert!(is_new, "the key {key} exists; take_over replaces its value");
     }
 
-    /// Sets a lock's key, whoever holds it, as another process does that holds the lock for this long. The holder loses the lock.
+    /// Sets a lock's key, whoever holds it, as another process does
+    /// that holds the lock for this long. The holder loses the lock.
     ///
-    /// A holder by the protocol Classic, which Auto selects before 2.2, does not notice a value that is set within 0.7 s of its acquisition, and
-    /// its release does not compare either: test a loss there with [`delete`](Self::delete), or wait before.
+    /// A holder by the protocol Classic, which Auto selects before 2.2, does not notice
+    /// a value that is set within 0.7 s of its acquisition, and its release does not
+    /// compare either: test a loss there with [`delete`](Self::delete), or wait before.
     pub fn take_over(&self, key: &str, lease: Duration) {
         self.set_held(key, lease, &[]);
     }
 
-    /// The value is the time at which the lease ends, plus some seconds; the digits after the microseconds tell its holder from others.
+    /// The value is the time at which the lease ends, plus some seconds;
+    /// the digits after the microseconds tell its holder from others.
     fn set_held(&self, key: &str, lease: Duration, condition: &[&str]) -> String {
         static HOLDERS: AtomicU64 = AtomicU64::new(1);
         let expires = self.version() >= ServerVersion::V2_6;
@@ -170,8 +173,8 @@ impl TestServer {
         UNIX_EPOCH.checked_add(now).unwrap_or(UNIX_EPOCH)
     }
 
-    /// Puts the server's clock forward: keys expire, and clients that wait for an element of a list stop waiting. The clocks of clients do
-    /// not change, so a lease that they count themselves does not end by it.
+    /// Puts the server's clock forward: keys expire, and clients that wait for an element of a list stop waiting. The
+    /// clocks of clients do not change, so a lease that they count themselves does not end by it.
     pub fn advance(&self, time: Duration) {
         self.inside.advance(time);
     }

@@ -332,7 +332,8 @@ fn a_password_is_in_no_error() -> Outcome {
     Ok(())
 }
 
-/// From Redis 5 on a server quotes the arguments of a command that it does not know: those of HELLO before 6, and of a renamed AUTH.
+/// From Redis 5 on a server quotes the arguments of a command that
+/// it does not know: those of HELLO before 6, and of a renamed AUTH.
 fn a_password_that_the_server_quotes_is_in_no_error() -> Outcome {
     let server = RedisServer::start_with("rename-command AUTH \"\"\nrename-command HELLO \"\"")?;
     for user in ["", "user"] {

@@ -77,7 +77,8 @@ fn locker(url: &str, ([connect, command, unreachable], pool_size): Settings) -> 
         .build()
 }
 
-/// Acquires a free lock, waits for a held one, and releases, until all waits are cancelled. Whatever comes of it is right, if it comes.
+/// Acquires a free lock, waits for a held one, and releases, until all
+/// waits are cancelled. Whatever comes of it is right, if it comes.
 fn exercise(
     url: &str,
     settings: Settings,

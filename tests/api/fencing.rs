@@ -39,8 +39,8 @@ impl Storage {
     }
 }
 
-/// Acquires a lock, prints its token, and for each line prints a write with that token, as a program does that does not look whether its
-/// lease has passed.
+/// Acquires a lock, prints its token, and for each line prints a write with that token, as a program does that does not
+/// look whether its lease has passed.
 pub(crate) fn as_worker(url: &str, key: &str, protocol: &str) -> TaskOutcome {
     let options = LockOptions::expiring_after(Duration::from_millis(300)).timeout(LONG);
     let lock = Lock::new(&opened(url)?, key, options.protocol(protocol_named(protocol)?))?;
@@ -87,7 +87,8 @@ fn a_storage_refuses_the_write_of_a_process_that_was_stopped() -> Outcome {
     Ok(())
 }
 
-/// The time for which the server keeps a lock, and a counter. It is passed in parts of two thirds, by the server's clock only.
+/// The time for which the server keeps a lock, and a counter. It
+/// is passed in parts of two thirds, by the server's clock only.
 const KEPT: Duration = LONG;
 
 fn a_counter_that_is_forgotten_outlives_each_hold() -> Outcome {
@@ -181,7 +182,8 @@ fn a_lease_begins_only_if_its_counter_is_kept() -> Outcome {
     Ok(())
 }
 
-/// EXPIRE only sets a time, so that of a client which has not the lock could shorten a holder's, and numbers would begin again while it holds.
+/// EXPIRE only sets a time, so that of a client which has not the lock could shorten a holder's, and numbers would
+/// begin again while it holds.
 fn a_refused_call_leaves_the_counter_as_it_is() -> Outcome {
     const COUNTER: &str = "k:setnx-lock:fence:{k}";
     for protocol in PROTOCOLS {

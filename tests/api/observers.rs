@@ -1,5 +1,5 @@
-//! Observers: closures and shared values can observe, the log stays on beside them, and each call that asks for a lock ends with one
-//! `AcquireFinished`.
+//! Observers: closures and shared values can observe, the log stays on beside them, and each call that asks for a lock
+//! ends with one `AcquireFinished`.
 
 use std::ops::RangeBounds;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -244,7 +244,8 @@ fn one_event_for_a_lock_that_is_refused_or_cancelled() -> Outcome {
     Ok(())
 }
 
-/// Also where a release asks for the next thread, and where a call times out behind others without an attempt of its own.
+/// Also where a release asks for the next thread, and where a
+/// call times out behind others without an attempt of its own.
 fn one_event_for_each_of_many_threads() -> Outcome {
     const THREADS: usize = 8;
     const CALLS: usize = 10;

@@ -1,4 +1,5 @@
-//! Functions of every shape compile with the attribute, without a warning of the compiler or of clippy in the user's code.
+//! Functions of every shape compile with the attribute, without
+//! a warning of the compiler or of clippy in the user's code.
 
 #![deny(warnings, clippy::all, clippy::pedantic)]
 #![allow(dead_code, reason = "compiled, never called")]

@@ -214,7 +214,8 @@ fn a_writer_s_wait_ends_and_leaves_nothing_behind(target: &Target) -> Outcome {
     Ok(())
 }
 
-/// What readers and writers do to a number in two parts: a reader finds them equal, and a writer changes one after the other.
+/// What readers and writers do to a number in two parts: a reader
+/// finds them equal, and a writer changes one after the other.
 #[derive(Default)]
 struct Pair {
     parts: [AtomicU32; 2],

@@ -1,5 +1,6 @@
-//! Clocks that differ, and clocks that are set while a lock is held: `faketime` sets the wall clock of worker processes. The tests
-//! compare leases by the monotonic clock, which it leaves alone and which is the same for all processes.
+//! Clocks that differ, and clocks that are set while a lock is held: `faketime`
+//! sets the wall clock of worker processes. The tests compare leases by the
+//! monotonic clock, which it leaves alone and which is the same for all processes.
 
 pub(crate) mod set;
 
@@ -137,8 +138,8 @@ fn faketime_s_library() -> io::Result<String> {
     Err(io::Error::other(format!("faketime names no library: {reported:?}")))
 }
 
-/// Worker: acquires the lock again and again, prints when each lease begins and ends, and never releases it, so that the other worker
-/// takes it over.
+/// Worker: acquires the lock again and again, prints when each lease begins and ends, and never releases it, so that
+/// the other worker takes it over.
 pub(crate) fn take_over(url: &str, key: &str, protocol: &str) -> processes::TaskOutcome {
     let options = LockOptions::expiring_after(LEASE).protocol(protocol_named(protocol)?).timeout(LONG);
     let options = options.poll_interval(millis(5));

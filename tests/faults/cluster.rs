@@ -147,7 +147,8 @@ fn until_they_listen(cluster: &Cluster, node: usize, list: &str) {
     });
 }
 
-/// Processes are notified in the order in which they have come, whichever node has the key. One that is gone is found out.
+/// Processes are notified in the order in which they have come,
+/// whichever node has the key. One that is gone is found out.
 fn the_process_that_has_waited_longest_is_next(cluster: &Cluster) -> Outcome {
     let lockers = (0..4).map(|_| locker(cluster)).collect::<Result<Vec<_>, _>>()?;
     for n in 0..KEYS {

@@ -1,4 +1,5 @@
-//! Forked children, also those with their parent's process id: the first of a new pid namespace, and one that got an id which had become free.
+//! Forked children, also those with their parent's process id: the first
+//! of a new pid namespace, and one that got an id which had become free.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

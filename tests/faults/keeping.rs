@@ -1,4 +1,5 @@
-//! Leases that a locker's keeper thread extends: processes that are killed and stopped, servers and networks that fail, the end of it.
+//! Leases that a locker's keeper thread extends: processes that are
+//! killed and stopped, servers and networks that fail, the end of it.
 
 use std::io::{BufRead, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout};
@@ -258,7 +259,8 @@ fn locks_of_one_trip_fail_and_succeed_by_themselves() -> Outcome {
     Ok(())
 }
 
-/// Whatever happens to one command of a trip for several locks: each is extended in the end, and no value is sent twice.
+/// Whatever happens to one command of a trip for several locks:
+/// each is extended in the end, and no value is sent twice.
 fn a_fault_in_a_trip_of_many_locks_loses_none() -> Outcome {
     for (protocol, place, fault) in [
         (Protocol::Classic, 1, Fault::CutAfter),

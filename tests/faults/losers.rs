@@ -1,5 +1,5 @@
-//! Values of gems up to 1.4.1 over those of holders: each is written again. What is found within 0.7 s counts, so rounds that a busy machine has
-//! made longer are repeated. A gem itself is in `interop/late_getset`.
+//! Values of gems up to 1.4.1 over those of holders: each is written again. What is found within 0.7 s counts, so
+//! rounds that a busy machine has made longer are repeated. A gem itself is in `interop/late_getset`.
 
 use std::sync::Arc;
 use std::thread;

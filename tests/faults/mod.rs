@@ -1,5 +1,5 @@
-//! Servers, networks, clocks and processes that fail: the call ends with a correct outcome, nothing is sent twice, and the key is held, or
-//! free after its lease.
+//! Servers, networks, clocks and processes that fail: the call ends with a correct outcome, nothing is sent twice, and
+//! the key is held, or free after its lease.
 //!
 //! | file | what it tests |
 //! |---|---|
@@ -27,9 +27,9 @@
 //! | `unreachable` | how long calls retry |
 //! | `went_back` | a server that has lost its last writes |
 //!
-//! Faults at every command, with all threads and processes that there are, are the simulation's: `tests/simulate`. Here is what only real
-//! sockets, servers and processes show, and the words. A test that injects a fault asserts that it has happened, and says with which
-//! outcomes the call may end.
+//! Faults at every command, with all threads and processes that there are, are the simulation's: `tests/simulate`. Here
+//! is what only real sockets, servers and processes show, and the words. A test that injects a fault asserts that it
+//! has happened, and says with which outcomes the call may end.
 
 pub(crate) mod asked_first;
 pub(crate) mod clocks;

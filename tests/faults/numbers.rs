@@ -1,4 +1,5 @@
-//! Fencing tokens over failovers: no number comes twice, those of a master are in the order of its grants, and each of a later epoch is greater.
+//! Fencing tokens over failovers: no number comes twice, those of a master are in the order of its grants, and each of
+//! a later epoch is greater.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -79,7 +80,8 @@ struct Verdict {
     /// Greater ones that came before smaller ones of the same epoch.
     disordered: usize,
     epochs: BTreeSet<u64>,
-    /// Of holders that an old master had granted the lock after the new one had given a token: the storage refuses them.
+    /// Of holders that an old master had granted the lock after
+    /// the new one had given a token: the storage refuses them.
     refused: usize,
 }
 

@@ -1,4 +1,5 @@
-//! A server that comes back older, as after a restart, or whose address leads to an older replica: Auto goes on by what that has.
+//! A server that comes back older, as after a restart, or whose
+//! address leads to an older replica: Auto goes on by what that has.
 
 use std::iter;
 

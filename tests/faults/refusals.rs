@@ -1,5 +1,5 @@
-//! Refusals, by servers of every version and by the library itself: the error names the key, what happened and what to do, and the
-//! key is unchanged.
+//! Refusals, by servers of every version and by the library itself: the error names the key, what happened and what to
+//! do, and the key is unchanged.
 
 use std::sync::Arc;
 use std::thread;

@@ -1,4 +1,5 @@
-//! A server that refuses for a reason that may pass: a call that waits goes on until its own deadline, one that tries once returns the refusal.
+//! A server that refuses for a reason that may pass: a call that waits goes on until its own deadline, one that tries
+//! once returns the refusal.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};

@@ -88,7 +88,8 @@ fn a_proxy_without_transactions_is_probed_before_a_lock_is_acquired() -> Outcome
     Ok(())
 }
 
-/// What a server has renamed is found out before the first lock: `Auto` goes without it, or the call fails. Without GET or DEL all do.
+/// What a server has renamed is found out before the first lock: `Auto`
+/// goes without it, or the call fails. Without GET or DEL all do.
 fn nothing_is_acquired_that_could_not_be_released() -> Outcome {
     for lacking in ["WATCH", "MULTI", "EXEC", "DISCARD", "GET", "DEL", "PTTL"] {
         let server = RedisServer::start_with(&format!("rename-command {lacking} \"\""))?;

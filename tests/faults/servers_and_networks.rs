@@ -1,5 +1,5 @@
-//! Locks on a server or a network that fails: the call ends in time, with the right result or the right error. No value is sent
-//! twice, and the key is unchanged unless this client holds it.
+//! Locks on a server or a network that fails: the call ends in time, with the right result or the right error. No value
+//! is sent twice, and the key is unchanged unless this client holds it.
 
 use std::io::Read as _;
 use std::net::TcpListener;
@@ -226,7 +226,8 @@ fn a_late_reply_on_a_plain_pool_reaches_no_other_command(load: Load) -> Outcome 
     late_reply(&scenario, &locker)
 }
 
-/// The grant of one lock arrives after its caller has given up. The next command, for a lock that another client holds, must not get it.
+/// The grant of one lock arrives after its caller has given up. The
+/// next command, for a lock that another client holds, must not get it.
 fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
     let (late, taken) = (scenario.target.key("late"), scenario.target.key("taken"));
     taken.set("1895000000.5000000000000001");

@@ -1,5 +1,5 @@
-//! Many threads that share a few connections, while these are killed, the server stops, or the keys are overwritten: no thread gets the reply
-//! to another's command, which its own key would show, and none hangs.
+//! Many threads that share a few connections, while these are killed, the server stops, or the keys are overwritten: no
+//! thread gets the reply to another's command, which its own key would show, and none hangs.
 //!
 //! `SETNX_LOCK_FAULT_COMMANDS=10000000` sends as many commands; each night that is done.
 
@@ -108,7 +108,8 @@ fn run(
     Ok(found)
 }
 
-/// Acquires, looks and releases. Returns whether each reply was what no one but this thread changes; `None` if the lock was held.
+/// Acquires, looks and releases. Returns whether each reply was what
+/// no one but this thread changes; `None` if the lock was held.
 fn pair(lock: &Lock) -> Result<Option<bool>, Error> {
     let Some(guard) = lock.try_lock()? else { return Ok(None) };
     let held = !guard.verify().is_err_and(|error| error.is_lost());

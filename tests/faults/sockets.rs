@@ -63,7 +63,8 @@ fn a_process_that_is_stopped_and_continued_gets_its_reply() -> Outcome {
     Ok(())
 }
 
-/// Threads that wait for a key with a value of many megabytes share connections with others, whose replies come behind it.
+/// Threads that wait for a key with a value of many megabytes
+/// share connections with others, whose replies come behind it.
 fn a_long_value_harms_no_other_thread() -> Outcome {
     const FOR: Duration = Duration::from_secs(3);
     let scenario = Scenario::set();

@@ -22,7 +22,8 @@ trials_of! {
 /// What docs/limits.md says that a call needs in a debug build, in KiB. With a part to spare: compilers differ.
 const OF_A_CALL: usize = 128;
 
-/// Calls the library on a thread with this much stack, in KiB, and lets its threads extend a lease and notice a release.
+/// Calls the library on a thread with this much stack, in KiB, and lets its threads extend a lease and notice a
+/// release.
 pub(crate) fn as_worker(url: &str, kib: &str) -> TaskOutcome {
     let (url, kib): (String, usize) = (url.to_owned(), kib.parse()?);
     let calls = move || -> Result<(), setnx_lock::Error> {

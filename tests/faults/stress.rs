@@ -1,5 +1,5 @@
-//! Locks under stress: processes that are killed and stopped, different leases, a network with delays. The same as `make stress`,
-//! but short, with a test of the checker itself.
+//! Locks under stress: processes that are killed and stopped, different leases, a network with delays. The same as
+//! `make stress`, but short, with a test of the checker itself.
 
 #[allow(dead_code, unused_imports, reason = "shared with the program, which uses more of it")]
 #[path = "../../tools/stress/harness/mod.rs"]

@@ -1,4 +1,5 @@
-//! How long a call takes: that the table in `docs/limits.md` has these rows, and those that the simulation's scene `limits` has not.
+//! How long a call takes: that the table in `docs/limits.md` has these
+//! rows, and those that the simulation's scene `limits` has not.
 
 use std::time::Duration;
 use std::{fs, mem, thread};

@@ -1,5 +1,5 @@
-//! Faults in the transactions of Watched and Ttl: refusals, replies that are lost or late, and connections that must not be used
-//! again.
+//! Faults in the transactions of Watched and Ttl: refusals, replies
+//! that are lost or late, and connections that must not be used again.
 
 use std::sync::Arc;
 use std::thread;
@@ -160,8 +160,8 @@ fn a_full_server_that_compares_certifies_a_release(load: Load) -> Outcome {
     Ok(())
 }
 
-/// A command alone could come after the lease, and delete the key of another client. Up to 2.4 the server refuses EXEC itself, 2.6 executes it, and
-/// a current one refuses to queue.
+/// A command alone could come after the lease, and delete the key of another client. Up to 2.4 the server refuses EXEC
+/// itself, 2.6 executes it, and a current one refuses to queue.
 fn near_the_end_of_its_lease_a_release_that_a_full_server_refuses_is_carried_out_later(
     load: Load,
 ) -> Outcome {
@@ -183,8 +183,8 @@ fn near_the_end_of_its_lease_a_release_that_a_full_server_refuses_is_carried_out
                 assert_eq!(key.value(), None);
             } else {
                 assert_left(&released.expect_err("over its memory"), &key);
-                // Where EXEC itself is refused, the transaction is open still. Another thread's command in the same trip is queued by the server
-                // then, and the connection is closed: that ends the transaction as well.
+                // Where EXEC itself is refused, the transaction is open still. Another thread's command in the same
+                // trip is queued by the server then, and the connection is closed: that ends the transaction as well.
                 let is_open = emulated < ServerVersion::V7;
                 let all =
                     if is_open { "WATCH GET MULTI DEL EXEC DISCARD" } else { "WATCH GET MULTI DEL EXEC" };

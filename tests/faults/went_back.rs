@@ -1,4 +1,5 @@
-//! A server that has lost its last writes, as after a failover: the key holds a value that the holder has replaced since. The lock is still its own.
+//! A server that has lost its last writes, as after a failover: the key holds a value that the holder has replaced
+//! since. The lock is still its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

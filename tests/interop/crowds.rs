@@ -1,6 +1,7 @@
-//! Eight Ruby processes wait for the lock of a Rust holder that crashes. They poll in step, and so that they meet the moment at which the lock
-//! becomes free: which of them get in is up to the gem, unless the server has removed the key before. `SETNX_LOCK_TEST_ROUNDS=300` has more
-//! rounds, also for the protocols after which newer gems let in two, and prints what came of them.
+//! Eight Ruby processes wait for the lock of a Rust holder that crashes. They poll in step, and so that they meet the
+//! moment at which the lock becomes free: which of them get in is up to the gem, unless the server has removed the key
+//! before. `SETNX_LOCK_TEST_ROUNDS=300` has more rounds, also for the protocols after which newer gems let in two, and
+//! prints what came of them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -15,8 +16,9 @@ use crate::support::{LONG, Outcome, RedisServer, Target, millis, trial};
 /// How many Ruby processes wait.
 const WAITING: usize = 8;
 const EXPIRATION: Duration = Duration::from_millis(100);
-/// How long before the lock is free they begin to poll, in the first of eight rounds, and how much later in each of the others: after three
-/// polls of 0.1 s and some commands they meet the moment at which it becomes free, or just miss it on either side.
+/// How long before the lock is free they begin to poll, in the first of eight rounds, and
+/// how much later in each of the others: after three polls of 0.1 s and some commands
+/// they meet the moment at which it becomes free, or just miss it on either side.
 const POLLED_BEFORE: Duration = Duration::from_millis(310);
 const SPREAD: Duration = Duration::from_micros(1500);
 

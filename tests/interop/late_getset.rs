@@ -1,5 +1,6 @@
-//! A gem up to 1.4.1 finds no key, since the lock has just been released, and is held up before its GETSET, which overwrites the value of the Rust
-//! client that has acquired the lock meanwhile. What is found within 0.7 s counts, so rounds that a busy machine has made longer are repeated.
+//! A gem up to 1.4.1 finds no key, since the lock has just been released, and is held up before its GETSET, which
+//! overwrites the value of the Rust client that has acquired the lock meanwhile. What is found within 0.7 s counts, so
+//! rounds that a busy machine has made longer are repeated.
 
 use std::sync::Arc;
 use std::thread;
@@ -125,7 +126,8 @@ fn a_release_deletes_the_gems_value(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-/// Holds the lock for longer than the gem's time lasts. Returns false if it was lost, as when the machine was too busy to look in time.
+/// Holds the lock for longer than the gem's time lasts. Returns false
+/// if it was lost, as when the machine was too busy to look in time.
 fn outlasts(beside: &mut Beside, lock: &Lock) -> Result<bool, Failed> {
     let Overwritten { held, value, .. } = beside.overwrites(lock, millis(500), LONG)?;
     let end = Instant::now() + LONG;

@@ -1,5 +1,5 @@
-//! Which lock takes over which: every kind of lock, of the gem and of this library, contends with every other that holds the key and
-//! is valid. The gem's steals are asserted, too.
+//! Which lock takes over which: every kind of lock, of the gem and of this library, contends with every other that
+//! holds the key and is valid. The gem's steals are asserted, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! Ruby and Rust on the same keys, by the port of the gem in compat/ruby, or by a real gem that `REDIS_OBJECTS_LIB` and `REDIS_OBJECTS_VERSION`
-//! name.
+//! Ruby and Rust on the same keys, by the port of the gem in compat/ruby, or by a real gem that `REDIS_OBJECTS_LIB` and
+//! `REDIS_OBJECTS_VERSION` name.
 //!
 //! | file | what it tests |
 //! |---|---|

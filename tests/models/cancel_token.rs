@@ -1,8 +1,8 @@
-//! Cancelling at any moment, while threads register, sleep and leave. The checker is loom: it runs every schedule with few preemptions,
-//! with every value that a weakly ordered load may see.
+//! Cancelling at any moment, while threads register, sleep and leave. The checker is loom: it runs every schedule with
+//! few preemptions, with every value that a weakly ordered load may see.
 //!
-//! The mutex and the parking are implemented in `weak_sync`, by atomics with the memory orders of the standard library's: loom's own are
-//! stricter, and would hide a missing fence.
+//! The mutex and the parking are implemented in `weak_sync`, by atomics with the memory orders of the standard
+//! library's: loom's own are stricter, and would hide a missing fence.
 
 #[allow(unreachable_pub, reason = "public in the library")]
 #[path = "../../src/wait/cancel_token.rs"]

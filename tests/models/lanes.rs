@@ -1,5 +1,6 @@
-//! Threads that have jobs carried by lanes, as the backend does: they lead, follow, give up, and their connections fail. The checkers are
-//! shuttle, for random schedules, half of them with few preemptions, and loom, for a few small scenarios.
+//! Threads that have jobs carried by lanes, as the backend does: they lead, follow,
+//! give up, and their connections fail. The checkers are shuttle, for random
+//! schedules, half of them with few preemptions, and loom, for a few small scenarios.
 
 mod every_schedule;
 mod scenario;

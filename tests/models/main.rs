@@ -1,5 +1,5 @@
-//! Model checking: the search for lost wake-ups in the wait queue, the cancel token and the lanes.
-//! Their source files are compiled here with mutexes, atomics and threads whose schedules a model checker chooses. `cargo test --test
+//! Model checking: the search for lost wake-ups in the wait queue, the cancel token and the lanes. Their source files
+//! are compiled here with mutexes, atomics and threads whose schedules a model checker chooses. `cargo test --test
 //! models` runs it. To search more: `SETNX_LOCK_MODEL_ITERATIONS=200000` random schedules for each scenario, and
 //! `SETNX_LOCK_MODEL_PREEMPTIONS=3` for those of `cancel_token` and all named `every_schedule`.
 //!
@@ -31,7 +31,8 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 fn main() -> ExitCode {
-    // Installs shuttle's panic hook first, so that loom's is called before it: loom ends threads by panics that are no failures.
+    // Installs shuttle's panic hook first, so that loom's is called
+    // before it: loom ends threads by panics that are no failures.
     shuttle::check_random(|| {}, 1);
     let mut trials = cancel_token::trials();
     trials.extend(wait_queue::trials());

@@ -1,5 +1,5 @@
-//! The synchronization primitives where schedules are random: shuttle's. Parking is implemented here, since shuttle's own returns
-//! spuriously now and then, which hides a missing unpark. Spurious returns are left to the scenarios.
+//! The synchronization primitives where schedules are random: shuttle's. Parking is implemented here, since shuttle's
+//! own returns spuriously now and then, which hides a missing unpark. Spurious returns are left to the scenarios.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ pub(super) use super::park::park_until;
 use shuttle::sync::{Condvar, PoisonError};
 pub(super) use shuttle::sync::{MutexGuard, atomic};
 
-/// Ignores poisoning: the threads of a scenario share one system thread, so that a panic of one poisons the mutexes of all.
+/// Ignores poisoning: the threads of a scenario share one system
+/// thread, so that a panic of one poisons the mutexes of all.
 #[derive(Debug, Default)]
 pub(super) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

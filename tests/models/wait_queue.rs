@@ -1,5 +1,5 @@
-//! Threads in the wait queue of a key, as the engine has them wait, hold, hand over and give up. The checker is shuttle: it runs random
-//! schedules, half of them with few preemptions.
+//! Threads in the wait queue of a key, as the engine has them wait, hold, hand over and give up. The checker is
+//! shuttle: it runs random schedules, half of them with few preemptions.
 
 mod lease;
 mod notifications;

@@ -1,5 +1,6 @@
-//! Processes that wait for one lock by the waiting list on a server, each command of which is one step. The checker is stateright: it visits
-//! every state that can be reached. No process polls here, so one that misses a release sleeps for ever.
+//! Processes that wait for one lock by the waiting list on a server, each command
+//! of which is one step. The checker is stateright: it visits every state that can
+//! be reached. No process polls here, so one that misses a release sleeps for ever.
 
 mod process;
 

@@ -1,5 +1,5 @@
-//! The synchronization primitives where every schedule is checked: loom's, with memory orders as weak as the standard library's. And
-//! signals that arrive at a bad moment.
+//! The synchronization primitives where every schedule is checked: loom's, with memory orders as weak as the standard
+//! library's. And signals that arrive at a bad moment.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -10,8 +10,8 @@ pub(super) use loom::sync::atomic;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, ThreadId};
 
-/// An atomic flag and the data. A thread that finds it locked parks: the checker would follow a spinning thread for ever. The inner
-/// mutexes are never contended.
+/// An atomic flag and the data. A thread that finds it locked parks: the checker would follow a spinning thread for
+/// ever. The inner mutexes are never contended.
 pub(super) struct Mutex<T> {
     locked: AtomicBool,
     waiting: std::sync::Mutex<Vec<thread::Thread>>,

@@ -62,8 +62,8 @@ impl Servers {
         Quorum::new(self.lockers()?, KEY, options)
     }
 
-    /// Acquires the lock, on all servers: the guard has each of them, too. One may refuse it for a moment, since what it has granted too late
-    /// is only about to be given back; then all are asked again.
+    /// Acquires the lock, on all servers: the guard has each of them, too. One may refuse it for a moment, since what
+    /// it has granted too late is only about to be given back; then all are asked again.
     pub(crate) fn held(&self, lock: &Quorum) -> Result<QuorumGuard, Error> {
         let end = Instant::now() + LONG;
         loop {
@@ -100,7 +100,8 @@ impl Servers {
         self.0[server].delete(KEY);
     }
 
-    /// Waits until so many servers have the key: those that are not needed for a majority grant and release a little later.
+    /// Waits until so many servers have the key: those that are
+    /// not needed for a majority grant and release a little later.
     pub(crate) fn until_holding(&self, count: usize) {
         until("so many servers have the key", || self.holding() == count);
     }

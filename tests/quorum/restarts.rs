@@ -1,4 +1,5 @@
-//! Servers of a quorum that restart without their locks while a holder relies on them, and the time for which they are left alone then.
+//! Servers of a quorum that restart without their locks while a holder
+//! relies on them, and the time for which they are left alone then.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! The random search for fencing tokens: clients take tokens over failovers that lose increments, while the old master still counts. It looks for a
-//! number that two holders get, for one that is not greater than those of earlier holders on the same master, and for one of a new master that
-//! is not greater than all of the masters before.
+//! The random search for fencing tokens: clients take tokens over failovers that lose increments, while the old master
+//! still counts. It looks for a number that two holders get, for one that is not greater than those of earlier holders
+//! on the same master, and for one of a new master that is not greater than all of the masters before.
 
 mod run;
 
@@ -18,7 +18,8 @@ const CLIENTS: usize = 3;
 #[derive(Clone, Copy, Debug)]
 struct Conditions {
     protocol: Protocol,
-    /// True if a server that is made a replica closes its connections, as by a Sentinel. A cluster's node only refuses what comes.
+    /// True if a server that is made a replica closes its connections,
+    /// as by a Sentinel. A cluster's node only refuses what comes.
     closes: bool,
     flaw: Option<Flaw>,
 }
@@ -35,7 +36,8 @@ enum Flaw {
     KeepsConnections,
 }
 
-/// Searches this many runs. Returns how many tokens were taken, how many counters raised, and how often a failover lost a number.
+/// Searches this many runs. Returns how many tokens were taken, how
+/// many counters raised, and how often a failover lost a number.
 fn search(conditions: Conditions, runs: u32) -> Result<[u64; 3], String> {
     let totals = Cell::new([0; 3]);
     let perform = |steps: &[_]| {

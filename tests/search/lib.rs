@@ -1,6 +1,7 @@
-//! Random searches over the rules of the library: simulated clients take steps in a random order on a simulated server, and after each step
-//! laws are checked. Each search has conditions under which no law may be broken, and others, or planted mistakes, under which one
-//! must be: otherwise it would prove nothing. proptest shortens what breaks a law to the fewest steps.
+//! Random searches over the rules of the library: simulated clients take steps in a random order
+//! on a simulated server, and after each step laws are checked. Each search has conditions under
+//! which no law may be broken, and others, or planted mistakes, under which one must be:
+//! otherwise it would prove nothing. proptest shortens what breaks a law to the fewest steps.
 //!
 //! | search | what it runs |
 //! |---|---|
@@ -57,7 +58,8 @@ pub fn searches() -> Vec<(String, fn())> {
     parts.into_iter().flat_map(named).collect()
 }
 
-/// Searches this many runs of steps for one that breaks a law, and returns the shortest that was found: the law, and how it came about.
+/// Searches this many runs of steps for one that breaks a law, and
+/// returns the shortest that was found: the law, and how it came about.
 fn search<S: Strategy>(
     step: S,
     most: usize,
@@ -84,8 +86,9 @@ fn search<S: Strategy>(
     })
 }
 
-/// Draws the pause before a step, in milliseconds. Of `none + 4` steps `none` have no pause, three have one shorter than `little`, and one has
-/// one as long as a lease. One number decides, since choosing among strategies takes longer than the step.
+/// Draws the pause before a step, in milliseconds. Of `none + 4` steps `none` have no
+/// pause, three have one shorter than `little`, and one has one as long as a lease.
+/// One number decides, since choosing among strategies takes longer than the step.
 fn pause(none: u64, little: u64) -> impl Strategy<Value = u64> {
     const SHARE: u64 = 3000;
     let lease: Range<u64> = 1000..SHARE;

@@ -1,5 +1,5 @@
-//! A random search: several clients that want one of two locks, with random interleavings, crashes, lost requests and replies. It looks for
-//! two clients that hold a lock at the same time, each within its lease.
+//! A random search: several clients that want one of two locks, with random interleavings, crashes, lost requests and
+//! replies. It looks for two clients that hold a lock at the same time, each within its lease.
 
 use std::cell::Cell;
 use std::time::Duration;

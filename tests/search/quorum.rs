@@ -1,5 +1,6 @@
-//! The random search for a quorum: clients that want one lock on three or five servers, with random interleavings, lost requests and replies,
-//! clients that crash and servers that restart empty. It looks for two clients that hold the lock at the same time, each within its
+//! The random search for a quorum: clients that want one lock on three or five servers, with
+//! random interleavings, lost requests and replies, clients that crash and servers that restart
+//! empty. It looks for two clients that hold the lock at the same time, each within its
 //! validity; for a hold that goes on after it had ended; and for keys that are not given back.
 
 mod run;
@@ -48,7 +49,8 @@ enum Flaw {
     DeletesLate,
 }
 
-/// Searches this many runs. Returns how often the lock was held, and how often a call gave all back, or the fewest steps to a broken law.
+/// Searches this many runs. Returns how often the lock was held, and
+/// how often a call gave all back, or the fewest steps to a broken law.
 fn search(conditions: Conditions, runs: u32) -> Result<[u64; 2], String> {
     let totals = Cell::new([0; 2]);
     let perform = |steps: &[_]| {

@@ -1,7 +1,8 @@
-//! The random search for several keys: clients that want some of them, in their order, with random interleavings, crashes, lost requests and
-//! replies. It looks for two clients that hold a key at the same time, each within its lease; for a client that sleeps for a key and holds
-//! another behind it, so that two could wait for each other; for a call that has ended and left a lock which it could have given back; and
-//! afterwards for a client whose call does not end.
+//! The random search for several keys: clients that want some of them, in their order, with
+//! random interleavings, crashes, lost requests and replies. It looks for two clients that hold
+//! a key at the same time, each within its lease; for a client that sleeps for a key and holds
+//! another behind it, so that two could wait for each other; for a call that has ended and left
+//! a lock which it could have given back; and afterwards for a client whose call does not end.
 
 mod calls;
 mod client;
@@ -16,12 +17,12 @@ use client::Flaw;
 use run::Run;
 use setnx_lock_proto::values::protocol::Protocol::{self, Classic, Ttl, Watched};
 
-/// How long a command may be on its way within the guard, in milliseconds, and how far the clock of each client is ahead of that of the one
-/// before.
+/// How long a command may be on its way within the guard, in milliseconds, and how far the clock of each client is
+/// ahead of that of the one before.
 const WITHIN_THE_GUARD: [u64; 2] = [300, 0];
 
-/// Searches this many runs. Returns how often several keys were acquired, at once and after a wait, or an error with the fewest steps to a broken
-/// law.
+/// Searches this many runs. Returns how often several keys were acquired, at once and after a wait, or an error with
+/// the fewest steps to a broken law.
 fn search(
     protocols: [Protocol; 2],
     times: [u64; 2],

@@ -24,8 +24,8 @@ pub struct Server {
     counter_expires: Option<Duration>,
 }
 
-/// A trip on its way to the server, one step at a time. One that needs the key to hold something has two, since other clients may come in
-/// between: WATCH, and EXEC if the key holds that.
+/// A trip on its way to the server, one step at a time. One that needs the key to hold something has two, since other
+/// clients may come in between: WATCH, and EXEC if the key holds that.
 #[derive(Clone, Debug)]
 pub struct Leg {
     trip: Trip,

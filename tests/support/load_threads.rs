@@ -1,5 +1,5 @@
-//! Threads that acquire and release locks of their own all the time, through the locker of a test, so that the test's commands are
-//! pipelined with theirs.
+//! Threads that acquire and release locks of their own all the time, through the locker of a test, so that the test's
+//! commands are pipelined with theirs.
 
 use std::process;
 use std::sync::Arc;

@@ -12,7 +12,8 @@ use super::scenario::patient;
 use super::{AnyServer, LONG};
 use crate::support::processes;
 
-/// A waiter's poll interval, timeout and lease: so long that a waiter that acquires the lock has received a notification.
+/// A waiter's poll interval, timeout and lease: so long that a waiter that acquires the lock has received a
+/// notification.
 pub(crate) const NEVER: Duration = Duration::from_secs(600);
 
 /// Long enough for any load, and much shorter than [`NEVER`].
@@ -57,8 +58,8 @@ impl Waiter {
     }
 }
 
-/// Lockers that listen already, since a thread of each waits for another key meanwhile. A locker that has just begun to listen looks at its
-/// keys once more.
+/// Lockers that listen already, since a thread of each waits for another key meanwhile. A locker that has just begun to
+/// listen looks at its keys once more.
 #[derive(Debug)]
 pub(crate) struct Listening {
     pub(crate) lockers: Vec<Locker>,

@@ -81,8 +81,8 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -
     Ok(())
 }
 
-/// Prints `ready`, waits for a line of input, and increments the number in a file under the lock, as the peer in Ruby does. It runs two
-/// threads, so that a release asks for the next. `rounds` are those of both.
+/// Prints `ready`, waits for a line of input, and increments the number in a file under the lock, as the peer in Ruby
+/// does. It runs two threads, so that a release asks for the next. `rounds` are those of both.
 fn churn(
     url: &str,
     key: &str,

@@ -29,7 +29,8 @@ static SERVERS: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
 const LETTERS: [(Protocol, &str); 4] =
     [(Protocol::Classic, "C"), (Protocol::Watched, "W"), (Protocol::Ttl, "T"), (Protocol::Auto, "A")];
 
-/// Makes a trial whose outcome is recorded. It runs `test` where the scenario works, and `refused` where the server is too old.
+/// Makes a trial whose outcome is recorded. It runs `test` where
+/// the scenario works, and `refused` where the server is too old.
 pub(crate) fn recorded(
     part: &str,
     target: &Target,

@@ -1,4 +1,5 @@
-//! What an acquisition took and a release came to, as the events of their thread say it. Lockers that tests open record it.
+//! What an acquisition took and a release came to, as the events
+//! of their thread say it. Lockers that tests open record it.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -17,7 +18,8 @@ pub(crate) enum Release {
 pub(crate) const CERTIFIED: Release = Release::Released { certified: true };
 pub(crate) const UNCERTIFIED: Release = Release::Released { certified: false };
 
-/// The outcome of a release that hands the lock over: our own bytes were replaced, which proves that no other client had it.
+/// The outcome of a release that hands the lock over: our own
+/// bytes were replaced, which proves that no other client had it.
 pub(crate) const HANDED_OVER: Release = Release::Released { certified: true };
 
 thread_local! {

@@ -1,8 +1,9 @@
-//! The sample: which tests a run has unless it asks for all. The name of a test says where it runs: on which server, by which protocol, and
-//! in which variant (the mode of waiting and the load), as in
-//! `contract::emulated_2.4::watched::notifications_under_load::a_free_lock_is_acquired_and_released`. What remains of the name is its
-//! statement. The sample has each statement once; one of the contract once by each protocol on the current server and once on an emulated
-//! old one. From statement to statement the other places and variants take turns.
+//! The sample: which tests a run has unless it asks for all. The name of a test says where it runs:
+//! on which server, by which protocol, and in which variant (the mode of waiting and the load), as in
+//! `contract::emulated_2.4::watched::notifications_under_load::a_free_lock_is_acquired_and_released`.
+//! What remains of the name is its statement. The sample has each statement once; one of the contract
+//! once by each protocol on the current server and once on an emulated old one. From statement to
+//! statement the other places and variants take turns.
 
 use std::collections::{BTreeMap, BTreeSet};
 

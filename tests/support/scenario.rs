@@ -82,8 +82,8 @@ pub(crate) fn opened(url: &str) -> Result<Locker, Error> {
     patient(url)?.build()
 }
 
-/// Calls until there is a connection: in a pool of the redis crate's connections a call waits for a new one for a time that is too short on
-/// a busy machine.
+/// Calls until there is a connection: in a pool of the redis crate's connections a call waits for a new one for a time
+/// that is too short on a busy machine.
 pub(crate) fn until_connected<T>(call: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     let end = Instant::now() + LONG;
     loop {
@@ -124,15 +124,15 @@ pub(crate) fn client_pool(url: &str) -> ClientPool {
 /// Options of a waiter that never polls: it acquires the lock by a release of its process, however slow the machine is.
 pub(crate) const QUEUED: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG);
 
-/// A value of another holder, a client of this library; it expires in 2030. In Classic, a loser of a takeover may have written it as well, just
-/// after the holder's own.
+/// A value of another holder, a client of this library; it expires in 2030. In Classic, a loser of a takeover may have
+/// written it as well, just after the holder's own.
 pub(crate) const FOREIGN: &str = "1895000000.5000000000000001";
 
 /// A value of another program.
 pub(crate) const ANOTHERS: &str = "job 7";
 
-/// How long a command of a brief locker may take: as short as a test likes to wait for a reply that does not come, and much longer
-/// than a reply takes on a busy machine.
+/// How long a command of a brief locker may take: as short as a test likes to wait for a reply that does not come, and
+/// much longer than a reply takes on a busy machine.
 pub(crate) const BRIEF: Duration = Duration::from_secs(2);
 
 /// Returns a builder of a locker with short time limits.

@@ -1,5 +1,5 @@
-//! How the suite runs: the tests that a busy machine could disturb a few at a time, all others, which mostly wait, many at a time. A test
-//! that fails is run once more at the end, alone. If it passes then, the run is green and names it.
+//! How the suite runs: the tests that a busy machine could disturb a few at a time, all others, which mostly wait, many
+//! at a time. A test that fails is run once more at the end, alone. If it passes then, the run is green and names it.
 
 use std::collections::BTreeSet;
 use std::panic::{self, AssertUnwindSafe};

@@ -8,8 +8,8 @@ use std::sync::{LazyLock, OnceLock};
 
 use cargo_metadata::Message;
 
-/// Returns a command of the tool, for this server. Nothing of the environment reaches it that would change what it does, and it ignores no
-/// signal, even if the tests do, as under nohup or in the background of a script.
+/// Returns a command of the tool, for this server. Nothing of the environment reaches it that would change what it
+/// does, and it ignores no signal, even if the tests do, as under nohup or in the background of a script.
 pub(crate) fn tool(url: &str) -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal").arg(program());
@@ -59,10 +59,12 @@ fn built(name: &str) -> &'static Path {
 /// Programs by the names of their targets.
 type Programs = BTreeMap<String, PathBuf>;
 
-/// Builds them, of the same packages and with the same features as the tests, so that the library is not compiled again.
+/// Builds them, of the same packages and with the same features
+/// as the tests, so that the library is not compiled again.
 fn build() -> Programs {
     let features = if cfg!(feature = "tls-rustls") { "tls-rustls,macros" } else { "macros" };
-    // The variables of this test's package: build scripts that look at them, such as ring's, would run again, and all above be compiled again.
+    // The variables of this test's package: build scripts that look at them, such as ring's, would run again, and all
+    // above be compiled again.
     let of_package = env::vars_os().map(|(name, _)| name).filter(|name| {
         let name = name.to_string_lossy();
         ["CARGO_PKG_", "CARGO_MANIFEST_"].iter().any(|beginning| name.starts_with(beginning))

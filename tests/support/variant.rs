@@ -1,5 +1,5 @@
-//! Variants: the options that change how a lock is waited for and released, and the load that its commands are sent under. None of
-//! them changes what a lock guarantees.
+//! Variants: the options that change how a lock is waited for and released, and the load that its commands are sent
+//! under. None of them changes what a lock guarantees.
 
 use setnx_lock::{Error, LockOptions, Locker};
 

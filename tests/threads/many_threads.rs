@@ -124,8 +124,8 @@ type PartOutcome = Result<(), Box<dyn std::error::Error>>;
 /// Less than the stack of a thread.
 const LITTLE: u64 = 1024 * 1024;
 
-/// Ends well if a locker is opened, and a lock that needs a connection returns an error that says why there is none: this process may have no
-/// memory for a thread's stack.
+/// Ends well if a locker is opened, and a lock that needs a connection returns an error that says why there is none:
+/// this process may have no memory for a thread's stack.
 fn lock_without_threads(url: &str) -> PartOutcome {
     let pages: u64 = fs::read_to_string("/proc/self/statm")?.split(' ').next().unwrap_or_default().parse()?;
     let current = Some(pages * u64::try_from(rustix::param::page_size())? + LITTLE);

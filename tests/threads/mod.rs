@@ -1,5 +1,5 @@
-//! What a lock does among the threads of a process, and among processes, on a current server: the wait queue, cancellation, several keys,
-//! permits, notifications, windows, transactions that threads share.
+//! What a lock does among the threads of a process, and among processes, on a current server: the wait queue,
+//! cancellation, several keys, permits, notifications, windows, transactions that threads share.
 //!
 //! | file | what it tests |
 //! |---|---|
@@ -15,8 +15,8 @@
 //! | `successors` | a release acquires the lock for the next thread: its lease, other clients |
 //! | `windows` | when a process that keeps a key busy leaves it to pollers |
 //!
-//! Add a test where a promise is about who gets the lock next. Wait for an event (`asleep`, `until`), not for a time, and give options that
-//! never poll (`QUEUED`), so that only what is tested wakes a thread.
+//! Add a test where a promise is about who gets the lock next. Wait for an event (`asleep`, `until`), not for a time,
+//! and give options that never poll (`QUEUED`), so that only what is tested wakes a thread.
 
 pub(crate) mod cancellation;
 pub(crate) mod draining;

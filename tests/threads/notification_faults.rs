@@ -1,5 +1,5 @@
-//! Notifications and faults of servers, networks, users' rights and processes: a waiter polls then, and the observer is notified once. And
-//! waiters that end: an unused notification goes on to another process.
+//! Notifications and faults of servers, networks, users' rights and processes: a waiter polls then, and the observer is
+//! notified once. And waiters that end: an unused notification goes on to another process.
 
 use std::thread;
 use std::time::Duration;
@@ -62,7 +62,8 @@ fn a_listener_whose_connection_is_cut_reconnects_and_reports_it_once() -> Outcom
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(reported[0].contains("closed the connection"), "{reported:?}");
 
-    // It has worked meanwhile, so the next failure is reported again. One who listens again looks at the key, which is gone.
+    // It has worked meanwhile, so the next failure is reported
+    // again. One who listens again looks at the key, which is gone.
     let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
     until_listening(&server, 2);
     until_waiting(&server, "k", 1);
@@ -248,7 +249,8 @@ fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome 
     Ok(())
 }
 
-/// Several threads of a process wait, all of them are cancelled as another process releases the lock, and a thread of a third waits on.
+/// Several threads of a process wait, all of them are cancelled as
+/// another process releases the lock, and a thread of a third waits on.
 fn a_notification_is_not_lost_with_waiters_that_are_cancelled_at_that_moment() -> Outcome {
     let server = TestServer::start();
     for n in 0..40_u64 {

@@ -1,5 +1,5 @@
-//! Release notifications between processes: a release sends one notification, and the waiting process that is next receives it. In
-//! most tests a locker of its own stands for a process.
+//! Release notifications between processes: a release sends one notification, and the waiting process that is next
+//! receives it. In most tests a locker of its own stands for a process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,5 @@
-//! The wait queue of a key: first come, first served among the threads of a process, each by its own options. And its faults: waiters that
-//! give up, unreachable servers, forgotten guards and cleared keys.
+//! The wait queue of a key: first come, first served among the threads of a process, each by its own options. And its
+//! faults: waiters that give up, unreachable servers, forgotten guards and cleared keys.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -92,7 +92,8 @@ fn locks_with_different_options_share_a_queue_in_the_order_they_came() -> Outcom
     let scenario = Scenario::new("options")?;
     let all = [
         ("plain", QUEUED),
-        // Waits as the one before. Further behind it would become a head as that leaves, and ask by itself if it woke after a release.
+        // Waits as the one before. Further behind it would become a head
+        // as that leaves, and ask by itself if it woke after a release.
         ("once", QUEUED.max_attempts(1000)),
         // Is not asked for along with a transaction.
         ("unexpiring", LockOptions::without_expiration().poll_interval(LONG).timeout(LONG)),

@@ -1,5 +1,5 @@
-//! Several locks that are held together: the commands that a server executes, processes on overlapping keys that are killed, and Ruby on
-//! some of the keys.
+//! Several locks that are held together: the commands that a server executes, processes on overlapping keys that are
+//! killed, and Ruby on some of the keys.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

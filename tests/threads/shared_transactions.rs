@@ -1,5 +1,5 @@
-//! Threads that release share two trips: WATCH and GET of each key, then all deletions and one EXEC. What comes of each is tested where trips are
-//! built, in `src/net`.
+//! Threads that release share two trips: WATCH and GET of each key, then all deletions and one EXEC. What comes of each
+//! is tested where trips are built, in `src/net`.
 
 use std::thread;
 

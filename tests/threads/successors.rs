@@ -1,4 +1,5 @@
-//! A holder hands the lock over to the next thread of the process, in one command: that thread has the lock at once, with a lease of its own.
+//! A holder hands the lock over to the next thread of the process, in one command: that thread has the lock at once,
+//! with a lease of its own.
 
 mod scenario;
 

@@ -51,7 +51,8 @@ impl BusyThreads {
     }
 }
 
-/// Returns the pauses of at least this time between two commands of a name, by the server's clock, for as long as commands come.
+/// Returns the pauses of at least this time between two commands
+/// of a name, by the server's clock, for as long as commands come.
 fn pauses(
     server: &RedisServer,
     name: &'static str,
@@ -71,7 +72,8 @@ fn pauses(
     Ok(BufReader::new(stream).lines().take_while(move |_| Instant::now() < end).filter_map(pause))
 }
 
-/// In a window no command that acquires the key is sent, except by the process that has only waited, until it is hot, too.
+/// In a window no command that acquires the key is sent, except
+/// by the process that has only waited, until it is hot, too.
 fn busy_processes_leave_a_key_in_the_same_windows() -> Outcome {
     const WINDOWS: usize = 2;
     let server = RedisServer::start()?;
@@ -92,8 +94,8 @@ fn busy_processes_leave_a_key_in_the_same_windows() -> Outcome {
 /// Longer than what a thread of a quiet machine needs to wake, and shorter than most of a window.
 const DELAY: Duration = Duration::from_millis(20);
 
-/// A process has held locks for `busy`, in which others waited for them in two threads each. Returns how many of the first of these got the
-/// lock later than [`DELAY`] after its release.
+/// A process has held locks for `busy`, in which others waited for them in two threads each. Returns how many of the
+/// first of these got the lock later than [`DELAY`] after its release.
 fn delayed(server: &impl AnyServer, round: &str, busy: Duration) -> Result<usize, Error> {
     const KEYS: u32 = 100;
     let lockers: [Locker; 2] = [opened(&server.url())?, opened(&server.url())?];
@@ -142,7 +144,8 @@ fn a_process_that_holds_for_long_asks_at_once_when_notified() -> Outcome {
     panic!("hand-overs were delayed, and those of brief holds: {counts:?}");
 }
 
-/// Acquires a permit again and again, a thousand times a second at most. Returns how often that took longer than [`DELAY`].
+/// Acquires a permit again and again, a thousand times a second
+/// at most. Returns how often that took longer than [`DELAY`].
 fn delayed_permits(semaphore: &Semaphore) -> Result<usize, Error> {
     let (began, mut delayed) = (Instant::now(), 0);
     while began.elapsed() < Duration::from_millis(4300) {

@@ -124,7 +124,8 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     Ok(())
 }
 
-/// A private CA signs the certificates of the server and the client, on one server, a master of Sentinels, and a cluster of one node.
+/// A private CA signs the certificates of the server and the client,
+/// on one server, a master of Sentinels, and a cluster of one node.
 #[cfg(feature = "tls-rustls")]
 fn tls_with_client_certificates() -> Outcome {
     let ca_key = rcgen::KeyPair::generate()?;
@@ -185,8 +186,8 @@ fn tls_without_the_feature_is_refused() -> Outcome {
 
 fn connections_are_opened_on_demand_and_used_again() -> Outcome {
     let server = RedisServer::start()?;
-    // Without the connections that ask here, and that of the server's start, which used the socket: the server may not have noticed yet
-    // that an earlier one has closed.
+    // Without the connections that ask here, and that of the server's start, which used the socket: the server may not
+    // have noticed yet that an earlier one has closed.
     let clients = || -> Result<usize, redis::RedisError> {
         let mut asking = redis::Client::open(server.url())?.get_connection()?;
         let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut asking)?;

@@ -1,4 +1,5 @@
-//! The epoch that a Sentinel tells of a master, while its configuration changes: it counts only with the address of the same configuration.
+//! The epoch that a Sentinel tells of a master, while its configuration
+//! changes: it counts only with the address of the same configuration.
 
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -23,7 +24,8 @@ trials_of! {
     a_node_of_a_cluster_tells_its_epoch_also_without_info,
 }
 
-/// A configuration, as a Sentinel shows it: the epoch in its reply to MASTER, and the port in that to GET-MASTER-ADDR-BY-NAME.
+/// A configuration, as a Sentinel shows it: the epoch in its reply to MASTER, and the port in that to
+/// GET-MASTER-ADDR-BY-NAME.
 #[derive(Clone, Copy, Debug)]
 struct Shown {
     epoch: u64,

@@ -69,7 +69,8 @@ fn a_password_that_changes_loses_no_lock() -> Outcome {
     Ok(())
 }
 
-/// Between the change on the server and that of the secret, once a login has been accepted. One that never was, or cannot change, ends a call at once.
+/// Between the change on the server and that of the secret, once a login has been accepted. One that never was, or
+/// cannot change, ends a call at once.
 fn a_password_that_is_about_to_change_is_waited_for() -> Outcome {
     let server = protected()?;
     let (password, credentials) = changing(SECRET);

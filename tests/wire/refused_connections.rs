@@ -1,4 +1,5 @@
-//! What a server says before its first reply, or in its place: that is about the connection, and nothing was carried out.
+//! What a server says before its first reply, or in its place:
+//! that is about the connection, and nothing was carried out.
 
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Protocol, RefusalKind};
 use setnx_lock_testing::TestServer;

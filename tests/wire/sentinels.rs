@@ -1,5 +1,5 @@
-//! A locker whose master Sentinels know: how it finds the server, logs in, and follows it. One Sentinel is told where the master is, so that
-//! no test waits for a failover; `faults/numbers` and `faults/went_back` have those.
+//! A locker whose master Sentinels know: how it finds the server, logs in, and follows it. One Sentinel is told where
+//! the master is, so that no test waits for a failover; `faults/numbers` and `faults/went_back` have those.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -52,11 +52,13 @@ pub(crate) enum Victim {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Crash {
     pub(crate) victim: Victim,
-    /// The last moment at which a worker was seen to run, just before the kill; the first at which the server did not run.
+    /// The last moment at which a worker was seen to run, just
+    /// before the kill; the first at which the server did not run.
     pub(crate) at: Moment,
     /// When the worker's lease ended by its own clock, or a Sentinel named the new master.
     pub(crate) lease_end: Moment,
-    /// The time that the worker's value in the key names, or when the new master has settled: from then on others may have the lock.
+    /// The time that the worker's value in the key names, or when the
+    /// new master has settled: from then on others may have the lock.
     pub(crate) expiry: Moment,
 }
 

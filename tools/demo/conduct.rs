@@ -1,5 +1,5 @@
-//! The run itself: has the workers contend, kills one while it holds the lock, waits until another takes over, and lets them
-//! finish. Returns the account of it. However the run ends, it leaves no process, folder or key.
+//! The run itself: has the workers contend, kills one while it holds the lock, waits until another takes over, and lets
+//! them finish. Returns the account of it. However the run ends, it leaves no process, folder or key.
 
 use std::time::{Duration, SystemTime};
 use std::{fs, process, thread};

@@ -1,6 +1,6 @@
-//! The lock under contention and after a crash, with real processes: several of them, of several threads each, contend for
-//! one lock around a counter in a file, and one is killed while it holds the lock. Ends with a table and a picture. Fails
-//! if two threads ever had the lock at once, if a count got lost, or if no process took over the expired lock.
+//! The lock under contention and after a crash, with real processes: several of them, of several threads each, contend
+//! for one lock around a counter in a file, and one is killed while it holds the lock. Ends with a table and a picture.
+//! Fails if two threads ever had the lock at once, if a count got lost, or if no process took over the expired lock.
 //!
 //! With `--failover` it kills the server instead, a master with two replicas and three Sentinels.
 //!

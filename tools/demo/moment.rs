@@ -1,5 +1,5 @@
-//! Points in time that all processes agree on: the wall clock, to the microsecond. The standard library's monotonic clock
-//! cannot be passed to another process.
+//! Points in time that all processes agree on: the wall clock, to the microsecond. The standard library's monotonic
+//! clock cannot be passed to another process.
 
 use std::fmt;
 use std::num::ParseIntError;

@@ -18,8 +18,8 @@ pub(crate) enum Part {
     Worker(Task),
 }
 
-/// Several processes contend for one lock, and one is killed while it holds it. Uses the server of the environment variable
-/// `REDIS_URL`, or else a private redis-server that ends with the run.
+/// Several processes contend for one lock, and one is killed while it holds it. Uses the server of the environment
+/// variable `REDIS_URL`, or else a private redis-server that ends with the run.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Processes that contend, 2 to 12; one of them will be killed
@@ -52,8 +52,8 @@ impl Options {
     }
 }
 
-/// The arguments of a worker. The server's address comes by the environment: it may have a password, and every user of the
-/// machine can read arguments.
+/// The arguments of a worker. The server's address comes by the environment: it may have a password, and every user of
+/// the machine can read arguments.
 #[derive(Debug, Args)]
 pub(crate) struct Task {
     #[arg(long)]

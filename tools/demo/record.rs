@@ -1,5 +1,5 @@
-//! A worker's log: one line for each thing that happened, written at once, so that a kill loses nothing. The worker writes
-//! it while the conductor reads it.
+//! A worker's log: one line for each thing that happened, written at once, so that a kill loses nothing. The worker
+//! writes it while the conductor reads it.
 
 use std::fmt;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! A worker: threads that acquire the lock, count in the file, and log when they did. A worker knows nothing of the others;
-//! only the lock coordinates them.
+//! A worker: threads that acquire the lock, count in the file, and log when they did. A worker knows nothing of the
+//! others; only the lock coordinates them.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
@@ -126,8 +126,8 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// The time from a release to the next call: half a poll interval to one and a half, irregular by a hash. Without it, a
-    /// thread that has just released would mostly be served before those that poll.
+    /// The time from a release to the next call: half a poll interval to one and a half, irregular by a hash. Without
+    /// it, a thread that has just released would mostly be served before those that poll.
     fn rest(&self, thread: u32, number: u32) -> Duration {
         let mut hasher = DefaultHasher::new();
         (self.task.number, thread, number).hash(&mut hasher);

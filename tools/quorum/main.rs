@@ -1,5 +1,5 @@
-//! A lock on three independent servers: four threads take turns while one server after the other is killed and starts again without its
-//! locks. `make demo-quorum`; with `measure`, how long an acquisition takes on 1, 3 and 5 servers.
+//! A lock on three independent servers: four threads take turns while one server after the other is killed and starts
+//! again without its locks. `make demo-quorum`; with `measure`, how long an acquisition takes on 1, 3 and 5 servers.
 
 mod measure;
 
@@ -10,7 +10,8 @@ use std::{env, error, thread};
 use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
 use testkit::RedisServer;
 
-/// How long a holder has the lock, and how long a server is not used after its restart: by then each of its leases has ended.
+/// How long a holder has the lock, and how long a server is not
+/// used after its restart: by then each of its leases has ended.
 const LEASE: Duration = Duration::from_secs(1);
 const OPTIONS: LockOptions = LockOptions::expiring_after(LEASE)
     .protocol(Protocol::Auto)

@@ -1,5 +1,6 @@
-//! How long an acquisition takes on 1, 3 and 5 servers: all well, one hanging, one dead. It is compared with the slowest server of the fastest
-//! majority in the same acquisition, as that server's locker reports it, and with a lock on one server in turn.
+//! How long an acquisition takes on 1, 3 and 5 servers: all well, one hanging, one dead.
+//! It is compared with the slowest server of the fastest majority in the same acquisition,
+//! as that server's locker reports it, and with a lock on one server in turn.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,6 @@
-//! A class in Ruby and the same class in Rust: the same three locks with the same keys, and both programs contending for one of
-//! them, live, around a number in a file. Fails if a key differs, if two ever held the lock at once, or if an update got lost.
+//! A class in Ruby and the same class in Rust: the same three locks with the same keys,
+//! and both programs contending for one of them, live, around a number in a file. Fails
+//! if a key differs, if two ever held the lock at once, or if an update got lost.
 //!
 //! `make demo-ruby`. The Ruby side is `compat/ruby/team.rb`, with the real gem if `REDIS_OBJECTS_LIB` names its `lib`.
 

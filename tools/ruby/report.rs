@@ -93,7 +93,8 @@ pub(crate) fn explanation(turns: &[Turn], rust_threads: u32) -> Vec<String> {
     lines
 }
 
-/// The times in microseconds, in order of length, from a release by Rust until this language was next to acquire the lock.
+/// The times in microseconds, in order of length, from a release
+/// by Rust until this language was next to acquire the lock.
 fn followers(turns: &[Turn], next: Language) -> Vec<u64> {
     let trades = trades(turns);
     let pairs = trades.windows(2).filter(|pair| pair[0].0 == Language::Rust && pair[1].0 == next);

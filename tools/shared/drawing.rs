@@ -6,8 +6,8 @@ use svg::node::element::{Line, Rectangle, Style, Text};
 pub(crate) const INK: &str = "#222";
 pub(crate) const FAINT: &str = "#666";
 
-/// The first six are of Okabe and Ito, which the colour-blind can tell apart, without the reds, which mark a kill or a failure.
-/// Darker shades follow.
+/// The first six are of Okabe and Ito, which the colour-blind can tell apart, without the reds, which mark a kill or a
+/// failure. Darker shades follow.
 const COLOURS: [&str; 12] = [
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#7a6a00", "#003f63", "#8f6200", "#00563f",
     "#7d3a5e", "#6b4fa0", "#3f3700",
@@ -67,7 +67,8 @@ pub(crate) fn tenths(length: f64) -> f64 {
     (length * 10.0).round() / 10.0
 }
 
-/// Returns the distance of an axis's ticks: 1, 2 or 5 times a power of ten, and no less than `least`, which is positive.
+/// Returns the distance of an axis's ticks: 1, 2 or 5 times a power of ten, and no less than `least`, which is
+/// positive.
 pub(crate) fn tick_distance(least: f64) -> f64 {
     let decade = 10_f64.powf(least.log10().floor());
     let steps = [1.0, 2.0, 5.0].map(|factor| factor * decade);

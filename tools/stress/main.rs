@@ -1,6 +1,6 @@
-//! Searches for two leases that are valid at once, under stress: processes take locks for short and different times, outlive
-//! their leases, are killed and stopped, behind a network with delays. Fails if Watched or Ttl has such an overlap. Fails as well
-//! if the gem's protocol has none: then the checker would find nothing.
+//! Searches for two leases that are valid at once, under stress: processes take locks for short and different times,
+//! outlive their leases, are killed and stopped, behind a network with delays. Fails if Watched or Ttl has such an
+//! overlap. Fails as well if the gem's protocol has none: then the checker would find nothing.
 //!
 //! `make stress`, or `cargo run --release -p setnx-lock-stress -- --help`.
 //!

@@ -24,14 +24,17 @@ pub(crate) enum Part {
     Conduct(Options),
 }
 
-/// Processes take locks for short and different times, outlive their leases, are killed and stopped, behind a network with
-/// delays; a checker looks for two leases that are valid at once. Runs on a private redis-server, unless given another.
+/// Processes take locks for short and different times, outlive their leases, are
+/// killed and stopped, behind a network with delays; a checker looks for two leases
+/// that are valid at once. Runs on a private redis-server, unless given another.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Acquisitions by Watched, at least; the other contenders, unless they are named, make a part of it
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u64).range(1..))]
     acquisitions: u64,
-    /// The contenders, of watched, notified (watched, with release notifications), pipelined (watched, with few connections), gem, classic, ttl and quorum (on three servers, of which two restart now and then): all unless given
+    /// The contenders, of watched, notified (watched, with release notifications),
+    /// pipelined (watched, with few connections), gem, classic, ttl and quorum (on
+    /// three servers, of which two restart now and then): all unless given
     #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
     only: Vec<Contender>,
     /// Processes that contend, 1 to 32
@@ -52,10 +55,14 @@ pub(crate) struct Options {
     /// Make the server look like an old one, such as 2.4
     #[arg(long, value_name = "VERSION", value_parser = version::emulated)]
     pub(crate) emulating: Option<ServerVersion>,
-    /// Run on this server, through the same proxy, with keys of its own, which are removed; a URL as `redis://:password@host:6379/3`, without TLS
+    /// Run on this server, through the same proxy, with keys of its own, which are removed; a URL as
+    /// `redis://:password@host:6379/3`, without TLS
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,
-    /// Instead, let threads hold keys of their own while what they share is disturbed, and count the holds that are reported lost: in all situations, or in these, of cluster, one-node-cluster, one-node-cluster-as-server, full-server, no-replicas, takeovers, writer-of-other-keys, text-in-counters, kept-locks, kept-locks-in-cluster, hung-node, kept-locks-and-cuts and late-replies-and-cuts
+    /// Instead, let threads hold keys of their own while what they share is disturbed, and count the holds that are
+    /// reported lost: in all situations, or in these, of cluster, one-node-cluster, one-node-cluster-as-server,
+    /// full-server, no-replicas, takeovers, writer-of-other-keys, text-in-counters, kept-locks, kept-locks-in-cluster,
+    /// hung-node, kept-locks-and-cuts and late-replies-and-cuts
     #[arg(long, value_name = "SITUATION", value_delimiter = ',', num_args = 0..)]
     pub(crate) own_keys: Option<Vec<Situation>>,
     /// With --own-keys: how long a command takes to arrive, and its reply
@@ -92,8 +99,8 @@ impl Options {
         ))
     }
 
-    /// Returns the contenders, each with the acquisitions it has to make. Without names, those that a server of this version, where it
-    /// is not a current one, is new enough for.
+    /// Returns the contenders, each with the acquisitions it has to make. Without names, those that a server of this
+    /// version, where it is not a current one, is new enough for.
     pub(crate) fn runs(&self, version: Option<Version>) -> Result<Vec<(Contender, usize)>, String> {
         let all = self.acquisitions;
         let runs = Contender::ALL.into_iter().map(|(name, contender)| {

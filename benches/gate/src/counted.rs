@@ -1,5 +1,5 @@
-//! The program that is counted: pairs on one thread, without contention. Nothing spins, since how often a thread looks for its reply
-//! depends on the server.
+//! The program that is counted: pairs on one thread, without contention. Nothing spins, since how often a thread looks
+//! for its reply depends on the server.
 
 use std::env;
 use std::time::Duration;

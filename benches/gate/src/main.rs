@@ -1,8 +1,10 @@
-//! What an uncontended pair of an acquisition and a release costs on one thread, in instructions and in allocations, relative to SETNX and
-//! DEL by the redis crate in the same run, and beside the ratios of `benches/gate.toml`. Fails if one is more than a hundredth worse.
+//! What an uncontended pair of an acquisition and a release costs on one thread, in instructions and in allocations,
+//! relative to SETNX and DEL by the redis crate in the same run, and beside the ratios of `benches/gate.toml`. Fails if
+//! one is more than a hundredth worse.
 //!
-//! Instructions are those in user space that callgrind counts, as the difference of two runs of this program (`counted.rs`) with fixed
-//! numbers of pairs, so that its start and end do not count. Those of the thread that acquires: how often others wake depends on the system. Neither figure depends on what else the machine does.
+//! Instructions are those in user space that callgrind counts, as the difference of two runs of this program
+//! (`counted.rs`) with fixed numbers of pairs, so that its start and end do not count. Those of the thread that
+//! acquires: how often others wake depends on the system. Neither figure depends on what else the machine does.
 
 mod counted;
 
@@ -23,8 +25,8 @@ type Failure = Box<dyn Error + Send + Sync>;
 const LIMIT: f64 = 1.01;
 /// The pairs of the two runs.
 const PAIRS: [u32; 2] = [200, 1_200];
-/// Callgrind counts `rep stosb` once for each byte or block, according to addresses, so that counts vary by a twentieth. Without it glibc
-/// copies and fills in loops, as it does small blocks. Other C libraries ignore this.
+/// Callgrind counts `rep stosb` once for each byte or block, according to addresses, so that counts vary by a
+/// twentieth. Without it glibc copies and fills in loops, as it does small blocks. Other C libraries ignore this.
 const COUNTABLE: (&str, &str) = (
     "GLIBC_TUNABLES",
     "glibc.cpu.x86_rep_stosb_threshold=100000000:glibc.cpu.x86_rep_movsb_threshold=100000000",

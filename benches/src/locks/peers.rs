@@ -11,8 +11,8 @@ use super::{Client, Locks, version_of};
 use crate::Failure;
 use crate::steady::{self, Log, Window};
 
-/// Asynchronous, all of a process on one connection. Uncontended it runs as tasks, as it is meant to; contended, a thread for
-/// each waiter drives it, which costs it some microseconds where it sleeps for up to 200 ms.
+/// Asynchronous, all of a process on one connection. Uncontended it runs as tasks, as it is meant to; contended, a
+/// thread for each waiter drives it, which costs it some microseconds where it sleeps for up to 200 ms.
 pub(super) struct Rslock {
     runtime: Arc<Runtime>,
     manager: LockManager,

@@ -1,5 +1,6 @@
-//! W3: contention for one lock that is held for a millisecond at a time, by threads of one process and over several processes.
-//! First each thread acquires it once, after a release that all have waited for; then all acquire it again and again.
+//! W3: contention for one lock that is held for a millisecond at a time, by threads
+//! of one process and over several processes. First each thread acquires it once,
+//! after a release that all have waited for; then all acquire it again and again.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use crate::stats::{Results, Spread, Times};
 const SHAPES: [(usize, usize); 4] = [(1, 8), (8, 1), (1, 64), (8, 8)];
 /// How long the lock is held.
 const HOLD: Duration = Duration::from_millis(1);
-/// Waiters begin one after another within this time, the poll interval of most candidates, so that they do not poll in step.
+/// Waiters begin one after another within this time, the poll
+/// interval of most candidates, so that they do not poll in step.
 const ARRIVAL: Duration = Duration::from_millis(100);
 /// How long the last of them waits, at least, before the lock is released.
 const QUEUED: Duration = Duration::from_millis(250);
@@ -117,8 +119,9 @@ fn measure(
     Ok(results)
 }
 
-/// Returns the time of a round trip at the pace of the lock, in milliseconds: a lone thread sends a PING in place of the release and
-/// another in place of the acquisition, and before them the server is idle for as long as a lock is held.
+/// Returns the time of a round trip at the pace of the lock, in milliseconds: a
+/// lone thread sends a PING in place of the release and another in place of the
+/// acquisition, and before them the server is idle for as long as a lock is held.
 fn round_trip(echo: &mut Workers, server: &mut ServerUnderTest) -> Result<Option<f64>, Failure> {
     let looping = echo.again("none", 1, ECHO, server)?;
     Ok(looping.handoff.map(|[median, _]| median / 2.0))

@@ -1,5 +1,5 @@
-//! W7: pollers beside a process whose threads never leave the key idle, and processes that all poll. Who gets the lock, and how long others
-//! wait for it at most.
+//! W7: pollers beside a process whose threads never leave the key idle, and processes that all poll. Who gets the lock,
+//! and how long others wait for it at most.
 
 use std::time::Duration;
 

@@ -17,7 +17,8 @@ use crate::server_under_test::ServerUnderTest;
 const PROTOCOLS: [(&str, Protocol); 3] =
     [("Classic", Protocol::Classic), ("Watched", Protocol::Watched), ("Ttl", Protocol::Ttl)];
 
-/// How many locks are held for each second of their expiration: each is extended at a third, so that there are 1,000 extensions a second.
+/// How many locks are held for each second of their expiration: each is
+/// extended at a third, so that there are 1,000 extensions a second.
 const LOCKS_A_SECOND: u64 = 1000 / 3;
 
 struct Sample {

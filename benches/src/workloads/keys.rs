@@ -1,5 +1,5 @@
-//! W8: what the other keys cost that threads wait for with notifications. Two lockers contend for one key while the threads of one of them
-//! wait for many other keys.
+//! W8: what the other keys cost that threads wait for with notifications. Two lockers contend for one key while the
+//! threads of one of them wait for many other keys.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;

@@ -31,7 +31,8 @@ pub(super) struct Summary {
     pub(super) longest: f64,
 }
 
-/// Does each work on a thread of its own, again and again for `time`. A failure ends its thread, and is returned once all have ended.
+/// Does each work on a thread of its own, again and again for `time`.
+/// A failure ends its thread, and is returned once all have ended.
 pub(super) fn run_threads(time: Duration, work: Vec<Work<'_>>) -> Result<Vec<Log>, Failure> {
     let end = now() + nanos(time);
     thread::scope(|scope| {

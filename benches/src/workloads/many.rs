@@ -1,5 +1,5 @@
-//! W2 with many threads: what they cost each other, beside a library that runs as many tasks. And the most threads, and threads that
-//! share one connection, without a single error.
+//! W2 with many threads: what they cost each other, beside a library that runs as many tasks. And the most threads, and
+//! threads that share one connection, without a single error.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! W1, W2 and W6: acquire and release without contention, by one thread, and by several with a key for each; beside other load, and
-//! with a server that is some way off.
+//! W1, W2 and W6: acquire and release without contention, by one thread, and by several with a key for each; beside
+//! other load, and with a server that is some way off.
 
 use std::time::Duration;
 

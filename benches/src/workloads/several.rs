@@ -1,4 +1,5 @@
-//! W11: several keys that are acquired together: their cost while all are free, and the shares of threads that contend for them.
+//! W11: several keys that are acquired together: their cost while
+//! all are free, and the shares of threads that contend for them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -25,8 +26,8 @@ const FREE: [(&str, Protocol, &str, &str); 3] = [
     ("Ttl", Protocol::Ttl, "Ttl, 1 key", "Ttl, 8 keys"),
 ];
 
-/// For how long a program does something between two commands: long enough that the server's processor sleeps meanwhile, with one key as
-/// with several. Without, it stays awake at times.
+/// For how long a program does something between two commands: long enough that the server's processor sleeps
+/// meanwhile, with one key as with several. Without, it stays awake at times.
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// With contention: so many threads, each of which locks so many of the keys at a time.

@@ -19,7 +19,8 @@ const EXPIRATION: Duration = Duration::from_secs(60);
 pub(crate) struct Acquisition {
     /// Length of the lease [default: 60s]
     ///
-    /// If this machine crashes, others get the lock when it ends. By default 60 s, or --hold-at-least if that is longer.
+    /// If this machine crashes, others get the lock when it ends.
+    /// By default 60 s, or --hold-at-least if that is longer.
     #[arg(long, short = 'e', value_name = "TIME", value_parser = parse::interval, display_order = 0)]
     expiration: Option<Duration>,
     /// How long to wait for the lock
@@ -32,7 +33,8 @@ pub(crate) struct Acquisition {
     no_wait: bool,
     /// Wait without a limit
     ///
-    /// Waits also while the server refuses for now, as when it is full. Fails if it is unreachable or a replica for --retry-for.
+    /// Waits also while the server refuses for now, as when it is
+    /// full. Fails if it is unreachable or a replica for --retry-for.
     #[arg(long, display_order = 2)]
     wait_forever: bool,
     /// How often to look at the key while waiting
@@ -125,7 +127,8 @@ pub(crate) struct Outages {
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "5s")]
     #[arg(hide_short_help = true)]
     retry_for: Duration,
-    /// With redis+sentinel://: acquire nothing until the server has been the master for this long; give the longest expiration of any lock
+    /// With redis+sentinel://: acquire nothing until the server has been
+    /// the master for this long; give the longest expiration of any lock
     #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "0s", hide_default_value = true)]
     #[arg(hide_short_help = true)]
     settle_after_failover: Duration,

@@ -14,8 +14,8 @@ Exit codes:
 
 /// Report what a server can do for locks, and what may harm them there
 ///
-/// Prints advice for each finding. Exits with 0 if nothing needs to be changed, with 1 if something should be, and with 2 if locks do not
-/// work there.
+/// Prints advice for each finding. Exits with 0 if nothing needs to be changed, with 1 if something should be, and with
+/// 2 if locks do not work there.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock doctor [OPTIONS] [URL]", after_long_help = EXIT_CODES)]
 #[command(mut_arg("url", |url| url.hide(true)))]

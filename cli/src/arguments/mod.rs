@@ -1,5 +1,5 @@
-//! The command line: what can be given, and how it reads. A usage line is written out where clap would name `--url` in it as required,
-//! because REDIS_URL is set.
+//! The command line: what can be given, and how it reads. A usage line is written out where clap would name `--url` in
+//! it as required, because REDIS_URL is set.
 
 #![allow(clippy::doc_markdown, rustdoc::bare_urls, reason = "these comments are the help, as it is printed")]
 
@@ -61,7 +61,8 @@ fn without_an_empty_variable(option: Arg) -> Arg {
 
 /// Run commands under distributed locks on Redis 1.2 or newer; show and clear locks
 ///
-/// The keys and values are those of the Ruby gem redis-objects, so shell commands, Ruby programs and Rust programs exclude each other.
+/// The keys and values are those of the Ruby gem redis-objects, so
+/// shell commands, Ruby programs and Rust programs exclude each other.
 #[derive(Debug, Parser)]
 #[command(name = "setnx-lock", version, styles = STYLES, max_term_width = 100, propagate_version = true)]
 #[command(arg_required_else_help = true, disable_help_flag = true)]
@@ -113,7 +114,8 @@ pub(crate) struct Server {
     #[arg(long, value_name = "FILE")]
     #[arg(hide_short_help = true)]
     pub(crate) sentinel_password_file: Option<PathBuf>,
-    /// With rediss://: a PEM file with the certificates of the CA that signed the server's [default: those of the system]
+    /// With rediss://: a PEM file with the certificates of the CA
+    /// that signed the server's [default: those of the system]
     #[arg(long, value_name = "FILE")]
     #[arg(hide_short_help = true)]
     pub(crate) ca: Option<PathBuf>,

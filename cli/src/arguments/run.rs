@@ -62,8 +62,8 @@ Exit codes: the command's, or 128+N if signal N ended it; otherwise
 
 /// Run a command while holding a lock
 ///
-/// Acquires the lock, runs the command, and releases the lock when the command has ended. The lease of the lock is extended while the
-/// command runs. If the lock is lost, the tool ends the command.
+/// Acquires the lock, runs the command, and releases the lock when the command has ended. The lease of the lock is
+/// extended while the command runs. If the lock is lost, the tool ends the command.
 ///
 /// With several keys, it acquires all of these locks or none.
 #[derive(Args, Debug)]
@@ -84,7 +84,8 @@ pub(crate) struct Run {
 
     /// Run the command on one machine, again and again
     ///
-    /// Begins again whenever the command ends, here or where another process waits to lead. Whatever fails is tried again. A signal ends it.
+    /// Begins again whenever the command ends, here or where another process waits to lead. Whatever fails is tried
+    /// again. A signal ends it.
     #[arg(long, conflicts_with_all = ["no_wait", "timeout", "wait_forever", "keep", "permits", "readers"])]
     #[arg(display_order = 3)]
     pub(crate) lead: bool,

@@ -39,8 +39,8 @@ Exit codes:
 
 /// Show what keys hold
 ///
-/// Prints for each key whether it is free, held (until when and by whom), held without an expiration, held by a gem with a time to live, or
-/// not a lock; how many waiters are listed for notifications; and the last fencing token.
+/// Prints for each key whether it is free, held (until when and by whom), held without an expiration, held by a gem
+/// with a time to live, or not a lock; how many waiters are listed for notifications; and the last fencing token.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock status [OPTIONS] <KEY>...", after_help = STATUS_EXIT_CODES)]
 pub(crate) struct Status {
@@ -62,8 +62,8 @@ pub(crate) struct Status {
 
 /// List the locks on a server, soonest to expire first
 ///
-/// A key counts as a lock if its value is a time with a fraction, or if its name ends in _lock and its value is what the gem writes without
-/// an expiration. Finding keys needs SCAN (Redis 2.8); see --keys for older servers.
+/// A key counts as a lock if its value is a time with a fraction, or if its name ends in _lock and its value is what
+/// the gem writes without an expiration. Finding keys needs SCAN (Redis 2.8); see --keys for older servers.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock list [OPTIONS] [PATTERN]")]
 pub(crate) struct List {
@@ -92,8 +92,8 @@ pub(crate) struct List {
 
 /// Remove a lock whose holder is known to have crashed
 ///
-/// Shows what the key holds, asks, and removes the key if it has not changed. Before Redis 2.2, a holder that acquires the lock at the last
-/// moment can lose it.
+/// Shows what the key holds, asks, and removes the key if it has not changed. Before Redis 2.2, a holder that acquires
+/// the lock at the last moment can lose it.
 #[derive(Args, Debug)]
 #[command(after_long_help = CLEAR_EXIT_CODES)]
 #[command(
@@ -119,16 +119,16 @@ pub(crate) struct Clear {
 
 /// Show or raise the counter of a lock's fencing tokens
 ///
-/// Prints the number of the last token, 0 if none was taken. Where the epoch of the server's configuration is known (Sentinel, Cluster), the
-/// upper 21 of its 53 bits are the epoch.
+/// Prints the number of the last token, 0 if none was taken. Where the epoch of the server's configuration is known
+/// (Sentinel, Cluster), the upper 21 of its 53 bits are the epoch.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock fence [OPTIONS] <KEY>", after_long_help = FENCE_EXIT_CODES)]
 pub(crate) struct Fence {
     /// The lock's key
     #[arg(value_name = "KEY", value_parser = parse::key())]
     pub(crate) key: Key,
-    /// Raise the counter to N if it is lower, so that the next token is greater than N: the greatest one that the storage has seen. It is
-    /// never lowered
+    /// Raise the counter to N if it is lower, so that the next token is greater than N: the greatest one that the
+    /// storage has seen. It is never lowered
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..1 << 53))]
     pub(crate) at_least: Option<i64>,
     #[command(flatten)]
@@ -137,7 +137,8 @@ pub(crate) struct Fence {
 
 /// Print what happens to a lock, or to several, as it happens
 ///
-/// Reads the keys repeatedly. Changes between two reads appear as one, and a lock that is acquired and released between them does not appear.
+/// Reads the keys repeatedly. Changes between two reads appear as one,
+/// and a lock that is acquired and released between them does not appear.
 #[derive(Args, Debug)]
 #[command(
     override_usage = "setnx-lock watch [OPTIONS] <KEY>\n       setnx-lock watch [OPTIONS] --matching <PATTERN>"
@@ -162,8 +163,8 @@ pub(crate) struct Watch {
 
 /// Print the key that the gem redis-objects uses for a lock
 ///
-/// For `lock :NAME` in a class: the key of one record, or without an id the key of a lock with `global: true`. For a class in a module it
-/// prints two keys: of gems before 2.0, then of 2.0 and later.
+/// For `lock :NAME` in a class: the key of one record, or without an id the key of a lock with `global: true`. For a
+/// class in a module it prints two keys: of gems before 2.0, then of 2.0 and later.
 #[derive(Args, Debug)]
 pub(crate) struct GemKey {
     /// The class as Ruby names it: Team, Billing::Invoice

@@ -42,8 +42,8 @@ Exit codes:
 
 /// Acquire a lock and print a token, by which another process goes on with it
 ///
-/// The lock is held when the command has ended, until its lease ends. The token is used once: by `extend`, which prints another, by `release`
-/// or by `run --resume`. Who has it can do that, so treat it like a password.
+/// The lock is held when the command has ended, until its lease ends. The token is used once: by `extend`, which prints
+/// another, by `release` or by `run --resume`. Who has it can do that, so treat it like a password.
 #[derive(Args, Debug)]
 #[command(override_usage = "setnx-lock acquire [OPTIONS] <KEY>", after_help = ACQUIRED)]
 pub(crate) struct Acquire {
@@ -83,7 +83,8 @@ pub(crate) struct Release {
 /// Where the token is. It is no argument, which other users can read.
 #[derive(Args, Debug)]
 pub(crate) struct Token {
-    /// A file whose first line is the token, for example /dev/stdin or /dev/fd/3 [default: the variable SETNX_LOCK_TOKEN]
+    /// A file whose first line is the token, for example /dev/stdin or /dev/fd/3 [default: the variable
+    /// SETNX_LOCK_TOKEN]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) token_file: Option<PathBuf>,
 }

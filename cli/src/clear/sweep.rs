@@ -21,8 +21,8 @@ const SHOWN: usize = 20;
 /// For how long a lock is held at most that is taken over to be released.
 const HELD: Duration = Duration::from_secs(5);
 
-/// Takes over and releases each expired lock under the pattern. That is safe on every server, since others may take it over at the same
-/// moment.
+/// Takes over and releases each expired lock under the pattern. That is safe on every server, since others may take it
+/// over at the same moment.
 pub(super) fn sweep(arguments: &Clear, target: &Target, pattern: &[u8]) -> Result<ExitCode, Failure> {
     let mut servers = target.connect_for_keys(arguments.keys)?;
     let reports = list::found(&mut servers, pattern, arguments.keys, &ProgressBar::new_spinner())?;

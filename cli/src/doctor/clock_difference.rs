@@ -1,10 +1,11 @@
-//! By how much a server's clock differs from ours, derived from readings of both. Pure: the readings are arguments, as times since 1970.
+//! By how much a server's clock differs from ours, derived from readings
+//! of both. Pure: the readings are arguments, as times since 1970.
 
 use std::fmt;
 use std::time::Duration;
 
-/// By how much the server's wall clock is ahead of this machine's, or behind it. Known to within the time that the server took to
-/// answer, and before Redis 2.6, which reports whole seconds only, some hundredths of a second more.
+/// By how much the server's wall clock is ahead of this machine's, or behind it. Known to within the time that the
+/// server took to answer, and before Redis 2.6, which reports whole seconds only, some hundredths of a second more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockDifference {
     /// Microseconds that the server is ahead of us, at least and at most.
@@ -13,12 +14,14 @@ pub(super) struct ClockDifference {
 }
 
 impl ClockDifference {
-    /// Judges by one reading: at some time between our `before` and `after` the server's clock stood at `server` or up to `unit` later.
+    /// Judges by one reading: at some time between our `before` and
+    /// `after` the server's clock stood at `server` or up to `unit` later.
     pub(super) fn of(before: Duration, after: Duration, server: Duration, unit: Duration) -> Self {
         Self { least: apart(server, after), most: apart(server.saturating_add(unit), before) }
     }
 
-    /// Judges by another reading as well. Two that contradict each other say that a clock was set in between: the later counts.
+    /// Judges by another reading as well. Two that contradict each
+    /// other say that a clock was set in between: the later counts.
     pub(super) fn and(self, later: Self) -> Self {
         let (least, most) = (self.least.max(later.least), self.most.min(later.most));
         if least <= most { Self { least, most } } else { later }

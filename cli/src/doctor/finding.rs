@@ -8,10 +8,11 @@ use setnx_lock::Protocol;
 
 use super::report::{Persistence, Role, ServerReport};
 
-/// The clocks of all clients of a key must be within a second of each other; two that are both within half a second of the
-/// server's are.
+/// The clocks of all clients of a key must be within a second of each
+/// other; two that are both within half a second of the server's are.
 const CLOSE_TO_THE_SERVER: Duration = Duration::from_millis(500);
-/// By a clock that shows an earlier second, or a later one, the library acquires no lock with an expiration, as its `values/clock.rs` says.
+/// By a clock that shows an earlier second, or a later one, the library
+/// acquires no lock with an expiration, as its `values/clock.rs` says.
 const PLAUSIBLE_SECONDS: Range<u64> = 1_000_000_000..9_000_000_000;
 /// The library uses a connection that has been idle for up to this time, as its `net/connections/connection.rs` says.
 const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
@@ -110,8 +111,8 @@ impl ServerReport {
     fn eviction(&self) -> Option<(Severity, String)> {
         // Without a limit nothing is removed, whatever the policy.
         let policy = self.maxmemory_policy.as_deref().filter(|_| self.maxmemory != Some(0))?;
-        // `volatile-…` removes only keys with a time to live. No lock has one below the version that Ttl needs, which gems from 1.4.2
-        // on need as well.
+        // `volatile-…` removes only keys with a time to live. No lock has one below the version that Ttl needs, which
+        // gems from 1.4.2 on need as well.
         let which = match policy.split('-').next() {
             Some("allkeys") => "locks",
             Some("volatile") if self.version >= Protocol::Ttl.min_version() => {

@@ -31,7 +31,8 @@ const PARAMETERS: [&str; 9] = [
 ];
 /// How often TIME is sent: the quickest reply is the most exact.
 const READINGS: usize = 5;
-/// How long the probe stays if this process crashes before it removes it, unless the clocks are further apart than that.
+/// How long the probe stays if this process crashes before it
+/// removes it, unless the clocks are further apart than that.
 const PROBE_STAYS: Duration = Duration::from_secs(3600);
 /// The last time that every old server can hold, nearly: for a clock that is further ahead of ours.
 const LATEST: Duration = Duration::from_secs(2_145_916_800); // 2038-01-01
@@ -236,8 +237,8 @@ impl Inspector<'_> {
     }
 }
 
-/// Returns true if the command itself is refused, and not the key that it was tried with: a user may have been given other keys, and a
-/// node of a cluster has others.
+/// Returns true if the command itself is refused, and not the key that it was tried with: a user may have been given
+/// other keys, and a node of a cluster has others.
 fn refuses_the_command(refusal: &Refusal) -> bool {
     match refusal.kind() {
         RefusalKind::NotPermitted => !refusal.text().contains("key"),

@@ -25,7 +25,8 @@ pub(super) struct Answers {
     pub(super) by_sentinel: bool,
 }
 
-/// What a server is and can do. What it does not report, because its version does not know it or the user may not ask, is `None`.
+/// What a server is and can do. What it does not report, because
+/// its version does not know it or the user may not ask, is `None`.
 #[derive(Debug)]
 pub(super) struct ServerReport {
     pub(super) version: Version,
@@ -109,8 +110,8 @@ impl ServerReport {
         matches!(self.role, Some(Role::Replica { .. }))
     }
 
-    /// Returns why this protocol does not work here; `None` if nothing is known to be in its way. The commands were tried on a key of
-    /// the inspection's own: what the user may do with the keys of locks is not known.
+    /// Returns why this protocol does not work here; `None` if nothing is known to be in its way. The commands were
+    /// tried on a key of the inspection's own: what the user may do with the keys of locks is not known.
     pub(super) fn unsupported_reason(&self, protocol: Protocol) -> Option<String> {
         if self.is_replica() {
             return Some("it is a replica, and a lock there protects nothing".into());

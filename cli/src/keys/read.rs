@@ -52,7 +52,8 @@ pub(crate) fn details_of_each(
     Ok(reports.into_values().collect())
 }
 
-/// Reads what these keys hold, and what stands beside them. The server may refuse each by itself, as the node of a cluster does.
+/// Reads what these keys hold, and what stands beside them. The
+/// server may refuse each by itself, as the node of a cluster does.
 pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyReport, Failure>>, Failure> {
     let mut reports = Vec::with_capacity(keys.len());
     for keys in keys.chunks(PER_TRIP) {
@@ -85,7 +86,8 @@ pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyRepor
     Ok(reports)
 }
 
-/// Reads what this key holds: no more of it than a lock's value can have, where the server can return a part. `None` if there is no key.
+/// Reads what this key holds: no more of it than a lock's value can
+/// have, where the server can return a part. `None` if there is no key.
 pub(crate) fn value(raw: &mut Raw, key: &Key) -> Result<Option<Vec<u8>>, Failure> {
     let mut commands = Pipeline::new();
     read_value(raw, &mut commands, key.as_bytes());
@@ -144,15 +146,16 @@ fn report(
     })
 }
 
-/// The holder that has written its name to the side key of the lock, behind the value that it has written, so that a name that was left
-/// behind counts for no other.
+/// The holder that has written its name to the side key of the lock, behind the value that it has written, so that a
+/// name that was left behind counts for no other.
 fn in_side_key(value: &[u8], written: &Value) -> Option<HeldBy> {
     let Value::BulkString(written) = written else { return None };
     let name = written.strip_prefix(value)?.strip_prefix(b" ")?;
     Some(HeldBy { name: String::from_utf8_lossy(name).into_owned(), since: None })
 }
 
-/// Finds the locks whose keys match the pattern, and calls `progress` with how many keys have been looked at, and how many locks found.
+/// Finds the locks whose keys match the pattern, and calls `progress`
+/// with how many keys have been looked at, and how many locks found.
 pub(crate) fn locks(
     raw: &mut Raw,
     pattern: &[u8],
@@ -247,8 +250,9 @@ fn is_beside(key: &[u8]) -> bool {
     is_beside(key) || name.is_some_and(is_beside)
 }
 
-/// Returns true if a key looks like a lock's: it holds a time with a fraction, as locks with an expiration have it, so that plain timestamps are
-/// left out; or it has the name that the gem gives to locks, and a value that the gem writes into those without an expiration.
+/// Returns true if a key looks like a lock's: it holds a time with a fraction, as locks with an expiration have it, so
+/// that plain timestamps are left out; or it has the name that the gem gives to locks, and a value that the gem writes
+/// into those without an expiration.
 fn is_lock(key: &Key, value: &[u8]) -> bool {
     match LockState::of_value(Some(value)) {
         LockState::Until { .. } => value.contains(&b'.'),

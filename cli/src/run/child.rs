@@ -123,7 +123,8 @@ fn keys_for_environment(hold: Hold<'_>) -> OsString {
     OsString::from_vec(hold.keys().map(bytes).collect::<Vec<_>>().join(&b'\n'))
 }
 
-/// Sends what happens to the command, until it has ended. Meanwhile waits for other children too: those that have lost their parents.
+/// Sends what happens to the command, until it has ended. Meanwhile
+/// waits for other children too: those that have lost their parents.
 fn report(group: Pid, events: &Sender<Event>) {
     loop {
         let status = match wait(WaitOptions::UNTRACED) {

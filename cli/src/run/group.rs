@@ -48,9 +48,9 @@ impl Group {
         }
     }
 
-    /// Returns true if a process of the group is left, once the command itself has ended. What the kernel says counts: `/proc` may hide a
-    /// process, and shows only the first thread of one. A process that has ended and is not waited for counts too, but those that the command
-    /// leaves behind are waited for here.
+    /// Returns true if a process of the group is left, once the command itself has ended. What the kernel says counts:
+    /// `/proc` may hide a process, and shows only the first thread of one. A process that has ended and is not waited
+    /// for counts too, but those that the command leaves behind are waited for here.
     pub(super) fn exists(&self) -> bool {
         while let Ok(Some((child, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             self.go_on(child, status);
@@ -64,8 +64,8 @@ impl Group {
         let _ = killpg(self.0, Signal::SIGCONT);
     }
 
-    /// No shell can resume what the command has left behind. Without this process as its parent, the system would not stop it, and would refuse
-    /// it the terminal.
+    /// No shell can resume what the command has left behind. Without this process as its parent, the system would not
+    /// stop it, and would refuse it the terminal.
     fn go_on(&self, child: rustix::process::Pid, status: WaitStatus) {
         let stopped_by = status.stopping_signal().and_then(|signal| Signal::try_from(signal).ok());
         let of_group = || getpgid(Some(Pid::from_raw(child.as_raw_pid()))) == Ok(self.0);
@@ -80,8 +80,8 @@ impl Group {
     }
 }
 
-/// Makes this process the parent of what the command leaves behind, so that it waits for those as soon as they have ended. Process 1 might take
-/// its time.
+/// Makes this process the parent of what the command leaves behind, so that it waits for those as soon as they have
+/// ended. Process 1 might take its time.
 pub(super) fn adopt_orphans() {
     // Before Linux 3.4 and elsewhere, process 1 has them.
     #[cfg(target_os = "linux")]

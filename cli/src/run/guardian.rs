@@ -1,6 +1,6 @@
-//! Ends the command if this process is killed: another process waits for that, since a killed one does nothing any more. It holds the end
-//! of a pipe that is closed with this process. Unlike the signal that Linux sends to the children of a process which ends, it reaches the
-//! command's whole group, and can kill what does not end.
+//! Ends the command if this process is killed: another process waits for that, since a killed one does nothing any
+//! more. It holds the end of a pipe that is closed with this process. Unlike the signal that Linux sends to the
+//! children of a process which ends, it reaches the command's whole group, and can kill what does not end.
 
 use std::ffi::CStr;
 use std::io::{self, BufRead as _, Read as _, Write as _};

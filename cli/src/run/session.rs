@@ -159,7 +159,8 @@ fn own_name() -> Result<String, Failure> {
     Ok(name_of(&host.to_string_lossy(), std::process::id()))
 }
 
-/// The name of a process. Of a host with a long name it has the end, which tells the pods of a deployment from each other.
+/// The name of a process. Of a host with a long name it has the
+/// end, which tells the pods of a deployment from each other.
 fn name_of(host: &str, process: u32) -> String {
     let process = format!(":{process}");
     let mut begin = host.len().saturating_sub(LONGEST_NAME - process.len());

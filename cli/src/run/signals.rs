@@ -25,7 +25,8 @@ const PASSED_ON: [Signal; 8] = [
     Signal::SIGTSTP,
 ];
 
-/// Unblocks the signals that tell programs to end. Whoever starts this one may have blocked them, as a thread that waits for signals does.
+/// Unblocks the signals that tell programs to end. Whoever starts this
+/// one may have blocked them, as a thread that waits for signals does.
 pub(crate) fn unblock_ending() {
     unblock([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP]);
 }
@@ -88,8 +89,8 @@ pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>, leads: bool) -
     Ok(Waiting(waiting))
 }
 
-/// The signals that were ignored when this process began, a bit each: by nohup, or in the background of a shell without job control. They
-/// stay so, here and in the command. Linux says so; elsewhere none are known.
+/// The signals that were ignored when this process began, a bit each: by nohup, or in the background of a shell without
+/// job control. They stay so, here and in the command. Linux says so; elsewhere none are known.
 fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

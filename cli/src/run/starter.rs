@@ -1,6 +1,7 @@
-//! Starts the command in two steps, so that it never runs without a guardian that knows it: a process of this very program stops itself, and
-//! becomes the command when it is resumed. If the tool is killed in between, Linux kills the process with it, also while it is stopped and
-//! whatever signals are ignored. Elsewhere a process that goes on sees that it has another parent.
+//! Starts the command in two steps, so that it never runs without a guardian that knows it: a process of this very
+//! program stops itself, and becomes the command when it is resumed. If the tool is killed in between, Linux kills the
+//! process with it, also while it is stopped and whatever signals are ignored. Elsewhere a process that goes on sees
+//! that it has another parent.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt as _;
@@ -73,8 +74,8 @@ pub(super) fn is_named() -> bool {
     !names_of(&getpid().to_string().into()).is_empty()
 }
 
-/// systemd names the process that it starts in variables. Those that name the tool, which has this id, are to name this process, which becomes the
-/// command: what a service manager passes on, such as sockets, is meant for the command.
+/// systemd names the process that it starts in variables. Those that name the tool, which has this id, are to name this
+/// process, which becomes the command: what a service manager passes on, such as sockets, is meant for the command.
 fn rename(command: &mut Command, tool: &OsString) {
     for name in names_of(tool) {
         command.env(name, getpid().to_string());

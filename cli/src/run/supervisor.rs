@@ -1,5 +1,6 @@
-//! What is to be done while the command runs: pure, so that each rule is tested without processes. The command has a process group of its
-//! own, so that all of it can be ended; therefore signals have to be passed on to it, and the terminal too when it asks for it.
+//! What is to be done while the command runs: pure, so that each rule is tested without processes. The command has a
+//! process group of its own, so that all of it can be ended; therefore signals have to be passed on to it, and the
+//! terminal too when it asks for it.
 
 use nix::sys::signal::Signal;
 

@@ -52,8 +52,9 @@ pub(super) fn note_resumptions() -> io::Result<()> {
     signal_hook::flag::register(Signal::SIGCONT as i32, Arc::clone(&RESUMED)).map(drop)
 }
 
-/// Stops this process, or all of its group, as a job of a shell is stopped, and returns when it goes on, with whether it was stopped.
-/// SIGTTOU does what SIGTSTP would, which is received here: it stops a job that its shell can resume, and no other.
+/// Stops this process, or all of its group, as a job of a shell is stopped, and returns
+/// when it goes on, with whether it was stopped. SIGTTOU does what SIGTSTP would, which
+/// is received here: it stops a job that its shell can resume, and no other.
 pub(super) fn stop(all: bool) -> bool {
     RESUMED.store(false, Ordering::SeqCst);
     let _ = if all { kill(Pid::from_raw(0), Signal::SIGTTOU) } else { raise(Signal::SIGTTOU) };

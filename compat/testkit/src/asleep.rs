@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::LONG;
 
-/// How often in a row a thread must be found asleep, once a millisecond: one that only waits for a mutex sleeps, too, on a busy machine for
-/// as long as the thread that has the mutex does not run.
+/// How often in a row a thread must be found asleep, once a millisecond: one that only waits for a mutex sleeps, too,
+/// on a busy machine for as long as the thread that has the mutex does not run.
 const SAMPLES: u32 = 15;
 
 /// The number of the system call in which a parked thread waits.

@@ -159,8 +159,8 @@ impl Cluster {
         replica
     }
 
-    /// Has the replica of the node that has a slot be the master in its place, by what `disturb` does to the cluster, the node and the replica. Waits
-    /// until the old master, which goes on as it was, or begins again, follows it.
+    /// Has the replica of the node that has a slot be the master in its place, by what `disturb` does to the cluster,
+    /// the node and the replica. Waits until the old master, which goes on as it was, or begins again, follows it.
     pub fn fail_over(
         &mut self,
         slot: u16,

@@ -47,7 +47,8 @@ impl Failover {
         let sentinels =
             (0..3).map(|_| RedisServer::start_sentinel(&config)).collect::<io::Result<Vec<_>>>()?;
         let failover = Self { sentinels, ..failover };
-        // Sentinels look every ten seconds otherwise, and tell each other every two. Those before 7.0 have no such command.
+        // Sentinels look every ten seconds otherwise, and tell each
+        // other every two. Those before 7.0 have no such command.
         for sentinel in &failover.sentinels {
             let periods = ["INFO-PERIOD", "500", "PUBLISH-PERIOD", "500"];
             let _: RedisResult<()> = ask(sentinel, cmd("SENTINEL").arg("DEBUG").arg(&periods));
@@ -86,8 +87,8 @@ impl Failover {
         position.unwrap_or_else(|| unreachable!("a Sentinel names a server that is none of these"))
     }
 
-    /// Has a server that was killed, or goes on as it was, be a replica of the master, and waits until that is so for all. Returns false if
-    /// the Sentinels have made another server the master meanwhile.
+    /// Has a server that was killed, or goes on as it was, be a replica of the master, and waits until that is so for
+    /// all. Returns false if the Sentinels have made another server the master meanwhile.
     pub fn rejoin(&mut self, index: usize, master: usize) -> io::Result<bool> {
         let port = self.servers[master].port();
         self.servers[index].restart_with(&format!("{REPLICATES_AT_ONCE}\nreplicaof 127.0.0.1 {port}"))?;

@@ -1,5 +1,5 @@
-//! A private `redis-server` with its process, folder and port, killed when its owner drops it. Used by the tests, the benches and the
-//! tools.
+//! A private `redis-server` with its process, folder and port, killed
+//! when its owner drops it. Used by the tests, the benches and the tools.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -32,7 +32,8 @@ impl RedisServer {
 
     /// Starts a server with more lines of configuration.
     ///
-    /// All options go through a configuration file, which needs 2.6: up to 2.4 a server refuses `save ""`, up to 2.0 `unixsocket`.
+    /// All options go through a configuration file, which needs 2.6:
+    /// up to 2.4 a server refuses `save ""`, up to 2.0 `unixsocket`.
     pub fn start_with(config: &str) -> io::Result<Self> {
         Self::launched(config, false)
     }
@@ -164,8 +165,8 @@ fn launch(folder: &Path, port: u16, config: &str, is_sentinel: bool) -> io::Resu
         })?;
     let end = Instant::now() + START_LIMIT;
     loop {
-        // Through the socket in its own folder: another process may have taken the port. Any reply will do: a server that asks for a
-        // password, or is loading, has started as well.
+        // Through the socket in its own folder: another process may have taken the port. Any reply will do: a server
+        // that asks for a password, or is loading, has started as well.
         let has_started = UnixStream::connect(folder.join("redis.sock"))
             .and_then(|stream| say(stream, &["PING"]))
             .is_ok_and(|line| line.starts_with(['+', '-']));

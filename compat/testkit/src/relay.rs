@@ -16,8 +16,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Starts a relay to the server at `target`, which passes bytes on `delay` after they have come. Clients wait for each reply, or for
-    /// all replies to what they sent at once, so no bytes come in between.
+    /// Starts a relay to the server at `target`, which passes bytes on `delay` after they have come. Clients wait for
+    /// each reply, or for all replies to what they sent at once, so no bytes come in between.
     pub fn start(target: SocketAddr, delay: Duration) -> Result<Self, Failure> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;

@@ -41,8 +41,8 @@ pub struct RealGem {
 }
 
 impl RealGem {
-    /// Returns the gem of the environment, if that names one. A gem that the tests do not know is an error: with it they would test
-    /// nothing.
+    /// Returns the gem of the environment, if that names one. A gem that the tests do not know is an error: with it
+    /// they would test nothing.
     pub fn of_the_environment() -> Result<Option<Self>, String> {
         if env::var_os(LIB).is_none() {
             return Ok(None);
@@ -90,7 +90,8 @@ impl Gem {
         ruby
     }
 
-    /// Returns a command that runs a script of `compat/ruby` with the port, also where the environment names a real gem.
+    /// Returns a command that runs a script of `compat/ruby` with
+    /// the port, also where the environment names a real gem.
     pub fn port(self, script: &str) -> Command {
         let mut ruby = Command::new("ruby");
         ruby.args(load_path()).arg(folder().join(script)).env(VERSION, self.0).env_remove(LIB);
@@ -98,8 +99,8 @@ impl Gem {
     }
 }
 
-/// Returns arguments with which Ruby finds its Redis client without its package manager, whose start takes as long as its own. None where
-/// that is not known: then Ruby itself says what is missing.
+/// Returns arguments with which Ruby finds its Redis client without its package manager, whose start takes as long as
+/// its own. None where that is not known: then Ruby itself says what is missing.
 fn load_path() -> &'static [String] {
     static ARGUMENTS: OnceLock<Vec<String>> = OnceLock::new();
     ARGUMENTS.get_or_init(|| {

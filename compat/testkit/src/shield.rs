@@ -1,6 +1,6 @@
-//! The process that was started. It starts the conductor away from the terminal's Ctrl-C and waits for it. However this
-//! process ends, the conductor notices by the closed pipe and cleans up: a process that gets a signal cannot rely on doing
-//! that itself.
+//! The process that was started. It starts the conductor away from the terminal's Ctrl-C
+//! and waits for it. However this process ends, the conductor notices by the closed pipe
+//! and cleans up: a process that gets a signal cannot rely on doing that itself.
 
 use std::io::{self, Read};
 use std::process::{Command, ExitCode, Stdio};

@@ -12,14 +12,15 @@ use crate::values::terms::Terms;
 use crate::values::value::Tag;
 use crate::{Cue, GiveUp, Note, Pause, WhyRefused};
 
-/// The server counts a time to live from when it receives the command. A look that comes too early costs a poll interval.
+/// The server counts a time to live from when it receives the command. A look that comes too early costs a poll
+/// interval.
 const IN_TRANSIT: Duration = Duration::from_millis(2);
 
 /// How long a pause is at most after the server has refused for now; the first is the poll interval.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
-/// more often is under contention.
+/// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that
+/// changes more often is under contention.
 const IMMEDIATE_RETRIES: u32 = 3;
 
 /// The parameters of an attempt to acquire a lock.
@@ -37,7 +38,8 @@ pub struct Params {
     pub tag: Tag,
 }
 
-/// How a round ends: what is done without a pause. In the code of attempts `?` ends the round, even if the lock is held.
+/// How a round ends: what is done without a pause. In the code
+/// of attempts `?` ends the round, even if the lock is held.
 #[derive(Debug)]
 pub enum Round {
     /// The lock is held, with this lease.
@@ -169,8 +171,8 @@ impl Pace {
         self.terms.max_attempts.is_some_and(|most| self.attempts >= most)
     }
 
-    /// Rule 5: sleeps the poll interval, but not past the deadline, where the lock is asked for once more, nor past the expiry
-    /// that was seen.
+    /// Rule 5: sleeps the poll interval, but not past the deadline, where
+    /// the lock is asked for once more, nor past the expiry that was seen.
     pub(crate) fn wait(&mut self, io: &Io) -> Round {
         self.wait_from(io.now().uptime, io)
     }
@@ -260,8 +262,8 @@ impl Pace {
         if self.immediate.0 <= IMMEDIATE_RETRIES { Continue(()) } else { Break(self.wait(io)) }
     }
 
-    /// A reply was lost. Goes on to read: that is how it is found out whether the command was carried out, which is never sent
-    /// again (I6).
+    /// A reply was lost. Goes on to read: that is how it is found out
+    /// whether the command was carried out, which is never sent again (I6).
     pub(crate) fn lost(&mut self, now: Now) -> ControlFlow<Round> {
         let since = match self.losing_since {
             Some(since) => since,
@@ -281,7 +283,8 @@ impl Pace {
         })
     }
 
-    /// The server has refused. What may pass is waited out, with pauses that grow, unless the call tries once. It counts no attempt.
+    /// The server has refused. What may pass is waited out, with pauses
+    /// that grow, unless the call tries once. It counts no attempt.
     pub(crate) fn refused(&mut self, why: WhyRefused, io: &Io) -> Round {
         let now = io.now();
         let passes = match why {
@@ -289,7 +292,8 @@ impl Pace {
                 self.read_only_since = None;
                 true
             }
-            // Later it is not a failover, but an address that is wrong. The time of the round counts, in which the network may have waited.
+            // Later it is not a failover, but an address that is wrong. The time of the round counts, in which the
+            // network may have waited.
             WhyRefused::ReadOnly => {
                 let since = *self.read_only_since.get_or_insert(self.round_began);
                 now.uptime.since(since) < self.retry_for

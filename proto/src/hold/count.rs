@@ -25,8 +25,9 @@ pub enum Counted {
 /// How often the counter is increased at most for one token. It is raised in between.
 const ROUNDS: u32 = 2 * LOOKS;
 
-/// Takes a number from the key's counter. It counts only if this holder had the lock when the counter was increased, so a later
-/// holder's is greater. A number whose reply was lost is left out. `forget_after`: how long after this one the counter is forgotten.
+/// Takes a number from the key's counter. It counts only if this holder had the lock when
+/// the counter was increased, so a later holder's is greater. A number whose reply was
+/// lost is left out. `forget_after`: how long after this one the counter is forgotten.
 ///
 /// A number below the epoch of the server is none: then the counter is raised, and increased once more.
 ///
@@ -80,7 +81,8 @@ async fn increase(
     while own.by_transaction() {
         match change_watched(io, own, count.clone(), None, &mut None).await? {
             Changed::Done { replaced, count, epoch } => {
-                // After the lease the counter may be forgotten, and count anew; and a failover may have brought our bytes back.
+                // After the lease the counter may be forgotten, and count
+                // anew; and a failover may have brought our bytes back.
                 let proves = replaced == Replaced::OurValue && forget_after.is_none() && epoch.is_none();
                 let counts = proves || !own.has_passed(io.now());
                 return Ok(Ok(Increased { number: count, epoch, counts }));
@@ -107,8 +109,9 @@ async fn increase(
     }
 }
 
-/// Raises the counter by this if it still holds the number, over a connection of the same epoch: by a transaction, since two lockers that add what
-/// is missing would reach the next epoch. Whatever comes of it, the next increment shows where the counter is (I6).
+/// Raises the counter by this if it still holds the number, over a connection of the same epoch: by a transaction,
+/// since two lockers that add what is missing would reach the next epoch. Whatever comes of it, the next increment
+/// shows where the counter is (I6).
 async fn raise(io: &Io, number: i64, by: u64, epoch: Epoch) -> Result<(), GiveUp> {
     let if_holds = Some(Expected { bytes: number.to_string().into_bytes(), without_ttl: false });
     let Replies { found, reply, .. } =

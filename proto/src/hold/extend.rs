@@ -24,14 +24,16 @@ pub enum Extension {
     Unknown {
         /// The lease that may have begun.
         lease: Lease,
-        /// True if the new value in the key proves that no other client has had the lock: a transaction writes it over our own value only.
+        /// True if the new value in the key proves that no other client has
+        /// had the lock: a transaction writes it over our own value only.
         proves: bool,
     },
 }
 
-/// Replaces our value by that of `new`, a lease of [`Lease::next`]. If it gives up, the old lease stands. Until the outcome is known
-/// the lease counts that ends first, the old or the new one: another client may see either in the key. `counter`: how long the server keeps the
-/// key's counter after a token, if this holder has a number of it and it is one that is forgotten: it must not be while the lock is held.
+/// Replaces our value by that of `new`, a lease of [`Lease::next`]. If it gives up, the old lease stands. Until the
+/// outcome is known the lease counts that ends first, the old or the new one: another client may see either in the key.
+/// `counter`: how long the server keeps the key's counter after a token, if this holder has a number of it and it is
+/// one that is forgotten: it must not be while the lock is held.
 ///
 /// # Errors
 ///
@@ -58,14 +60,15 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// At least as long as both leases, if the counter is one that is forgotten so long after a token: the old one may stand.
+    /// At least as long as both leases, if the counter is one that
+    /// is forgotten so long after a token: the old one may stand.
     pub(super) fn of(own: &Lease, new: &Lease, counter: Option<Duration>, now: Now) -> Option<Self> {
         let time = own.kept_for(new.kept_for(counter, now), now)?;
         Some(Self { time, must_exist: false })
     }
 
-    /// Has it kept, right after the key was seen to be ours: EXPIRE may shorten another holder's time. Returns false if there is none: its time
-    /// was over, or it was deleted.
+    /// Has it kept, right after the key was seen to be ours: EXPIRE may shorten another holder's time. Returns false if
+    /// there is none: its time was over, or it was deleted.
     pub(super) async fn keep(self, io: &Io, before: Option<End>) -> Result<bool, Reply> {
         match ask(io, Trip { before, ..Trip::of(Command::ForgetAfter(self.time)) }).await {
             Reply::Integer(kept) => Ok(kept > 0),
@@ -74,8 +77,8 @@ impl Counter {
     }
 }
 
-/// Extends the lease, after the key was `seen` to hold a loser's value or an earlier one of ours. If an earlier one stays there, other clients see
-/// the end that it shows, and so our lease has no later one.
+/// Extends the lease, after the key was `seen` to hold a loser's value or an earlier one of ours. If an earlier one
+/// stays there, other clients see the end that it shows, and so our lease has no later one.
 pub(super) async fn replace(
     io: &Io,
     own: &Lease,
@@ -196,7 +199,8 @@ async fn by_getset(
                 Seen { whose: own.judge(found.as_deref(), io.now()), bytes: found.unwrap_or_default() }
             }
         };
-        // Neither after our lease (I5) nor after the time limit of a GETSET (I4): by then another client may hold the lock.
+        // Neither after our lease (I5) nor after the time limit of a
+        // GETSET (I4): by then another client may hold the lock.
         let end = match &whose {
             Ownership::Lost(reason) => return Ok(own.not_extended(reason.clone(), io.now())),
             Ownership::Overwritten(_) => own.overwritten_until().unwrap_or(end),
@@ -264,8 +268,9 @@ impl Lease {
         }
     }
 
-    /// Judges what the key holds after the reply to the command that changes it was lost. Our new bytes there show that it was carried out;
-    /// where a transaction has replaced our own, also after the old lease. An old value says nothing: the command may still arrive.
+    /// Judges what the key holds after the reply to the command that changes it was lost. Our new bytes there show that
+    /// it was carried out; where a transaction has replaced our own, also after the old lease. An old value says
+    /// nothing: the command may still arrive.
     fn extended_if_found(
         &self,
         new: Lease,

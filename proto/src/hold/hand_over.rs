@@ -1,5 +1,5 @@
-//! The end of a hold. Where a thread of this process is next, the lock is handed over: our value is replaced by one of that thread's, in one
-//! command, so that the key is never absent in between. It is judged as an extension is.
+//! The end of a hold. Where a thread of this process is next, the lock is handed over: our value is replaced by one of
+//! that thread's, in one command, so that the key is never absent in between. It is judged as an extension is.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -22,12 +22,14 @@ pub struct HandedOver {
     pub release: Result<Release, GiveUp>,
     /// The next thread's lease, if that has the lock, or may have it. It looks whether the lease has passed (I3).
     pub next: Option<Lease>,
-    /// True if only the key can tell if the next thread has the lock: the reply was lost, and the command may still come.
+    /// True if only the key can tell if the next thread has the
+    /// lock: the reply was lost, and the command may still come.
     pub in_doubt: bool,
 }
 
-/// The end of a hold, begun: the lock is released, or handed over. What is sent first is known without running the functions below, and so is
-/// what the usual replies come to. Any other replies begin these functions, as those to what they send first.
+/// The end of a hold, begun: the lock is released, or handed over. What is sent first
+/// is known without running the functions below, and so is what the usual replies come
+/// to. Any other replies begin these functions, as those to what they send first.
 #[derive(Debug)]
 pub struct Ending {
     own: Lease,
@@ -39,8 +41,9 @@ pub struct Ending {
 }
 
 impl Ending {
-    /// Begins to end a hold now. `next`: the lease that the next thread is to have, if there is one; both have an end then, and one protocol.
-    /// `command_timeout`: how late a command is carried out at most whose caller still waits for it.
+    /// Begins to end a hold now. `next`: the lease that the next thread is to have,
+    /// if there is one; both have an end then, and one protocol. `command_timeout`:
+    /// how late a command is carried out at most whose caller still waits for it.
     #[inline]
     pub fn begin(
         own: Lease,
@@ -71,7 +74,7 @@ impl Ending {
         let code = async move |io: &Io| {
             let ended = match &next {
                 Some(next) => hand_over(io, &own, next).await,
-                None => end(io, &own).await,
+                None => release_to_nobody(io, &own).await,
             };
             match ended {
                 // The transaction of an earlier attempt may still come, and another client acquire the lock.
@@ -86,7 +89,8 @@ impl Ending {
         step
     }
 
-    /// Returns the outcome, if these are the usual replies to what is sent first: it was carried out on our own bytes. DEL does not look.
+    /// Returns the outcome, if these are the usual replies to what is sent
+    /// first: it was carried out on our own bytes. DEL does not look.
     #[inline]
     fn usual(&mut self, replies: &Replies, now: Now) -> Option<HandedOver> {
         let Self { own, next, .. } = self;
@@ -127,9 +131,10 @@ impl Rules for Ending {
     }
 }
 
-/// Replaces our value by that of `next`, the lease that the next thread is to have. Both leases have an end, and the protocol is the same: Classic
-/// does it by GETSET, within both leases, the others by a transaction. If that is refused, or comes too late for the next lease, our lock is
-/// released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives up, nothing was written.
+/// Replaces our value by that of `next`, the lease that the next thread is to have. Both leases have an end, and the
+/// protocol is the same: Classic does it by GETSET, within both leases, the others by a transaction. If that is
+/// refused, or comes too late for the next lease, our lock is released: DEL is allowed where a server lacks memory, or
+/// a user the right to write. If it gives up, nothing was written.
 async fn hand_over(io: &Io, own: &Lease, next: &Lease) -> Result<HandedOver, GiveUp> {
     let handed = if own.by_transaction() {
         by_transaction(io, own, next).await?
@@ -138,12 +143,12 @@ async fn hand_over(io: &Io, own: &Lease, next: &Lease) -> Result<HandedOver, Giv
     };
     match handed {
         Some(handed) => Ok(handed),
-        None => end(io, own).await,
+        None => release_to_nobody(io, own).await,
     }
 }
 
 /// Releases our lock, where no thread is next.
-async fn end(io: &Io, own: &Lease) -> Result<HandedOver, GiveUp> {
+async fn release_to_nobody(io: &Io, own: &Lease) -> Result<HandedOver, GiveUp> {
     release(io, own).await.map(to_nobody)
 }
 
@@ -151,7 +156,8 @@ async fn end(io: &Io, own: &Lease) -> Result<HandedOver, GiveUp> {
 async fn by_transaction(io: &Io, own: &Lease, next: &Lease) -> Result<Option<HandedOver>, GiveUp> {
     let lease = own.replaced_by(next, io.now());
     Ok(Some(match change_watched(io, own, Command::Set(lease.new_value()), None, &mut None).await {
-        // The transaction has waited for its connection. No thread has that lease, and the key would be held until it expires.
+        // The transaction has waited for its connection. No thread
+        // has that lease, and the key would be held until it expires.
         Ok(Changed::Done { replaced, .. }) if is_late(&lease, io.now()) => {
             let mut late = lease.clone();
             late.tried = own.tried;

@@ -16,15 +16,17 @@ use crate::{Command, GiveUp, Reply, Trip, WhyRefused};
 pub enum Release {
     /// The key was deleted, so that the next contender can acquire the lock, or the lock was handed over.
     Released {
-        /// True if the key still held this holder's own bytes, which proves that no other client had the lock. DEL in Classic does not look.
+        /// True if the key still held this holder's own bytes, which proves
+        /// that no other client had the lock. DEL in Classic does not look.
         certified: bool,
     },
     /// The lock was lost before. Nothing was deleted.
     Lost(Loss),
 }
 
-/// Deletes the key: in Classic only before our own lease has passed, otherwise only our own bytes, and within our lease what a loser of the
-/// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
+/// Deletes the key: in Classic only before our own lease has passed, otherwise only our
+/// own bytes, and within our lease what a loser of the classic takeover wrote over them
+/// (I5). A plain DEL after a transaction that failed could delete another client's key.
 pub(super) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     if own.by_transaction() {
         return match change_watched(io, own, Command::Del, None, &mut None).await {
@@ -75,9 +77,10 @@ async fn by_del(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     }
 }
 
-/// Deletes the key by a command alone, where the server has no memory to queue one for a transaction: if the key holds our own bytes, as a look
-/// shows just before, and so early that it is carried out within our lease, or comes later than its caller waits for it (I5). What the key held
-/// then is known only from a server with GETDEL, since 6.2. If it gives up, the key was not changed.
+/// Deletes the key by a command alone, where the server has no memory to queue one for a transaction: if the key holds
+/// our own bytes, as a look shows just before, and so early that it is carried out within our lease, or comes later
+/// than its caller waits for it (I5). What the key held then is known only from a server with GETDEL, since 6.2. If it
+/// gives up, the key was not changed.
 pub(super) async fn delete_alone(io: &Io, own: &Lease, command_timeout: Duration) -> Result<Release, GiveUp> {
     let found = look(io).await?;
     let end = match own.judge(found.as_deref(), io.now()) {
@@ -113,8 +116,8 @@ pub(super) async fn delete_alone(io: &Io, own: &Lease, command_timeout: Duration
 }
 
 impl Lease {
-    /// Judges what the key holds after the reply to the command that deletes it was lost. It may still come, and a loser's bytes may stand
-    /// for our lock.
+    /// Judges what the key holds after the reply to the command that deletes it was lost. It may still come, and a
+    /// loser's bytes may stand for our lock.
     pub(super) fn deleted_if_absent(
         &self,
         holds: &Result<Option<Vec<u8>>, GiveUp>,

@@ -1,5 +1,5 @@
-//! A lock that goes to another process: a token names the value in the key, and who replaces it by one of its own has the lock. So a token
-//! works once.
+//! A lock that goes to another process: a token names the value in the key, and who replaces it by one of its own has
+//! the lock. So a token works once.
 
 use core::time::Duration;
 
@@ -13,8 +13,9 @@ use crate::values::clock::Now;
 use crate::values::value::Nonce;
 use crate::{Command, GiveUp, Reply, Trip};
 
-/// Reads the key before a token is made of a lease that an extension without a reply may have replaced. The outcome is the lease with the value
-/// that the key holds. A token names one value: by a second one another process could go on as well.
+/// Reads the key before a token is made of a lease that an extension without a reply
+/// may have replaced. The outcome is the lease with the value that the key holds. A
+/// token names one value: by a second one another process could go on as well.
 ///
 /// # Errors
 ///
@@ -39,11 +40,12 @@ pub async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Extension, Giv
     })
 }
 
-/// Replaces the value of `given`, a token's lease, by that of a lease that `new` makes: by a transaction, or in Classic by GETSET, within
-/// the token's lease and right after a look. `counter`: as of an extension. If it is gone, the next holder may get its number.
+/// Replaces the value of `given`, a token's lease, by that of a lease that `new` makes: by a transaction, or in Classic
+/// by GETSET, within the token's lease and right after a look. `counter`: as of an extension. If it is gone, the next
+/// holder may get its number.
 ///
-/// In Classic, another process with the same token may overwrite our new value, as the loser of a takeover does. Our lease begins with that value,
-/// so such a process is recognized as a loser.
+/// In Classic, another process with the same token may overwrite our new value, as the loser of a takeover does. Our
+/// lease begins with that value, so such a process is recognized as a loser.
 ///
 /// # Errors
 ///
@@ -108,7 +110,8 @@ async fn resume_by_protocol(
             Reply::Bulk(replaced) => return Ok(replaced_by(io, given, lease, replaced.as_deref()).await),
             Reply::TooLate => {}
             failed @ (Reply::Refused(_) | Reply::Unsent) => return Err(failed.gives_up()),
-            // Our value in the key proves nothing: it may have replaced that of another process which has resumed the lock (I6).
+            // Our value in the key proves nothing: it may have replaced
+            // that of another process which has resumed the lock (I6).
             _ => {
                 let holds = read(io).await?;
                 return match given.judge(holds.as_deref(), io.now()) {

@@ -37,9 +37,9 @@ pub(super) struct Seen {
     pub(super) whose: Ownership,
 }
 
-/// Changes the key if it holds our value, unless any client writes it meanwhile: then it looks again. It changes our own bytes also after our
-/// lease has passed. If it gives up, the key was not changed. `seen`: what the key was seen to hold, if not our own bytes. `until`: the end of our
-/// lease as the key shows it, if it is an earlier one.
+/// Changes the key if it holds our value, unless any client writes it meanwhile: then it looks again. It changes our
+/// own bytes also after our lease has passed. If it gives up, the key was not changed. `seen`: what the key was seen to
+/// hold, if not our own bytes. `until`: the end of our lease as the key shows it, if it is an earlier one.
 pub(super) async fn change_watched(
     io: &Io,
     own: &Lease,
@@ -60,8 +60,8 @@ pub(super) async fn change_watched(
         if let Ownership::Before(end) = whose {
             *until = Some(end);
         }
-        // A loser's bytes are changed within our lease only; our own at any time. That they were seen soon enough is not checked again: EXEC
-        // proves that they still stand.
+        // A loser's bytes are changed within our lease only; our own at any time. That they were seen soon enough is
+        // not checked again: EXEC proves that they still stand.
         let before = if replaced == Replaced::Anything { own.end } else { None };
         let if_holds = Some(Expected { bytes: bytes.clone(), without_ttl: false });
         let Replies { found, reply, epoch, .. } =
@@ -78,8 +78,8 @@ pub(super) async fn change_watched(
             (Some(Reply::Executed(None)), _) => break,
             (Some(failed @ (Reply::Refused(_) | Reply::Unsent)), _) => return Err(failed.gives_up()),
             (Some(_), _) => return Ok(Changed::Unanswered { replaced, holds: read(io).await }),
-            // What was expected is not judged again: it may have been changed meanwhile. Either its time has passed, or the thread that was to
-            // send it for this one has not.
+            // What was expected is not judged again: it may have been changed meanwhile. Either its time has passed, or
+            // the thread that was to send it for this one has not.
             (None, Some(Reply::Bulk(found))) if found.as_ref() == Some(&bytes) => {
                 if replaced == Replaced::Anything && own.has_passed(io.now()) {
                     return Ok(Changed::NotOurs(Loss::Expired));
@@ -104,12 +104,12 @@ pub(super) async fn change_watched(
 }
 
 impl Lease {
-    /// Returns the lease as another attempt to release it takes it, after one that gave up for this reason; `None` if none may follow. `next`: the
-    /// lease that the key may hold instead, since the lock was to be handed over.
+    /// Returns the lease as another attempt to release it takes it, after one that gave up for this reason; `None` if
+    /// none may follow. `next`: the lease that the key may hold instead, since the lock was to be handed over.
     ///
-    /// After a lost reply the first attempt may have been carried out, and another client may have the lock. So the key is compared with our own
-    /// bytes then, by a transaction, which takes a value that names its holder. Where nothing was carried out, Classic reads the key first: a
-    /// server that comes back may have lost it.
+    /// After a lost reply the first attempt may have been carried out, and another client may have the lock. So the key
+    /// is compared with our own bytes then, by a transaction, which takes a value that names its holder. Where nothing
+    /// was carried out, Classic reads the key first: a server that comes back may have lost it.
     pub fn again(mut self, gave_up: GiveUp, next: Option<&Lease>, now: Now) -> Option<Self> {
         match gave_up {
             GiveUp::UnknownAlone => return None,
@@ -135,7 +135,8 @@ impl Lease {
         (!self.has_passed(now)).then_some(self)
     }
 
-    /// Returns why the lock is not ours any more, as the key shows it before a later attempt deletes it: another client may have acquired it.
+    /// Returns why the lock is not ours any more, as the key shows it before
+    /// a later attempt deletes it: another client may have acquired it.
     pub(super) async fn lost_since(&self, io: &Io) -> Result<Option<Loss>, GiveUp> {
         let found = look(io).await?;
         Ok(match self.judge(found.as_deref(), io.now()) {

@@ -1,5 +1,5 @@
-//! The time by the two clocks that a lock needs: the wall clock, which other processes share, and the monotonic one, which cannot be set.
-//! Nothing here reads them.
+//! The time by the two clocks that a lock needs: the wall clock, which other processes share, and the monotonic one,
+//! which cannot be set. Nothing here reads them.
 
 use core::time::Duration;
 
@@ -25,14 +25,16 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Clocks show no earlier second (September 2001, before there was Redis): a smaller number is taken for no point in time.
+/// Clocks show no earlier second (September 2001, before there
+/// was Redis): a smaller number is taken for no point in time.
 pub(crate) const FIRST_PLAUSIBLE_SECOND: u32 = 1_000_000_000;
 
 /// And none from this one on (in 2255). The times in values are up to ten years later, and may have ten digits.
 const LAST_PLAUSIBLE_SECOND: u64 = 9_000_000_000;
 
 impl Now {
-    /// Returns true if the wall clock may be right. The clock of a board without a battery begins in 1970 until a server has told it the time.
+    /// Returns true if the wall clock may be right. The clock of a board without a battery begins in 1970 until a
+    /// server has told it the time.
     #[inline]
     pub fn is_plausible(self) -> bool {
         (FIRST_PLAUSIBLE_SECOND.into()..LAST_PLAUSIBLE_SECOND).contains(&(self.wall.0 / 1_000_000))

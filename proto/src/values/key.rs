@@ -1,4 +1,5 @@
-//! A key: the bytes that name a lock on the server. Joins parts, and hashes keys for maps; knows nothing of the key's value.
+//! A key: the bytes that name a lock on the server. Joins parts,
+//! and hashes keys for maps; knows nothing of the key's value.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -106,8 +107,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Bytes shown to a person. Valid UTF-8 is shown unchanged, except characters that a terminal acts upon or does not
-/// show.
+/// Bytes shown to a person. Valid UTF-8 is shown unchanged,
+/// except characters that a terminal acts upon or does not show.
 struct Text<'a>(&'a [u8]);
 
 /// Returns true if a character is shown unescaped. In a text the standard library's `Debug` escapes all of

@@ -15,10 +15,9 @@ pub enum Protocol {
     /// Selects [`Ttl`](Self::Ttl) on Redis 2.6.12 and newer, [`Watched`](Self::Watched) on 2.2 and newer, and
     /// otherwise [`Classic`](Self::Classic). For a lock without an expiration it selects Watched instead of Ttl.
     ///
-    /// If the server's version is unknown, it selects Classic: with `Locker::with_pool`, with `skip_server_check`, or if
-    /// the server refuses `INFO`. If the
-    /// server lacks `PTTL`, `WATCH`, `MULTI`, `EXEC` or `DISCARD`, or refuses one to this user, it selects a weaker
-    /// protocol. A locker tries these commands before the first lock that needs them.
+    /// If the server's version is unknown, it selects Classic: with `Locker::with_pool`, with `skip_server_check`, or
+    /// if the server refuses `INFO`. If the server lacks `PTTL`, `WATCH`, `MULTI`, `EXEC` or `DISCARD`, or refuses one
+    /// to this user, it selects a weaker protocol. A locker tries these commands before the first lock that needs them.
     ///
     /// The protocol is selected for each call; `LockGuard::protocol` returns it. If the
     /// server comes back as an older version, for example after a restart or a failover, the call switches to the best
@@ -34,9 +33,9 @@ pub enum Protocol {
     Classic,
     /// Transactions with `WATCH`, `GET`, `MULTI` and `EXEC`, for Redis 2.2 and newer.
     ///
-    /// A release deletes the key only if it still holds this holder's value, and can prove that no other client had
-    /// the lock meanwhile. A contender that loses a takeover never overwrites the winner's value. Clocks must agree
-    /// within a second.
+    /// A release deletes the key only if it still holds this holder's value, and can
+    /// prove that no other client had the lock meanwhile. A contender that loses a
+    /// takeover never overwrites the winner's value. Clocks must agree within a second.
     ///
     /// **Do not use it alongside redis-objects 1.4.2 or later**: after a holder has crashed, two Ruby programs may
     /// acquire its lock. Use [`Auto`](Self::Auto) or [`Ttl`](Self::Ttl).
@@ -53,8 +52,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Returns the oldest version of Redis that has all commands of the protocol. For Auto it is the same as for
-    /// Classic.
+    /// Returns the oldest version of Redis that has all commands
+    /// of the protocol. For Auto it is the same as for Classic.
     #[must_use]
     pub const fn min_version(self) -> Version {
         match self {
@@ -76,8 +75,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the protocol that a lock with an expiration uses on a server of this version, unknown if `None`: what Auto
-    /// selects there, and any other as it is.
+    /// Returns the protocol that a lock with an expiration uses on a server of this version, unknown if `None`: what
+    /// Auto selects there, and any other as it is.
     #[must_use]
     pub fn on(self, server: Option<Version>) -> Self {
         let has = |protocol: Protocol| server.is_some_and(|version| version >= protocol.min_version());

@@ -1,5 +1,5 @@
-//! The names of a lock's side keys. A name begins with the lock's key, and so with its prefix, and is the same on every server. In a cluster it has
-//! the slot of the lock's key.
+//! The names of a lock's side keys. A name begins with the lock's key, and so with its prefix, and is the same on every
+//! server. In a cluster it has the slot of the lock's key.
 
 use alloc::vec::Vec;
 
@@ -25,8 +25,8 @@ impl SideKey {
         }
     }
 
-    /// Returns the name of the side key: `KEY:setnx-lock:fence:{KEY}`, without the last part if the key has a brace. If it has a brace and no hash
-    /// tag, no such name has its slot.
+    /// Returns the name of the side key: `KEY:setnx-lock:fence:{KEY}`, without the last part if the key has a brace. If
+    /// it has a brace and no hash tag, no such name has its slot.
     #[must_use]
     pub fn of(self, key: &[u8]) -> Vec<u8> {
         let mut name = Vec::with_capacity(2 * key.len() + self.suffix().len() + 3);

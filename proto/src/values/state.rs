@@ -1,5 +1,5 @@
-//! What the bytes in a lock's key mean. A time has one form, so that data of other programs is not taken for a lock; the gem reads any text as
-//! a number.
+//! What the bytes in a lock's key mean. A time has one form, so that data of other programs is not taken for a lock;
+//! the gem reads any text as a number.
 
 mod forms;
 
@@ -64,8 +64,8 @@ impl State {
         if is_small_number(bytes) { State::Unexpiring } else { State::Unreadable(bytes.into()) }
     }
 
-    /// Returns the state of a key that the server removes at this time: a lock with a time is held until then, whatever its holder's clock
-    /// has shown.
+    /// Returns the state of a key that the server removes at this time: a lock with a time is held until then, whatever
+    /// its holder's clock has shown.
     #[must_use]
     pub fn removed_at(self, at: Wall) -> Self {
         match self {

@@ -18,7 +18,8 @@ const VERSION: &str = "1";
 
 /// What a token says of a lock on its way to another process.
 ///
-/// Displayed, it is one word of letters, digits, `.`, `-` and `_`, which [`read`](Self::read) reads again. For a key of 100 bytes it has at most 300.
+/// Displayed, it is one word of letters, digits, `.`, `-` and `_`, which [`read`](Self::read) reads again. For a key of
+/// 100 bytes it has at most 300.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     /// The lock's key.

@@ -43,15 +43,15 @@ impl Nonce {
         self.0
     }
 
-    /// Returns the next one. Each value gets one of its own, so two values differ even if they are written in the same microsecond, or by
-    /// a clock that was set back.
+    /// Returns the next one. Each value gets one of its own, so two values differ even if they are written in the same
+    /// microsecond, or by a clock that was set back.
     #[inline]
     pub(crate) fn next(self) -> Self {
         Self((self.0 + 1) % NONCES)
     }
 
-    /// Returns it as a nonce of the hold that has written this value: its values have the first seven digits in common, by which it knows those that
-    /// it has replaced.
+    /// Returns it as a nonce of the hold that has written this value: its values have the first seven digits in common,
+    /// by which it knows those that it has replaced.
     pub(crate) fn of_hold(self, value: &ValueBytes) -> Self {
         let own = value.parts().map_or(0, |(_, nonce)| nonce.0);
         Self(own / OF_HOLD * OF_HOLD + self.0 % OF_HOLD)
@@ -111,8 +111,8 @@ const DECIMALS: usize = 16;
 const LONGEST: usize = 13 + 1 + DECIMALS;
 
 impl ValueBytes {
-    /// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
-    /// numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
+    /// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader
+    /// of numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
     #[inline]
     pub(crate) fn until(until: Wall, nonce: Nonce) -> Self {
         let (seconds, micros) = ((until.0 / 1_000_000).min(END_OF_TIME), until.0 % 1_000_000);

@@ -53,8 +53,7 @@ impl core::error::Error for InvalidVersion {}
 impl FromStr for Version {
     type Err = InvalidVersion;
 
-    /// Parses a version such as `2.4.18`. Text after a number is ignored, as in `6.2-rc1`, and a missing number is
-    /// 0.
+    /// Parses a version such as `2.4.18`. Text after a number is ignored, as in `6.2-rc1`, and a missing number is 0.
     fn from_str(text: &str) -> Result<Self, InvalidVersion> {
         let mut numbers = text.trim().split('.').map(|part| {
             let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());

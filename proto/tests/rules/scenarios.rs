@@ -1,6 +1,7 @@
-//! Runs the scenarios in `tests/scripts/*.txt` on the pure rules: several clients, one key, one simulated server, every
-//! interleaving written out by hand. A scenario states what each client does next, so a change of the rules shows as a changed
-//! scenario. `BLESS=1 cargo test scenarios` writes the present outcomes into the files, for a person to read the difference.
+//! Runs the scenarios in `tests/scripts/*.txt` on the pure rules: several clients, one key,
+//! one simulated server, every interleaving written out by hand. A scenario states what each
+//! client does next, so a change of the rules shows as a changed scenario. `BLESS=1 cargo test
+//! scenarios` writes the present outcomes into the files, for a person to read the difference.
 //!
 //! A line is an event and, after `=>`, its outcome:
 //!

@@ -63,8 +63,9 @@ impl Prefix {
     }
 }
 
-/// A class name in lower case, with an underscore before each capital that begins a word: one that follows a lower-case letter
-/// or a digit, and the last of several if a lower-case letter follows it. Only plain letters and digits count, as in the gem.
+/// A class name in lower case, with an underscore before each capital that begins a
+/// word: one that follows a lower-case letter or a digit, and the last of several if a
+/// lower-case letter follows it. Only plain letters and digits count, as in the gem.
 fn underscored(name: &str) -> String {
     let mut text = String::with_capacity(name.len() + 4);
     let mut before = ' ';

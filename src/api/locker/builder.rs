@@ -120,15 +120,14 @@ impl LockerBuilder {
 
     /// Sets the maximum number of connections, 16 by default.
     ///
-    /// A lock uses a connection only while a command is under way, so 16 serve thousands of threads. More help
-    /// threads that lock different keys at the same moment. Not for [your own pool](Locker::with_pool), which has
-    /// its own size.
+    /// A lock uses a connection only while a command is under way, so 16 serve thousands of threads. More help threads
+    /// that lock different keys at the same moment. Not for [your own pool](Locker::with_pool), which has its own size.
     pub fn pool_size(self, pool_size: u32) -> Self {
         Self { pool_size: Some(pool_size), ..self }
     }
 
-    /// Closes connections that were not used for this time, down to one; one minute by default. A burst of calls opens up to
-    /// [`pool_size`](Self::pool_size), which others cannot use while they are open.
+    /// Closes connections that were not used for this time, down to one; one minute by default. A burst of calls opens
+    /// up to [`pool_size`](Self::pool_size), which others cannot use while they are open.
     ///
     /// They are closed up to a quarter of the time later, by a thread that is there while there are several. Not for
     /// [your own pool](Locker::with_pool), which has its own.
@@ -136,16 +135,17 @@ impl LockerBuilder {
         Self { idle_timeout: Some(time), ..self }
     }
 
-    /// Uses no connection for longer than this time; without a limit by default. The next command opens another one, which asks the
-    /// name service for the address: set it if the name of a server comes to stand for another machine while the old one still answers.
+    /// Uses no connection for longer than this time; without a limit by default. The next command opens another one,
+    /// which asks the name service for the address: set it if the name of a server comes to stand for another machine
+    /// while the old one still answers.
     ///
     /// A command that is under way is not interrupted. Not for [your own pool](Locker::with_pool), which has its own.
     pub fn max_connection_age(self, age: Duration) -> Self {
         Self { max_connection_age: Some(age), ..self }
     }
 
-    /// Limits the time for connecting, 2 s by default. Not for [your own pool](Locker::with_pool), whose manager
-    /// connects.
+    /// Limits the time for connecting, 2 s by default. Not for
+    /// [your own pool](Locker::with_pool), whose manager connects.
     pub fn connect_timeout(self, limit: Duration) -> Self {
         Self { connect_timeout: Some(limit), ..self }
     }
@@ -160,9 +160,9 @@ impl LockerBuilder {
 
     /// Sets whether a thread that waits for a reply spins before it sleeps. On by default.
     ///
-    /// It looks for the reply up to a hundred times, and yields its processor in between. Where that is often in vain,
-    /// it is soon left out. Turn it off to count what a program does, since how often a thread looks depends on the
-    /// server.
+    /// It looks for the reply up to a hundred times, and yields its processor in
+    /// between. Where that is often in vain, it is soon left out. Turn it off to count
+    /// what a program does, since how often a thread looks depends on the server.
     pub fn spin(self, spins: bool) -> Self {
         Self { spins, ..self }
     }
@@ -174,10 +174,10 @@ impl LockerBuilder {
     /// A server that [refuses for now](crate::RefusalKind), because it is loading its data or has too few replicas,
     /// is retried up to the call's timeout.
     ///
-    /// Calls that do not wait, for example [`Lock::try_lock`](crate::Lock::try_lock) and
-    /// [`LockGuard::release`](crate::LockGuard::release), never retry. If all connections are in use, they wait for
-    /// one, for at most one command timeout. On the locker's own connections, a release waits for one until its
-    /// lease ends.
+    /// Calls that do not wait, for example [`Lock::try_lock`](crate::Lock::try_lock)
+    /// and [`LockGuard::release`](crate::LockGuard::release), never retry. If all
+    /// connections are in use, they wait for one, for at most one command timeout. On
+    /// the locker's own connections, a release waits for one until its lease ends.
     pub fn retry_for(self, limit: Duration) -> Self {
         Self { retry_for: limit, ..self }
     }
@@ -238,16 +238,16 @@ impl LockerBuilder {
 
     /// Has all that the locker writes, reads or listens to begin with `prefix`, for example `app1:`. None by default.
     ///
-    /// That goes for the keys of locks, their side keys, and the channels of notifications, so that a user may be limited to them (`~app1:*`,
-    /// `&app1:*`), and programs on a shared server stay apart. A lock `report` then has the key `app1:report`, which
-    /// [`Lock::key`](crate::Lock::key), errors and events show. Ruby programs on the same keys have to write the whole key too, as
-    /// redis-namespace does.
+    /// That goes for the keys of locks, their side keys, and the channels of notifications, so that a user may be
+    /// limited to them (`~app1:*`, `&app1:*`), and programs on a shared server stay apart. A lock `report` then has the
+    /// key `app1:report`, which [`Lock::key`](crate::Lock::key), errors and events show. Ruby programs on the same keys
+    /// have to write the whole key too, as redis-namespace does.
     pub fn key_prefix(self, prefix: impl Into<Key>) -> Self {
         Self { key_prefix: prefix.into(), ..self }
     }
 
-    /// Sets the observer, which receives the events of the locker's locks. None by default; a second call replaces
-    /// the first observer.
+    /// Sets the observer, which receives the events of the locker's
+    /// locks. None by default; a second call replaces the first observer.
     ///
     /// Events still go to the [`log`](https://docs.rs/log) crate, under the target `setnx_lock`. To silence them,
     /// filter that target in your logger (`RUST_LOG=warn,setnx_lock=off` with `env_logger`).

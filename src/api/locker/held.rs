@@ -35,8 +35,9 @@ pub struct Drained {
 impl Locker {
     /// Returns the locks that this locker and its clones hold, in the order of their keys. Does not contact the server.
     ///
-    /// For metrics and logs: a lock may end a moment later. Lists all whose guard lives, also a lost one and one without an expiration; those of
-    /// [several keys](crate::MultiLock), permits and a [`Quorum`](crate::Quorum) as well, of the latter this server's.
+    /// For metrics and logs: a lock may end a moment later. Lists all whose guard lives, also a lost one and one
+    /// without an expiration; those of [several keys](crate::MultiLock), permits and a [`Quorum`](crate::Quorum) as
+    /// well, of the latter this server's.
     #[must_use]
     pub fn held(&self) -> Vec<HeldKey> {
         if !self.engine.identity.is_this_process() {
@@ -53,15 +54,18 @@ impl Locker {
         listed.collect()
     }
 
-    /// Ends all waits as [`shut_down`](Self::shut_down) does, then waits until no call acquires a lock and each guard of this locker and its clones
-    /// is dropped and released, for at most `at_most`. Returns the locks that are still held.
+    /// Ends all waits as [`shut_down`](Self::shut_down) does, then waits until no
+    /// call acquires a lock and each guard of this locker and its clones is dropped
+    /// and released, for at most `at_most`. Returns the locks that are still held.
     ///
-    /// Call it when the program is told to end, then end the program. It never releases a lock under running work: what is still held is
-    /// released when its guard is dropped, or frees itself after its lease. Releases that have failed are tried again until then, and once more
-    /// after it, for at most one command timeout. What the library's threads have noticed is reported.
+    /// Call it when the program is told to end, then end the program. It never releases a lock under running work: what
+    /// is still held is released when its guard is dropped, or frees itself after its lease. Releases that have failed
+    /// are tried again until then, and once more after it, for at most one command timeout. What the library's threads
+    /// have noticed is reported.
     ///
-    /// A thread that holds a lock must not call it, since it would wait for itself. A process that [leads](crate::Lock::lead) cancels that first:
-    /// its work does not see the drain. The example `worker` is a complete program.
+    /// A thread that holds a lock must not call it, since it would wait for
+    /// itself. A process that [leads](crate::Lock::lead) cancels that first: its
+    /// work does not see the drain. The example `worker` is a complete program.
     #[must_use = "it says which locks are still held"]
     pub fn drain(&self, at_most: Duration) -> Drained {
         let began = clock::uptime();

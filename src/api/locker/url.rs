@@ -8,7 +8,8 @@ use crate::report::error::Error;
 /// The port of a Sentinel that names none.
 const SENTINEL_PORT: u16 = 26379;
 
-/// Returns the error of the first parameter in a query that is not known. What may be a part of a password is not shown.
+/// Returns the error of the first parameter in a query that is
+/// not known. What may be a part of a password is not shown.
 fn unknown_parameter(
     query: &str,
     known: &[&str],

@@ -51,8 +51,8 @@ pub struct MultiLock {
 }
 
 impl MultiLock {
-    /// The most keys that a `MultiLock` can have. The time that a server takes to watch keys grows with the square
-    /// of their number.
+    /// The most keys that a `MultiLock` can have. The time that a server
+    /// takes to watch keys grows with the square of their number.
     pub const MAX_KEYS: usize = 1000;
 
     /// Returns the locks of these keys, from 1 to [`MAX_KEYS`](Self::MAX_KEYS), in any order. Contacts no server.
@@ -172,8 +172,8 @@ impl MultiLock {
     /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired, and
     ///
     /// - [`Error::Lost`] if a lock was lost during the wait for others, and no time was left to start over.
-    /// - [`Error::Several`] if several keys are in doubt after a lost reply, or if an acquired lock could not be
-    ///   released again.
+    /// - [`Error::Several`] if several keys are in doubt after a lost
+    ///   reply, or if an acquired lock could not be released again.
     ///
     /// No lock is held after an error, except that the keys of [`Error::InDoubt`] and [`Error::Several`] may be.
     pub fn lock(&self) -> Result<MultiLockGuard, Error> {

@@ -62,8 +62,8 @@ impl MultiLockGuard {
         &self.guards
     }
 
-    /// Returns how much longer all locks can be relied on, which is the shortest [`LockGuard::remaining`]; `None`
-    /// without an expiration.
+    /// Returns how much longer all locks can be relied on, which is the
+    /// shortest [`LockGuard::remaining`]; `None` without an expiration.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.guards.iter().filter_map(LockGuard::remaining).min()
@@ -88,9 +88,9 @@ impl MultiLockGuard {
     ///
     /// # Errors
     ///
-    /// Those of [`LockGuard::extend`], with the first key that is lost, otherwise with the first that failed. Other
-    /// leases may have been extended: [`LockGuard::remaining`] of each of the [`guards`](Self::guards) says for how
-    /// long.
+    /// Those of [`LockGuard::extend`], with the first key that is lost, otherwise with the
+    /// first that failed. Other leases may have been extended: [`LockGuard::remaining`] of
+    /// each of the [`guards`](Self::guards) says for how long.
     pub fn extend(&self) -> Result<(), Error> {
         self.extend_to(None)
     }
@@ -183,9 +183,9 @@ impl MultiLockGuard {
     ///
     /// # Errors
     ///
-    /// Those of [`LockGuard::release`]. If any lock was lost, [`Error::Lost`] with the first such key. Otherwise
-    /// the error of the key that failed, or [`Error::Several`] if more than one failed. Events report the outcome
-    /// of each key.
+    /// Those of [`LockGuard::release`]. If any lock was lost, [`Error::Lost`] with the
+    /// first such key. Otherwise the error of the key that failed, or [`Error::Several`]
+    /// if more than one failed. Events report the outcome of each key.
     pub fn release(mut self) -> Result<(), Error> {
         LockGuard::end_all(&mut self.guards, Leaving::Release)
     }

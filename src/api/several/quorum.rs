@@ -22,13 +22,13 @@ use crate::wait::CancelToken;
 /// How often a pause checks whether a locker was shut down.
 const SHUT_DOWN_CHECKED_EVERY: Duration = Duration::from_millis(50);
 
-/// A lock on several independent masters, held while a majority of them has granted it. It survives the loss of any
-/// minority.
+/// A lock on several independent masters, held while a majority
+/// of them has granted it. It survives the loss of any minority.
 ///
-/// A call asks all servers at the same time. It acquires the lock once a majority has granted leases of which at
-/// least half the time is left. Otherwise it gives everything back and tries again after a random pause, on average
-/// the poll interval. The servers may have different versions: [`Protocol::Auto`](crate::Protocol::Auto) selects a
-/// protocol for each.
+/// A call asks all servers at the same time. It acquires the lock once a majority has granted
+/// leases of which at least half the time is left. Otherwise it gives everything back and
+/// tries again after a random pause, on average the poll interval. The servers may have
+/// different versions: [`Protocol::Auto`](crate::Protocol::Auto) selects a protocol for each.
 ///
 /// **Build the lockers with [`settle_after_restart`](crate::LockerBuilder::settle_after_restart)**: a server that
 /// restarts without its locks would grant them again. [The
@@ -59,8 +59,8 @@ pub struct Quorum {
 }
 
 impl Quorum {
-    /// Returns the lock of this key on the servers of these lockers, an odd number of different servers. Contacts
-    /// no server.
+    /// Returns the lock of this key on the servers of these lockers,
+    /// an odd number of different servers. Contacts no server.
     ///
     /// [`reentrant`](LockOptions::reentrant) and [`notify_waiters`](LockOptions::notify_waiters) have no effect.
     ///
@@ -107,15 +107,14 @@ impl Quorum {
 
     /// Runs `body` while the lock is held, and returns its result.
     ///
-    /// Waits up to the timeout of the options. The lock is released afterwards, even if `body` panics. A failed
-    /// release is an error only if the lock was lost; any other failure goes to the log and the observers of the
-    /// lockers.
+    /// Waits up to the timeout of the options. The lock is released afterwards, even if `body` panics. A failed release
+    /// is an error only if the lock was lost; any other failure goes to the log and the observers of the lockers.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock): `body` has not run. If the lock was lost, [`Error::NoMajority`] for which
-    /// [`Error::is_lost`] returns true: `body` has run and its result is dropped. **Another client may have worked
-    /// at the same time.**
+    /// Those of [`lock`](Self::lock): `body` has not run. If the lock was lost,
+    /// [`Error::NoMajority`] for which [`Error::is_lost`] returns true: `body` has run
+    /// and its result is dropped. **Another client may have worked at the same time.**
     pub fn with<R>(&self, body: impl FnOnce(&QuorumGuard) -> R) -> Result<R, Error> {
         self.with_result(|held| Ok(body(held)))
     }
@@ -151,8 +150,8 @@ impl Quorum {
     /// - [`Error::Nested`] inside a [`with`](Self::with) on the same key by the same thread.
     /// - [`Error::Forked`] in a forked child.
     ///
-    /// After a lost reply, a background thread releases the lock on that server as soon as the server shows that it
-    /// was granted.
+    /// After a lost reply, a background thread releases the lock on
+    /// that server as soon as the server shows that it was granted.
     pub fn lock(&self) -> Result<QuorumGuard, Error> {
         self.acquire(self.options.timeout, HoldKind::Movable)
     }

@@ -8,7 +8,7 @@ use std::{fmt, mem};
 use proto::values::clock::{Now, Uptime};
 use proto::values::key::Key;
 
-use super::quorum_servers::{Answers, Guards, Late, Servers, complete, left};
+use super::quorum_servers::{Answers, Guards, Late, Servers, complete, time_left};
 use crate::api::guard::LockGuard;
 use crate::api::loss_signal::{Losable, LossSignal};
 use crate::report::error::Error;
@@ -38,13 +38,13 @@ struct Locks {
 }
 
 impl QuorumHold {
-    /// Takes in what was granted late, unless the hold has ended: that would not make it whole again. `None` in a forked child, where a
-    /// thread that is not there may have them locked (I10).
+    /// Takes in what was granted late, unless the hold has ended: that would not make it whole again. `None` in a
+    /// forked child, where a thread that is not there may have them locked (I10).
     fn locks(&self) -> Option<MutexGuard<'_, Locks>> {
         self.servers.refuse_after_fork().ok()?;
         let mut locks = self.locks.lock();
         let Locks { answers, late, .. } = &mut *locks;
-        if answers.wants(left) {
+        if answers.wants(time_left) {
             let late = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
             late.for_each(|(server, answer)| answers.add(server, answer));
         }
@@ -56,7 +56,7 @@ impl QuorumHold {
     }
 
     fn remaining(&self) -> Duration {
-        self.locks().map(|locks| locks.answers.remaining(left)).unwrap_or_default()
+        self.locks().map(|locks| locks.answers.remaining(time_left)).unwrap_or_default()
     }
 
     /// Lets the keepers check the keys that they do not check yet.
@@ -76,14 +76,14 @@ impl QuorumHold {
     }
 
     /// Ends the hold. Returns the locks to release.
-    fn end(&self) -> Guards {
+    fn take_guards(&self) -> Guards {
         let Some(mut locks) = self.locks() else { return Vec::new() };
         locks.watched = 0;
-        let ended = (locks.answers.end(), locks.late.take());
+        let ended = (locks.answers.take_grants(), locks.late.take());
         drop(locks);
         for (_, guard) in &ended.0 {
             // The thread may ask for the lock again while a slow server still releases it.
-            thread_holds::end(guard.hold());
+            thread_holds::forget(guard.hold());
         }
         ended.0
     }
@@ -97,7 +97,7 @@ impl Losable for QuorumHold {
         // At one moment: a release takes the guards away.
         if let Some(mut locks) = self.locks()
             && locks.answers.is_held()
-            && locks.answers.remaining(left).is_zero()
+            && locks.answers.remaining(time_left).is_zero()
         {
             let noticed = locks
                 .answers
@@ -277,14 +277,14 @@ impl QuorumGuard {
     /// returns true, **another client may have worked at the same time**. Otherwise the lock frees itself when its
     /// leases have ended. [`Error::Forked`] in a forked child, which releases nothing.
     pub fn release(self) -> Result<(), Error> {
-        self.end()
+        self.release_all()
     }
 
-    fn end(&self) -> Result<(), Error> {
+    fn release_all(&self) -> Result<(), Error> {
         self.servers().refuse_after_fork()?;
         let noticed = self.refuse_lost();
         let rest = self.held_until.since(clock::uptime());
-        let released = self.agree(self.held.end(), "not released", move |guard| {
+        let released = self.agree(self.held.take_guards(), "not released", move |guard| {
             // Another thread that has it drops it at once, which releases as well.
             let Some(guard) = Arc::into_inner(guard) else { return Ok(()) };
             if rest.is_zero() {
@@ -302,11 +302,12 @@ impl Drop for QuorumGuard {
     /// Releases the lock. The lockers report failures to the log and their observers.
     fn drop(&mut self) {
         if self.servers().refuse_after_fork().is_err() {
-            // I10: in a forked child a thread that is not there may be about to send an answer, which would be waited for.
+            // I10: in a forked child a thread that is not there may be
+            // about to send an answer, which would be waited for.
             mem::forget(Arc::clone(&self.held));
         } else if self.held.is_held() {
             // A failure has been reported.
-            let _ = self.end();
+            let _ = self.release_all();
         }
     }
 }

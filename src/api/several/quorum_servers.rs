@@ -128,15 +128,16 @@ impl Servers {
             });
         }
         drop(sender);
-        let mut answers = self.gather(&inbox, self.list.len(), left);
+        let mut answers = self.gather(&inbox, self.list.len(), time_left);
         if answers.is_held() {
             return Ok((answers, (inbox, wanted)));
         }
         // One that is too old by now has come too late.
-        let in_time = answers.granted.iter().filter(|(_, guard)| self.terms.spare(left(guard)).is_some());
+        let in_time =
+            answers.granted.iter().filter(|(_, guard)| self.terms.spare(time_left(guard)).is_some());
         let agreed: Vec<usize> = in_time.map(|(server, _)| *server).collect();
         drop((inbox, wanted));
-        let given_back = self.each(answers.end(), |guard| {
+        let given_back = self.each(answers.take_grants(), |guard| {
             drop(guard);
             Ok(())
         });
@@ -176,7 +177,7 @@ impl Servers {
         &self,
         inbox: &Inbox<G>,
         asked: usize,
-        left: impl Fn(&G) -> Duration,
+        time_left: impl Fn(&G) -> Duration,
     ) -> Answers<G> {
         let (began, mut by) = (clock::uptime(), self.answered_by());
         let mut answers = Answers::of(asked, self.terms);
@@ -185,7 +186,7 @@ impl Servers {
             if now >= by {
                 answers.close();
             }
-            let at_most = match answers.judge(&left) {
+            let at_most = match answers.judge(&time_left) {
                 Verdict::Open(time) => time,
                 // The error is to say what the others answer; they need about as long.
                 Verdict::Failed if answers.open() > 0 => {
@@ -265,7 +266,7 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
 }
 
 /// What is left of the lease on one server.
-pub(super) fn left(guard: &Arc<LockGuard>) -> Duration {
+pub(super) fn time_left(guard: &Arc<LockGuard>) -> Duration {
     guard.remaining().unwrap_or_default()
 }
 

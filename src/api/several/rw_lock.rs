@@ -24,14 +24,14 @@ use crate::wait::CancelToken;
 ///
 /// # Number of readers
 ///
-/// **All callers of a name must use the same number of readers, or a writer does not exclude all readers.** The
-/// first caller writes the number to `NAME:setnx-lock:readers:{NAME}`. The first call through each locker compares it, and
+/// **All callers of a name must use the same number of readers, or a writer does not exclude all readers.** The first
+/// caller writes the number to `NAME:setnx-lock:readers:{NAME}`. The first call through each locker compares it, and
 /// fails with [`Error::Invalid`] if the numbers differ. [`set_readers`](Self::set_readers) changes it.
 ///
 /// # Nested calls
 ///
-/// [`reentrant`](LockOptions::reentrant) has no effect. A thread that reads or writes inside a read may wait for
-/// itself.
+/// [`reentrant`](LockOptions::reentrant) has no effect. A thread
+/// that reads or writes inside a read may wait for itself.
 ///
 /// [`documentation::several`](crate::documentation::several#readers-and-writers) says more.
 ///
@@ -59,8 +59,8 @@ pub struct RwLock {
 }
 
 impl RwLock {
-    /// Returns the lock of this name for at most `readers` readers at a time, from 1 to [`Semaphore::MAX_PERMITS`].
-    /// Contacts no server.
+    /// Returns the lock of this name for at most `readers` readers at a
+    /// time, from 1 to [`Semaphore::MAX_PERMITS`]. Contacts no server.
     ///
     /// A writer holds one key per reader, so choose no more readers than needed.
     ///
@@ -106,9 +106,9 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write): the number is unchanged. [`Error::InDoubt`] with the key of the number if
-    /// the reply to the change was lost: call it again. After an error with the key of a permit, from the release,
-    /// the number is changed.
+    /// Those of [`write`](Self::write): the number is unchanged. [`Error::InDoubt`] with
+    /// the key of the number if the reply to the change was lost: call it again. After
+    /// an error with the key of a permit, from the release, the number is changed.
     pub fn set_readers(&self) -> Result<(), Error> {
         let engine = self.semaphore.engine();
         let Some(found) = engine.other_readers(&self.readers)? else { return Ok(()) };
@@ -229,8 +229,7 @@ impl RwLock {
     }
 }
 
-/// The hold of an [`RwLock`]'s writer, with the locks of all its permits. It is released when dropped, even by a
-/// panic.
+/// The hold of an [`RwLock`]'s writer, with the locks of all its permits. It is released when dropped, even by a panic.
 #[must_use = "if unused, the lock is released at once"]
 pub struct WriteGuard {
     guard: MultiLockGuard,
@@ -245,8 +244,8 @@ impl WriteGuard {
     /// While the returned permit is [held](crate::LockGuard::ensure_held), no other client has written since. A
     /// failure to release goes to the log and the observer.
     ///
-    /// There is no way back: a reader that wants to write must release first, because two such readers would wait
-    /// for each other.
+    /// There is no way back: a reader that wants to write must release
+    /// first, because two such readers would wait for each other.
     pub fn downgrade(self) -> Permit {
         let Self { guard, reader, key } = self;
         Permit::new(guard.release_except(&key), reader)

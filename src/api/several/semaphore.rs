@@ -108,8 +108,8 @@ impl Semaphore {
         self.locker.engine()
     }
 
-    /// Returns the name of the queue of the threads that accept any permit. `None` with one permit, whose key has
-    /// its own queue.
+    /// Returns the name of the queue of the threads that accept any
+    /// permit. `None` with one permit, whose key has its own queue.
     pub(super) fn queue(&self) -> Option<&Key> {
         (self.slots.len() > 1).then_some(&self.queue)
     }
@@ -153,8 +153,8 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`Lock::lock`](crate::Lock::lock). The key is the semaphore's name if the error does not concern
-    /// one permit.
+    /// Those of [`Lock::lock`](crate::Lock::lock). The key is the
+    /// semaphore's name if the error does not concern one permit.
     pub fn acquire(&self) -> Result<Permit, Error> {
         self.wait(&self.options, HoldKind::Movable)
     }
@@ -209,9 +209,8 @@ pub(super) fn slot_key(name: &Key, slot: usize) -> Key {
     Key::from(bytes)
 }
 
-/// Returns the name of the queue that the permits share. It differs from every lock's queue, since a lock may have
-/// the semaphore's name. It also differs for each number of permits, since a thread is given only permits that it
-/// asks for.
+/// Returns the name of the queue that the permits share. It differs from every lock's queue, since a lock may have the
+/// semaphore's name. It also differs for each number of permits, since a thread is given only permits that it asks for.
 fn queue_key(name: &Key, permits: usize) -> Key {
     let mut bytes = name.as_bytes().to_vec();
     bytes.extend_from_slice(format!(":setnx-lock:permits:{permits}").as_bytes());

@@ -109,7 +109,8 @@ impl Nodes {
         node
     }
 
-    /// Returns the node that has a slot now, if it is another than this map says. The nodes are asked unless it is known already.
+    /// Returns the node that has a slot now, if it is another than
+    /// this map says. The nodes are asked unless it is known already.
     pub(super) fn other_than(
         self: &Arc<Self>,
         seen: &Map,
@@ -134,8 +135,8 @@ impl Nodes {
         }
     }
 
-    /// Has the nodes asked, this one first, which has which slot, unless they were since `seen` was read, or just now. They are asked on a thread
-    /// of its own: a caller waits for the answer within its own limits.
+    /// Has the nodes asked, this one first, which has which slot, unless they were since `seen` was read, or just now.
+    /// They are asked on a thread of its own: a caller waits for the answer within its own limits.
     pub(super) fn refresh(
         self: &Arc<Self>,
         seen: &Arc<Map>,

@@ -13,7 +13,8 @@ pub(super) enum Redirected {
     Moved(Address),
     /// The slot moves there, with this key already.
     Ask(Address),
-    /// The slot moves. The lock's key, which must hold something, and the counter, which is changed, may be on two nodes.
+    /// The slot moves. The lock's key, which must hold something,
+    /// and the counter, which is changed, may be on two nodes.
     Split,
     /// The node is gone, or the cluster has no node for the slot.
     Wait,
@@ -25,7 +26,8 @@ pub(super) fn next_for(trip: &KeyTrip<'_>, sent: &Sent, slot: u16) -> Option<Red
     match outcomes.into_iter().flatten().find_map(|outcome| outcome.as_ref().err())? {
         Failure::Refused(refusal) => match refusal.kind() {
             RefusalKind::OtherNode => match redirection(refusal.text(), slot)? {
-                // A node that takes a slot over makes a second one of a key that the other has still, and counts in an epoch of before.
+                // A node that takes a slot over makes a second one of a key
+                // that the other has still, and counts in an epoch of before.
                 ask @ Redirected::Ask(_) => Some(match trip.trip.command {
                     Command::Count { .. } => Redirected::Split,
                     Command::Renew(_) if trip.transacts() => Redirected::Split,
@@ -48,7 +50,8 @@ pub(super) fn is_redirected(outcome: Option<&Result<Reply, Failure>>, slot: u16)
         if refusal.kind() == RefusalKind::OtherNode && redirection(refusal.text(), slot).is_some())
 }
 
-/// Reads `MOVED 3999 127.0.0.1:6381`, or the same with ASK. Another slot is that of a side key, whose name cannot have this one.
+/// Reads `MOVED 3999 127.0.0.1:6381`, or the same with ASK. Another
+/// slot is that of a side key, whose name cannot have this one.
 fn redirection(text: &str, slot: u16) -> Option<Redirected> {
     let mut words = text.split(' ');
     let (word, named, address) = (words.next()?, words.next()?, words.next()?);

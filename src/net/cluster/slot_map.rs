@@ -89,7 +89,7 @@ impl<N: Clone> SlotMap<N> {
 
 /// Asks a node which has which slot.
 pub(super) fn ask(client: &Client, _: usize, mut node: Handshake<'_>) -> Result<Vec<Range>, Failure> {
-    let told = node.send(cmd("CLUSTER").arg("SLOTS"));
+    let told = node.ask(cmd("CLUSTER").arg("SLOTS"));
     let told = told.map_err(|error| match error {
         Failure::Refused(refusal)
             if matches!(refusal.kind(), RefusalKind::UnknownCommand | RefusalKind::Other)

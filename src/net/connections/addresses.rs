@@ -1,4 +1,5 @@
-//! The addresses of a name: each gets a share of the time for connecting, and the one that answered last is the first to be tried again.
+//! The addresses of a name: each gets a share of the time for connecting,
+//! and the one that answered last is the first to be tried again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +11,8 @@ use crate::system::clock;
 use crate::system::net::{self, TcpStream};
 use crate::system::sync::{Mutex, PerProcess};
 
-/// The address that answered last, of each name and port with several. Never waited for: a forked child may find it locked for ever.
+/// The address that answered last, of each name and port with several.
+/// Never waited for: a forked child may find it locked for ever.
 static ANSWERED: PerProcess<Mutex<BTreeMap<(String, u16), SocketAddr>>> =
     PerProcess::new(Mutex::new(BTreeMap::new()));
 
@@ -40,9 +42,9 @@ fn beginning_with(first: Option<SocketAddr>, mut addresses: Vec<SocketAddr>) -> 
 /// Connects to the first that answers. Returns which.
 fn connect_to_one_of(addresses: &[SocketAddr], deadline: Uptime) -> io::Result<(TcpStream, SocketAddr)> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-    for (address, left) in addresses.iter().zip((1..=addresses.len()).rev()) {
+    for (address, count) in addresses.iter().zip((1..=addresses.len()).rev()) {
         // One that does not answer leaves time for the others, and for what is sent first.
-        let shares = if addresses.len() == 1 { 1 } else { left + 1 };
+        let shares = if addresses.len() == 1 { 1 } else { count + 1 };
         let limit = deadline.since(clock::uptime()) / u32::try_from(shares).unwrap_or(u32::MAX);
         if limit.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());

@@ -60,7 +60,8 @@ pub(crate) fn logging_in<'a>(
     ))
 }
 
-/// Notes whether a login was accepted. Where one was before, a refusal passes: the server's password has changed, and that here is about to.
+/// Notes whether a login was accepted. Where one was before, a refusal
+/// passes: the server's password has changed, and that here is about to.
 pub(super) fn logged_in<T>(
     credentials: Option<&CredentialSource>,
     outcome: Result<T, Failure>,

@@ -1,5 +1,5 @@
-//! A connection, of the library's own or lent: opens itself when it is needed, carries commands, and is never used again after the first error
-//! that is not a refusal.
+//! A connection, of the library's own or lent: opens itself when it is needed, carries commands, and is never used
+//! again after the first error that is not a refusal.
 
 use std::io;
 use std::sync::Arc;
@@ -97,13 +97,15 @@ impl Connection {
     }
 
     pub(in crate::net) fn is_suspect_at(&self, now: Uptime) -> bool {
-        // That a server has closed an idle connection shows only after a command was sent, whose outcome is unknown then.
+        // That a server has closed an idle connection shows only
+        // after a command was sent, whose outcome is unknown then.
         let is_suspect =
             |open: &Open| now.since(open.last_used) > self.opener.trusted_while_idle(open.server.epoch);
         self.open.as_deref().is_some_and(is_suspect) || self.is_outdated_at(now)
     }
 
-    /// Returns true if a connection was found closed, or the master elsewhere or in another epoch, since this one was opened; or if it is too old.
+    /// Returns true if a connection was found closed, or the master elsewhere or in another epoch, since this one was
+    /// opened; or if it is too old.
     pub(in crate::net) fn is_outdated_at(&self, now: Uptime) -> bool {
         let closures = self.opener.health.closures();
         let is_outdated = |open: &Open| now >= open.old_at || open.opened_at < closures;
@@ -115,8 +117,9 @@ impl Connection {
         self.open.as_ref().is_none_or(|open| open.last_used < time)
     }
 
-    /// Sends packed commands, from `now` on within `limit`. The connection cannot be used otherwise until all replies are received.
-    pub(in crate::net) fn send(
+    /// Sends packed commands, from `now` on within `limit`. The connection
+    /// cannot be used otherwise until all replies are received.
+    pub(in crate::net) fn write(
         &mut self,
         packed: &[u8],
         now: Uptime,
@@ -125,7 +128,7 @@ impl Connection {
         let open = self.open.as_mut().filter(|_| !self.broken);
         let Some(open) = open else { return Err(unusable()) };
         self.broken = true;
-        let sent = open.transport.send(packed, now, now.after(limit));
+        let sent = open.transport.write(packed, now, now.after(limit));
         sent.map_err(|error| self.failed(limit, &error))
     }
 
@@ -166,8 +169,8 @@ impl Connection {
         self.broken = true;
     }
 
-    /// Returns what is known of the server, as it was when the connection was opened. With it, a command that the server is too old for is refused
-    /// before anything is sent.
+    /// Returns what is known of the server, as it was when the connection was opened. With it, a command that the
+    /// server is too old for is refused before anything is sent.
     pub(in crate::net) fn server(&self) -> Known {
         self.open.as_ref().map(|open| open.server).unwrap_or_default()
     }
@@ -177,8 +180,8 @@ impl Connection {
         self.open.as_ref().and_then(|open| open.settling.clone())
     }
 
-    /// Sends packed commands and appends their replies to `replies`, refusals among them as [`Value::ServerError`]. All `count` replies
-    /// together may take `limit`. Returns why there are fewer, if an error is the reason.
+    /// Sends packed commands and appends their replies to `replies`, refusals among them as [`Value::ServerError`]. All
+    /// `count` replies together may take `limit`. Returns why there are fewer, if an error is the reason.
     pub(in crate::net) fn exchange(
         &mut self,
         packed: &[u8],
@@ -187,7 +190,7 @@ impl Connection {
         replies: &mut Vec<Value>,
     ) -> Option<TransportError> {
         let (now, limit) = (clock::uptime(), limit.min(self.opener.command_timeout));
-        let sent = self.send(packed, now, limit);
+        let sent = self.write(packed, now, limit);
         sent.and_then(|()| self.receive(count, now.after(limit), Spin::First, replies)).err()
     }
 
@@ -219,8 +222,8 @@ fn unusable() -> TransportError {
     TransportError::new(io::ErrorKind::NotConnected, "this connection saw an error and is not used again")
 }
 
-/// Receives `count` replies. A server that refuses the first command and hangs up, because it has no room for a client, has read
-/// nothing else.
+/// Receives `count` replies. A server that refuses the first command and
+/// hangs up, because it has no room for a client, has read nothing else.
 fn collect(
     count: usize,
     replies: &mut Vec<Value>,

@@ -82,8 +82,8 @@ impl Dialing {
         state.failure = Some((now, error));
     }
 
-    /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since. With no time left
-    /// for another attempt any failure counts.
+    /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since.
+    /// With no time left for another attempt any failure counts.
     pub(in crate::net) fn failure_since(&self, began: Uptime, over: bool) -> Option<Failure> {
         let state = self.state.lock();
         let (when, error) = state.failure.as_ref()?;
@@ -99,7 +99,8 @@ impl Dialing {
         (over || when.after(valid) >= began).then(|| error.clone())
     }
 
-    /// Returns why no connection is free while there are some: a pool lends none, or the server has not answered what they carry.
+    /// Returns why no connection is free while there are some: a pool
+    /// lends none, or the server has not answered what they carry.
     pub(in crate::net) fn all_in_use(&self, opener: &Opener) -> Failure {
         let is_lending = opener.lends() && self.is_in_progress();
         let address = (!is_lending).then(|| opener.address());

@@ -20,7 +20,7 @@ type Script = dyn Fn(&str, usize) -> (Vec<Value>, Option<RedisError>) + Send + S
 #[derive(Clone)]
 pub(crate) struct FakeConnection {
     script: Arc<Script>,
-    left: VecDeque<RedisResult<Value>>,
+    replies: VecDeque<RedisResult<Value>>,
     /// What was sent in each trip.
     pub(in crate::net) sent: Arc<Mutex<Vec<String>>>,
     /// True once it was closed before it went back.
@@ -39,7 +39,7 @@ impl FakeConnection {
     ) -> Self {
         Self {
             script: Arc::new(script),
-            left: VecDeque::new(),
+            replies: VecDeque::new(),
             sent: Arc::default(),
             is_closed: Arc::default(),
         }
@@ -57,17 +57,17 @@ impl FakeConnection {
         connection
     }
 
-    pub(super) fn send(&mut self, packed: &[u8]) {
+    pub(super) fn write(&mut self, packed: &[u8]) {
         let packed = String::from_utf8_lossy(packed).into_owned();
         // Each begins with how many texts it has.
         let count = packed.split("\r\n").filter(|line| line.starts_with('*')).count();
         let (replies, ended) = (self.script)(&packed, count);
         self.sent.lock().unwrap().push(packed);
-        self.left = replies.into_iter().map(Ok).chain(ended.map(Err)).collect();
+        self.replies = replies.into_iter().map(Ok).chain(ended.map(Err)).collect();
     }
 
     pub(super) fn receive(&mut self) -> RedisResult<Value> {
-        self.left.pop_front().unwrap_or_else(|| Err(closed()))
+        self.replies.pop_front().unwrap_or_else(|| Err(closed()))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Opening one connection: the socket with its timeouts, then AUTH, SELECT and INFO. Sends nothing that an old server does not know.
+//! Opening one connection: the socket with its timeouts, then AUTH,
+//! SELECT and INFO. Sends nothing that an old server does not know.
 
 use std::io;
 use std::sync::Arc;
@@ -61,7 +62,8 @@ pub(super) fn open(
         handshake.check_server(checks)?
     } else {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
+            // The TLS handshake comes with the first command. During a
+            // lock's command, a rejected certificate would be a lost reply.
             handshake.send_optional(&cmd("PING"), |_| false)?;
         } else if let Some(key) = checks.probes {
             handshake.read_greeting()?;
@@ -91,14 +93,14 @@ pub(super) fn log_in<'a>(
     let settings = info.redis_settings();
     let transport = Transport::open(info, limit, looks).map_err(|error| failed(address, limit, &error))?;
     let mut handshake = Handshake { transport, address, limit, deadline, has_answered: false };
-    // These are sent here for TLS as well: the redis crate hides the server's words, and "too many clients" must not be taken for a
-    // wrong password.
-    // Their replies are those of RESP2, whatever the URL says: RESP3 has nothing that locks need.
+    // These are sent here for TLS as well: the redis crate hides the server's words,
+    // and "too many clients" must not be taken for a wrong password. Their replies
+    // are those of RESP2, whatever the URL says: RESP3 has nothing that locks need.
     if let Some(password) = settings.password() {
         handshake.authenticate(settings.username(), password)?;
     }
     if settings.db() != 0 {
-        handshake.send(cmd("SELECT").arg(settings.db()))?;
+        handshake.ask(cmd("SELECT").arg(settings.db()))?;
     }
     Ok(handshake)
 }
@@ -116,21 +118,22 @@ pub(in crate::net) struct Handshake<'a> {
     address: &'a str,
     limit: Duration,
     deadline: Uptime,
-    /// True once the server has carried out a command, or refused one and left the connection open: a refusal then is of a command.
+    /// True once the server has carried out a command, or refused one
+    /// and left the connection open: a refusal then is of a command.
     has_answered: bool,
 }
 
 impl Handshake<'_> {
-    pub(in crate::net) fn send(&mut self, command: &Cmd) -> Result<Value, Failure> {
-        let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
+    pub(in crate::net) fn ask(&mut self, command: &Cmd) -> Result<Value, Failure> {
+        let sent = self.transport.write(&command.get_packed_command(), clock::uptime(), self.deadline);
         let reply = sent.and_then(|()| self.transport.receive(self.deadline, Longest::WHOLE, Spin::First));
         let reply = reply.and_then(Value::extract_error);
         self.has_answered |= reply.is_ok();
         reply.map_err(|error| failed(self.address, self.limit, &error))
     }
 
-    /// Returns true if a refusal is not of the command but of the connection: it came before the first reply or in its place, and the server hangs
-    /// up. So does one in protected mode, and a proxy that is full or has no server.
+    /// Returns true if a refusal is not of the command but of the connection: it came before the first reply or in its
+    /// place, and the server hangs up. So does one in protected mode, and a proxy that is full or has no server.
     pub(in crate::net) fn refuses_connection(&mut self, refusal: &Refusal) -> bool {
         if refusal.closes_connection() {
             return true;
@@ -138,19 +141,20 @@ impl Handshake<'_> {
         if self.has_answered {
             return false;
         }
-        let answer = self.send(&cmd("PING"));
+        let answer = self.ask(&cmd("PING"));
         let hangs_up = matches!(&answer, Err(Failure::Unreachable { cause, .. }) if cause.is_disconnect());
         self.has_answered = !hangs_up;
         hangs_up
     }
 
-    /// Sends a command whose refusal does not matter, unless `matters` says so: the user may not run it, or the server has renamed it.
+    /// Sends a command whose refusal does not matter, unless `matters`
+    /// says so: the user may not run it, or the server has renamed it.
     pub(in crate::net) fn send_optional(
         &mut self,
         command: &Cmd,
         matters: impl Fn(&Refusal) -> bool,
     ) -> Result<Option<Value>, Failure> {
-        match self.send(command) {
+        match self.ask(command) {
             Err(Failure::Refused(refusal)) if !matters(&refusal) && !self.refuses_connection(&refusal) => {
                 Ok(None)
             }
@@ -158,8 +162,8 @@ impl Handshake<'_> {
         }
     }
 
-    /// Reads the greeting of a server that has closed connections on the first command. The system drops a greeting if the server closes a connection
-    /// with a command unread.
+    /// Reads the greeting of a server that has closed connections on the first command. The system drops a greeting if
+    /// the server closes a connection with a command unread.
     fn read_greeting(&mut self) -> Result<(), Failure> {
         let until = self.deadline.min(clock::uptime().after(GREETING_WITHIN));
         if !self.transport.resumes() {
@@ -173,7 +177,8 @@ impl Handshake<'_> {
         }
     }
 
-    /// A proxy forwards GET. A port that speaks TLS closes the connection on any command, and would on one that acquires a lock.
+    /// A proxy forwards GET. A port that speaks TLS closes the connection on any command, and would on one that
+    /// acquires a lock.
     fn expect_plaintext(&mut self, key: &Key) -> Result<(), Failure> {
         match self.send_optional(cmd("GET").arg(key.as_bytes()), |_| false) {
             Err(Failure::Unreachable { cause, .. }) if cause.is_disconnect() => {
@@ -212,7 +217,8 @@ impl Handshake<'_> {
         }
     }
 
-    /// Returns the epoch of the configuration of a cluster's node, which has said that it is a master if it was asked; `None` if this user may not ask.
+    /// Returns the epoch of the configuration of a cluster's node, which has said that it is a master if it was asked;
+    /// `None` if this user may not ask.
     fn epoch_in_cluster(&mut self) -> Result<Option<Epoch>, Failure> {
         let matters = |refusal: &Refusal| !refusal.is_about_the_command();
         let reply = self.send_optional(cmd("CLUSTER").arg("INFO"), matters)?;
@@ -222,11 +228,11 @@ impl Handshake<'_> {
     /// Servers before 6 know no users: there, as in the redis crate, the password alone is sent.
     fn authenticate(&mut self, user: Option<&str>, password: &str) -> Result<(), Failure> {
         if let Some(user) = user {
-            match self.send(cmd("AUTH").arg(user).arg(password)) {
+            match self.ask(cmd("AUTH").arg(user).arg(password)) {
                 Err(Failure::Refused(refusal)) if refusal.text().contains("wrong number of arguments") => {}
                 reply => return reply.map(drop),
             }
         }
-        self.send(cmd("AUTH").arg(password)).map(drop)
+        self.ask(cmd("AUTH").arg(password)).map(drop)
     }
 }

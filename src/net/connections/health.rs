@@ -1,4 +1,5 @@
-//! What is known of a server beyond a single connection: its version, how many connections are open, and that it closed some.
+//! What is known of a server beyond a single connection: its
+//! version, how many connections are open, and that it closed some.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -12,8 +13,8 @@ use crate::net::codec::Compares;
 #[derive(Default)]
 pub(crate) struct Health {
     open: AtomicUsize,
-    /// Counts the connections that were found closed, or to lead to a replica. A connection opened before the last of them is
-    /// suspect.
+    /// Counts the connections that were found closed, or to lead to a
+    /// replica. A connection opened before the last of them is suspect.
     closures: AtomicU64,
     /// The version that the server reported last, as a number.
     version: AtomicU64,
@@ -40,7 +41,8 @@ impl Health {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Notes the epoch of the server that a new connection has told. Returns true if it has changed: numbers are not taken over earlier connections.
+    /// Notes the epoch of the server that a new connection has told. Returns true if it has changed: numbers are not
+    /// taken over earlier connections.
     pub(super) fn changes_epoch(&self, Epoch(epoch): Epoch) -> bool {
         let told = u64::from(epoch) + 1;
         ![0, told].contains(&self.epoch.swap(told, Ordering::Relaxed))
@@ -54,7 +56,8 @@ impl Health {
         self.was_asked.store(true, Ordering::Release);
     }
 
-    /// Notes how the server compares and changes a key in one command, if it does, as a new connection has shown. A refusal stays.
+    /// Notes how the server compares and changes a key in one command,
+    /// if it does, as a new connection has shown. A refusal stays.
     pub(super) fn note_compares(&self, compares: Option<Compares>) {
         let number = match compares {
             None => 0,

@@ -1,4 +1,5 @@
-//! A user's own pool, which other code may use as well: it lends its connections, each for one command. Whose turn it is there is left to r2d2.
+//! A user's own pool, which other code may use as well: it lends its connections, each for one command. Whose turn it
+//! is there is left to r2d2.
 
 use std::time::Duration;
 
@@ -15,7 +16,8 @@ pub(crate) trait Lender: Send + Sync {
     /// Returns a connection that is free.
     fn lend_at_once(&self) -> Option<Transport>;
 
-    /// Waits at most `limit` for a connection, and while there are none at most `turn` for word of why. Fails in r2d2's words, if it has any.
+    /// Waits at most `limit` for a connection, and while there are none at
+    /// most `turn` for word of why. Fails in r2d2's words, if it has any.
     fn lend_within(&self, limit: Duration, turn: Duration) -> Result<Transport, Option<String>>;
 
     /// Returns how many connections it has open.

@@ -32,11 +32,13 @@ pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an idle connection is assumed to be open. Below any `timeout` that a server may sensibly have.
 const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
-/// How long it is assumed to be open with Sentinels or in a cluster: shorter than a failover takes, during which nothing is sent.
+/// How long it is assumed to be open with Sentinels or in a cluster:
+/// shorter than a failover takes, during which nothing is sent.
 const TRUSTED_IN_FAILOVERS: Duration = Duration::from_secs(1);
 
-/// Opens the connections of a locker: with timeouts, without `CLIENT SETINFO`, which old servers refuse, and with one INFO for the role and
-/// the version of the server. Where INFO is refused, or a proxy hangs up on it, the connection is used without the check.
+/// Opens the connections of a locker: with timeouts, without `CLIENT SETINFO`, which old
+/// servers refuse, and with one INFO for the role and the version of the server. Where
+/// INFO is refused, or a proxy hangs up on it, the connection is used without the check.
 #[derive(Clone)]
 pub(crate) struct Opener {
     target: Target,
@@ -64,8 +66,8 @@ pub(crate) struct Opener {
     pub(in crate::net) health: Arc<Health>,
 }
 
-/// After how many connections in a row that are closed on a command a proxy is assumed to do that: fewer can be the network's doing, and then `Auto`
-/// would decide by clocks that it need not know.
+/// After how many connections in a row that are closed on a command a proxy is assumed to do that: fewer can be the
+/// network's doing, and then `Auto` would decide by clocks that it need not know.
 pub(in crate::net) const HANG_UPS: u32 = 4;
 
 /// The key that is read on a connection without INFO. There need be none.
@@ -187,7 +189,8 @@ impl Opener {
         })
     }
 
-    /// Borrows a connection that is free, if a pool lends them. A panic of the program's code there is as if none were free.
+    /// Borrows a connection that is free, if a pool lends them. A
+    /// panic of the program's code there is as if none were free.
     pub(super) fn borrow_at_once(&self) -> Option<Opened> {
         let Target::Pool(pool) = &self.target else { return None };
         let lent = catch_unwind(AssertUnwindSafe(|| pool.lend_at_once())).ok()?;
@@ -208,7 +211,8 @@ impl Opener {
         }
     }
 
-    /// Some proxies hang up on commands that they do not forward, INFO among them. After [`HANG_UPS`] the connection is opened without INFO.
+    /// Some proxies hang up on commands that they do not forward, INFO among
+    /// them. After [`HANG_UPS`] the connection is opened without INFO.
     fn open_to(&self, client: &Client, limit: Duration) -> Result<Opened, Failure> {
         let deadline = clock::uptime().after(limit);
         let client = logging_in(client, self.credentials.as_ref())?;
@@ -231,8 +235,8 @@ impl Opener {
         open(Checks { info: false, probes, ..checks })
     }
 
-    /// Opens a connection outside the pool, subscribes to a channel, and gives `heard` what is published there, until that returns `false` or
-    /// the connection fails.
+    /// Opens a connection outside the pool, subscribes to a channel, and gives `heard` what is published there, until
+    /// that returns `false` or the connection fails.
     pub(in crate::net) fn listen(
         &self,
         channel: &[u8],
@@ -293,7 +297,8 @@ impl Opener {
         }
     }
 
-    /// Returns true while the program has not said how to log in. That alone may take longer than the time for connecting.
+    /// Returns true while the program has not said how to log in. That alone may take longer than the time for
+    /// connecting.
     pub(in crate::net) fn asks_for_login(&self) -> bool {
         let of_sentinels = match &self.target {
             Target::Master(_, sentinels) => sentinels.credentials.as_ref(),

@@ -1,4 +1,5 @@
-//! Sentinels: they know which server is the master, and since when. They are asked one after the other, until one answers, as nodes of a cluster are.
+//! Sentinels: they know which server is the master, and since when. They are asked one after the other, until one
+//! answers, as nodes of a cluster are.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -41,8 +42,8 @@ pub(crate) struct Sentinels {
 /// What the Sentinels have told so far, and which master was followed.
 #[derive(Default)]
 struct Followed {
-    /// The highest epoch of the configuration that one has told, and when: those with a lower one have not heard of a failover, or were set
-    /// up anew.
+    /// The highest epoch of the configuration that one has told, and when: those with a lower one have not heard of a
+    /// failover, or were set up anew.
     epoch: u64,
     raised: Option<Uptime>,
     /// Where a master was found last.
@@ -141,7 +142,8 @@ impl Sentinels {
         Ok(())
     }
 
-    /// Returns the view of the majority if that counts from now on, of views that were not taken; else one that no newer view stands against.
+    /// Returns the view of the majority if that counts from now on, of views that were not taken; else one that no
+    /// newer view stands against.
     fn outvoted(&self, views: Vec<View>) -> Option<View> {
         let mut known = self.state.lock();
         let time = known.raised.map(|raised| clock::uptime().since(raised));
@@ -186,7 +188,7 @@ impl Sentinels {
         address: &dyn Fn() -> String,
         failed: impl Fn(&RedisError) -> Failure,
     ) -> Result<Address, Failure> {
-        let reply = session.send(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name));
+        let reply = session.ask(cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name));
         let reply = reply.map_err(|error| match error {
             Failure::Refused(refusal) if refusal.kind() == RefusalKind::UnknownCommand => {
                 Failure::Refused(Refusal::of_no_sentinel(&address()))
@@ -198,7 +200,8 @@ impl Sentinels {
         found.map_err(|error| failed(&error.into()))?.ok_or_else(ignorant)
     }
 
-    /// Returns what a Sentinel tells of the master; `None` before 2.8, and if it knows none. Its address there may be the old one.
+    /// Returns what a Sentinel tells of the master; `None` before 2.8,
+    /// and if it knows none. Its address there may be the old one.
     fn described(
         &self,
         session: &mut Handshake<'_>,
@@ -243,8 +246,8 @@ impl Sentinels {
     }
 }
 
-/// Returns the view of a majority of the listed Sentinels. It counts only `time` after a higher epoch was told: before, they may not have heard of
-/// a failover.
+/// Returns the view of a majority of the listed Sentinels. It counts only `time` after a higher epoch was told: before,
+/// they may not have heard of a failover.
 fn majority(views: &[View], listed: usize, time: Option<Duration>) -> Option<&View> {
     let agrees = |one: &View, other: &View| (&one.master, one.epoch) == (&other.master, other.epoch);
     let votes = |view: &&View| views.iter().filter(|other| agrees(view, other)).count();
@@ -275,7 +278,8 @@ pub(in crate::net) struct Group<'a> {
     pub(in crate::net) one: &'a str,
 }
 
-/// Returns what one of these has answered, beginning at this place, counted on without end. `ask` is told the place of each.
+/// Returns what one of these has answered, beginning at this
+/// place, counted on without end. `ask` is told the place of each.
 ///
 /// # Errors
 ///
@@ -288,12 +292,12 @@ pub(in crate::net) fn ask_in_turn<T>(
     ask: impl Fn(&Client, usize, Handshake<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let (mut refusal, mut passes, mut failures) = (None, false, Vec::new());
-    for (left, at) in (1..=clients.len()).rev().zip(first..) {
+    for (count, at) in (1..=clients.len()).rev().zip(first..) {
         let at = at % clients.len();
         let client = &logging_in(&clients[at], credentials)?;
         let address = format!("{one}{}", client.get_connection_info().addr());
         // One that hangs leaves time for the others, and for what is done with the answer.
-        let share = u32::try_from(left + 1).unwrap_or(u32::MAX);
+        let share = u32::try_from(count + 1).unwrap_or(u32::MAX);
         let limit = in_steps(deadline.since(clock::uptime()) / share);
         let answer =
             handshake::log_in(client, &address, limit, looks).and_then(|session| ask(client, at, session));

@@ -63,7 +63,8 @@ impl ServerInfo {
         self.get("redis_version")?.parse().ok()
     }
 
-    /// Returns how the server compares and changes a key in one command, if it does. Valkey calls itself Redis 7.2 as well.
+    /// Returns how the server compares and changes a key in one
+    /// command, if it does. Valkey calls itself Redis 7.2 as well.
     pub(in crate::net) fn compares(&self) -> Option<Compares> {
         match self.get("valkey_version") {
             Some(version) => {
@@ -83,15 +84,16 @@ impl ServerInfo {
         (self.get("loading") == Some("1")).then(|| refusal.of_connecting(address))
     }
 
-    /// Returns for how long the server grants no locks, since it may have lost some in a restart less than `settles` ago. Fails if
-    /// it does not report how long it has run.
+    /// Returns for how long the server grants no locks, since it may have lost some in a restart less than `settles`
+    /// ago. Fails if it does not report how long it has run.
     pub(in crate::net) fn settling(
         &self,
         settles: Duration,
         address: &str,
     ) -> Result<Option<Settling>, Refusal> {
         let up = self.get("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
-        // The server counts whole seconds of its wall clock, from a whole one: that may be nearly a second too many, or below zero.
+        // The server counts whole seconds of its wall clock, from a whole
+        // one: that may be nearly a second too many, or below zero.
         let up = up.map(|seconds: i64| {
             Duration::from_secs(u64::try_from(seconds.saturating_sub(1)).unwrap_or_default())
         });

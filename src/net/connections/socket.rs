@@ -1,4 +1,6 @@
-//! A socket to the server: sends packed commands and receives replies, within a deadline for all of them. A signal does not end a wait. After an error a socket must not be used again: a late reply would be taken for the next command's (I8).
+//! A socket to the server: sends packed commands and receives replies, within a
+//! deadline for all of them. A signal does not end a wait. After an error a socket
+//! must not be used again: a late reply would be taken for the next command's (I8).
 
 use std::io::{self, Read, Write};
 use std::mem;
@@ -88,7 +90,7 @@ impl Socket {
     }
 
     /// Sends all of it, from `now` on.
-    pub(super) fn send(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> io::Result<()> {
+    pub(super) fn write(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> io::Result<()> {
         self.stream.write_all(bytes, now, deadline)
     }
 
@@ -124,7 +126,7 @@ impl Socket {
             unreachable!("it was just made")
         };
         let received = &buffer[*start..*end];
-        let mut reader = Reader { received, stream, deadline, looks, left: longest.reply };
+        let mut reader = Reader { received, stream, deadline, looks, at_most: longest.reply };
         let value = parser.parse_value(&mut reader);
         *start = *end - reader.received.len();
         value
@@ -268,12 +270,12 @@ struct Reader<'a> {
     deadline: Uptime,
     looks: bool,
     /// How many bytes may still be read.
-    left: usize,
+    at_most: usize,
 }
 
 impl Read for Reader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.left == 0 {
+        if self.at_most == 0 {
             return Err(too_long());
         }
         let count = match self.received {
@@ -281,7 +283,7 @@ impl Read for Reader<'_> {
             received => (&mut &*received).read(buffer)?,
         };
         self.received = self.received.get(count..).unwrap_or_default();
-        self.left = self.left.saturating_sub(count);
+        self.at_most = self.at_most.saturating_sub(count);
         Ok(count)
     }
 }

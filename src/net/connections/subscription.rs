@@ -65,7 +65,7 @@ fn on_socket(
     let mut is_subscribed = false;
     loop {
         let deadline = || clock::uptime().after(answered_within);
-        socket.send(&subscribe, clock::uptime(), deadline())?;
+        socket.write(&subscribe, clock::uptime(), deadline())?;
         while let Some(message) = message(socket.receive(deadline(), Longest::WHOLE, Spin::Never)?)? {
             if !heard(Heard::Message(&message)) {
                 return Ok(());

@@ -1,4 +1,5 @@
-//! What carries bytes to the server and replies back: a socket, or the redis crate's connection, for TLS or lent by a pool.
+//! What carries bytes to the server and replies back: a socket,
+//! or the redis crate's connection, for TLS or lent by a pool.
 
 use std::net::Ipv4Addr;
 use std::ops::DerefMut;
@@ -63,22 +64,23 @@ impl Transport {
         }
     }
 
-    pub(super) fn send(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> RedisResult<()> {
+    pub(super) fn write(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> RedisResult<()> {
         match self {
-            Self::Socket(socket) => Ok(socket.send(bytes, now, deadline)?),
+            Self::Socket(socket) => Ok(socket.write(bytes, now, deadline)?),
             Self::Crate { connection, timeout } => {
                 limit(connection, timeout, deadline)?;
                 connection.send_packed_command(bytes)
             }
             #[cfg(test)]
             Self::Fake(fake) => {
-                fake.send(bytes);
+                fake.write(bytes);
                 Ok(())
             }
         }
     }
 
-    /// Returns true if replies may be received further after a timeout. The redis crate's connection skips a reply for each.
+    /// Returns true if replies may be received further after a
+    /// timeout. The redis crate's connection skips a reply for each.
     pub(super) fn resumes(&self) -> bool {
         matches!(self, Self::Socket(_))
     }
@@ -137,8 +139,8 @@ pub(super) fn close(mut lent: CrateConnection) {
     }
 }
 
-/// Returns a connection that has been closed. The one way to make [`redis::Connection`] report itself closed is to read the
-/// end of its stream, so this one is opened to a listener of our own that hangs up.
+/// Returns a connection that has been closed. The one way to make [`redis::Connection`] report itself closed is to read
+/// the end of its stream, so this one is opened to a listener of our own that hangs up.
 #[allow(clippy::disallowed_types, reason = "pools of the user's own are in no simulation")]
 fn closed_connection() -> RedisResult<redis::Connection> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;

@@ -14,7 +14,8 @@ use redis::RedisError;
 /// Why a command has no reply, or a connection could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The server refused the command or the connection, or it is known that it would: it is a replica or too old. Nothing was carried out.
+    /// The server refused the command or the connection, or it is known that it would: it is a replica or too old.
+    /// Nothing was carried out.
     #[error("{0}")]
     Refused(Refusal),
     /// There was no connection in time. Nothing was sent.
@@ -26,7 +27,8 @@ pub(crate) enum Failure {
         /// True if there were connections, all of them in use.
         all_in_use: bool,
     },
-    /// What opens the connection panicked: the TLS library, where the program has not set it up. It is called again after some seconds.
+    /// What opens the connection panicked: the TLS library, where the
+    /// program has not set it up. It is called again after some seconds.
     #[error("connecting panicked: {0}")]
     Panicked(String),
     /// The time that the command was bound to had passed. Nothing was sent.
@@ -55,7 +57,8 @@ impl Failure {
         Self::unreachable(TransportError::here(io::ErrorKind::TimedOut, what))
     }
 
-    /// The connections to the server at this address carry commands that it has not answered. Without one: those of the user's pool are in use.
+    /// The connections to the server at this address carry commands that it
+    /// has not answered. Without one: those of the user's pool are in use.
     pub(crate) fn all_in_use(address: Option<&str>) -> Self {
         let cause = match address {
             Some(address) => {

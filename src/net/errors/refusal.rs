@@ -30,8 +30,8 @@ struct RefusalParts {
 }
 
 impl Refusal {
-    /// Makes a refusal of the server's words as they stood on the wire, without the leading `-`. They may quote a key or a value of
-    /// any length.
+    /// Makes a refusal of the server's words as they stood on the wire, without the leading `-`. They may quote a key
+    /// or a value of any length.
     pub(crate) fn new(text: impl AsRef<[u8]>) -> Self {
         let text = Cut(text.as_ref()).to_string();
         let (kind, mut text) = (RefusalKind::of(&text), without_arguments(&text));
@@ -241,16 +241,17 @@ impl Refusal {
         self.0.kind
     }
 
-    /// Returns the server's own words, or what was found out about it, with control characters escaped; a long text is cut, and arguments that the server repeats are
-    /// left out, since a password may be among them.
+    /// Returns the server's own words, or what was found out about it, with control characters escaped; a long text is
+    /// cut, and arguments that the server repeats are left out, since a password may be among them.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.0.text
     }
 
-    /// Returns true if the server may accept the same command later without any change: while it restarts, is over its memory, has too few
-    /// replicas, or is a replica; or if it refuses a login that [can change](crate::LockerBuilder::credentials), after it has accepted one. A call
-    /// that waits for a lock goes on then.
+    /// Returns true if the server may accept the same command later without any change:
+    /// while it restarts, is over its memory, has too few replicas, or is a replica; or
+    /// if it refuses a login that [can change](crate::LockerBuilder::credentials),
+    /// after it has accepted one. A call that waits for a lock goes on then.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         let passes = matches!(

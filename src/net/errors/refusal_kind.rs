@@ -55,8 +55,8 @@ pub enum RefusalKind {
     Other,
 }
 
-/// How the server's words begin, in lower case, for each kind. Versions up to 2.4 begin nearly every refusal with `ERR`. What the
-/// words contain does not count, since they quote keys and arguments.
+/// How the server's words begin, in lower case, for each kind. Versions up to 2.4 begin nearly every refusal with
+/// `ERR`. What the words contain does not count, since they quote keys and arguments.
 const WORDS: &[(&str, RefusalKind)] = &[
     ("wrongtype", RefusalKind::WrongType),
     ("err operation against a key holding the wrong kind of value", RefusalKind::WrongType), // up to 2.6

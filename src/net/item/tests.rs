@@ -20,7 +20,7 @@ fn trip(fake: &FakeConnection, items: &mut [&mut Item]) -> AfterTrip {
     for item in items {
         replies.give(item);
     }
-    replies.left
+    replies.after
 }
 
 /// The outcome of an item, in short.
@@ -77,9 +77,9 @@ fn four(replies: &[Value], ended: Option<redis::RedisError>) -> (String, bool) {
     let commands = [set(), Command::Get, Command::Del, set()];
     let mut items = commands.each_ref().map(|command| item(command, Protocol::Classic, None));
     assert!(items.iter_mut().all(|item| item.sends(Known::default(), clock::now())));
-    let left = trip(&fake, &mut items.each_mut());
+    let after = trip(&fake, &mut items.each_mut());
     let all: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
-    (all.join(", "), !left.out_of_order)
+    (all.join(", "), !after.out_of_order)
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn what_may_not_be_sent_is_left_out() {
     let sends = items.each_mut().map(|item| item.sends(server, now));
     assert_eq!(sends, [false, true, false, false, true, false], "to a server that is too old, or settles");
     let expected = [&items[1], &items[4]].map(|item| item.packed.bytes.clone()).concat();
-    let left = trip(&fake, &mut items.each_mut());
-    assert!(!left.out_of_order);
+    let after = trip(&fake, &mut items.each_mut());
+    assert!(!after.out_of_order);
     let commands = [Command::Del, Command::Del, Command::Get, set(), set(), set()];
     let outcomes: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
     assert_eq!(outcomes, ["unread", "1", "unread", "unread", "1", "unread"]);
@@ -189,7 +189,7 @@ fn transaction(replies: &[Value], ended: Option<TransportError>) -> ([String; 3]
     replies.give(&mut behind);
     let [first, second] = &mut changes;
     let outcomes = [changed(first), changed(second), short((&mut behind, &Command::Get))];
-    (outcomes, refused, replies.left.out_of_order)
+    (outcomes, refused, replies.after.out_of_order)
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn a_change_alone_is_read_as_one_of_several() {
         let mut replies = Incoming::of(&mut replies, ended);
         assert_eq!(replies.give_changes(&mut [&mut change]), may_be_open, "{shown}");
         assert_eq!(changed(&mut change), outcome, "{shown}");
-        assert_eq!(replies.left.out_of_order, out_of_order, "{shown}");
+        assert_eq!(replies.after.out_of_order, out_of_order, "{shown}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! Several trips, of which not all can go together: those of each slot of a cluster, and what a shared transaction has not carried out.
+//! Several trips, of which not all can go together: those of each slot
+//! of a cluster, and what a shared transaction has not carried out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -17,7 +18,7 @@ const FEW: usize = 8;
 /// What is to be sent of several trips still, and what came of the others.
 struct Parts {
     all: Vec<Sent>,
-    left: Vec<Part>,
+    pending: Vec<Part>,
     /// Set once the server has taken long not to answer: nothing more is sent.
     stuck: Option<Failure>,
 }
@@ -31,26 +32,26 @@ struct Part {
 }
 
 impl OneServer {
-    /// Sends trips, those of a slot together. What comes of a transaction of several says nothing about one of them: those that it has not
-    /// changed go again in halves, and in the end each alone.
+    /// Sends trips, those of a slot together. What comes of a transaction of several says nothing about one of them:
+    /// those that it has not changed go again in halves, and in the end each alone.
     pub(super) fn send_in_parts(&self, trips: &[KeyTrip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         let places = || (0..trips.len()).collect();
         let in_cluster = self.in_cluster.load(Ordering::Relaxed);
         let parts = if in_cluster {
             let part = |places| Part { places, is_new: true };
             // First what needs no transaction.
-            let left = self.by_slot(trips, places()).into_iter().rev().map(part).collect();
-            Parts { all: trips.iter().map(|_| Sent::default()).collect(), left, stuck: None }
+            let pending = self.by_slot(trips, places()).into_iter().rev().map(part).collect();
+            Parts { all: trips.iter().map(|_| Sent::default()).collect(), pending, stuck: None }
         } else {
             let all = self.send_part(trips, limits);
             if all.iter().all(|sent| sent.undecided.is_none()) {
                 return all;
             }
-            let left = self.divide(trips, &all, places());
-            Parts { all, left, stuck: None }
+            let pending = self.divide(trips, &all, places());
+            Parts { all, pending, stuck: None }
         };
         // Transactions of several slots need a connection each. Other users of a pool need some as well.
-        let count = if in_cluster && !self.opener.lends() { parts.left.len().min(self.size) } else { 1 };
+        let count = if in_cluster && !self.opener.lends() { parts.pending.len().min(self.size) } else { 1 };
         let parts = Mutex::new(parts);
         on_threads(count, || {
             let mut own = *limits;
@@ -69,7 +70,7 @@ impl OneServer {
         let parts = || parts.lock();
         let began = clock::uptime();
         let mut before = parts();
-        let Some(Part { places, is_new }) = before.left.pop() else { return false };
+        let Some(Part { places, is_new }) = before.pending.pop() else { return false };
         let batch: Vec<KeyTrip<'_>> = places.iter().map(|at| before.all[*at].again(&trips[*at])).collect();
         let stuck = before.stuck.clone();
         drop(before);
@@ -94,7 +95,7 @@ impl OneServer {
             after.all[*at].replace(sent);
         }
         let divided = self.divide(trips, &after.all, places);
-        after.left.extend(divided);
+        after.pending.extend(divided);
         true
     }
 

@@ -1,5 +1,6 @@
-//! The probe: what a server has and its user may use beyond Classic is found out before the first lock that needs it, on the key of that lock,
-//! by transactions without a change: no lock is acquired that could not be released. Some proxies close the connection on WATCH.
+//! The probe: what a server has and its user may use beyond Classic is found out before the first lock that needs it,
+//! on the key of that lock, by transactions without a change: no lock is acquired that could not be released. Some
+//! proxies close the connection on WATCH.
 
 use proto::values::clock::Uptime;
 use proto::values::key::Key;
@@ -15,8 +16,9 @@ use crate::net::resp::{Form, Packed};
 use crate::system::clock;
 
 impl OneServer {
-    /// Probes what the protocol needs beyond Classic. Fails if it does not reach the server or is refused, unless the protocol is Auto; or if there is
-    /// no connection. Waits for a server that is unreachable or refuses for now, as a call for a lock does.
+    /// Probes what the protocol needs beyond Classic. Fails if it does not reach the server
+    /// or is refused, unless the protocol is Auto; or if there is no connection. Waits for
+    /// a server that is unreachable or refuses for now, as a call for a lock does.
     pub(super) fn probe_now(
         &self,
         key: &Key,
@@ -157,8 +159,8 @@ fn probe_once(
         let has_it = refusal.kind() == RefusalKind::OverMemory || refusal.text().ends_with("without MULTI");
         *at != del && !has_it
     });
-    // One of a command says more than those of the key, or of what follows from the first. A proxy has words of its own: without all
-    // replies it is not known to what they belong.
+    // One of a command says more than those of the key, or of what follows from the first. A proxy has words of its
+    // own: without all replies it is not known to what they belong.
     let lacks =
         |refusal: &Refusal| is_missing(refusal) || refusal.kind() == RefusalKind::Other && ended.is_none();
     if let Some(at) = refused.iter().position(|(_, refusal)| lacks(refusal)) {

@@ -1,4 +1,5 @@
-//! Has a trip sent together with those of other threads: they share a few connections, which one of them leads at a time.
+//! Has a trip sent together with those of other threads: they
+//! share a few connections, which one of them leads at a time.
 //!
 //! A thread that stops leading a lane or waiting for its job, also by a panic, leaves it in order.
 
@@ -44,8 +45,9 @@ pub(super) fn put_back((entry, list): SpareEntry) {
 }
 
 impl OneServer {
-    /// Sends a trip together with those of other threads. `None`: it is to be sent alone, since it may not be sent any more, or not to this server,
-    /// or the server had no room. `slot`: of the key in a cluster, where a transaction has one.
+    /// Sends a trip together with those of other threads. `None`: it is to be sent
+    /// alone, since it may not be sent any more, or not to this server, or the server
+    /// had no room. `slot`: of the key in a cluster, where a transaction has one.
     pub(super) fn share(&self, trip: &KeyTrip<'_>, slot: Option<u16>, limits: &Limits<'_>) -> Option<Sent> {
         let batching = slot.filter(|_| trip.transacts()).map_or(Batching::Any, Batching::Group);
         match self.carry(trip, batching, limits) {
@@ -55,8 +57,8 @@ impl OneServer {
         }
     }
 
-    /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
-    /// another entry.
+    /// Has a trip sent, by this thread or by another. Code of the user
+    /// may run meanwhile and send commands of its own, on another entry.
     fn carry(&self, trip: &KeyTrip<'_>, batching: Batching, limits: &Limits<'_>) -> Result<Sent, Failure> {
         let (entry, finished) = take_spare();
         entry.job().set(trip, limits.needs, limits.grants);
@@ -77,12 +79,13 @@ impl OneServer {
             // Its time includes the wait for another thread.
             Err(failure) => return Err(failure.after(clock::uptime().since(limits.decided_at.uptime))),
         };
-        let sent = Sent { at, ..entry.job().end(trip) };
+        let sent = Sent { at, ..entry.job().take_outcome(trip) };
         put_back((entry, finished));
         Ok(sent)
     }
 
-    /// Sends this thread's job over a lane with nothing on the wire, and `others` that are queued. `now`: the time, if it was just read.
+    /// Sends this thread's job over a lane with nothing on the wire, and
+    /// `others` that are queued. `now`: the time, if it was just read.
     fn begin(
         &self,
         leading: &mut Leading<'_>,
@@ -102,10 +105,11 @@ impl OneServer {
         if others && (lane.connection.connection.resumes() || has_time()) {
             self.lanes.fill(lane, batching);
         }
-        self.send(lane, now);
+        self.write_batch(lane, now);
     }
 
-    /// Leads a lane until this thread's job is done. Returns an empty list, and the time when it was, if it was read and nothing was done since.
+    /// Leads a lane until this thread's job is done. Returns an empty list, and the time when it was, if it was read
+    /// and nothing was done since.
     fn lead(&self, mut leading: Leading<'_>, limits: &Limits<'_>) -> (Vec<Arc<Entry>>, Option<Now>) {
         let (lanes, entry) = (&self.lanes, leading.entry);
         let sent_at = leading.lane.as_ref().map(|lane| lane.connection.sent_at);
@@ -126,21 +130,21 @@ impl OneServer {
             let (connection, done) = (&lane.connection.connection, !open || entry.job().is_done);
             let is_lent = connection.is_lent();
             if !in_order {
-                return (leading.end(), None);
+                return (leading.end_lead(), None);
             }
             // Under load no other thread looks whether it leads to the master still. One that is lent goes back.
             if !open && (is_lent || connection.is_outdated_at(lane.connection.sent_at)) {
                 return (leading.leave(), None);
             }
             if done && !open {
-                let (list, has_sent) = leading.send_and_pass_on(|lane| self.send(lane, None));
+                let (list, has_sent) = leading.send_and_pass_on(|lane| self.write_batch(lane, None));
                 // That may have taken long.
                 return (list, at.filter(|_| !has_sent));
             }
             if !is_lent {
                 lanes.fill(lane, Batching::Any);
             }
-            self.send(lane, None);
+            self.write_batch(lane, None);
             // A DISCARD alone has no thread that waits for it.
             if done && !lane.batch.is_empty() {
                 return (leading.pass_on(), None);
@@ -153,7 +157,7 @@ impl OneServer {
     }
 
     /// Sends what the batch has, as far as it may be sent now.
-    fn send(&self, lane: &mut Lane, now: Option<Now>) {
+    fn write_batch(&self, lane: &mut Lane, now: Option<Now>) {
         if lane.batch.is_empty() && !lane.connection.wire.is_watching {
             return;
         }
@@ -163,7 +167,7 @@ impl OneServer {
         wire.pack(&lane.batch, connection.server(), now);
         (*sent_at, *failed) = (now.uptime, None);
         if wire.count() > 0 {
-            *failed = connection.send(&wire.packed.bytes, now.uptime, self.opener.command_timeout).err();
+            *failed = connection.write(&wire.packed.bytes, now.uptime, self.opener.command_timeout).err();
         }
         self.patience.note_sent(lane.batch.len());
     }
@@ -195,9 +199,9 @@ impl OneServer {
             self.patience.note_trip(now.uptime.since(*sent_at));
             at = Some(now);
         }
-        let mut left = wire.read(&lane.batch, ended);
-        self.note_role(&mut left, connection);
-        Received::All { in_order: !left.out_of_order, at }
+        let mut after = wire.read(&lane.batch, ended);
+        self.note_role(&mut after, connection);
+        Received::All { in_order: !after.out_of_order, at }
     }
 }
 
@@ -238,8 +242,8 @@ impl Batched for Arc<Entry> {
     }
 }
 
-/// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection is not used again, what
-/// was on the wire is lost, and a queued thread leads.
+/// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection
+/// is not used again, what was on the wire is lost, and a queued thread leads.
 pub(super) struct Leading<'a> {
     lanes: &'a Lanes<TripState, Carrier>,
     pub(super) entry: &'a Arc<Entry>,
@@ -274,7 +278,7 @@ impl<'a> Leading<'a> {
     pub(super) fn pass_on(mut self) -> Vec<Arc<Entry>> {
         self.lane = self.lane.take().and_then(|lane| self.lanes.pass_on(lane));
         self.leads = self.lane.is_some();
-        self.end()
+        self.end_lead()
     }
 
     /// Passes the lane on after what is queued is sent. Returns an empty list, and whether something was queued.
@@ -285,7 +289,7 @@ impl<'a> Leading<'a> {
             send(lane);
             return (self.pass_on(), true);
         }
-        (self.end(), false)
+        (self.end_lead(), false)
     }
 
     /// Stops leading a lane whose connection still works, and is given back or closed. Returns an empty list.
@@ -294,11 +298,11 @@ impl<'a> Leading<'a> {
             drop(connection);
             self.finished.extend(batch);
         }
-        self.end()
+        self.end_lead()
     }
 
     /// Stops leading. Returns an empty list.
-    pub(super) fn end(mut self) -> Vec<Arc<Entry>> {
+    pub(super) fn end_lead(mut self) -> Vec<Arc<Entry>> {
         self.stop();
         let mut finished = mem::take(&mut self.finished);
         finished.clear();
@@ -312,7 +316,7 @@ impl<'a> Leading<'a> {
                 drop(connection);
                 self.finished.extend(batch);
             }
-            self.lanes.end(None);
+            self.lanes.give_back(None);
         }
         self.tell();
     }

@@ -1,5 +1,5 @@
-//! Connections that a burst has left are given back: those that were not used for a while are closed, down to one. A thread looks at them, which is
-//! there while there are several.
+//! Connections that a burst has left are given back: those that were not used for a while are closed, down to one. A
+//! thread looks at them, which is there while there are several.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -62,7 +62,8 @@ impl Drop for Spare {
 }
 
 impl Watcher {
-    /// Has a thread look at the connections, if there are several and none does. If it cannot be started, the next one that is opened has it started.
+    /// Has a thread look at the connections, if there are several and none does. If it cannot be started, the next one
+    /// that is opened has it started.
     pub(super) fn watch(self: &Arc<Self>, lanes: &Arc<Lanes<TripState, Carrier>>) {
         if lanes.count() < 2 {
             return;

@@ -1,5 +1,5 @@
-//! How threads wait for connections, and how these are opened or borrowed. A thread that needs one waits while another opens it, and takes
-//! another one that becomes free first.
+//! How threads wait for connections, and how these are opened or borrowed. A thread that needs one waits while another
+//! opens it, and takes another one that becomes free first.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -19,7 +19,8 @@ use crate::system::clock;
 use crate::system::thread;
 use redis::cmd;
 
-/// How often a queued thread looks whether the server is still waited for, while there is no connection, or where others use them as well.
+/// How often a queued thread looks whether the server is still waited for, while there is no connection, or where
+/// others use them as well.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How often it is said that a server refuses connections for now.
@@ -79,7 +80,8 @@ impl OneServer {
             }
             let version = server.version.filter(|version| *version < limits.needs.min_version());
             let Some(version) = version else { return Ok((connection, now)) };
-            // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
+            // The version when this connection was opened. The server may
+            // have been upgraded since, and the connection be closed.
             let limit = limits.answered_by.since(now.uptime).min(self.opener.command_timeout);
             let Err(error) = connection.ask(&cmd("PING"), limit) else {
                 return Err(Failure::Refused(Refusal::too_old(limits.needs, TooOld::Reported(version))));
@@ -124,7 +126,8 @@ impl OneServer {
         self.lanes.enter(entry, batching, self.terms(batching, limits, limits.decided_at.uptime))
     }
 
-    /// Waits until this thread leads or its job, for this key, is done. `opens`: and has a connection opened; it is queued behind so many.
+    /// Waits until this thread leads or its job, for this key, is done.
+    /// `opens`: and has a connection opened; it is queued behind so many.
     #[cold]
     #[inline(never)]
     pub(super) fn wait_for_lane(
@@ -181,7 +184,8 @@ impl OneServer {
         ended.unwrap_or_else(|| Ok(told.or_else(|| entry.give_up()).unwrap_or(Told::Done)))
     }
 
-    /// Opens a connection on a thread of its own: those that wait may have less time, and be cancelled. The first of them leads then.
+    /// Opens a connection on a thread of its own: those that wait may
+    /// have less time, and be cancelled. The first of them leads then.
     fn open_one(&self) {
         let (lanes, dialing) = (Arc::clone(&self.lanes), Arc::clone(&self.dialing));
         let spare = self.spare.watcher();
@@ -257,6 +261,6 @@ impl Drop for Alone {
             connection.is_connected() && !connection.is_lent() && !connection.is_outdated_at(clock::uptime())
         };
         let usable = Some(lane).filter(|lane| is_usable(&lane.connection.connection));
-        self.lanes.end(usable);
+        self.lanes.give_back(usable);
     }
 }

@@ -51,7 +51,8 @@ fn set(without_ttl: bool) -> Trip {
     Trip { if_holds, ..Trip::of(Command::Set(entry)) }
 }
 
-/// Changes the keys, which should hold `x`, with GET behind each. Returns what was sent, what came of each, and whether the connection stays.
+/// Changes the keys, which should hold `x`, with GET behind each. Returns
+/// what was sent, what came of each, and whether the connection stays.
 fn changed(keys: [&str; 2], answers: &[Answer]) -> (Vec<String>, [String; 2], bool) {
     changed_on(&mut Wire::default(), [false; 2], keys, answers)
 }
@@ -73,10 +74,11 @@ fn changed_on(
         without_ttl.map(|without_ttl| Trip { behind: Some(Box::new(Command::Get)), ..set(without_ttl) });
     let trips = [KeyTrip::new(&keys[0], &sets[0]), KeyTrip::new(&keys[1], &sets[1])];
     let (jobs, now, limits) = begun(&trips);
-    let left = wire.exchange(&mut connection.open(), &jobs, now, &limits, Asking::Never);
+    let after = wire.exchange(&mut connection.open(), &jobs, now, &limits, Asking::Never);
     let mut trips = trips.iter();
     let ended = jobs.map(|job| {
-        let Sent { found, reply, behind, undecided, .. } = job.into_inner().end(trips.next().unwrap());
+        let Sent { found, reply, behind, undecided, .. } =
+            job.into_inner().take_outcome(trips.next().unwrap());
         let reply = if undecided.is_some() { "undecided".into() } else { short(reply) };
         format!("{}, {reply}, {}", short(found), short(behind))
     });
@@ -85,7 +87,7 @@ fn changed_on(
         words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
     };
     let packed = connection.sent.lock().unwrap().iter().map(words).collect();
-    (packed, ended, !left.out_of_order)
+    (packed, ended, !after.out_of_order)
 }
 
 fn ok() -> Value {
@@ -295,7 +297,7 @@ fn beside_a_plain_command(plain: &Command, answers: Vec<Answer>) -> [String; 2] 
     Wire::default().exchange(&mut connection.open(), &jobs, now, &limits, Asking::Never);
     let mut trips = trips.iter();
     jobs.map(|job| {
-        let Sent { reply, undecided, .. } = job.into_inner().end(trips.next().unwrap());
+        let Sent { reply, undecided, .. } = job.into_inner().take_outcome(trips.next().unwrap());
         if undecided.is_some() { "undecided".into() } else { short(reply) }
     })
 }
@@ -335,7 +337,7 @@ impl Batched for GivesUp<'_> {
     fn job(&self) -> impl DerefMut<Target = TripState> {
         let mut job = self.job.borrow_mut();
         if self.after.get() == Some(0) {
-            job.end(&self.trip);
+            job.take_outcome(&self.trip);
         }
         self.after.set(self.after.get().and_then(|after| after.checked_sub(1)));
         job
@@ -362,7 +364,7 @@ fn a_thread_that_gives_up_takes_no_replies_of_others() {
         // The change, EXEC, what goes behind, and the other's command, which another client has been faster with.
         wire.replies = vec![queued(), list(&[ok()]), Value::Int(7), Value::Int(0)];
         assert!(!wire.read(&batch, None).out_of_order, "{after}");
-        let other = batch[1].job.borrow_mut().end(&batch[1].trip).plain();
+        let other = batch[1].job.borrow_mut().take_outcome(&batch[1].trip).plain();
         assert_eq!(short(Some(other)), "Integer(0)", "{after}");
     }
 }

@@ -9,7 +9,8 @@ use crate::report::state::{Holder, LockState};
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Contention {
-    /// How often the waiter asked the server for the lock; 0 if other threads of this process were queued ahead all the time.
+    /// How often the waiter asked the server for the lock; 0 if
+    /// other threads of this process were queued ahead all the time.
     pub attempts: u32,
     /// How long the wait was.
     pub waited: Duration,
@@ -21,8 +22,8 @@ pub struct Contention {
     pub ahead: usize,
     /// How many permits there are, all of them held; `None` if the wait was for one lock.
     pub permits: Option<usize>,
-    /// True if the calling thread itself took this lock, or all permits, and has not released it: a nested lock that waits for itself,
-    /// unless the guard was moved to another thread.
+    /// True if the calling thread itself took this lock, or all permits, and has not released it: a nested lock that
+    /// waits for itself, unless the guard was moved to another thread.
     pub taken_by_this_thread: bool,
 }
 

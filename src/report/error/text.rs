@@ -190,7 +190,8 @@ impl fmt::Display for AnswersInWords<'_> {
     }
 }
 
-/// That the lock was not acquired: in time, with the seconds as the gem writes them, `5` or `0.25`, or by the allowed attempts.
+/// That the lock was not acquired: in time, with the seconds as
+/// the gem writes them, `5` or `0.25`, or by the allowed attempts.
 pub(super) struct TimedOut<'a>(pub(super) &'a Key, pub(super) Option<Duration>);
 
 impl fmt::Display for TimedOut<'_> {

@@ -1,5 +1,5 @@
-//! A call that waits for a lock, or for one of several: it waits for its turn in the queue, then does what the rules say, until a lock is held,
-//! or there is an error.
+//! A call that waits for a lock, or for one of several: it waits for its turn in the queue, then does what the rules
+//! say, until a lock is held, or there is an error.
 
 mod turn;
 
@@ -97,8 +97,9 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Waits until a lock is held, or there is an error, and reports how that has ended. Returns which of several it is; with an error, what
-    /// commands without a reply may have acquired of a lock. Contention until the deadline is an [`Error::Contended`].
+    /// Waits until a lock is held, or there is an error, and reports how that has ended. Returns which of several it
+    /// is; with an error, what commands without a reply may have acquired of a lock. Contention until the deadline is
+    /// an [`Error::Contended`].
     pub(super) fn acquire(mut self) -> Result<(usize, Acquired), (Error, Unresolved)> {
         let acquired = self.begin().and_then(|()| self.in_queue());
         let ended = acquired.as_ref().map_or_else(|_| clock::uptime(), |(_, it)| it.hold.acquired.uptime);
@@ -163,7 +164,7 @@ impl<'a> Wait<'a> {
                 let key = self.want.name();
                 let notified = hint == Some(Hint::Freed) || self.has_unused_release;
                 let ends = |deadline: Uptime| deadline.after(engine.backend.command_timeout());
-                engine.notifications.of(key).left(
+                engine.notifications.of(key).note_gone(
                     key,
                     notified,
                     self.call.deadline.map_or(Uptime::MAX, ends),
@@ -231,7 +232,7 @@ impl<'a> Wait<'a> {
             }
             match step {
                 Step::Send(trip) => {
-                    let replies = self.send(io.slot(), &trip);
+                    let replies = self.carry_out(io.slot(), &trip);
                     let last = replies.reply.as_ref().or(replies.found.as_ref());
                     is_answered = matches!(last, Some(Reply::Integer(_) | Reply::Bulk(_)));
                     has_looked = false;
@@ -252,7 +253,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Makes a trip for this one of the locks.
-    fn send(&mut self, slot: usize, trip: &Trip) -> Replies {
+    fn carry_out(&mut self, slot: usize, trip: &Trip) -> Replies {
         self.is_at(slot);
         let listed = if trip.command == Command::Get { self.look_listed(self.now) } else { None };
         let replies = listed.map_or_else(|| self.session.send(trip, self.now), Replies::from);

@@ -1,5 +1,6 @@
-//! The thread that listens: for all keys that threads of the process wait for, on one connection and one channel. It starts when the first
-//! waiter asks for it, and ends when no thread has waited for a while. Also what is said where notifications do not work.
+//! The thread that listens: for all keys that threads of the process wait for, on one connection and one channel. It
+//! starts when the first waiter asks for it, and ends when no thread has waited for a while. Also what is said where
+//! notifications do not work.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,11 +33,11 @@ impl Notifications {
         let body = move || {
             let run = || noticing(|| this.run(&of_thread));
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
-                this.end(Some(REFUSED));
+                this.stop(Some(REFUSED));
             }
         };
         if let Err(error) = thread::named("setnx-lock notifications").spawn(body) {
-            self.end(Some(REFUSED));
+            self.stop(Some(REFUSED));
             observer.no_notifications(&format_args!(
                 "cannot start a thread, so waiters of this process poll: {error}"
             ));
@@ -80,7 +81,7 @@ impl Notifications {
                 observer.no_notifications(&reason);
             }
             match failure {
-                Failure::Refused(refusal) if !refusal.is_transient() => return self.end(Some(REFUSED)),
+                Failure::Refused(refusal) if !refusal.is_transient() => return self.stop(Some(REFUSED)),
                 _ => {}
             }
             thread::sleep(pause);
@@ -147,9 +148,10 @@ impl Notifications {
         self.sweep(now)
     }
 
-    /// Forgets the keys that no thread waits for any more, or that another node has. Returns whether some are left; if not, the thread ends.
+    /// Forgets the keys that no thread waits for any more, or that another
+    /// node has. Returns whether some are left; if not, the thread ends.
     fn sweep(&self, now: Uptime) -> bool {
-        let (mut left, mut moved) = (Vec::new(), Vec::new());
+        let (mut unwanted, mut moved) = (Vec::new(), Vec::new());
         let mut state = self.state.lock();
         state.keys.retain(|key, waited| {
             let is_here = self.backend.node_of(key) == self.node;
@@ -158,7 +160,7 @@ impl Notifications {
             }
             let stays = is_here && (now.since(waited.at) < LINGER || self.queue.is_waited_for(key));
             if !stays && waited.entry.is_listed() {
-                left.push(key.clone());
+                unwanted.push(key.clone());
             }
             stays
         });
@@ -172,11 +174,11 @@ impl Notifications {
             self.queue.notify(key, Hint::Changed);
         }
         // If that fails, a release finds out that no client listens.
-        let _ = left.iter().try_for_each(|key| self.leave(key, Uptime::MAX));
+        let _ = unwanted.iter().try_for_each(|key| self.leave(key, Uptime::MAX));
         !ends
     }
 
-    fn end(&self, pause: Option<Duration>) {
+    fn stop(&self, pause: Option<Duration>) {
         let listening_paused_until = pause.map(|time| clock::uptime().after(time));
         let mut state = self.state.lock();
         let Lists { sending_paused_until, listening_reported, sending_reported, .. } = mem::take(&mut *state);

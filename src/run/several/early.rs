@@ -1,4 +1,5 @@
-//! Locks that are held while others are waited for: they are kept meanwhile, and given back if another cannot be acquired.
+//! Locks that are held while others are waited for: they are
+//! kept meanwhile, and given back if another cannot be acquired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,7 @@ impl WaitAll<'_> {
         }
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.into_iter().unzip();
         let ending = holds.iter().map(|hold| &**hold).zip(holders);
-        for (hold, released) in self.call.engine.end_all(ending, Leaving::Release) {
+        for (hold, released) in self.call.engine.end_holds(ending, Leaving::Release) {
             if let Some(error) = released.err().filter(|error| !error.is_lost()) {
                 self.call.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
                 self.not_released.push(error);

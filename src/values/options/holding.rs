@@ -9,8 +9,8 @@ use proto::values::token::Token;
 use super::LockOptions;
 
 impl LockOptions {
-    /// Extends the lease in the background while the lock is held, until `at_most` after the acquisition. Off by
-    /// default.
+    /// Extends the lease in the background while the lock is held,
+    /// until `at_most` after the acquisition. Off by default.
     ///
     /// A thread of the locker, the keeper, extends the lease after a third of the expiration has passed. If an
     /// extension fails, the keeper retries while the lease lasts. The keeper stops when the lock is released or
@@ -40,17 +40,18 @@ impl LockOptions {
         Self { terms: Terms { hold_at_least: time, ..self.terms }, ..self }
     }
 
-    /// Has the server forget the counter of [fencing tokens](crate::LockGuard::fencing_token) this long after it was last used, so that keys of
-    /// records leave no counter behind. Off by default: counters are kept for ever.
+    /// Has the server forget the counter of [fencing tokens](crate::LockGuard::fencing_token) this long after it was
+    /// last used, so that keys of records leave no counter behind. Off by default: counters are kept for ever.
     ///
     /// The next token is 1 then. **So the storage has to forget its greatest token before that**: [the
-    /// guide](crate::documentation::guide#fencing-tokens) has the rule. Choose days, not minutes. All clients of the key have to set the same time.
+    /// guide](crate::documentation::guide#fencing-tokens) has the rule. Choose days, not minutes. All clients of the
+    /// key have to set the same time.
     ///
-    /// `EXPIRE` goes along with the `INCR` of a token, and with each extension of a holder that has one: in the same trip, in Classic once `GET` has
-    /// found its value, in a trip of its own.
-    /// A [lock token](crate::LockToken) carries the time along. It is rounded up to seconds, and must be at least the expiration. Needs Redis 2.2,
-    /// since `INCR` drops a time to live before: [`fencing_token`](crate::LockGuard::fencing_token) fails on an older server, and in Classic on one
-    /// whose version is unknown.
+    /// `EXPIRE` goes along with the `INCR` of a token, and with each extension of a holder that has one: in the same
+    /// trip, in Classic once `GET` has found its value, in a trip of its own. A [lock token](crate::LockToken) carries
+    /// the time along. It is rounded up to seconds, and must be at least the expiration. Needs Redis 2.2, since `INCR`
+    /// drops a time to live before: [`fencing_token`](crate::LockGuard::fencing_token) fails on an older server, and in
+    /// Classic on one whose version is unknown.
     pub const fn forget_tokens_after(self, time: Duration) -> Self {
         Self { terms: Terms { forget_tokens_after: Some(time), ..self.terms }, ..self }
     }
@@ -58,9 +59,9 @@ impl LockOptions {
     /// Lets a [`with`](crate::Lock::with) inside another `with` on the same key join it. Off by default: the inner
     /// call fails with [`Error::Nested`](crate::Error::Nested).
     ///
-    /// Both locks need this option, the same thread, and the same [`Locker`](crate::Locker) or a clone of it. The
-    /// inner call sends nothing, and the outermost call releases. Extensions, losses and fencing tokens are those
-    /// of the one hold.
+    /// Both locks need this option, the same thread, and the same [`Locker`](crate::Locker)
+    /// or a clone of it. The inner call sends nothing, and the outermost call releases.
+    /// Extensions, losses and fencing tokens are those of the one hold.
     ///
     /// The option applies to `with`, `with_result` and functions with the attribute `locked`. Guards are not
     /// reentrant, because a guard can be released on another thread at any moment.
@@ -75,8 +76,8 @@ impl LockOptions {
         Self { terms, notifies: Some(false), reentrant: false, ..self }
     }
 
-    /// Returns the options of a lock that is held during the wait for others: its lease is extended for `at_most`
-    /// in total.
+    /// Returns the options of a lock that is held during the wait
+    /// for others: its lease is extended for `at_most` in total.
     pub(crate) const fn while_waiting(self, at_most: Duration) -> Self {
         let auto_extend = if self.terms.expiration.is_some() { Some(at_most) } else { None };
         Self { terms: Terms { auto_extend, hold_at_least: Duration::ZERO, ..self.terms }, ..self }

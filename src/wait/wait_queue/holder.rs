@@ -33,7 +33,8 @@ impl<A> HolderTicket<A> {
         Self { queue: Arc::clone(queue), key: key.clone(), shared: shared.cloned(), over: false }
     }
 
-    /// Returns the queue whose threads are next: that of the lock, if one waits there, else the shared one. And whether it is that.
+    /// Returns the queue whose threads are next: that of the lock, if
+    /// one waits there, else the shared one. And whether it is that.
     fn next_queue<'a>(&self, all: &'a mut All<A>) -> Option<(&'a mut KeyQueue<A>, bool)> {
         let is_waited_for = |key: &&Key| all.keys.get(*key).is_some_and(|queue| !queue.waiters.is_empty());
         let key = iter::once(&self.key).chain(&self.shared).find(is_waited_for)?;
@@ -48,8 +49,8 @@ impl<A> HolderTicket<A> {
         Some(judge(key, queue.activity?))
     }
 
-    /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits, or the first that
-    /// does learns of a release by this holder alone.
+    /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits,
+    /// or the first that does learns of a release by this holder alone.
     pub(crate) fn slice(&self) -> Option<Uptime> {
         let mut all = self.queue.0.lock();
         let (queue, _) = self.next_queue(&mut all)?;
@@ -57,8 +58,8 @@ impl<A> HolderTicket<A> {
         queue.slice_since
     }
 
-    /// Returns how the first thread waits that sleeps and is not among those `taken`, so that a lease can be written for it; `None` if none
-    /// does, or if that one cannot take a lease. Notes it as taken.
+    /// Returns how the first thread waits that sleeps and is not among those `taken`, so that a lease can be written
+    /// for it; `None` if none does, or if that one cannot take a lease. Notes it as taken.
     pub(crate) fn next(
         &self,
         taken: &mut Vec<u64>,
@@ -75,8 +76,9 @@ impl<A> HolderTicket<A> {
         Some(mode)
     }
 
-    /// Delivers the lease of this lock that was written for a waiting thread, to the first that sleeps and takes leases of this mode. Then this
-    /// holder has the lock no longer. If there is none, returns the lease with this holder, whose it is to release.
+    /// Delivers the lease of this lock that was written for a waiting thread, to the first
+    /// that sleeps and takes leases of this mode. Then this holder has the lock no longer.
+    /// If there is none, returns the lease with this holder, whose it is to release.
     pub(crate) fn deliver(mut self, mode: &WaitMode, lease: A, now: Uptime) -> Result<(), (Self, A)> {
         let mut all = self.queue.0.lock();
         let waiter = self.next_queue(&mut all).and_then(|(queue, _)| {
@@ -103,7 +105,7 @@ impl<A> HolderTicket<A> {
     }
 
     /// The lock is released.
-    pub(crate) fn end(mut self, wake: Wake, now: Uptime) {
+    pub(crate) fn finish(mut self, wake: Wake, now: Uptime) {
         self.give_up(wake, Some(now));
     }
 
@@ -117,12 +119,12 @@ impl<A> HolderTicket<A> {
 
     /// Returns the thread to unpark once the mutex is free.
     fn leave(&self, all: &mut All<A>, wake: Wake, now: Option<Uptime>) -> Option<Thread> {
-        let end = |queue: &mut KeyQueue<A>| (!queue.waiters.is_empty(), queue.end(wake, now));
+        let end = |queue: &mut KeyQueue<A>| (!queue.waiters.is_empty(), queue.end_hold(wake, now));
         let (is_waited_for, head) = all.leave(&self.key, end).unwrap_or_default();
         let shared = self.shared.as_ref().and_then(|shared| {
             // One thread learns of it.
             let wake = if is_waited_for { Wake::Delivered } else { wake };
-            all.leave(shared, |queue| queue.end(wake, now)).flatten()
+            all.leave(shared, |queue| queue.end_hold(wake, now)).flatten()
         });
         head.or(shared)
     }
@@ -130,7 +132,7 @@ impl<A> HolderTicket<A> {
 
 impl<A> KeyQueue<A> {
     /// A holder has the lock no longer. Returns the thread to unpark once the mutex is free.
-    fn end(&mut self, wake: Wake, now: Option<Uptime>) -> Option<Thread> {
+    fn end_hold(&mut self, wake: Wake, now: Option<Uptime>) -> Option<Thread> {
         self.holders -= 1;
         if let (Some(activity), Some(now)) = (&mut self.activity, now) {
             activity.ended(now);

@@ -1,4 +1,5 @@
-//! A waiting thread, as the queue knows it: it waits for its turn, for a hint or a lease, and leaves with the lock or without.
+//! A waiting thread, as the queue knows it: it waits for its turn,
+//! for a hint or a lease, and leaves with the lock or without.
 
 use std::sync::Arc;
 
@@ -13,17 +14,17 @@ pub(crate) struct Ticket<A> {
     queue: Arc<WaitQueue<A>>,
     key: Key,
     id: u64,
-    left: bool,
+    has_left: bool,
 }
 
 impl<A> Ticket<A> {
     pub(super) fn new(queue: &Arc<WaitQueue<A>>, key: &Key, id: u64) -> Self {
-        Self { queue: Arc::clone(queue), key: key.clone(), id, left: false }
+        Self { queue: Arc::clone(queue), key: key.clone(), id, has_left: false }
     }
 
-    /// Parks until the thread is called: at first when it is a head; once it `saw` who has the lock, which it leaves for the threads behind
-    /// it, by a hint. A lease may be delivered at any time, unless the thread is in doubt: it might have the lock twice. `park` puts the
-    /// thread to sleep for a while, and returns true to go on waiting.
+    /// Parks until the thread is called: at first when it is a head; once it `saw` who has the lock, which it leaves
+    /// for the threads behind it, by a hint. A lease may be delivered at any time, unless the thread is in doubt: it
+    /// might have the lock twice. `park` puts the thread to sleep for a while, and returns true to go on waiting.
     pub(crate) fn wait(
         &mut self,
         saw: Option<Observation>,
@@ -71,9 +72,9 @@ impl<A> Ticket<A> {
         }
     }
 
-    /// Leaves the queue with a lock, and with what others may know of it. The next thread becomes a head. `shared`: if the lock is a permit, the
-    /// queue of its semaphore. If this is that queue, and not the lock's own, the next also learns of a release that this thread has not acted upon, and of another
-    /// permit that is free.
+    /// Leaves the queue with a lock, and with what others may know of it. The next thread becomes a head. `shared`: if
+    /// the lock is a permit, the queue of its semaphore. If this is that queue, and not the lock's own, the next also
+    /// learns of a release that this thread has not acted upon, and of another permit that is free.
     pub(crate) fn enter(
         mut self,
         key: &Key,
@@ -95,21 +96,22 @@ impl<A> Ticket<A> {
             Some([next, hint.and_then(|hint| queue.notify(hint))])
         });
         drop(all);
-        self.left = true;
+        self.has_left = true;
         woken.iter().flatten().for_each(|thread| unpark(thread.as_ref()));
         HolderTicket::new(&self.queue, key, shared)
     }
 
-    /// Leaves the queue without the lock. The next thread gets the hint that was not acted upon; if there is none, it is returned.
+    /// Leaves the queue without the lock. The next thread gets the
+    /// hint that was not acted upon; if there is none, it is returned.
     pub(crate) fn leave(mut self) -> Option<Hint> {
         self.go()
     }
 
     fn go(&mut self) -> Option<Hint> {
-        if self.left {
+        if self.has_left {
             return None;
         }
-        self.left = true;
+        self.has_left = true;
         let mut all = self.queue.0.lock();
         let (mut woken, hint, shared) = all.leave(&self.key, |queue| {
             let (Waiter { hint, lease, .. }, next) = queue.remove(self.id)?;

@@ -13,8 +13,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It is executed, and neither its reply nor a later one on the connection ever arrives, as TCP has it. The connection stays open, and
-    /// later commands are executed.
+    /// It is executed, and neither its reply nor a later one on the connection ever arrives, as TCP has it. The
+    /// connection stays open, and later commands are executed.
     LoseReply,
     /// It is executed, and the reply comes this much later. Later commands on the connection wait for it.
     DelayReply(Duration),
@@ -24,9 +24,11 @@ pub enum Fault {
     CutAfter,
     /// It is executed, half of the reply's bytes are sent, and then the connection is closed.
     CutWithin,
-    /// The request is lost: neither this command nor later ones on the connection are executed, as TCP has it. It stays open.
+    /// The request is lost: neither this command nor later ones on
+    /// the connection are executed, as TCP has it. It stays open.
     Hang,
-    /// It is not executed. This error is the reply, for example `OOM command not allowed when used memory > 'maxmemory'.`
+    /// It is not executed. This error is the reply, for example `OOM command not allowed when used memory >
+    /// 'maxmemory'.`
     Refuse(Cow<'static, str>),
     /// It is not executed. These bytes are the reply.
     Say(&'static str),

@@ -8,12 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::server::{ClientId, Output, Server};
 
-/// How long a client may not read what it is sent. Then its connection is closed, as a server does with a slow subscriber.
+/// How long a client may not read what it is sent. Then its connection is closed, as a server does with a slow
+/// subscriber.
 const SLOW: Duration = Duration::from_secs(5);
 /// Much longer than any test takes.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The way back to one client. Bytes are put there in the order in which the server sends them, whichever thread writes them out.
+/// The way back to one client. Bytes are put there in the order in
+/// which the server sends them, whichever thread writes them out.
 #[derive(Debug)]
 pub(super) struct Outlet {
     stream: TcpStream,

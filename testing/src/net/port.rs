@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{io, process, thread};
 
-/// Below those that the system gives out: on one of those a connection may be opened to itself, when it has the port as its own.
+/// Below those that the system gives out: on one of those a connection
+/// may be opened to itself, when it has the port as its own.
 const PORTS: Range<u16> = 10_000..32_000;
 
-/// Listens on a port that nothing of this process has listened on for long: a client of a server that has ended connects to the same port
-/// again, and must find no other test's server there.
+/// Listens on a port that nothing of this process has listened on for long: a client of a server that has ended
+/// connects to the same port again, and must find no other test's server there.
 pub(crate) fn listen() -> io::Result<TcpListener> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let count = PORTS.end - PORTS.start;
@@ -22,8 +23,8 @@ pub(crate) fn listen() -> io::Result<TcpListener> {
         .ok_or_else(|| io::Error::other("all ports are in use"))
 }
 
-/// Listens on the port of a server that has stopped. A process that is just being started holds all open sockets until it executes its program,
-/// so this tries for some seconds.
+/// Listens on the port of a server that has stopped. A process that is just being started holds all open sockets until
+/// it executes its program, so this tries for some seconds.
 pub(crate) fn listen_again(address: SocketAddr) -> io::Result<TcpListener> {
     let end = Instant::now() + Duration::from_secs(5);
     loop {

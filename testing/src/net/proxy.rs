@@ -14,10 +14,12 @@ use super::received::Received;
 use super::serving::Shared;
 use super::session::{Behind, shut};
 
-/// The way from clients to a server: it records what they send, and has commands and replies delayed, refused and lost on request.
+/// The way from clients to a server: it records what they send, and
+/// has commands and replies delayed, refused and lost on request.
 ///
-/// [`TestServer`](crate::TestServer) has one in front of a server in this process, and all its methods. [`Proxy::before`] puts one in front
-/// of a real server, for what only a real one does. It stops, and closes its connections, when it is dropped.
+/// [`TestServer`](crate::TestServer) has one in front of a server in this process, and all its methods.
+/// [`Proxy::before`] puts one in front of a real server, for what only a real one does. It stops, and closes its
+/// connections, when it is dropped.
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -99,7 +101,8 @@ impl Proxy {
         self.shared.add(Which::At(n), fault);
     }
 
-    /// Applies a fault to the command at this place of the next batch of at least so many commands. The first place is 1.
+    /// Applies a fault to the command at this place of the next
+    /// batch of at least so many commands. The first place is 1.
     pub fn in_batch(&self, place: usize, least: usize, fault: Fault) {
         self.shared.add(Which::InBatch { place, least }, fault);
     }
@@ -116,13 +119,14 @@ impl Proxy {
         lock(&self.shared.faults).left()
     }
 
-    /// Refuses the next command of this name with this error, for example `OOM command not allowed when used memory > 'maxmemory'.`
+    /// Refuses the next command of this name with this error, for
+    /// example `OOM command not allowed when used memory > 'maxmemory'.`
     pub fn refuse(&self, command: &str, error: impl Into<Cow<'static, str>>) {
         self.next(command, Fault::Refuse(error.into()));
     }
 
-    /// Executes the next command of this name, and loses its reply and all later ones on the connection. Name the command whose reply the
-    /// client waits for: of a transaction that is EXEC.
+    /// Executes the next command of this name, and loses its reply and all later ones on the connection. Name the
+    /// command whose reply the client waits for: of a transaction that is EXEC.
     pub fn lose_reply(&self, command: &str) {
         self.next(command, Fault::LoseReply);
     }
@@ -144,7 +148,8 @@ impl Proxy {
         paused
     }
 
-    /// Delays each batch of commands by this time before it is executed, as a slow network does, until [`clear_faults`](Self::clear_faults).
+    /// Delays each batch of commands by this time before it is executed, as a slow network does, until
+    /// [`clear_faults`](Self::clear_faults).
     pub fn delay(&self, time: Duration) {
         self.delay_by(move |_| time);
     }
@@ -190,7 +195,8 @@ impl Proxy {
         self.shared.forwards_little.store(little, Ordering::SeqCst);
     }
 
-    /// From now on neither records commands whose first key begins with this nor applies faults to them. An empty text means all commands.
+    /// From now on neither records commands whose first key begins with
+    /// this nor applies faults to them. An empty text means all commands.
     pub fn overlook(&self, prefix: &str) {
         *lock(&self.shared.overlooked) = Some(prefix.to_owned());
     }
@@ -226,7 +232,8 @@ impl Proxy {
         log.chunk_by(together).map(without_info).filter(|batch: &Vec<_>| !batch.is_empty()).collect()
     }
 
-    /// Returns once so many commands of this name have arrived, counted from the start or from [`clear_log`](Self::clear_log).
+    /// Returns once so many commands of this name have arrived, counted from the start or from
+    /// [`clear_log`](Self::clear_log).
     ///
     /// # Panics
     ///

@@ -20,7 +20,8 @@ impl Request {
     }
 }
 
-/// Reads a request: an array of bulk strings, or a line as people type it. `None` at the end of the stream, and after what is no request.
+/// Reads a request: an array of bulk strings, or a line as people type
+/// it. `None` at the end of the stream, and after what is no request.
 fn read_request(stream: &mut impl BufRead) -> io::Result<Option<Request>> {
     let mut raw = Vec::new();
     loop {

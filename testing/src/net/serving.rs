@@ -228,7 +228,8 @@ impl Shared {
                         break;
                     }
                 }
-                // What it has sent before it left is executed all the same, but it no longer waits for an element of a list.
+                // What it has sent before it left is executed all the same,
+                // but it no longer waits for an element of a list.
                 self.behind.leaves(connection as u64);
                 drop(sender);
             });

@@ -11,7 +11,8 @@ use super::resp::{Request, read_reply};
 use super::serving::Arrived;
 use crate::server::ClientId;
 
-/// After these a server sends data by itself: the rest of a connection to a real server is forwarded as it is, and not recorded.
+/// After these a server sends data by itself: the rest of a connection
+/// to a real server is forwarded as it is, and not recorded.
 const PUSHING: &[&str] = &["SUBSCRIBE", "PSUBSCRIBE", "MONITOR"];
 
 /// Where commands are executed.

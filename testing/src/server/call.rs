@@ -63,8 +63,9 @@ impl<'s> Call<'s> {
         self.server.databases[database].get_mut(key)
     }
 
-    /// The key as a command finds it that changes it. Before 2.2 a key with a time to live is deleted first: measured for SETNX and INCR;
-    /// for the rest read in the source of 1.0, where all of them look their key up in the same way, and in the reference of EXPIRE.
+    /// The key as a command finds it that changes it. Before 2.2 a key with a time to live is deleted first: measured
+    /// for SETNX and INCR; for the rest read in the source of 1.0, where all of them look their key up in the same way,
+    /// and in the reference of EXPIRE.
     pub(crate) fn look_up_to_change(&mut self, key: &[u8]) -> Option<&mut Entry> {
         if self.version() < ServerVersion::V2_2
             && self.look_up(key).is_some_and(|entry| entry.expires.is_some())

@@ -1,7 +1,9 @@
-//! The commands: when each appeared, how many arguments it takes, what it does to keys, and the function that executes it.
+//! The commands: when each appeared, how many arguments it takes,
+//! what it does to keys, and the function that executes it.
 //!
-//! Versions are those of "Available since" and of the history of each command in the Redis command reference. Where a line says
-//! *measured* or *read*, it was run on a server of that age or read in its source, and the reference differs or is silent.
+//! Versions are those of "Available since" and of the history of each command in the
+//! Redis command reference. Where a line says *measured* or *read*, it was run on a
+//! server of that age or read in its source, and the reference differs or is silent.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -196,7 +198,8 @@ const COMMANDS: &[Row] = &[
     ("PUBSUB",       "2.8.0",  from(1), Serves,  No,    channels::pubsub),
 ];
 
-/// The command, the version from which the next line or the table above applies, and the arguments before; the oldest first.
+/// The command, the version from which the next line or the table
+/// above applies, and the arguments before; the oldest first.
 const ARGUMENTS_BEFORE: &[(&str, &str, RangeInclusive<usize>)] = &[
     ("AUTH", "6.0.0", 1..=1),
     ("PING", "2.8.0", 0..=0),
@@ -260,7 +263,8 @@ const SUBCOMMANDS: &[(&str, &[Subcommand])] = &[
     ("PUBSUB",  &[("CHANNELS", 0..=1), ("NUMPAT", 0..=0), ("NUMSUB", from(0))]),
 ];
 
-/// Returns the name of a command in lower case, with its subcommand from 7 on, or why it is refused: before 7 the command itself does that.
+/// Returns the name of a command in lower case, with its subcommand from 7 on, or why it is refused: before 7 the
+/// command itself does that.
 pub(crate) fn full_name(version: ServerVersion, spec: &Spec, words: &[Vec<u8>]) -> Result<String, Refusal> {
     let name = spec.name.to_lowercase();
     let subcommands = SUBCOMMANDS.iter().find(|(container, _)| *container == spec.name);

@@ -94,8 +94,8 @@ fn set_end(call: &mut Call<'_>, unit: Unit) -> Answer {
         return checked(condition.as_deref()).map(|()| Reply::flag(false));
     };
     let before = entry.expires;
-    // Before 2.2 an existing time to live stays. A time that has passed deletes the key all the same; measured on 1.1.94: there not a time of
-    // zero seconds.
+    // Before 2.2 an existing time to live stays. A time that has passed deletes the key all the same; measured on
+    // 1.1.94: there not a time of zero seconds.
     let seconds = end.div_euclid(1000) - now.div_euclid(1000);
     let passed = if version < V2_0 { seconds < 0 } else { seconds <= 0 };
     if version < V2_2 && before.is_some() && !passed {

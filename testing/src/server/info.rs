@@ -1,8 +1,8 @@
 //! INFO as each version writes it.
 //!
-//! The fields of the old versions are read in the sources of 1.3.6 and 2.1 (for 1.2, less what came with 2.0), of the time between 2.2 and
-//! 2.4, and of 2.6, and in what a 2.4.16 printed. Of a current version those are here that tell something about this server, or that clients
-//! ask for.
+//! The fields of the old versions are read in the sources of 1.3.6 and 2.1 (for 1.2, less what came with 2.0), of the
+//! time between 2.2 and 2.4, and of 2.6, and in what a 2.4.16 printed. Of a current version those are here that tell
+//! something about this server, or that clients ask for.
 
 use super::Server;
 use super::version::ServerVersion;

@@ -120,8 +120,9 @@ impl Server {
         is_refused.then(|| Refusal::new(text))
     }
 
-    /// Up to 2.4 EXEC is among what is refused, with any content (read: its flag in the source of 2.1, and of the time between 2.2 and 2.4).
-    /// In 2.6 it is executed. Later ones queue nothing in a transaction, and refuse EXEC if something that was queued adds.
+    /// Up to 2.4 EXEC is among what is refused, with any content (read: its flag in the source of 2.1, and of the time
+    /// between 2.2 and 2.4). In 2.6 it is executed. Later ones queue nothing in a transaction, and refuse EXEC if
+    /// something that was queued adds.
     fn is_refused_over_memory(&mut self, id: ClientId, spec: &Spec) -> bool {
         let version = self.client(id).version;
         let adds = spec.effect == Effect::Adds;

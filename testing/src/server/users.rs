@@ -182,7 +182,8 @@ fn unknown_rule(rule: &[u8], problem: &str) -> Refusal {
     Refusal(format!("ERR Error in ACL SETUSER modifier '{rule}': {problem}"))
 }
 
-/// The groups of commands that rules can name. No script can be run here, so that scripting is permitted or not in vain.
+/// The groups of commands that rules can name. No script can
+/// be run here, so that scripting is permitted or not in vain.
 const GROUPS: &[&str] = &[
     "all",
     "read",

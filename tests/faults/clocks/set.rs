@@ -48,7 +48,8 @@ pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> proces
     Ok(())
 }
 
-/// Reads what a worker prints about its lease: whether it holds, the time that remains, and the time since it was granted.
+/// Reads what a worker prints about its lease: whether it holds,
+/// the time that remains, and the time since it was granted.
 fn reported(line: &str) -> Result<(bool, Duration, Duration), Box<dyn std::error::Error>> {
     let words: Vec<&str> = line.split(' ').collect();
     let [still, remaining, held] = words.as_slice() else { return Err(line.into()) };

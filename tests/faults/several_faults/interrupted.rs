@@ -35,7 +35,8 @@ impl Stage {
         Ok(Self { scenario, keys, locks })
     }
 
-    /// Has the first lock held by another client, cuts the connection before the command for the second, and waits on another thread.
+    /// Has the first lock held by another client, cuts the connection
+    /// before the command for the second, and waits on another thread.
     fn lose_the_second(&self, token: &CancelToken) -> JoinHandle<Result<(), Error>> {
         self.keys[0].set(FOREIGN);
         self.scenario.server.nth("SETNX", 2, Fault::CutBefore);

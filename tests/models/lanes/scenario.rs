@@ -120,7 +120,7 @@ impl Harness {
             let lane = led.expect("it is in no batch");
             assert!(lane.batch.is_empty() && lane.connection.is_empty(), "it has it for itself");
             assert_eq!(entry.job().carried, 0);
-            return self.lanes.end(Some(lane));
+            return self.lanes.give_back(Some(lane));
         }
         if let Some(lane) = led {
             self.lead(lane, &entry, behavior);
@@ -146,7 +146,7 @@ impl Harness {
 
     fn close(&self) {
         self.open.fetch_sub(1, Ordering::SeqCst);
-        self.lanes.end(None);
+        self.lanes.give_back(None);
     }
 
     fn lead(&self, mut lane: Lane<Job, Wire>, entry: &Arc<Entry>, behavior: Behavior) {

@@ -78,7 +78,8 @@ struct Pool {
     meet: bool,
 }
 
-/// Runs the threads once, in the schedule of the checker. If the first two holders are to `meet`, one lock is not enough for them.
+/// Runs the threads once, in the schedule of the checker. If the
+/// first two holders are to `meet`, one lock is not enough for them.
 pub(super) fn run(behaviors: &[Behavior], meet: bool) {
     let key = |name| Key { name, copies: Arc::new(()) };
     let pool = Arc::new(Pool {
@@ -242,7 +243,8 @@ impl Worker<'_> {
         held
     }
 
-    /// One trip and what follows: asks for one of the locks, reads all, and asks for one that was free. Returns also whether another was.
+    /// One trip and what follows: asks for one of the locks, reads all,
+    /// and asks for one that was free. Returns also whether another was.
     fn ask(&self) -> Option<(usize, Lease, bool)> {
         let first = usize::from(thread_rng().gen_bool(0.5));
         let servers = &self.pool.servers;
@@ -280,7 +282,7 @@ impl Worker<'_> {
                 let delivered = holder.deliver(&mode, (at, lease.replace()), super::Uptime);
                 if let Err((holder, (_, lease))) = delivered {
                     lease.end();
-                    holder.end(FREED, super::Uptime);
+                    holder.finish(FREED, super::Uptime);
                 }
             }
             // The holder does not learn that it was written. It expires.
@@ -290,7 +292,7 @@ impl Worker<'_> {
             }
             _ => {
                 lease.end();
-                holder.end(FREED, super::Uptime);
+                holder.finish(FREED, super::Uptime);
             }
         }
     }

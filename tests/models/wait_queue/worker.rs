@@ -156,7 +156,7 @@ impl Worker<'_> {
                 let delivered = holder.deliver(&mode, lease.replace(), super::Uptime);
                 if let Err((holder, lease)) = delivered {
                     lease.end();
-                    holder.end(FREED, super::Uptime);
+                    holder.finish(FREED, super::Uptime);
                 }
             }
             // The holder does not learn that it was written. It expires.
@@ -167,11 +167,11 @@ impl Worker<'_> {
             (Release::Notifies, _) => {
                 lease.end();
                 harness.notifications.send();
-                holder.end(subject::Wake::Notification(Hint::Freed), super::Uptime);
+                holder.finish(subject::Wake::Notification(Hint::Freed), super::Uptime);
             }
             _ => {
                 lease.end();
-                holder.end(FREED, super::Uptime);
+                holder.finish(FREED, super::Uptime);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! One process: a thread that holds the lock, a thread at the head of the queue, others behind it, and the thread that listens.
+//! One process: a thread that holds the lock, a thread at the head
+//! of the queue, others behind it, and the thread that listens.
 
 use setnx_lock_proto::values::clock::Uptime;
 use setnx_lock_proto::waiting_list::{ListEntry, Owed, Waiting};
@@ -327,7 +328,7 @@ impl Process {
     /// A notification that came, or what a thread owes that has left.
     fn pass_on(&mut self, pass: &Pass, server: &mut Server) -> Pass {
         match pass {
-            Pass::Left(notified) => match self.entry.left(*notified, self.is_waited_for()) {
+            Pass::Left(notified) => match self.entry.owes(*notified, self.is_waited_for()) {
                 Owed::Nothing => Pass::No,
                 Owed::Notification => Pass::Deliver,
                 Owed::Entry => {

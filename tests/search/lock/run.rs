@@ -98,7 +98,8 @@ struct Client {
     wrote: Vec<Vec<u8>>,
     /// When it is to look whether its value was overwritten.
     looks_at: Option<u64>,
-    /// When it was granted the lock, or extended its lease too late. With a lock that is handed over it is handed over as well.
+    /// When it was granted the lock, or extended its lease too late.
+    /// With a lock that is handed over it is handed over as well.
     granted: u64,
     handed_over: Option<u64>,
     /// For how long its machine was suspended.

@@ -79,7 +79,8 @@ pub(super) struct Run {
     servers: Vec<Server>,
     clients: Vec<Client>,
     messages: Vec<Sent>,
-    /// The values that cannot be given back: their client has crashed, their lease has passed, or what would have deleted the key was lost.
+    /// The values that cannot be given back: their client has crashed, their lease has passed, or what would have
+    /// deleted the key was lost.
     abandoned: Vec<ValueBytes>,
     has_deleted_another_s: bool,
     pub(super) held: u64,
@@ -218,7 +219,7 @@ impl Run {
         let Client { call, mut answers, .. } = self.replace(index);
         let give_back =
             |(server, lease)| Sent { client: index, call, server, message: Message::GiveBack(lease) };
-        self.messages.extend(answers.end().into_iter().map(give_back));
+        self.messages.extend(answers.take_grants().into_iter().map(give_back));
     }
 
     /// Puts an idle client in the place of one. Returns that.

@@ -55,8 +55,8 @@ impl Run {
         }
     }
 
-    /// Performs the steps, and then lets each call end. `times` are the longest delay of a command and how far the clock of each client is
-    /// ahead of that of the one before. Returns the run, and the law that was broken.
+    /// Performs the steps, and then lets each call end. `times` are the longest delay of a command and how far the
+    /// clock of each client is ahead of that of the one before. Returns the run, and the law that was broken.
     pub(super) fn perform(
         protocols: [Protocol; 2],
         times: [u64; 2],

@@ -15,7 +15,8 @@ use crate::plan::{Conditions, Plan};
 use crate::servers::Servers;
 use crate::{mishaps, others, program, secret};
 
-/// How long a process that keeps a key busy leaves it to others, so that it may be free then: `proto/src/window.rs`, and the time of a round trip.
+/// How long a process that keeps a key busy leaves it to others, so that it may be free then: `proto/src/window.rs`,
+/// and the time of a round trip.
 const WINDOW: Duration = Duration::from_millis(115);
 
 /// How long after its end nothing of a process may be left: threads wait for work for a while.
@@ -26,7 +27,8 @@ pub(crate) fn run(plan: &Plan) {
     let servers = Servers::start(plan.topology, plan.version);
     network::set_faults(plan.faults);
     let all = servers.all();
-    // A failover to a server whose clock is ahead is as if the clock were set forward: half a second is allowed (limits.md, Clocks).
+    // A failover to a server whose clock is ahead is as if the clock were set forward: half a second is allowed
+    // (limits.md, Clocks).
     let apart = if all.len() > 1 { 400_000 } else { 800_000 };
     for server in all {
         server.set_clock(i64::try_from(random(0..apart)).unwrap_or_default() - 400_000);
@@ -84,7 +86,8 @@ pub(crate) fn start(plan: &Plan, servers: &Servers, number: u64) -> Process {
 
 /// Looks for what is left: on the servers, and in processes whose programs have ended.
 fn leaves_nothing(plan: &Plan, processes: &[Process], servers: &Servers) {
-    // What a killed process has left, or a lock that is left to expire, stays until somebody wants it, but nobody waits for it.
+    // What a killed process has left, or a lock that is left to
+    // expire, stays until somebody wants it, but nobody waits for it.
     let now = run::wall_clock();
     for server in servers.masters() {
         // Counters, and for how many readers a lock is, are to stay.
@@ -99,7 +102,8 @@ fn leaves_nothing(plan: &Plan, processes: &[Process], servers: &Servers) {
                 broken(&format!("{key} is left with {value}"));
             }
         }
-        // A process may be in a list twice, and nobody waits then for the second one to be taken out: the list ends by itself.
+        // A process may be in a list twice, and nobody waits then for
+        // the second one to be taken out: the list ends by itself.
         let waiters = server.look(&["KEYS", "*:waiters:*"]);
         let stays = |list: &&str| plan.version > ServerVersion::V2_0 && server.look(&["TTL", list]) == "-1";
         if let Some(list) = waiters.lines().find(stays) {

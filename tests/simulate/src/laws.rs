@@ -154,8 +154,8 @@ pub(crate) fn watch_panics() {
     }));
 }
 
-/// Notes that a lock was acquired, whose lease lasts for this time by the clock of its holder. `waited_since`: since when its holder has waited
-/// for it.
+/// Notes that a lock was acquired, whose lease lasts for this time by the clock of its holder. `waited_since`: since
+/// when its holder has waited for it.
 pub(crate) fn acquired(key: &str, left: Duration, waited_since: Option<Duration>) -> HoldId {
     let mut laws = laws();
     laws.count += 1;
@@ -225,7 +225,8 @@ pub(crate) fn forget(id: HoldId) {
     laws().holds.remove(&id);
 }
 
-/// Notes that a release has ended. The lock is free unless that has failed, it is left to expire, or another has it already.
+/// Notes that a release has ended. The lock is free unless that
+/// has failed, it is left to expire, or another has it already.
 pub(crate) fn released(key: &str) {
     let servers = laws().servers.clone();
     let is_free = servers.is_some_and(|servers| servers.of(key).look(&["EXISTS", key]) == "0");

@@ -1,10 +1,12 @@
-//! The library in a simulated fleet: processes of threads that use locks on a server, while something goes wrong. One seed is one run, and a
-//! minute of a fleet takes seconds. Looks whether a law is broken that the documents state; see `laws.rs`.
+//! The library in a simulated fleet: processes of threads that use locks on a server,
+//! while something goes wrong. One seed is one run, and a minute of a fleet takes
+//! seconds. Looks whether a law is broken that the documents state; see `laws.rs`.
 //!
 //! `make simulate`, or `cargo run --release -p setnx-lock-simulate -- --help`.
 //!
-//! The program that was started begins one process for each seed (`search.rs`), since a run leaves behind what it has killed. A run has a plan
-//! (`plan.rs`), which the seed chooses; a fleet that follows it (`fleet.rs`), whose processes are programs (`program.rs`) of calls (`calls.rs`).
+//! The program that was started begins one process for each seed (`search.rs`), since a run leaves behind what it has
+//! killed. A run has a plan (`plan.rs`), which the seed chooses; a fleet that follows it (`fleet.rs`), whose processes
+//! are programs (`program.rs`) of calls (`calls.rs`).
 
 mod calls;
 mod fleet;
@@ -73,7 +75,8 @@ struct Arguments {
     /// Run this scene alone, of those in `scenes.rs`
     #[arg(long, value_name = "NAME")]
     scene: Option<String>,
-    /// Make the mistakes of `planted.txt` with these words in their names, or all, one after the other; a seed must show each
+    /// Make the mistakes of `planted.txt` with these words in their
+    /// names, or all, one after the other; a seed must show each
     #[arg(long, value_name = "WORDS", num_args = 0..)]
     planted: Option<Vec<String>>,
     /// Look whether each mistake of `planted.txt` has one place in the library

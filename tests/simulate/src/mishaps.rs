@@ -22,7 +22,8 @@ pub(crate) const REFUSALS: [&str; 6] = [
     "NOREPLICAS Not enough good replicas to write.",
 ];
 
-/// The versions that a server becomes which comes back as another. Up to 2.0 a lock's time to live would hand it to the next (SETNX deletes it).
+/// The versions that a server becomes which comes back as another. Up to 2.0 a lock's time to live would hand it to the
+/// next (SETNX deletes it).
 const VERSIONS: [ServerVersion; 5] = [
     ServerVersion::V2_4,
     ServerVersion::V2_6,

@@ -1,4 +1,5 @@
-//! Other programs on the same keys, by the commands that they send: the gems, an earlier version of this library, people with redis-cli.
+//! Other programs on the same keys, by the commands that they send: the
+//! gems, an earlier version of this library, people with redis-cli.
 
 mod before;
 mod gems;

@@ -260,7 +260,8 @@ impl Plan {
         !matches!(self.conditions, Conditions::NoFaults | Conditions::BrokenConnections)
     }
 
-    /// Returns true if it is known how soon a free lock is acquired that somebody waits for: nothing else uses it, and no address hangs.
+    /// Returns true if it is known how soon a free lock is acquired that
+    /// somebody waits for: nothing else uses it, and no address hangs.
     pub(crate) fn is_prompt(&self) -> bool {
         self.has_no_faults()
             && self.others.is_none()

@@ -1,4 +1,5 @@
-//! Planted mistakes: each is made in a copy of the library, and a seed must show it. A law that finds none of them would prove nothing.
+//! Planted mistakes: each is made in a copy of the library, and a seed
+//! must show it. A law that finds none of them would prove nothing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -136,7 +137,8 @@ fn copy_project(to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Builds the simulation of a copy and runs it: each scene, and then fleets. Returns where a law was broken, the law, and how long that took.
+/// Builds the simulation of a copy and runs it: each scene, and then
+/// fleets. Returns where a law was broken, the law, and how long that took.
 fn found_by(copy: &Path) -> io::Result<Option<(String, String, Duration)>> {
     let built = Command::new("cargo")
         .current_dir(copy)

@@ -1,4 +1,5 @@
-//! One process of a fleet: a locker, and threads that use its locks until the run's end. Only by what the library has made public.
+//! One process of a fleet: a locker, and threads that use its locks
+//! until the run's end. Only by what the library has made public.
 
 mod kept;
 mod quorum;

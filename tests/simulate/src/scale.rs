@@ -1,4 +1,5 @@
-//! How fleets of up to some thousand workers load a server that has one lock for all: the gem's algorithm, and ours. Draws docs/images/scale-*.svg.
+//! How fleets of up to some thousand workers load a server that has one lock for all: the gem's algorithm, and ours.
+//! Draws docs/images/scale-*.svg.
 
 mod chart;
 

@@ -1,4 +1,5 @@
-//! Fleets that do one thing, which a random program does rarely. Each is a world in which a mistake once broke a law, or would.
+//! Fleets that do one thing, which a random program does rarely.
+//! Each is a world in which a mistake once broke a law, or would.
 
 mod alone;
 mod changes;
@@ -127,7 +128,8 @@ fn many_are_kept() {
     thread::sleep(60 * SECOND);
 }
 
-/// Tokens that were used are used again, while others take the lock and numbers. Their counter is kept as long as the last of these say.
+/// Tokens that were used are used again, while others take the lock and
+/// numbers. Their counter is kept as long as the last of these say.
 fn tokens_are_used_again() {
     static SPENT: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let spent = || SPENT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -244,7 +246,8 @@ fn holders_outlast_their_leases() {
     thread::sleep(120 * SECOND);
 }
 
-/// A process that extends several locks is stopped, and releases them when it goes on, while the server does not answer.
+/// A process that extends several locks is stopped, and releases
+/// them when it goes on, while the server does not answer.
 fn a_stopped_process_releases_several() {
     let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl]);
     let server = a_server((30, 90), protocol);
@@ -272,7 +275,8 @@ fn a_stopped_process_releases_several() {
     }
 }
 
-/// Threads of one process share transactions, and the keys of some of them are overwritten all the time. The others have their locks in peace.
+/// Threads of one process share transactions, and the keys of some of them are overwritten all the time. The others
+/// have their locks in peace.
 fn keys_of_others_change() {
     let protocol = one_of(&[Protocol::Watched, Protocol::Ttl]);
     let server = a_server((500, 3000), protocol);
@@ -311,8 +315,8 @@ fn keys_of_others_change() {
     thread::sleep(30 * SECOND);
 }
 
-/// Processes that open a locker, use it while connections break, and drop it, one after the other. None leaves memory, but for what the run itself
-/// knows of its threads.
+/// Processes that open a locker, use it while connections break, and drop it, one after the other. None leaves memory,
+/// but for what the run itself knows of its threads.
 fn nothing_is_left_in_memory() {
     let chosen = Plan::choose(&Arguments::default());
     let plan = Plan {

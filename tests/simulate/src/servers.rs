@@ -149,7 +149,8 @@ impl Servers {
         one_of(&if chance(4) { self.all() } else { self.masters() })
     }
 
-    /// Has a replica become the master of one. Does nothing while another failover is under way, or where there is no replica.
+    /// Has a replica become the master of one. Does nothing while
+    /// another failover is under way, or where there is no replica.
     pub(crate) fn fail_over(&self, how: Failover) {
         match &*self.0 {
             Kind::One(_) | Kind::Named(_) | Kind::Quorum(_) => {}

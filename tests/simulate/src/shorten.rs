@@ -1,5 +1,5 @@
-//! Cuts a run that breaks a law down to what it needs for that: fewer threads and processes, less time, fewer kinds of calls, mishaps and faults.
-//! A cut changes what follows it, so some other seeds are tried as well as the run's own.
+//! Cuts a run that breaks a law down to what it needs for that: fewer threads and processes, less time, fewer kinds of
+//! calls, mishaps and faults. A cut changes what follows it, so some other seeds are tried as well as the run's own.
 
 use std::io;
 use std::process::Command;
@@ -14,7 +14,8 @@ const AT_MOST: Duration = Duration::from_secs(60);
 /// How many seeds are tried for a cut.
 const SEEDS: u64 = 6;
 
-/// What a run may do without, for `--without`: what happens to processes and servers, faults of messages, calls, options and other programs.
+/// What a run may do without, for `--without`: what happens to processes and servers, faults of messages, calls,
+/// options and other programs.
 #[rustfmt::skip]
 const PARTS: [&[&str]; 4] = [
     &[
@@ -54,8 +55,8 @@ fn kind_of(text: &str) -> Option<String> {
     Some(words.split_whitespace().filter(is_word).take(6).collect::<Vec<_>>().join(" "))
 }
 
-/// Cuts a run whose output this is, as far as that goes in a while. `None` if it broke no law but ended in another way, or is a scene, which is
-/// short.
+/// Cuts a run whose output this is, as far as that goes in a while. `None` if it broke no law but ended in another way,
+/// or is a scene, which is short.
 pub(crate) fn shorten(arguments: &Arguments, seed: u64, text: &str) -> io::Result<Option<Failing>> {
     let Some(law) = kind_of(text).filter(|_| arguments.scene.is_none()) else { return Ok(None) };
     let began = Instant::now();

@@ -1,4 +1,5 @@
-//! Servers that answer and grant no locks for now: a replica in a failover, and a full one. `--wait-forever` waits through both.
+//! Servers that answer and grant no locks for now: a replica in a
+//! failover, and a full one. `--wait-forever` waits through both.
 
 use std::process::Command;
 use std::thread;
@@ -80,7 +81,8 @@ fn recipe(url: &str, text: &str, key: &str, worker: &str, lease: &str) -> Result
     Ok(Running::start(&mut command)?)
 }
 
-/// A master that takes writes only with a replica fails over, and its replicas are away for some time: nobody has to come.
+/// A master that takes writes only with a replica fails over,
+/// and its replicas are away for some time: nobody has to come.
 fn the_leaders_of_all_recipes_lead_again_once_the_new_master_has_a_replica() -> Outcome {
     // More than twice as long as the tool retries.
     const AWAY: Duration = Duration::from_secs(12);

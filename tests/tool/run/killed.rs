@@ -22,8 +22,8 @@ trials_of! {
     the_guardian_has_a_name,
 }
 
-/// Starts a shell script under the lock, and returns when it has printed `started`. Before that the tool has passed a signal on: so it waits
-/// for the command, and the process that ends the command knows which one.
+/// Starts a shell script under the lock, and returns when it has printed `started`. Before that the tool has passed a
+/// signal on: so it waits for the command, and the process that ends the command knows which one.
 fn script(server: &impl AnyServer, options: &[&str], key: &str, script: &str) -> io::Result<Running> {
     let script = format!("trap 'echo waits' USR1; echo begins; read go; {script}");
     let mut running =

@@ -1,4 +1,5 @@
-//! What the command leaves behind in its process group: it runs as long as the kernel says so, whatever `/proc` shows of it.
+//! What the command leaves behind in its process group: it runs
+//! as long as the kernel says so, whatever `/proc` shows of it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, Permissions};

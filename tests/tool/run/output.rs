@@ -1,4 +1,5 @@
-//! What the tool says beside the output of the command: nothing, warnings, or all events; also where no process reads it.
+//! What the tool says beside the output of the command: nothing,
+//! warnings, or all events; also where no process reads it.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Command, Stdio};

@@ -20,8 +20,8 @@ pub(super) fn run(url: &str) -> Command {
     command
 }
 
-/// What shell scripts of the tests wait for a line of input by. A signal that comes just before a `read` is noticed only after it, so each
-/// is short.
+/// What shell scripts of the tests wait for a line of input by. A signal that comes just before a `read` is noticed
+/// only after it, so each is short.
 const READ: &str = "while read -t 0.1 go; [ $? -gt 128 ]; do :; done";
 
 /// The arguments that run a shell script, in which `read go` waits for a line of input and notices signals.

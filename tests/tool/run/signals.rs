@@ -1,5 +1,5 @@
-//! Signals to the tool. While it waits for the lock they end the wait. While the command runs the command gets them, and the lock is held
-//! until its end.
+//! Signals to the tool. While it waits for the lock they end the wait. While the command runs the command gets them,
+//! and the lock is held until its end.
 
 use std::process::Command;
 use std::thread;

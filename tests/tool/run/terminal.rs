@@ -1,4 +1,5 @@
-//! The tool as a job of an interactive shell on a terminal: Ctrl-C, Ctrl-Z, commands that read from the terminal, and what is shown there.
+//! The tool as a job of an interactive shell on a terminal: Ctrl-C,
+//! Ctrl-Z, commands that read from the terminal, and what is shown there.
 
 mod screen;
 
@@ -29,7 +30,8 @@ trials_of! {
 /// Reads from the terminal.
 const READS: &str = "sh -c 'echo started; read line; echo \"got $line\"; exit 3'";
 
-// The shell prints the commands of its jobs: in those that are stopped, words that a test waits for are written in another way.
+// The shell prints the commands of its jobs: in those that are
+// stopped, words that a test waits for are written in another way.
 
 /// Does not read from the terminal.
 const SLEEPS: &str = r#"bash -c 'echo started; while :; do read -t 0.1 _ <> "$NEVER"; done'"#;

@@ -1,4 +1,5 @@
-//! For how long the lock is held: extended while the command runs, kept for a time after it, and by whom others see that it is held.
+//! For how long the lock is held: extended while the command runs,
+//! kept for a time after it, and by whom others see that it is held.
 
 use std::io;
 

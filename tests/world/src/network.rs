@@ -110,7 +110,8 @@ pub fn begin_call() {
     BEGAN.set((is_well && !network.open.values().any(is_broken), now));
 }
 
-/// Kills a process as soon as servers have executed so many more of its commands, before it has the last reply: see [`Process::kill`].
+/// Kills a process as soon as servers have executed so many more of
+/// its commands, before it has the last reply: see [`Process::kill`].
 pub fn kill_after(process: Process, commands: u64, closes: bool) {
     network().killed_after.insert(process, (commands, closes));
 }

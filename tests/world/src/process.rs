@@ -112,8 +112,8 @@ impl Process {
         Self(id)
     }
 
-    /// Ends it at once: its threads never run again, and drop nothing. `closes`: its connections are closed, as by an end of the process alone;
-    /// otherwise servers learn nothing, as at an end of its machine.
+    /// Ends it at once: its threads never run again, and drop nothing. `closes`: its connections are closed, as by an
+    /// end of the process alone; otherwise servers learn nothing, as at an end of its machine.
     pub fn kill(self, closes: bool) {
         scheduler().lock().processes[self.0].is_dead = true;
         network::left_by(self, closes);

@@ -21,8 +21,8 @@ pub(crate) struct Findings {
     pub(crate) unknown: usize,
     /// Valid holds that began while an earlier one on the same key was valid: the earlier one, and the later.
     pub(crate) overlaps: Vec<(Hold, Hold)>,
-    /// Holds that outlived their lease while another one began, and whose release reported no problem: each with a hold that
-    /// began meanwhile.
+    /// Holds that outlived their lease while another one began, and whose
+    /// release reported no problem: each with a hold that began meanwhile.
     pub(crate) unreported: Vec<(Hold, Hold)>,
 }
 
@@ -67,7 +67,8 @@ fn overlaps(holds: &[(&Hold, Moment)], found: &mut Vec<(Hold, Hold)>) {
     }
 }
 
-/// Finds, for each hold that outlived its lease and whose release reported no problem, the first hold that began after the lease.
+/// Finds, for each hold that outlived its lease and whose release
+/// reported no problem, the first hold that began after the lease.
 fn unreported(holds: &[(&Hold, Moment)], found: &mut Vec<(Hold, Hold)>) {
     for &(hold, ended) in holds.iter().filter(|(hold, _)| hold.outlived_lease() && hold.reported_no_problem())
     {

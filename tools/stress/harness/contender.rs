@@ -8,7 +8,8 @@ use setnx_lock::Protocol;
 use super::client::ThreadClient;
 use super::{Failure, gem, library};
 
-/// Threads per connection where commands are pipelined. With many more, the delayed ones leave no connections to the others.
+/// Threads per connection where commands are pipelined. With many
+/// more, the delayed ones leave no connections to the others.
 const THREADS_PER_CONNECTION: u32 = 4;
 
 /// What takes the locks in a run.

@@ -1,5 +1,5 @@
-//! The lock of the gem redis-objects 0.2.3 to 1.4.1, by plain commands, from the description in `docs/from-ruby.md`. Its mistakes
-//! are kept on purpose.
+//! The lock of the gem redis-objects 0.2.3 to 1.4.1, by plain commands, from the description in `docs/from-ruby.md`.
+//! Its mistakes are kept on purpose.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -16,8 +16,8 @@ pub(crate) struct Gem(redis::Connection);
 
 impl Gem {
     pub(crate) fn connect(url: &str) -> Result<Self, Failure> {
-        // No timeout. That of Ruby's client is longer than any delay, and its reads continue after a stopped process does; a read
-        // with a timeout fails then on Linux.
+        // No timeout. That of Ruby's client is longer than any delay, and its reads continue after a stopped process
+        // does; a read with a timeout fails then on Linux.
         Ok(Self(redis::Client::open(url)?.get_connection()?))
     }
 

@@ -2,8 +2,8 @@
 
 use super::moment::Moment;
 
-/// A hold. Its times are read so that it never seems longer than it was: `enter` after the lock was granted, the leave before it
-/// is released, and `valid_until` not later than the lease that the holder was given.
+/// A hold. Its times are read so that it never seems longer than it was: `enter` after the lock was granted, the leave
+/// before it is released, and `valid_until` not later than the lease that the holder was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
     /// The process; each has a number of its own, also those that were started later.

@@ -75,7 +75,8 @@ impl ThreadClient for &Library {
         let options = if self.notifications { options.notify_waiters(true) } else { options };
         let lock = Lock::new(&self.locker, key, options)?;
         SEEN.with_borrow_mut(|(taken_over, _)| *taken_over = false);
-        // Some delays exceed the timeouts for a reply and for a connection, and stopping a process interrupts its connecting.
+        // Some delays exceed the timeouts for a reply and for a
+        // connection, and stopping a process interrupts its connecting.
         let is_expected = |error: &Error| matches!(error, Error::InDoubt { .. } | Error::Unavailable { .. });
         acquired(lock.try_lock_for(timeout), is_expected)
     }

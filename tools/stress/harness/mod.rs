@@ -1,9 +1,9 @@
-//! A stress test for locks. Processes of many threads take a few keys for short and different times, outlive their leases, are
-//! killed and stopped, behind a network that delays what they send. Each thread logs when it entered and left, and a checker
-//! that knows nothing of locks looks for two that overlap.
+//! A stress test for locks. Processes of many threads take a few keys for short and different times, outlive their
+//! leases, are killed and stopped, behind a network that delays what they send. Each thread logs when it entered and
+//! left, and a checker that knows nothing of locks looks for two that overlap.
 //!
-//! Used by the program `stress` and by the tests, which start the server and the network. Both are started again as workers:
-//! their `main` begins with [`as_worker`].
+//! Used by the program `stress` and by the tests, which start the server and the network. Both are started again as
+//! workers: their `main` begins with [`as_worker`].
 
 pub(crate) mod check;
 mod client;

@@ -1,5 +1,5 @@
-//! Points in time that all processes of a machine share and that cannot be set back: the system's monotonic clock, which the
-//! standard library keeps within a process.
+//! Points in time that all processes of a machine share and that cannot be set back: the system's monotonic clock,
+//! which the standard library keeps within a process.
 
 use std::fmt;
 use std::num::ParseIntError;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::random::Random;
 
-/// How long a command of this name takes to arrive. Most take no time or some milliseconds. Some that change a key arrive only after
-/// others have taken over.
+/// How long a command of this name takes to arrive. Most take no time or some milliseconds. Some that change a key
+/// arrive only after others have taken over.
 pub(crate) fn delay(random: &Random, command: &str) -> Duration {
     let stray = match command {
         "DEL" | "EXEC" | "GETSET" => 50,

@@ -1,5 +1,5 @@
-//! Threads with keys of their own: nobody else holds one, so that no hold may be reported lost. What the threads share is disturbed: the
-//! server refuses, other clients write other threads' keys, the keys have several slots of a cluster.
+//! Threads with keys of their own: nobody else holds one, so that no hold may be reported lost. What the threads share
+//! is disturbed: the server refuses, other clients write other threads' keys, the keys have several slots of a cluster.
 
 mod cut;
 mod kept;
@@ -245,7 +245,8 @@ impl Work {
         Ok((server, relay, locker))
     }
 
-    /// Locks that are held are extended on a server that refuses writes since this command. `deletes`: it deletes what is released.
+    /// Locks that are held are extended on a server that refuses writes
+    /// since this command. `deletes`: it deletes what is released.
     fn refused(&self, command: &[&str], deletes: bool) -> Result<(), Failure> {
         let (server, _relay, locker) = self.server()?;
         let held: Vec<LockGuard> = (0..self.plan.threads)
@@ -340,7 +341,8 @@ impl Work {
     }
 }
 
-/// What another client does to a key all the time: it writes another value, or leaves the holder's and writes only how long it lives.
+/// What another client does to a key all the time: it writes another
+/// value, or leaves the holder's and writes only how long it lives.
 const SET: [&str; 2] = ["SET", "1899999999.5"];
 const TOUCH: [&str; 2] = ["EXPIRE", "1000"];
 

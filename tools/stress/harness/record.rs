@@ -1,5 +1,5 @@
-//! A worker's log: one line for each event, in the file as soon as it is written, so that a kill loses nothing. The worker writes
-//! it while the main process reads it.
+//! A worker's log: one line for each event, in the file as soon as it is written, so that a kill loses nothing. The
+//! worker writes it while the main process reads it.
 
 use std::fmt;
 use std::fs::File;

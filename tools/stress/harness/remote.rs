@@ -1,4 +1,5 @@
-//! A server that is running already, used for a run: behind a proxy like a private one, with keys that are removed at the end.
+//! A server that is running already, used for a run: behind a proxy
+//! like a private one, with keys that are removed at the end.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! One contender's run: lets workers contend, kills and stops some, and returns their holds. However it ends, no process is left.
+//! One contender's run: lets workers contend, kills and stops some,
+//! and returns their holds. However it ends, no process is left.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -45,8 +46,8 @@ pub(crate) struct Run {
 }
 
 impl Harness {
-    /// Lets a contender contend on the server at `url`, for keys that begin with `prefix`, until `go_on`, which is asked many times a
-    /// second, says no.
+    /// Lets a contender contend on the server at `url`, for keys that begin with `prefix`, until `go_on`, which is
+    /// asked many times a second, says no.
     pub(crate) fn run(
         &self,
         contender: Contender,

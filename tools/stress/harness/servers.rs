@@ -1,4 +1,5 @@
-//! The servers of a quorum: three without persistence, two of which are killed now and then, and start again without their locks.
+//! The servers of a quorum: three without persistence, two of which
+//! are killed now and then, and start again without their locks.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -29,7 +30,8 @@ impl Servers {
         self.running.iter().map(RedisServer::url).collect::<Vec<_>>().join(super::contender::BETWEEN_URLS)
     }
 
-    /// Kills two servers if that is due, each of which starts again at once: a majority has lost its locks then, and leases still last.
+    /// Kills two servers if that is due, each of which starts again at
+    /// once: a majority has lost its locks then, and leases still last.
     pub(crate) fn disturb(&mut self) -> io::Result<()> {
         if Instant::now() >= self.next_kill {
             let spared = usize::try_from(self.random.below(3)).unwrap_or(0);

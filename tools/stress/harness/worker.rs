@@ -120,7 +120,8 @@ impl Worker {
     }
 
     fn turn(&self, client: &mut dyn ThreadClient) -> Result<(), Failure> {
-        // Low numbers are more frequent: some keys are contended, for takeovers, and others are mostly free, for many acquisitions.
+        // Low numbers are more frequent: some keys are contended, for
+        // takeovers, and others are mostly free, for many acquisitions.
         let key = self.random.below(1 + self.random.below(self.keys));
         let expiration = self.random.millis(&(20..200));
         let timeout = self.random.millis(&(200..2500));

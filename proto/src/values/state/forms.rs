@@ -10,8 +10,8 @@ const DIGITS: usize = 10;
 /// How many decimals this library writes. Behind them the name of the holder may follow.
 const DECIMALS: usize = 16;
 
-/// Reads a time: `SECONDS` or `SECONDS.DECIMALS`. After all the decimals that this library writes, a colon and more may follow, which it
-/// returns too.
+/// Reads a time: `SECONDS` or `SECONDS.DECIMALS`. After all the decimals that this library writes, a colon and more may
+/// follow, which it returns too.
 pub(super) fn time(bytes: &[u8]) -> Option<(Wall, Option<&[u8]>)> {
     let (number, behind) = match bytes.iter().position(|byte| *byte == b':') {
         Some(colon) => {
@@ -40,7 +40,8 @@ pub(super) fn is_small_number(bytes: &[u8]) -> bool {
     decimals(bytes) != Some(0) && plain_decimal(bytes).is_some_and(is_small)
 }
 
-/// Returns in words what a value that is no time looks like, if it begins with as many digits as a time has; `None` of any other.
+/// Returns in words what a value that is no time looks like, if it
+/// begins with as many digits as a time has; `None` of any other.
 #[must_use]
 pub fn looks_like(bytes: &[u8]) -> Option<&'static str> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -66,8 +67,8 @@ fn plain_decimal(bytes: &[u8]) -> Option<Wall> {
     seconds.checked_mul(1_000_000)?.checked_add(micros).map(Wall)
 }
 
-/// Returns the time in a value that looks like a gem's, a plain decimal of at most seven decimals; `None` for every
-/// other, ours among them.
+/// Returns the time in a value that looks like a gem's, a plain decimal
+/// of at most seven decimals; `None` for every other, ours among them.
 #[must_use]
 pub fn classic_time(bytes: &[u8]) -> Option<Wall> {
     let decimals = bytes.split(|byte| *byte == b'.').nth(1)?;

@@ -1,4 +1,5 @@
-//! What the program's own code may do: observers use the lock that their event is about, and what it leaves behind panics when it is dropped.
+//! What the program's own code may do: observers use the lock that their event is about, and what it leaves behind
+//! panics when it is dropped.
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};

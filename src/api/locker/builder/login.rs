@@ -14,12 +14,12 @@ impl LockerBuilder {
     /// Sets a function that returns the login, in place of the login in the address. It runs each time a connection is
     /// opened, so that a password can change while the program runs.
     ///
-    /// Once the server has accepted a login, a later one that it refuses is about to change here as well: a call that waits for a lock goes on
-    /// ([`RefusedForNow`](crate::Event::RefusedForNow)), and so do extensions and releases.
+    /// Once the server has accepted a login, a later one that it refuses is about to change here as well: a call that
+    /// waits for a lock goes on ([`RefusedForNow`](crate::Event::RefusedForNow)), and so do extensions and releases.
     ///
     /// Connections that are open stay logged in. With Sentinels this is the login to the master. The function runs on a
-    /// thread of the library and must return soon: it uses up the time for connecting, and cannot be interrupted. A panic
-    /// counts as a failure to connect. Not for [your own pool](crate::Locker::with_pool), whose manager connects.
+    /// thread of the library and must return soon: it uses up the time for connecting, and cannot be interrupted. A
+    /// panic counts as a failure to connect. Not for [your own pool](crate::Locker::with_pool), whose manager connects.
     ///
     /// ```
     /// use setnx_lock::{Credentials, Locker};
@@ -43,8 +43,8 @@ impl LockerBuilder {
     /// Sets the certificates of TLS: the private CA that signed the server's (`root_cert`), and the client's own
     /// (`client_tls`), all in PEM. The client's key must be in PKCS #8 (`BEGIN PRIVATE KEY`) with `tls-native-tls`.
     ///
-    /// They hold for all servers of the locker: the nodes of a cluster, the Sentinels and the master. Without `root_cert`
-    /// the system's certificates count.
+    /// They hold for all servers of the locker: the nodes of a cluster, the Sentinels and the master. Without
+    /// `root_cert` the system's certificates count.
     ///
     /// ```no_run
     /// # // Not run: it needs a server with TLS.

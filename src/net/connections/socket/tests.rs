@@ -65,7 +65,7 @@ fn the_deadline_is_for_all_pieces_together() {
 fn what_the_peer_does_not_take_ends_at_the_deadline() {
     let much = vec![b'x'; 64 << 20];
     for (mut socket, _server) in pairs() {
-        let error = socket.send(&much, clock::uptime(), after(Duration::from_millis(200))).unwrap_err();
+        let error = socket.write(&much, clock::uptime(), after(Duration::from_millis(200))).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }
@@ -79,7 +79,7 @@ fn what_has_no_room_at_once_is_sent_when_there_is_some() {
             let mut all = vec![0; 16 << 20];
             server.read_exact(&mut all).map(|()| all)
         });
-        socket.send(&much, clock::uptime(), after(LONG)).unwrap();
+        socket.write(&much, clock::uptime(), after(LONG)).unwrap();
         assert!(reader.join().unwrap().unwrap() == much);
     }
 }

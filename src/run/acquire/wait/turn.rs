@@ -19,7 +19,8 @@ use crate::system::thread;
 use crate::wait::{Called, Hint, Observation};
 
 impl Wait<'_> {
-    /// Waits for the thread's turn, or in a `pause` of the rules until that ends or another thread calls it. Returns how the rules go on.
+    /// Waits for the thread's turn, or in a `pause` of the rules until
+    /// that ends or another thread calls it. Returns how the rules go on.
     pub(super) fn wait(&mut self, pause: Option<Pause>) -> Result<Cue, Error> {
         let begins = pause.is_none();
         debug_assert!(begins || self.asked_before.is_none(), "the rules know it");
@@ -52,7 +53,8 @@ impl Wait<'_> {
 
     fn cue(&mut self, called: Called<Delivery>, begins: bool, in_doubt: bool) -> Result<Cue, Error> {
         let is_one_of = self.want.several().is_some();
-        // At its beginning a thread that wants one of several looks at all of them, and one that is not the head has its last look.
+        // At its beginning a thread that wants one of several looks at
+        // all of them, and one that is not the head has its last look.
         let heeds_window = !begins || matches!(called, Called::Head { .. }) && !is_one_of;
         let window = if heeds_window && !in_doubt { self.window() } else { None };
         Ok(match (called, window) {
@@ -107,8 +109,9 @@ impl Wait<'_> {
         Cue::Sent(lease, replies)
     }
 
-    /// Forgets the answer from before the wait, if it does not count. That another has the lock may be over, which nothing shows if a thread of
-    /// this process has released it since: where a look does not follow, it is asked for again.
+    /// Forgets the answer from before the wait, if it does not count. That another
+    /// has the lock may be over, which nothing shows if a thread of this process
+    /// has released it since: where a look does not follow, it is asked for again.
     fn judge_asked_before(&mut self, called: &Called<Delivery>) {
         let Some(asked) = &self.asked_before else { return };
         let Terms { expiration, max_attempts, .. } = self.call.options.terms;
@@ -122,7 +125,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Returns true if an observation shows a holder. Threads without an expiration do not read the key; they sleep since another client has it.
+    /// Returns true if an observation shows a holder. Threads without an expiration do not read the key; they sleep
+    /// since another client has it.
     fn shows_holder(&self, observation: Option<&Observation>) -> bool {
         match observation.map(|observation| &observation.seen) {
             Some(Some(state)) => *state != State::Absent,
@@ -131,7 +135,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
+    /// Returns the end of the window in which this process leaves the
+    /// lock to pollers now; `None` too if a thread of it has the lock.
     fn window(&self) -> Option<Uptime> {
         let (queue, key) = (&self.call.engine.queue, self.want.queue());
         let is_one_of = self.want.several().is_some();
@@ -144,12 +149,14 @@ impl Wait<'_> {
         self.asked_before.as_ref().is_some_and(Asked::is_lost)
     }
 
-    /// Fails where the wait was ended from outside, by [`Error::InDoubt`] if a command from before it may have acquired a lock.
+    /// Fails where the wait was ended from outside, by [`Error::InDoubt`]
+    /// if a command from before it may have acquired a lock.
     pub(super) fn check(&mut self) -> Result<(), Error> {
         if self.is_lost() { self.check_in_doubt() } else { self.call.check(self.want.name()) }
     }
 
-    /// Fails where the wait was ended from outside, by [`Error::InDoubt`]: a command from before it, or of the rules, may have acquired a lock.
+    /// Fails where the wait was ended from outside, by [`Error::InDoubt`]: a command from before it, or of the rules,
+    /// may have acquired a lock.
     fn check_in_doubt(&mut self) -> Result<(), Error> {
         if self.call.check(self.want.name()).is_ok() {
             return Ok(());
@@ -193,8 +200,8 @@ impl Wait<'_> {
         if self.notifies { self.call.engine.notifications.of(key).head_start(key) } else { None }
     }
 
-    /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
-    /// release would wake this one.
+    /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and
+    /// none has the lock, whose release would wake this one.
     fn entering(&self) -> Option<Waiting> {
         if !self.notifies || self.ticket.is_none() {
             return None;
@@ -222,8 +229,8 @@ impl Wait<'_> {
         }
     }
 
-    /// Looks at the key before a pause. Returns how the rules go on if they are to know what it holds; if not, takes the time of the look off the
-    /// pause.
+    /// Looks at the key before a pause. Returns how the rules go on if they are to know what it holds; if not, takes
+    /// the time of the look off the pause.
     pub(super) fn look_before(&mut self, pause: &mut Pause) -> Option<Cue> {
         let ends = self.now.uptime.after(pause.time);
         let reply = self.look_listed(self.now)?;

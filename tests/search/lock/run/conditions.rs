@@ -23,7 +23,8 @@ pub(in crate::lock) struct Conditions {
     pub(in crate::lock) expirations: [u64; 3],
     /// How far apart the clocks are at most.
     pub(in crate::lock) skew: u64,
-    /// True if the key is cleared at times. Then two clients may well hold the lock, and none may be told that no other had it.
+    /// True if the key is cleared at times. Then two clients may well
+    /// hold the lock, and none may be told that no other had it.
     pub(in crate::lock) clears: bool,
     /// How long a command may take from being sent to being carried out.
     pub(in crate::lock) delay: u64,
@@ -42,7 +43,8 @@ pub(in crate::lock) struct Conditions {
     pub(in crate::lock) outages: bool,
     /// True if holders mostly end their holds by tokens, which others use.
     pub(in crate::lock) tokens: bool,
-    /// True if there are failovers, which lose the last writes. Then two clients may hold the lock, but not on one master.
+    /// True if there are failovers, which lose the last writes.
+    /// Then two clients may hold the lock, but not on one master.
     pub(in crate::lock) fails_over: bool,
     /// True if the server is full at times.
     pub(in crate::lock) fills: bool,

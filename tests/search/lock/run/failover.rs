@@ -1,5 +1,5 @@
-//! Failovers in the random search. The new master has not the last writes, and the old one may go on for a second: a client uses its connection
-//! to that until it sends its next command, or is cut off.
+//! Failovers in the random search. The new master has not the last writes, and the old one may go on for a second: a
+//! client uses its connection to that until it sends its next command, or is cut off.
 
 use super::{MILLI, Run};
 use crate::simulated::{Leg, Server};

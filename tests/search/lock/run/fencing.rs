@@ -1,4 +1,5 @@
-//! The fencing tokens of holders in the random search. Where locks go on by lock tokens, the server forgets their counter at times.
+//! The fencing tokens of holders in the random search. Where locks
+//! go on by lock tokens, the server forgets their counter at times.
 
 use std::time::Duration;
 

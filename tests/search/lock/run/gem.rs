@@ -1,5 +1,6 @@
-//! Ruby clients in the random search. Those of gem 1.4.3 or later write an empty value with a time to live, and replace a time in the past
-//! by a plain SET, after a GET: if several have read the same value, each of them has the lock then. Those up to 1.4.1 replace it, and a key
+//! Ruby clients in the random search. Those of gem 1.4.3 or later write an empty value with a
+//! time to live, and replace a time in the past by a plain SET, after a GET: if several have
+//! read the same value, each of them has the lock then. Those up to 1.4.1 replace it, and a key
 //! that is absent by then, by GETSET, and have the lock if that returns a time in the past.
 
 use std::time::Duration;
@@ -121,7 +122,8 @@ impl Run {
         self.act(n, step);
     }
 
-    /// A gem works on, or crashes. What a newer one's DEL does to others is no matter of ours; one up to 1.4.1 releases its lock in time.
+    /// A gem works on, or crashes. What a newer one's DEL does to others
+    /// is no matter of ours; one up to 1.4.1 releases its lock in time.
     pub(super) fn work_as_gem(&mut self, n: usize, choice: u8) {
         let now = self.now(n);
         let lasts = self.clients[n].held.as_ref().is_some_and(|held| !held.lease.has_passed(now));
@@ -141,7 +143,8 @@ impl Run {
         }
     }
 
-    /// A command of a gem up to 1.4.1 was carried out that has replaced this. It has the lock from then on, or has overwritten a holder's value.
+    /// A command of a gem up to 1.4.1 was carried out that has replaced this. It has the lock from then on, or has
+    /// overwritten a holder's value.
     pub(super) fn note_gem(&mut self, n: usize, leg: &Leg, replaced: Option<&[u8]>) {
         let now = self.now(n);
         let value = match leg.command() {

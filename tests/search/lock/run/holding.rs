@@ -33,7 +33,8 @@ pub(super) enum Power {
     Leaving(Task<Extension>),
     Verifying(Task<Verification>),
     Counting(Task<Counted>),
-    /// It has ended its hold: a lease of this length is written for another client, which sleeps. With the number of the hold.
+    /// It has ended its hold: a lease of this length is written for
+    /// another client, which sleeps. With the number of the hold.
     HandingOver(Box<Ending>, u64, Duration),
     /// It makes a token, of the hold with this number.
     HandingOut(Task<Extension>, u64),
@@ -338,11 +339,13 @@ impl Run {
         self.goes_on(n, held);
     }
 
-    /// A holder is told whether another client had the lock since it was acquired, until its last command was carried out.
+    /// A holder is told whether another client had the lock since
+    /// it was acquired, until its last command was carried out.
     pub(super) fn certify(&mut self, n: usize, number: u64, certified: bool) {
         self.certified += u64::from(certified);
         let lasts = self.clients[n].ends.as_ref().is_some_and(|lease| !lease.has_passed(self.now(n)));
-        // Where the server loses writes, own bytes prove nothing after the lease, which a token may have outlasted, nor on an old master.
+        // Where the server loses writes, own bytes prove nothing after the
+        // lease, which a token may have outlasted, nor on an old master.
         let is_master = self.clients[n].executed_on == self.failovers.epoch;
         let proves = lasts && is_master && self.all_compare() && !self.conditions.tokens;
         if self.conditions.fails_over && !proves {

@@ -4,7 +4,8 @@ use super::{Client, Doing, Gems, MILLI, Run, gem};
 use setnx_lock_proto::Cue;
 
 impl Run {
-    /// Lets time pass. A command that has been on its way for the longest delay is carried out; with gems, a reply arrives as soon.
+    /// Lets time pass. A command that has been on its way for the
+    /// longest delay is carried out; with gems, a reply arrives as soon.
     pub(super) fn pass(&mut self, time: u64) {
         let end = self.time + time;
         let limit = self.conditions.delay * MILLI;
@@ -57,7 +58,8 @@ impl Run {
         (0..3).filter(holds)
     }
 
-    /// Returns true if two hold the lock. Beside gems one of ours must have had it first: gems overwrite each other as well.
+    /// Returns true if two hold the lock. Beside gems one of ours
+    /// must have had it first: gems overwrite each other as well.
     pub(super) fn is_shared(&self) -> bool {
         let number = |n: &usize| self.clients[*n].held.as_ref().map(|held| held.number);
         let mut present: Vec<usize> = self.present().collect();

@@ -87,7 +87,8 @@ impl Run {
         self.note(n, format_args!("finds the server {what}"));
     }
 
-    /// A full server refuses what may need memory, and queues nothing. It carries out what deletes; one of the clients has an old one.
+    /// A full server refuses what may need memory, and queues nothing.
+    /// It carries out what deletes; one of the clients has an old one.
     fn refusal_of_a_full_server(&mut self, n: usize, leg: &Leg) -> Option<Reply> {
         let command = leg.command().filter(|_| self.conditions.fills)?;
         let is_alone = leg.trip().if_holds.is_none();
@@ -104,8 +105,8 @@ impl Run {
         Some(Reply::Refused(why))
     }
 
-    /// Returns true if this is a client's own value of what it does with its lock; or one that it wrote before, since when the server has lost
-    /// writes, and both leases last.
+    /// Returns true if this is a client's own value of what it does with its lock; or one that it wrote before, since
+    /// when the server has lost writes, and both leases last.
     fn is_own(&self, n: usize, found: Option<&[u8]>) -> bool {
         let Client { ends: Some(own), wrote, .. } = &self.clients[n] else { return false };
         let Some(found) = found else { return false };

@@ -1,4 +1,5 @@
-//! A gem up to 1.4.1 beside the clients of the random search. It acquires the key only when that is absent, and deletes it in time.
+//! A gem up to 1.4.1 beside the clients of the random search. It
+//! acquires the key only when that is absent, and deletes it in time.
 
 use super::{MILLI, Run};
 use setnx_lock_proto::values::clock::Wall;

@@ -1,4 +1,5 @@
-//! An earlier version of this library in Ttl: the time in the key is a second after the lease, and every change is a transaction.
+//! An earlier version of this library in Ttl: the time in the key
+//! is a second after the lease, and every change is a transaction.
 
 use std::time::Duration;
 

@@ -39,7 +39,8 @@ impl Wire {
         Self { address, timeout, stream: None, received: Vec::new() }
     }
 
-    /// Sends a command, and returns its reply: the text of a value, a number or a status; `None` for nil and for an empty list.
+    /// Sends a command, and returns its reply: the text of a value,
+    /// a number or a status; `None` for nil and for an empty list.
     pub(super) fn say(&mut self, words: &[&str]) -> Result<Option<String>, Broken> {
         let said = self.try_to_say(words);
         if said.is_err() {

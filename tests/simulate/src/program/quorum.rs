@@ -75,7 +75,8 @@ impl Client {
             Err(error) => broken(&format!("options are refused: {}", error.chain())),
         };
         let began = run::now();
-        // Without a majority it is given back in the time of a command. An answer is waited for a moment longer than that.
+        // Without a majority it is given back in the time of a
+        // command. An answer is waited for a moment longer than that.
         let more = self.limits.command + Duration::from_millis(100);
         let limit = self.limits.waiting(timeout) + more;
         let guard = match random(0..3) {

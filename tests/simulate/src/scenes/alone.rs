@@ -80,7 +80,8 @@ struct Own {
     name: String,
     /// Most calls succeed.
     is_rare: bool,
-    /// An extension has had no reply, and may yet come. In Classic, what it may have written proves nothing, and is left to expire.
+    /// An extension has had no reply, and may yet come. In Classic,
+    /// what it may have written proves nothing, and is left to expire.
     in_doubt: Cell<bool>,
 }
 
@@ -132,7 +133,8 @@ impl Own {
         }
     }
 
-    /// A call on a guard has failed, after which so many keys are held; unless it does not know. Nobody else has had them.
+    /// A call on a guard has failed, after which so many keys are
+    /// held; unless it does not know. Nobody else has had them.
     fn failed(&self, what: &str, error: &Error, count: usize) {
         run::note(&format!("{what}: {}", error.chain()));
         failed(error);
@@ -147,7 +149,8 @@ impl Own {
         self.expects(&format!("{what} said {} a while ago", error.chain()), count);
     }
 
-    /// A call has acquired nothing. What is held all the same, or later, an error names. `expired`: a takeover may come too late.
+    /// A call has acquired nothing. What is held all the same, or
+    /// later, an error names. `expired`: a takeover may come too late.
     fn not_acquired(&self, what: &str, error: Option<&Error>, expired: bool) {
         let text = error.map_or_else(|| "nothing".to_owned(), |error| error.chain().to_string());
         run::note(&format!("{what}: {text}"));
@@ -296,7 +299,8 @@ impl Own {
         }
     }
 
-    /// A release has failed. It is tried again in the background, unless the error says that it may have been carried out.
+    /// A release has failed. It is tried again in the background,
+    /// unless the error says that it may have been carried out.
     fn left(&self, what: &str, error: &Error, before: &[(String, f64)]) {
         run::note(&format!("{what}: {}", error.chain()));
         failed(error);

@@ -13,7 +13,8 @@ use crate::calls::{Holding, one_of, refused, timed};
 use crate::laws::{self, Losers, Rules, Tokens};
 use crate::servers::{Failover, Servers, Topology};
 
-/// A server comes back as an older version and as a newer one. Calls in `Auto` that wait, and releases, go on with what it has now.
+/// A server comes back as an older version and as a newer one. Calls
+/// in `Auto` that wait, and releases, go on with what it has now.
 pub(super) fn a_server_becomes_older() {
     let server = a_server((30, 90), Protocol::Auto);
     for name in ["one", "other", "third"] {

@@ -1,5 +1,5 @@
-//! Each call ends in the time of its row in limits.md, How long a call takes: over a slow network, where all calls succeed, and over one that
-//! breaks.
+//! Each call ends in the time of its row in limits.md, How long a call takes: over a slow network, where all calls
+//! succeed, and over one that breaks.
 
 use std::time::Duration;
 
@@ -44,7 +44,8 @@ struct Caller {
     locker: Locker,
     options: LockOptions,
     timeout: Duration,
-    /// How long a call on a guard may take: it first waits for an unfinished command of the guard, such as a look after a lost reply.
+    /// How long a call on a guard may take: it first waits for an
+    /// unfinished command of the guard, such as a look after a lost reply.
     calls: Duration,
     /// How long a release may wait for a connection.
     waits: Duration,
@@ -104,7 +105,8 @@ impl Caller {
                 call("clear", COMMAND, || self.lock("k").clear());
             }
             4 => {
-                // Left by somebody. A takeover takes four trips, for which there may be no time; and then the keeper looks at the key.
+                // Left by somebody. A takeover takes four trips, for which
+                // there may be no time; and then the keeper looks at the key.
                 let _left = self.server.look(&["SET", "left", "1532000016.5"]);
                 self.hold(timed("lock", waits, || self.lock("left").lock()).ok(), 2 * COMMAND);
             }

@@ -15,7 +15,8 @@ use crate::laws::{self, Losers, Rules, Tokens, broken};
 use crate::others::{self, Others};
 use crate::servers::{Servers, Topology};
 
-/// Gems ask just as the lock is released, and their GETSET comes late: it replaces the value of the next holder, who has the lock all the same.
+/// Gems ask just as the lock is released, and their GETSET comes late: it replaces the value of the next holder, who
+/// has the lock all the same.
 pub(super) fn gems_overwrite_a_holder() {
     let protocol = one_of(&[Protocol::Watched, Protocol::Ttl]);
     let server = a_server((20, 8000), protocol);
@@ -51,7 +52,8 @@ pub(super) fn gems_overwrite_a_holder() {
     thread::sleep(120 * SECOND);
 }
 
-/// Processes wait for each other on keys of all nodes of a cluster. Each is woken when the lock is free, long before it would ask.
+/// Processes wait for each other on keys of all nodes of a cluster.
+/// Each is woken when the lock is free, long before it would ask.
 pub(super) fn processes_of_a_cluster_are_woken() {
     let servers = Servers::start(Topology::Cluster, ServerVersion::V7);
     network::set_faults(Faults::NONE);

@@ -15,8 +15,8 @@ use crate::laws::{self, Losers, Rules, Tokens};
 use crate::mishaps::REFUSALS;
 use crate::servers::{Failover, Servers, Topology};
 
-/// Processes come and go, and their first connections break. `Auto` does not take the server for one without INFO, and decide by the clocks,
-/// which differ by more than a second.
+/// Processes come and go, and their first connections break. `Auto` does not take the server for one without INFO, and
+/// decide by the clocks, which differ by more than a second.
 pub(super) fn connections_break_while_they_are_opened() {
     let server = a_server((30, 90), Protocol::Auto);
     network::set_faults(Faults { lost_requests: 50, lost_replies: 50, ..Faults::NONE });
@@ -86,7 +86,8 @@ pub(super) fn nodes_hang_that_are_probed() {
     thread::sleep(60 * SECOND);
 }
 
-/// New processes look at a lock on a distant server, of which many replies are late: what the first call finds out counts as its time.
+/// New processes look at a lock on a distant server, of which many
+/// replies are late: what the first call finds out counts as its time.
 pub(super) fn a_lock_is_looked_at_first() {
     let server = a_server((60_000, 100_000), Protocol::Auto);
     network::set_faults(Faults { latency: (60_000, 100_000), delays: 8, delay: 5 * SECOND, ..Faults::NONE });
@@ -103,7 +104,8 @@ pub(super) fn a_lock_is_looked_at_first() {
     thread::sleep(60 * SECOND);
 }
 
-/// A process of a cluster comes now and then, tries once, and meets nodes that have become replicas meanwhile: the master is asked instead.
+/// A process of a cluster comes now and then, tries once, and meets nodes that have become replicas meanwhile: the
+/// master is asked instead.
 pub(super) fn nodes_have_become_replicas() {
     let servers = a_cluster(Tokens::Grow);
     let copy = servers.clone();
@@ -129,7 +131,8 @@ pub(super) fn nodes_have_become_replicas() {
     thread::sleep(60 * SECOND);
 }
 
-/// Failovers lose numbers, and then the slot goes to a node that processes have had connections to: its epoch counts that it has now.
+/// Failovers lose numbers, and then the slot goes to a node that
+/// processes have had connections to: its epoch counts that it has now.
 pub(super) fn slots_move_after_failovers() {
     let servers = a_cluster(Tokens::Differ);
     let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl]);
@@ -164,7 +167,8 @@ pub(super) fn slots_move_after_failovers() {
     thread::sleep(60 * SECOND);
 }
 
-/// Failovers lose the last extensions of locks that are kept, whose leases outlast them: they go on with the values of before.
+/// Failovers lose the last extensions of locks that are kept, whose
+/// leases outlast them: they go on with the values of before.
 pub(super) fn extensions_are_lost() {
     let servers = several(Topology::Sentinels, Tokens::Differ);
     let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl]);
@@ -199,8 +203,8 @@ pub(super) fn extensions_are_lost() {
     thread::sleep(120 * SECOND);
 }
 
-/// Starts a process that takes a lock again and again, and waits for long enough: no call fails, unless turns are a matter of chance (`has_turns`). `why`: what
-/// went wrong with one that does.
+/// Starts a process that takes a lock again and again, and waits for long enough: no call fails, unless turns are a
+/// matter of chance (`has_turns`). `why`: what went wrong with one that does.
 pub(super) fn start_worker(name: &str, server: ServerId, lease: Duration, why: &'static str) {
     start(name, move || {
         let locker = sure(builder(server).pool_size(2).build());
@@ -239,8 +243,8 @@ pub(super) fn a_server_refuses_for_now() {
     thread::sleep(120 * SECOND);
 }
 
-/// Connections are opened all the time, also while a Sentinel learns of a failover: between two of its answers, one of which has the address of the
-/// old master, and the other the epoch of the new one.
+/// Connections are opened all the time, also while a Sentinel learns of a failover: between two of its answers, one of
+/// which has the address of the old master, and the other the epoch of the new one.
 pub(super) fn sentinels_learn_while_they_are_asked() {
     let servers = several(Topology::Sentinels, Tokens::Differ);
     network::set_faults(Faults { latency: (500, 4000), ..Faults::NONE });

@@ -99,8 +99,8 @@ pub(super) fn fail_over(servers: Servers, how: Failover) {
     });
 }
 
-/// The replica takes writes from now on, once it has a replica itself. The Sentinel that leads the failover learns so within a second, and has the
-/// other replica follow; then the old master takes no more.
+/// The replica takes writes from now on, once it has a replica itself. The Sentinel that leads the failover learns so
+/// within a second, and has the other replica follow; then the old master takes no more.
 fn promote(servers: &Servers, old: ServerId, how: Failover, before: &Snapshot) {
     let new = with(servers, |all| all.servers[all.next()]);
     new.load(before);
