@@ -10,7 +10,7 @@ TEST = $(CARGO) test --no-fail-fast --features tls-rustls,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-failover demo-quorum demo-ruby stress simulate scale mutants-planted test test-build test-all faults steady check test-servers test-server proxy doctor manual install dist dist-check golden bench bench-gate bench-check setup fmt clippy docs words deny msrv fresh clean
+.PHONY: help demo demo-failover demo-quorum demo-ruby stress simulate scale mutants-planted test test-build test-all faults steady check test-servers test-server proxy doctor manual install dist dist-check golden bench bench-gate bench-check setup fmt clippy docs words deny package msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -147,6 +147,9 @@ bench-gate: ## count what a pair costs, and fail where it is a hundredth more th
 bench-check: ## run clippy and the tests of the benches
 	$(CARGO) clippy $(BENCH) --all-targets -- -D warnings
 	$(CARGO) test $(BENCH)
+
+package: ## build each crate that is published from what is published of it
+	$(CARGO) publish --workspace --dry-run --locked $(ARGS)
 
 deny: ## check licences, duplicates and advisories of the dependencies (needs cargo-deny)
 	cargo deny check

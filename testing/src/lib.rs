@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 mod net;
+#[doc = include_str!("real_servers.md")]
+pub mod real_servers {}
 mod server;
 mod test_server;
 
