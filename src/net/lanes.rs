@@ -204,14 +204,6 @@ impl<J, C> Lanes<J, C> {
         self.shared.lock().count()
     }
 
-    /// Returns how many lanes are idle, how many threads lead, and how many queue.
-    #[cfg(test)]
-    #[allow(dead_code, reason = "the models use it")]
-    pub(crate) fn counts(&self) -> [usize; 3] {
-        let shared = self.shared.lock();
-        [shared.idle.len(), shared.leaders, shared.queue.len()]
-    }
-
     /// Takes the entry out of the queue. Returns `false` if it is not there any more.
     pub(crate) fn leave(&self, entry: &Arc<Entry<J, C>>) -> bool {
         let mut shared = self.shared.lock();

@@ -10,6 +10,7 @@ trials_of! {
     "links";
     the_documents_link_to_files_and_headings_that_exist,
     a_page_in_the_crate_s_documentation_leads_to_modules,
+    the_rules_link_to_pages_of_the_library,
 }
 
 fn root() -> &'static Path {
@@ -119,5 +120,22 @@ fn a_page_in_the_crate_s_documentation_leads_to_modules() -> Outcome {
         used.extend(defined(&text));
     }
     assert_eq!(used, modules, "src/documentation/links.txt has exactly the labels that the pages define");
+    Ok(())
+}
+
+/// The rules cannot name the library's items. Their links to its pages are right in its documentation, which shows their types.
+fn the_rules_link_to_pages_of_the_library() -> Outcome {
+    let mut seen = 0;
+    for file in files(&root().join("proto/src"), "rs")? {
+        let text = fs::read_to_string(&file)?;
+        for link in text.split("](../setnx_lock/documentation/").skip(1) {
+            let link = link.split(')').next().unwrap_or_default();
+            let (page, anchor) = link.split_once("/index.html#").expect("a page and a heading");
+            let page = fs::read_to_string(root().join(format!("docs/{}.md", page.replace('_', "-"))))?;
+            assert!(anchors(&page).contains(anchor), "{}: {link}", file.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 1, "only {seen} links were found");
     Ok(())
 }

@@ -63,10 +63,19 @@ pub(super) fn run<const N: usize>(behaviors: [Behavior; N], most: usize, rounds:
     for thread in threads {
         thread.join().unwrap();
     }
-    assert_eq!(harness.lanes.counts(), [harness.open.load(Ordering::SeqCst), 0, 0]);
+    harness.expect_rest();
 }
 
 impl Harness {
+    /// Fails if a thread still leads, opens a connection or queues.
+    fn expect_rest(&self) {
+        assert_eq!(self.lanes.take_idle().len(), self.open.load(Ordering::SeqCst), "all are idle");
+        let entry = Entry::new(Job { number: usize::MAX, batching: Batching::Any, carried: 0, lost: false });
+        let terms = LaneTerms { most: 1, usable: |_: &Wire| true, may_open: || true };
+        let entered = self.lanes.enter(&entry, Batching::Any, terms);
+        assert!(matches!(entered, Entered::Waits { opens: true, ahead: 0 }), "it is the only one");
+    }
+
     /// The job is carried out once, unless the connection failed or its thread gave up.
     fn carry(&self, number: usize, behavior: Behavior) {
         let alone = behavior == Behavior::Alone;
