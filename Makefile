@@ -84,7 +84,7 @@ docs: ## build the crate's documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package setnx-lock --package setnx-lock-fork --package setnx-lock-macros --package setnx-lock-proto --package setnx-lock-testing --no-deps --features tls-rustls,macros
 
 words: ## count the words of the documents: README at most 900, the pages for users 15,000, those for maintainers 6,000
-	@wc -w README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md testing/README.md contrib/README.md | sed '$$d'
+	@wc -w README.md CHANGELOG.md SECURITY.md CONTRIBUTING.md proto/README.md testing/README.md testing/src/real_servers.md contrib/README.md | sed '$$d'
 	@echo '-- for users'; wc -w $(PAGES)
 	@echo '-- for maintainers'; wc -w docs/internals.md compat/README.md benches/README.md
 

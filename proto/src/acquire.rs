@@ -2,14 +2,15 @@
 //! else sleep and look again. Watched and Ttl take over by a transaction that fails if another client was faster; in
 //! Ttl the server also removes the key of a crashed holder.
 //!
-//! The functions are `async` only so that a [task](super::task) can stop them at each trip and each
-//! pause; there is no runtime. The rules have numbers in `docs/internals.md`, the invariants I1 to
-//! I10 on the first page of this crate. A *poller* is a client that learns of a release only by
-//! looking, such as a gem; a busy process leaves the key to pollers in [windows](super::window).
+//! The functions are `async` only so that a [task](super::task) can stop them at each trip and each pause; there is no
+//! runtime. Rules 1 to 5 are the steps of "Acquiring" in `docs/internals.md`, in the repository. A *poller* is a client
+//! that learns of a release only by looking, such as a Ruby program with the gem; a busy process leaves the key to
+//! pollers in [windows](super::window).
 //!
 //! The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up
 //! when replies have been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its
-//! attempts. What the server refuses for now is asked for again, with a new lease, until the deadline.
+//! attempts. What the server refuses for now is asked for again, with a new lease, until the deadline. Exceptions: a
+//! call with one attempt gives up at once, and a replica is waited for only for `retry_for`.
 
 mod cues;
 mod pace;

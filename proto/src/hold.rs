@@ -33,7 +33,7 @@ use crate::values::clock::Now;
 use crate::values::protocol::Protocol;
 use crate::values::value::Nonce;
 
-/// How often the key may be written after it was read.
+/// How many transactions in a row may fail because another client wrote the key.
 pub const LOOKS: u32 = 3;
 
 /// What the server says of a held lock.

@@ -20,7 +20,7 @@ const LOOKED_AFTER: Duration = Duration::from_millis(400);
 const LOOKED_TOGETHER_WITHIN: Duration = Duration::from_millis(20);
 const LOOKED_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// After which part of a lease the server is asked again that could not be asked, at least and at most.
+/// A failed command is repeated after a 30th of the lease, but no sooner than 10 ms and no later than 1 s.
 const RETRIED_AFTER: u32 = 30;
 const RETRY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
 
@@ -55,13 +55,13 @@ pub struct Progress {
     pub acquired: Uptime,
     /// When others may last have seen that it can be acquired.
     pub since: Uptime,
-    /// When the lease began, and when it ends.
+    /// When the lease began.
     pub began: Uptime,
     /// When the lease ends; `None` without an expiration.
     pub end: Option<Uptime>,
     /// When the server last said that the lock is held.
     pub asked: Uptime,
-    /// When it could last not be asked, if that has not worked since.
+    /// When the server last failed to answer, if it has not answered since.
     pub failed: Option<Uptime>,
     /// The present.
     pub now: Uptime,
@@ -74,9 +74,9 @@ pub struct Progress {
 /// | `auto_extend` | the lease ends before the limit | extend, when two thirds of the lease are left, or of the expiration if that is shorter |
 /// | | a full lease no longer fits in after the next extension | extend at the last moment when it does, so that the lease ends at the limit |
 /// | | the lease ends at the limit or later | no more extensions |
-/// | any | the key was not looked at yet | verify, 0.4 s after the acquisition, or an extension after the lease; nothing else if the lock is not kept |
+/// | any | the key was not looked at yet | verify, 0.4 s after the acquisition, or after an extension that came after the lease; nothing else if the lock is not kept |
 /// | | no extension is due | verify, a third of the expiration after the server last said that the lock is held |
-/// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
+/// | any | the server could not be asked | the same after a pause; an extension at the end of the lease at the latest |
 /// | | nothing is due before the lease ends | note that it has passed |
 pub fn next(terms: &Terms, progress: Progress) -> Option<NextLook> {
     let Progress { is_kept, acquired, since, began, end, .. } = progress;
@@ -123,8 +123,8 @@ fn extend_at(terms: &Terms, acquired: Uptime, began: Uptime, end: Option<Uptime>
     Some(if last > began { third.min(last) } else { third })
 }
 
-/// Returns for how long a lease is extended that is extended now: the
-/// expiration, or what is left until the limit; `None` if nothing is.
+/// Returns how long an extension lasts that is made now: the expiration, or the time until the limit if that is
+/// shorter. `None` without `auto_extend`, or at the limit.
 pub fn lease(terms: &Terms, acquired: Uptime, now: Uptime) -> Option<Duration> {
     let left = acquired.after(terms.auto_extend?).since(now);
     Some(terms.expiration?.min(left)).filter(|lease| !lease.is_zero())

@@ -3,7 +3,6 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use super::NewValue;
 use crate::values::clock::{Now, Uptime, Wall};
 use crate::values::key::Key;
 use crate::values::protocol::Protocol;
@@ -11,8 +10,8 @@ use crate::values::terms::Terms;
 use crate::values::token::Token;
 use crate::values::value::{self, Nonce, Tag, ValueBytes};
 
-/// The gem's extra second: the value on the wire names a time this much later than what the holder is promised. It is
-/// the guard against clocks that differ and against a DEL in flight.
+/// The gem's extra second: in Classic and Watched the value names a time this much later than the end of the lease. It
+/// is the guard against clocks that differ and against a DEL in flight.
 pub const GUARD: Duration = Duration::from_secs(1);
 
 /// How much later than the lease the server removes a key by itself, in Ttl.
@@ -60,6 +59,15 @@ pub struct Lease {
     unresolved: Vec<Written>,
     /// The allowance for clocks, in milliseconds: it ends this much earlier than the guard before the value's time.
     early: u32,
+}
+
+/// What is written into the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewValue {
+    /// The bytes.
+    pub value: ValueBytes,
+    /// After how long the server removes the key by itself; only in Ttl.
+    pub ttl: Option<Duration>,
 }
 
 /// A value that the key may hold.
@@ -141,8 +149,7 @@ impl Lease {
         Self { value: self.value.named(name, since), ..self }
     }
 
-    /// Makes the lease that an extension begins now. If the wall clock was set back since the lease was made, its value
-    /// shows the time by the clock as it was: the time that others see never goes back.
+    /// Makes the lease that an extension begins now. Setting the wall clock back never moves the time that others see.
     pub fn next(&self, expiration: Duration, nonce: Nonce, now: Now) -> Self {
         let as_it_was = self.end.map_or(now.wall, |end| end.wall_at(now.uptime));
         let now = Now { wall: now.wall.max(as_it_was), ..now };
@@ -152,7 +159,7 @@ impl Lease {
         self.replaced_by(&Self { value, ..new }, now)
     }
 
-    /// Returns the token of a lock with this lease whose hold began then. What a hold has beside its lease is left out.
+    /// Returns a token of this lease, for a hold that began at `acquired`. The caller fills in the rest of the hold.
     pub fn token(&self, key: &Key, terms: &Terms, acquired: Wall) -> Token {
         Token {
             key: key.clone(),
@@ -234,8 +241,8 @@ impl Lease {
         }
     }
 
-    /// Returns when the server has first said that the lock is
-    /// held. A grant alone does not show that the value has stayed.
+    /// Returns from when the keeper counts: the beginning of the lease, so that it still looks for a loser's value; or
+    /// the grant, if that came too late for one.
     #[inline]
     pub fn first_asked(&self, granted: Uptime) -> Uptime {
         if granted < self.since.after(LOSER_WITHIN) { self.since } else { granted }

@@ -51,7 +51,7 @@ enum Stage {
     Ended,
 }
 
-/// Returns how many of so many servers are a majority.
+/// Returns the size of a majority.
 pub const fn majority(servers: usize) -> usize {
     servers / 2 + 1
 }

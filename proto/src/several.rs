@@ -31,8 +31,8 @@ pub fn is_stale(left: Option<Duration>, expiration: Duration) -> bool {
 /// What is next. The locks have numbers, in their order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Do {
-    /// Ask for these in one trip: all, or those from the first on that can be, which are two at least. If there are no
-    /// two: [`Several::takes_one`].
+    /// Ask for these in one trip: at least two, in order, from the first that
+    /// is not held. If two cannot go together, call [`Several::takes_one`].
     Ask(Range<usize>),
     /// Read the keys of these in one trip.
     Read(Vec<usize>),

@@ -9,14 +9,14 @@ use crate::values::clock::{Now, Uptime};
 use crate::values::protocol::Protocol;
 use crate::values::state::State;
 
-/// Why an attempt ended without its goal. The engine makes the user's error of it.
+/// Why rules ended without their goal. The library makes the user's error of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveUp {
-    /// Another holder had the lock until the deadline.
+    /// Another holder had the lock until the deadline, or in all attempts.
     Timeout,
     /// The reply to a command that may have changed the key was lost, and reading did not settle it (I6).
     Unknown,
-    /// The same of a command that compares nothing, and may still come: no other attempt follows.
+    /// The reply to a DEL outside a transaction was lost, for a lease of Watched or Ttl: no other attempt follows.
     UnknownAlone,
     /// The server refused.
     Refused,
@@ -26,17 +26,16 @@ pub enum GiveUp {
     TooOld(Protocol),
     /// Replies were lost until the attempt gave up, but nothing is in doubt.
     Io,
-    /// There was no connection until the attempt gave up, and nothing is in doubt.
+    /// Nothing was sent: no connection came in time, or the time for the command had passed.
     Unsent,
-    /// Nothing was carried out: the key was written each time after
-    /// it had been read, and holds this holder's value still.
+    /// Nothing was carried out: another client wrote the key after each look.
     Rewritten,
     /// This machine's wall clock shows a time that cannot be right. In a value it would be taken for no time.
     ClockUnset,
 }
 
 impl Reply {
-    /// Returns why a call ends with this, which can do nothing else, and has left nothing in doubt.
+    /// Returns why a call ends that got this reply, has nothing else to do, and left nothing in doubt.
     pub fn gives_up(&self) -> GiveUp {
         match self {
             Reply::Refused(WhyRefused::OverMemory) => GiveUp::OverMemory,
@@ -92,9 +91,10 @@ pub struct Pause {
 /// Something that happened on the way and is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// The attempt holds the lock, taken over from a holder whose time had passed.
+    /// The attempt replaced a value whose time had passed, or found the key removed since.
     TakenOver(State),
-    /// The attempt lost a takeover and has overwritten the winner's value, as the gem does: GETSET cannot prevent it.
+    /// Another client's value was overwritten or deleted: by a takeover that lost, as the gem does, or by a holder
+    /// whose lock was lost between its look and its command.
     ValueOverwritten(State),
     /// A loser's value was found in the place of the holder's own, and replaced or deleted.
     WasOverwritten(State),
@@ -102,7 +102,8 @@ pub enum Note {
     WentBack,
     /// The grant came after its own lease, and was not used.
     LateGrant,
-    /// The key holds what never expires and cannot be taken over. Reported once for an attempt.
+    /// The key holds a value without a time, which cannot be taken over;
+    /// the server may still free it. Reported once for an attempt.
     NeverExpires(State),
     /// The server refuses for now.
     RefusedForNow,
@@ -120,7 +121,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// What others see of a lease in its key.
+    /// Returns what waiting threads are told of a lease: held until one second after its end.
     #[inline]
     pub fn of(lease: &Lease, now: Now) -> Self {
         let until = |end: End| end.wall.after(GUARD);
@@ -134,7 +135,7 @@ impl Observation {
 pub enum Step<T> {
     /// Make this trip, and go on with its replies.
     Send(Trip),
-    /// Only to acquire.
+    /// Pause, then go on with a [`Cue`]. Only to acquire.
     Sleep(Pause),
     /// The rules have ended, with this outcome.
     Done(T),

@@ -1,13 +1,10 @@
 //! Runs an `async fn` that does no I/O, one trip to the server at a time.
 //!
-//! The rules are written as straight-line code: send a command, look at its reply, send the next. A
-//! function that could be stopped at each trip and continued later would do, and that is what `async`
-//! makes: at each `await` the compiler stores where the function is, and what its variables hold. No
-//! runtime is needed. [`Io::send`] leaves the trip in a cell and is pending until the replies are in
-//! another; [`Task::resume`] puts them there, polls once, and takes out the next trip. So the caller
-//! decides when the function goes on: the engine once the server has answered, a test at any moment.
-//!
-//! The test below has an example.
+//! The rules are straight-line async code: send a command, look at its reply, send the next. At each `await` the
+//! compiler keeps where the code is and what its variables hold, so a caller can stop the rules and resume them; no
+//! runtime is needed. [`Io::send`] leaves the trip in a cell and is pending until the replies are in another;
+//! [`Task::resume`] puts them there, polls once, and takes out the next trip. So the caller decides when the code goes
+//! on: the driver once the server has answered, a test at any moment. The README has an example.
 
 use alloc::boxed::Box;
 use alloc::rc::Rc;
@@ -165,7 +162,6 @@ impl<T> Rules for Task<T> {
     }
 }
 
-#[allow(dead_code, reason = "the searches and the scenarios step tasks")]
 impl<T> Task<T> {
     /// Returns what the code sees of the world.
     pub fn io(&self) -> &Io {

@@ -1,4 +1,4 @@
-//! What goes to the server for one key in one round trip, and what it is answered.
+//! What is sent in one round trip, and what it is answered.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -6,13 +6,13 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::fencing::Epoch;
-use crate::lease::End;
+use crate::lease::{End, NewValue};
 use crate::values::key::Key;
 use crate::values::protocol::Protocol;
 use crate::values::value::ValueBytes;
 use crate::waiting_list::Waiting;
 
-/// A command on the lock's key, or on a key with its name in front. Locking sends no others.
+/// A command on the lock's key, on one of its side keys, or on a channel of its waiting list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// SETNX, or SET with NX and PX where the value has a time to live.
@@ -25,40 +25,31 @@ pub enum Command {
     GetAll(Arc<[Key]>),
     /// GETSET.
     GetSet(ValueBytes),
-    /// Only if the key holds what is expected.
+    /// SET, with PX in Ttl. Always with [`Trip::if_holds`].
     Set(NewValue),
-    /// The same, and EXPIRE of the key's counter of fencing tokens. Of a transaction that is carried out, the reply
-    /// says whether there is one. Boxed, since it is rare.
+    /// As [`Set`](Self::Set), and EXPIRE of the counter of fencing
+    /// tokens in the same transaction. Boxed, since it is rare.
     Renew(Box<(NewValue, Duration)>),
     /// DEL.
     Del,
     /// GETDEL, since Redis 6.2.
     GetDel,
-    /// Increases that counter, which the server forgets this long after the last token.
+    /// INCR of the counter of fencing tokens.
     Count {
         /// For how long the counter is kept; `None` is for ever.
         forget_after: Option<Duration>,
     },
-    /// INCRBY of that counter, only if it holds what is expected, over a connection to a server of this epoch.
+    /// INCRBY of the counter, only if it holds what is expected.
     Raise {
         /// What is added.
         by: u64,
         /// The only epoch in which it is sent.
         epoch: Epoch,
     },
-    /// EXPIRE of that counter.
+    /// EXPIRE of the counter.
     ForgetAfter(Duration),
-    /// On the waiting list. Part of no rules.
+    /// On the waiting list: see [`waiting_list`](crate::waiting_list). No rule in this crate sends it.
     Waiting(Waiting),
-}
-
-/// What is written into the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NewValue {
-    /// The bytes.
-    pub value: ValueBytes,
-    /// After how long the server removes the key by itself; only in Ttl.
-    pub ttl: Option<Duration>,
 }
 
 impl Command {
@@ -81,7 +72,7 @@ impl Command {
         }
     }
 
-    /// Returns the epoch of the server that it may be sent to, if not to any.
+    /// Returns the only epoch in which it may be sent; `None` for any.
     #[inline]
     pub fn only_in(&self) -> Option<Epoch> {
         if let Command::Raise { epoch, .. } = self { Some(*epoch) } else { None }
@@ -95,7 +86,7 @@ impl Command {
 
     /// Returns true if it leaves the lock's key as it is.
     #[inline]
-    pub fn only_reads(&self) -> bool {
+    pub fn leaves_key(&self) -> bool {
         match self {
             Command::Get | Command::TimeToLive | Command::GetAll(_) => true,
             Command::Count { .. } | Command::Raise { .. } | Command::ForgetAfter(_) => true,
@@ -106,18 +97,19 @@ impl Command {
     }
 }
 
-/// What is sent for one key in one round trip; in two where the command depends on what the key holds.
+/// What is sent for one key, or to look at several, in one round trip; in two if the command depends on what the key
+/// holds and the server cannot compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trip {
-    /// Sent once, unless the server refused it unread because it has no room for the connection.
+    /// Carried out at most once. It is sent again only if the server certainly has not carried it out.
     pub command: Command,
-    /// The command is not sent once this has passed, by the clocks as read
-    /// after the last wait, that for a connection among them (I4, I5).
+    /// The command is not sent once this has passed, by clocks that are read after the wait for a connection (I4, I5).
     pub before: Option<End>,
     /// If set, the command is sent only if the key holds this, and is carried out only if no client has written the key
     /// since: a transaction. The key is the lock's, except that [`Command::Raise`] is about the counter alone.
     pub if_holds: Option<Expected>,
-    /// Goes right behind the command, at any time. Boxed, since it is rare.
+    /// Sent right behind the command, if that is sent.
+    /// [`before`](Self::before) does not apply to it. Boxed, since it is rare.
     pub behind: Option<Box<Command>>,
 }
 
@@ -137,7 +129,8 @@ impl Trip {
         Self { command, before: None, if_holds: None, behind: None }
     }
 
-    /// Returns the weakest protocol whose servers have all commands of the trip.
+    /// Returns the weakest protocol that has such trips: Ttl if it writes a time to live, Watched for a transaction,
+    /// else Classic. GETDEL and PTTL do not count: a server without them refuses them.
     #[inline]
     pub fn needs(&self) -> Protocol {
         let gives_ttl = match &self.command {
@@ -159,17 +152,16 @@ impl Trip {
     }
 }
 
-/// What a trip was answered.
+/// The replies to a trip.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replies {
-    /// What a key was found to hold that must hold something. `None` of other trips.
+    /// With `if_holds`: what the key was found to hold. `None` otherwise, or if the server compared by itself.
     pub found: Option<Reply>,
-    /// `None` if the command was not sent: the key was found to
-    /// hold something else, could not be read, or it was too late.
+    /// The reply to the command. With `if_holds`, `None` if it was not sent.
     pub reply: Option<Reply>,
-    /// `None` if nothing was sent behind the command.
+    /// The reply to the command behind it, if there was one.
     pub behind: Option<Reply>,
-    /// That of the server which the command was sent to, if it is known.
+    /// The epoch of the server that got the command, if known.
     pub epoch: Option<Epoch>,
 }
 
@@ -191,17 +183,17 @@ impl From<Reply> for Replies {
 /// The outcome of a command, as far as the rules need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// To SETNX, DEL, INCR and PTTL. SET with NX has the same reply in other words.
+    /// To SETNX, and SET with NX: 1 or 0. To DEL, INCR, PTTL, EXPIRE, PUBLISH and LREM: their number.
     Integer(i64),
-    /// To GET and GETSET, and what a key was found to hold.
+    /// To GET, GETSET, GETDEL and LPOP, and what a key was found to hold.
     Bulk(Option<Vec<u8>>),
-    /// A key that must have no time to live was found to have one:
-    /// what it holds, and after how long the server removes it.
+    /// A key that must have no time to live has one: what it holds, and after how long the server removes it.
     Expiring(Box<(Vec<u8>, Duration)>),
     /// To MGET. A key that holds something else than a string looks absent.
     Bulks(Vec<Option<Vec<u8>>>),
-    /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because this key had been
-    /// written since it was watched.
+    /// To EXEC: the command's own number, or `None` if it was not carried out because the key was written since WATCH.
+    /// The number is for Del how many keys were deleted, for Set 1, for Renew 1 if the counter exists and 0 if not, for
+    /// Count and Raise the counter.
     Executed(Option<i64>),
     /// The server refused: the command was not carried out.
     Refused(WhyRefused),
@@ -209,8 +201,7 @@ pub enum Reply {
     Lost,
     /// There was no connection in time: nothing was sent.
     Unsent,
-    /// The time that the command was bound to, a lease's or a
-    /// takeover's, passed before it could be sent: nothing was sent.
+    /// The time limit of the command passed before it could be sent: nothing was sent.
     TooLate,
 }
 
@@ -219,8 +210,7 @@ pub enum Reply {
 pub enum WhyRefused {
     /// It lacks the command, or this user may not send it.
     Command,
-    /// It is too old for the protocol that Auto has selected, as after
-    /// a restart or a failover, and has this one. Nothing was sent.
+    /// It is too old for the protocol that Auto has selected, as after a restart, and has this one. Nothing was sent.
     TooOld(Protocol),
     /// The key holds something else than a string: it is no lock.
     NoLock,

@@ -109,7 +109,7 @@ impl ListEntry {
         Some(waiting)
     }
 
-    /// Notes how often it was found. Returns whether to enter it anew.
+    /// Notes how often the entry was found. Returns true if it must be entered again.
     pub fn found(&mut self, count: i64) -> bool {
         let is_missing = self.is_listed() && count == 0;
         if is_missing {

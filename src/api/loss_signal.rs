@@ -31,7 +31,7 @@ impl Losable for AllHolds {
         self.0.iter().find_map(|hold| {
             let loss = hold.lost(now)?;
             hold.report();
-            Some(loss.into())
+            Some(LossReason::of(loss))
         })
     }
 

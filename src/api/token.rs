@@ -26,7 +26,7 @@ use chrono::{DateTime, Utc};
 /// [`Locker::release_token`](crate::Locker::release_token) releases the lock instead.
 ///
 /// Displayed, it is one word of letters, digits, `.`, `-` and `_`, which is parsed again. For a key of 100 bytes it has
-/// at most 300. Who has the token can end the lock or go on with it, so treat it like a password.
+/// at most 320 characters. Who has the token can end the lock or go on with it, so treat it like a password.
 ///
 /// ```
 /// # use setnx_lock::{Error, Lock, LockOptions, LockToken, Locker};
@@ -170,7 +170,8 @@ impl Lock {
     ///   be resumed again; in Classic do not, since the lost command may still come.
     /// - [`Error::Nested`], [`Error::Cancelled`], [`Error::ShutDown`] and [`Error::Forked`] as for
     ///   [`lock`](Self::lock).
-    pub fn resume(&self, LockToken(token): &LockToken) -> Result<LockGuard, Error> {
+    pub fn resume(&self, token: &LockToken) -> Result<LockGuard, Error> {
+        let LockToken(token) = token;
         let engine = self.locker().engine();
         let problem = if token.key != *self.key() {
             format!(
@@ -207,7 +208,8 @@ impl Locker {
     ///   itself at the end of its lease, which may be a new one of the same length. Another
     ///   call may do it sooner; it returns [`Error::Lost`] if the token is used up.
     /// - [`Error::ShutDown`] if the locker was shut down, and [`Error::Forked`] in a forked child.
-    pub fn release_token(&self, LockToken(token): &LockToken) -> Result<(), Error> {
+    pub fn release_token(&self, token: &LockToken) -> Result<(), Error> {
+        let LockToken(token) = token;
         let can_notify = self.engine().backend.can_listen() && self.engine().has_side_keys(&token.key);
         let options = LockOptions::expiring_after(token.expiration)
             .protocol(token.protocol)
@@ -221,5 +223,27 @@ impl Locker {
             }
             other => other,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::values::clock::Wall;
+    use proto::values::protocol::Protocol;
+    use proto::values::terms::Terms;
+    use proto::values::value::Nonce;
+
+    use super::*;
+
+    #[test]
+    fn it_is_shown_without_what_gives_power_over_the_lock() {
+        let (begin, second) = (Wall(1_795_157_374_492_303), Duration::from_secs(1));
+        let now = proto::values::clock::Now { wall: begin, uptime: proto::values::clock::Uptime::default() };
+        let nonce = Nonce::from_random(9_876_543_210);
+        let lease = proto::lease::Lease::beginning(now, Some(second), Protocol::Ttl, nonce);
+        let token = lease.token(&Key::from("k"), &Terms::expiring_after(second), begin);
+        let shown = "LockToken { key: Key(\"k\"), protocol: Ttl, expires_at: 2026-11-20T06:49:35.492Z, .. }";
+        assert_eq!(format!("{:?}", LockToken(token.clone())), shown);
+        assert!(!format!("{token:?}").contains("987654"), "{token:?}");
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct Yields<'a> {
     patience: &'a Patience,
     began: Uptime,
     sent: u64,
-    count: u32,
+    remaining: u32,
     has_yielded: bool,
 }
 
@@ -92,22 +92,28 @@ impl Patience {
     /// Returns the yields of a wait behind so many others.
     pub(super) fn yields(&self, ahead: usize) -> Yields<'_> {
         let began = clock::uptime();
-        let count = match ahead {
+        let remaining = match ahead {
             _ if self.is_crowded(began) => 0,
             MANY.. => YIELDS_OF_MANY,
             _ => YIELDS,
         };
-        Yields { patience: self, began, sent: self.sent.load(Ordering::Relaxed), count, has_yielded: false }
+        Yields {
+            patience: self,
+            began,
+            sent: self.sent.load(Ordering::Relaxed),
+            remaining,
+            has_yielded: false,
+        }
     }
 }
 
 impl Yields<'_> {
     /// Yields; returns `false` instead once that was often enough.
     pub(super) fn one(&mut self) -> bool {
-        if self.count == 0 {
+        if self.remaining == 0 {
             return false;
         }
-        self.count -= 1;
+        self.remaining -= 1;
         self.has_yielded = true;
         thread::yield_now();
         true
@@ -228,7 +234,7 @@ mod tests {
         yields.ended(later);
         assert!(!patience.is_crowded(later), "these were this library's");
         patience.yields(0).ended(later.after(Duration::from_secs(60)));
-        assert_eq!(patience.yields(0).count, 0);
+        assert_eq!(patience.yields(0).remaining, 0);
         // The end of its yields is the end of a wait; without a yield there was none.
         let patience = Patience::default();
         let [mut some, none] = [patience.yields(0), patience.yields(0)];

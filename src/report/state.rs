@@ -48,8 +48,9 @@ pub enum LockState {
     Unreadable(Arc<[u8]>),
 }
 
-impl From<State> for LockState {
-    fn from(state: State) -> Self {
+impl LockState {
+    /// Returns what the rules have seen.
+    pub(crate) fn of(state: State) -> Self {
         match state {
             State::Absent => LockState::Absent,
             State::Until { until, holder } => {
@@ -61,9 +62,7 @@ impl From<State> for LockState {
             State::Unreadable(bytes) => LockState::Unreadable(bytes),
         }
     }
-}
 
-impl LockState {
     /// Returns the state that a lock's value stands for, given the reply to `GET`; `None` if there is no such key.
     ///
     /// For programs that read many keys at once. For one lock, use [`Lock::state`](crate::Lock::state).
@@ -79,7 +78,7 @@ impl LockState {
     /// ```
     #[must_use]
     pub fn of_value(value: Option<&[u8]>) -> LockState {
-        State::of_value(value).into()
+        Self::of(State::of_value(value))
     }
 
     /// Returns true if the lock is held, according to the value
@@ -99,7 +98,7 @@ impl LockState {
         if let LockState::Until { holder, .. } = self { holder.as_deref() } else { None }
     }
 
-    /// Returns in words what a value that no lock writes looks like, if it begins with a number as large as a time, for
+    /// Returns in words what a value that no lock writes looks like, if it begins with as many digits as a time, for
     /// example "a time in milliseconds".
     #[must_use]
     pub fn looks_like(&self) -> Option<&'static str> {
@@ -261,13 +260,14 @@ pub enum LossReason {
     Taken(LockState),
 }
 
-impl From<Loss> for LossReason {
-    fn from(loss: Loss) -> Self {
+impl LossReason {
+    /// Returns what the rules have found.
+    pub(crate) fn of(loss: Loss) -> Self {
         match loss {
             Loss::Expired => LossReason::Expired,
             Loss::ClockUnset => LossReason::ClockUnset,
             Loss::Gone => LossReason::Gone,
-            Loss::Taken(state) => LossReason::Taken(state.into()),
+            Loss::Taken(state) => LossReason::Taken(LockState::of(state)),
         }
     }
 }

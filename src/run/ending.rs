@@ -46,12 +46,12 @@ pub(crate) struct Ended {
 }
 
 /// What came of the commands of a hold's end; `None` if the key is left to expire.
-type Outcome = Option<Release>;
+type Released = Option<Release>;
 
 /// What becomes of a hold's key.
 enum Way {
     /// Nothing, with this outcome.
-    Over(Outcome),
+    Over(Released),
     /// It expires after a while. Threads that wait learn of it then.
     Expire(Duration),
     Release,
@@ -139,7 +139,7 @@ impl Engine {
         locks: Vec<(&Hold, HeldLock<'_>, Duration)>,
         outbox: &Outbox,
         now: Now,
-    ) -> Vec<Result<Outcome, Error>> {
+    ) -> Vec<Result<Released, Error>> {
         let begin = |(hold, HeldLock { lease, holder, .. }, rest): (_, HeldLock<'_>, _)| {
             let hold: &Hold = hold;
             let new = self.next_lease(hold, &lease, rest, now);
@@ -166,7 +166,7 @@ impl Engine {
 
     /// Notes how a hold has ended. It is lost too if its lease was over
     /// before and the server has not proven that it was held all the time.
-    fn noted(&self, hold: &Hold, ended: Result<Outcome, Error>, began: Now) -> Result<Ended, Error> {
+    fn noted(&self, hold: &Hold, ended: Result<Released, Error>, began: Now) -> Result<Ended, Error> {
         thread_holds::forget(hold);
         let outlived_lease = hold.end().is_some_and(|end| end.has_passed(began));
         let loss = match &ended {
@@ -194,7 +194,7 @@ impl Engine {
     }
 }
 
-fn left_to_expire((extended, session): (Result<Extension, GiveUp>, Session<'_>)) -> Result<Outcome, Error> {
+fn left_to_expire((extended, session): (Result<Extension, GiveUp>, Session<'_>)) -> Result<Released, Error> {
     let reason = match extended {
         Ok(Extension::Extended(_)) => return Ok(None),
         Ok(Extension::Lost(reason)) => return Ok(Some(Release::Lost(reason))),

@@ -265,13 +265,13 @@ impl Hold {
             move || {
                 for act in on_loss.into_iter().filter_map(Contained::take) {
                     // A panic keeps neither the lock from being released nor the keeper from its work (I10).
-                    contained(|| act(reason.clone().into()));
+                    contained(|| act(LossReason::of(reason.clone())));
                 }
             }
         };
         if unreported {
             let held = clock::uptime().since(self.acquired.uptime);
-            self.observer.lost(&self.key, reason.into(), held, act);
+            self.observer.lost(&self.key, LossReason::of(reason), held, act);
         } else {
             act();
         }

@@ -20,6 +20,7 @@ use super::session::Session;
 use crate::net::Refusal;
 use crate::report::error::Error;
 use crate::report::event::Event;
+use crate::report::state::LossReason;
 use crate::run::hold::{Hold, HoldState, OnLoss};
 use crate::system::clock;
 use crate::system::sync::MutexGuard;
@@ -327,7 +328,7 @@ impl Engine {
     pub(crate) fn lost(hold: &Hold, reason: Loss, now: Now) -> Error {
         let ended = hold.end().filter(|_| reason == Loss::Expired);
         let late = ended.map(|End { wall, uptime }| now.uptime.since(uptime).max(now.wall.since(wall)));
-        Error::Lost { key: hold.key.clone(), reason: reason.into(), late, advice: None }
+        Error::Lost { key: hold.key.clone(), reason: LossReason::of(reason), late, advice: None }
     }
 }
 

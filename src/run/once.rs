@@ -32,11 +32,10 @@ impl Engine {
         let Reply::Bulk(found) = found else { unreachable!("a backend answers GET with a bulk") };
         let state = State::of_value(found.as_deref());
         let left = if let Some(Reply::Integer(left)) = left { u64::try_from(left).ok() } else { None };
-        Ok(match left {
+        Ok(LockState::of(match left {
             Some(left) => state.removed_at(clock::now().wall.after(Duration::from_millis(left))),
             None => state,
-        }
-        .into())
+        }))
     }
 
     /// Deletes the key, whatever it holds, with one DEL.
@@ -78,7 +77,7 @@ impl Engine {
         let trip = Trip { behind: behind.map(Box::new), ..Trip::of(command) };
         let Replies { reply, behind, .. } = session.send(&trip, clock::now());
         let reason = match reply.unwrap_or(Reply::TooLate) {
-            Reply::Lost if !trip.command.only_reads() => GiveUp::Unknown,
+            Reply::Lost if !trip.command.leaves_key() => GiveUp::Unknown,
             failed @ (Reply::Refused(_) | Reply::Unsent | Reply::TooLate | Reply::Lost) => failed.gives_up(),
             reply => return Ok((reply, behind)),
         };

@@ -21,6 +21,7 @@ use super::session::Session;
 use super::thread_holds::HoldKind;
 use crate::report::error::Error;
 use crate::report::event::Event;
+use crate::report::state::LossReason;
 use crate::run::hold::{Hold, HoldState};
 use crate::system::clock;
 
@@ -112,7 +113,7 @@ impl Call<'_> {
         let now = clock::now();
         let useless = Some("do not begin the work");
         let lost = |reason| {
-            Err(Error::Lost { key: key.clone(), reason: Loss::into(reason), late: None, advice: useless })
+            Err(Error::Lost { key: key.clone(), reason: LossReason::of(reason), late: None, advice: useless })
         };
         match outcome {
             // I3

@@ -170,8 +170,8 @@ impl<'a> Session<'a> {
             Command::TimeToLive => outcome.ok(),
             behind => Some(self.reply(outcome, behind.name(), Effect::Reads)),
         });
-        let only_reads = trip.if_holds.is_none() && trip.command.only_reads();
-        let effect = if only_reads { Effect::Reads } else { Effect::Changes };
+        let leaves_key = trip.if_holds.is_none() && trip.command.leaves_key();
+        let effect = if leaves_key { Effect::Reads } else { Effect::Changes };
         let name = changed_by.unwrap_or_else(|| trip.name());
         let reply = reply.map(|reply| self.reply(reply, name, effect));
         Replies { found, reply, behind, epoch }

@@ -173,7 +173,7 @@ impl EventSink {
 
     /// Reports that a value was overwritten or lost, if that is what the rules have noted.
     pub(crate) fn overwritten(&self, key: &Key, note: &Note) {
-        let shown = |state: &State| LockState::from(state.clone());
+        let shown = |state: &State| LockState::of(state.clone());
         let details: &dyn fmt::Display = match note {
             Note::ValueOverwritten(winner) => &format!("overwrote another holder's value: {}", shown(winner)),
             Note::WasOverwritten(loser) => &format!(

@@ -58,9 +58,11 @@ impl fmt::Debug for LockOptions {
                 }
             )*};
         }
-        show_if_set!(terms, unset.terms, poll_interval, max_attempts, auto_extend, hold_at_least);
+        show_if_set!(terms, unset.terms, poll_interval);
+        show_if_set!(self, unset, notifies);
+        show_if_set!(terms, unset.terms, max_attempts, auto_extend, hold_at_least);
+        show_if_set!(self, unset, reentrant);
         show_if_set!(terms, unset.terms, forget_tokens_after);
-        show_if_set!(self, unset, notifies, reentrant);
         shown.finish_non_exhaustive()
     }
 }

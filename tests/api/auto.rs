@@ -25,6 +25,7 @@ trials_of! {
     what_is_refused_of_the_key_says_nothing_of_the_commands,
     what_is_refused_of_the_key_hides_no_missing_right,
     what_is_refused_for_now_is_tried_again,
+    a_lock_without_an_expiration_is_watched,
     a_probe_without_a_reply_is_repeated,
     a_server_that_is_full_has_transactions,
     a_right_that_is_taken_away_later_is_missed,
@@ -104,6 +105,16 @@ fn what_is_refused_of_the_key_hides_no_missing_right() -> Outcome {
     assert_eq!(held.protocol(), Protocol::Classic);
     assert_eq!(release(held)?, CLASSIC);
     Ok(())
+}
+
+/// The server would free a lock with a time to live.
+fn a_lock_without_an_expiration_is_watched() -> Outcome {
+    let server = TestServer::start();
+    let options = LockOptions::without_expiration().protocol(Protocol::Auto);
+    let held = Lock::new(&opened(&server.url())?, KEY, options)?.lock()?;
+    assert_eq!(held.protocol(), Protocol::Watched);
+    assert_eq!(server.run(&["TTL", KEY]), "-1");
+    Ok(held.release()?)
 }
 
 /// A server that refuses for now is waited for, and tried then.

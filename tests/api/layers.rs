@@ -64,6 +64,12 @@ fn no_layer_imports_one_above_it() -> Outcome {
         }
     }
     assert!(imports > 300, "only {imports} imports were found");
+    for file in files(&rules().join("values"))? {
+        let text = fs::read_to_string(&file)?;
+        let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+        let above = code.lines().find(|line| line.contains("crate::") && !line.contains("crate::values::"));
+        assert_eq!(above.filter(|line| !line.trim_start().starts_with("//")), None, "{}", file.display());
+    }
     Ok(())
 }
 
@@ -77,6 +83,7 @@ impl Modules {
             let text = fs::read_to_string(&file)?;
             let module = file.strip_prefix(source).expect("it is below").with_extension("");
             let module = format!("crate::{}", module.display()).replace('/', "::");
+            let module = if module == "crate::lib" { "crate".to_owned() } else { module };
             let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
             let mut imports = Vec::new();
             for statement in
@@ -133,7 +140,7 @@ fn whole(module: &str, leaf: &str) -> String {
 
 fn no_files_import_each_other() -> Outcome {
     look_for_circles(&source(), 300)?;
-    look_for_circles(&rules(), 60)
+    look_for_circles(&rules(), 100)
 }
 
 /// Fails if files of a crate import each other. At least so many imports have to be found.
@@ -192,10 +199,8 @@ fn the_order_to_read_in_is_of_files_and_the_same_in_both_places() -> Outcome {
 fn no_two_types_have_one_name() -> Outcome {
     let mut named = BTreeMap::<String, Vec<PathBuf>>::new();
     let is_of_tests = |file: &PathBuf| {
-        let path = file.to_string_lossy();
-        ["tests.rs", "/tests/", "scripted", "fake"]
-            .iter()
-            .any(|part| path.ends_with(part) || path.contains(part))
+        let path = file.strip_prefix(source().join("..")).unwrap_or(file).to_string_lossy().into_owned();
+        ["tests", "scripted", "fake"].iter().any(|part| path.contains(part))
     };
     for file in files(&source())?.into_iter().chain(files(&rules())?).filter(|file| !is_of_tests(file)) {
         for line in fs::read_to_string(&file)?.lines().filter(|line| !line.starts_with([' ', '/'])) {

@@ -12,7 +12,7 @@ use super::report::{Persistence, Role, ServerReport};
 /// other; two that are both within half a second of the server's are.
 const CLOSE_TO_THE_SERVER: Duration = Duration::from_millis(500);
 /// By a clock that shows an earlier second, or a later one, the library
-/// acquires no lock with an expiration, as its `values/clock.rs` says.
+/// acquires no lock with an expiration, as its `proto/src/values/clock.rs` says.
 const PLAUSIBLE_SECONDS: Range<u64> = 1_000_000_000..9_000_000_000;
 /// The library uses a connection that has been idle for up to this time, as its `net/connections/connection.rs` says.
 const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);

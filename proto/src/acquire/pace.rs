@@ -30,7 +30,7 @@ pub struct Params {
     pub terms: Terms,
     /// What the options mean on this server, which is never [`Protocol::Auto`].
     pub protocol: Protocol,
-    /// Monotonic (I7); `None` waits for ever.
+    /// Until when to wait, by the monotonic clock (I7); `None` waits for ever.
     pub deadline: Option<Uptime>,
     /// How long an attempt goes on while replies are lost in a row.
     pub retry_for: Duration,

@@ -32,8 +32,8 @@ pub enum Extension {
 
 /// Replaces our value by that of `new`, a lease of [`Lease::next`]. If it gives up, the old lease stands. Until the
 /// outcome is known the lease counts that ends first, the old or the new one: another client may see either in the key.
-/// `counter`: how long the server keeps the key's counter after a token, if this holder has a number of it and it is
-/// one that is forgotten: it must not be while the lock is held.
+/// `counter`: how long the server keeps the key's counter, if this holder took a number from it and it has a time to
+/// live. It must outlast both leases.
 ///
 /// # Errors
 ///

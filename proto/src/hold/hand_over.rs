@@ -27,9 +27,8 @@ pub struct HandedOver {
     pub in_doubt: bool,
 }
 
-/// The end of a hold, begun: the lock is released, or handed over. What is sent first
-/// is known without running the functions below, and so is what the usual replies come
-/// to. Any other replies begin these functions, as those to what they send first.
+/// The end of a hold, begun: a release, or a hand-over to the next thread. It knows the first trip and the usual
+/// replies without running the rules; any other reply starts them.
 #[derive(Debug)]
 pub struct Ending {
     own: Lease,
@@ -134,7 +133,8 @@ impl Rules for Ending {
 /// Replaces our value by that of `next`, the lease that the next thread is to have. Both leases have an end, and the
 /// protocol is the same: Classic does it by GETSET, within both leases, the others by a transaction. If that is
 /// refused, or comes too late for the next lease, our lock is released: DEL is allowed where a server lacks memory, or
-/// a user the right to write. If it gives up, nothing was written.
+/// a user the right to write. If it gives up, the next lease was not written; with
+/// [`GiveUp::Unknown`] our key may be deleted.
 async fn hand_over(io: &Io, own: &Lease, next: &Lease) -> Result<HandedOver, GiveUp> {
     let handed = if own.by_transaction() {
         by_transaction(io, own, next).await?

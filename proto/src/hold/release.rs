@@ -79,8 +79,8 @@ async fn by_del(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
 
 /// Deletes the key by a command alone, where the server has no memory to queue one for a transaction: if the key holds
 /// our own bytes, as a look shows just before, and so early that it is carried out within our lease, or comes later
-/// than its caller waits for it (I5). What the key held then is known only from a server with GETDEL, since 6.2. If it
-/// gives up, the key was not changed.
+/// than its caller waits for it (I5). What the key held then is known only from a server with GETDEL, since 6.2. Unless
+/// it gives up with [`GiveUp::UnknownAlone`], the key was not changed.
 pub(super) async fn delete_alone(io: &Io, own: &Lease, command_timeout: Duration) -> Result<Release, GiveUp> {
     let found = look(io).await?;
     let end = match own.judge(found.as_deref(), io.now()) {

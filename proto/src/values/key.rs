@@ -1,5 +1,4 @@
-//! A key: the bytes that name a lock on the server. Joins parts,
-//! and hashes keys for maps; knows nothing of the key's value.
+//! A key: the bytes that name a lock on the server. Also shows bytes to people.
 
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -8,8 +7,9 @@ use core::fmt::{self, Write as _};
 
 /// The name of a lock on the server, which can be any bytes.
 ///
-/// Cheap to clone. Displayed as text, in which invisible characters and invalid UTF-8 are escaped; errors and logs
-/// cut long keys. `Lock::new` refuses an empty key, which is nearly always a variable that was not set.
+/// Cheap to clone. Displayed as text, in which invisible characters and invalid UTF-8 are escaped; errors and logs cut
+/// long keys. [`Lock::new`](https://docs.rs/setnx-lock/latest/setnx_lock/struct.Lock.html#method.new) refuses an empty
+/// key, which is nearly always a variable that was not set.
 ///
 /// ```
 /// use setnx_lock::Key;

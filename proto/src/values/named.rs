@@ -1,4 +1,5 @@
-//! Who holds a lock, as its value says: `TIME:SINCE:NAME`. For people; no rule of the lock depends on it.
+//! Who holds a lock, as its value says: `TIME:SINCE:NAME`. For people. The rules only compare it, to recognize a
+//! holder's own earlier value.
 
 use alloc::boxed::Box;
 

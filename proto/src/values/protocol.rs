@@ -5,8 +5,9 @@ use crate::values::version::Version;
 /// The Redis commands that acquire and release a lock.
 ///
 /// Programs with different protocols exclude each other on a key, within
-/// [limits](../setnx_lock/documentation/limits/index.html#mixed-protocols).
-/// [The guide](../setnx_lock/documentation/guide/index.html#protocols) says which protocol to select.
+/// [limits](https://docs.rs/setnx-lock/latest/setnx_lock/documentation/limits/index.html#mixed-protocols).
+/// [The guide](https://docs.rs/setnx-lock/latest/setnx_lock/documentation/guide/index.html#protocols)
+/// says which protocol to select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -33,9 +34,9 @@ pub enum Protocol {
     Classic,
     /// Transactions with `WATCH`, `GET`, `MULTI` and `EXEC`, for Redis 2.2 and newer.
     ///
-    /// A release deletes the key only if it still holds this holder's value, and can
-    /// prove that no other client had the lock meanwhile. A contender that loses a
-    /// takeover never overwrites the winner's value. Clocks must agree within a second.
+    /// A release deletes only this holder's value, or the value that a losing Ruby client has just written over it. It
+    /// can prove that no other client had the lock meanwhile. A contender that loses a takeover never overwrites the
+    /// winner's value. Clocks must agree within a second.
     ///
     /// **Do not use it alongside redis-objects 1.4.2 or later**: after a holder has crashed, two Ruby programs may
     /// acquire its lock. Use [`Auto`](Self::Auto) or [`Ttl`](Self::Ttl).
@@ -75,8 +76,8 @@ impl Protocol {
         }
     }
 
-    /// Returns the protocol that a lock with an expiration uses on a server of this version, unknown if `None`: what
-    /// Auto selects there, and any other as it is.
+    /// Returns the protocol used on a server of this version: what Auto selects for a lock with an expiration; any
+    /// other is returned unchanged. Pass `None` if the version is unknown.
     #[must_use]
     pub fn on(self, server: Option<Version>) -> Self {
         let has = |protocol: Protocol| server.is_some_and(|version| version >= protocol.min_version());

@@ -17,7 +17,7 @@ pub struct Terms {
     pub hold_at_least: Duration,
     /// How long after the last fencing token its counter is forgotten.
     pub forget_tokens_after: Option<Duration>,
-    /// How much earlier a hold ends than its lease, so that clocks may differ by more than a second; only in a quorum.
+    /// How much earlier a lease ends, so that clocks may differ by this much more than a second; only in a quorum.
     pub allowance: Duration,
 }
 

@@ -18,19 +18,19 @@ impl Version {
         Self { major, minor, patch }
     }
 
-    /// Returns the first number, 6 of `6.2.1`.
+    /// Returns the major number: 6 for `6.2.1`.
     #[must_use]
     pub const fn major(self) -> u16 {
         self.major
     }
 
-    /// Returns the second number, 2 of `6.2.1`.
+    /// Returns the minor number: 2 for `6.2.1`.
     #[must_use]
     pub const fn minor(self) -> u16 {
         self.minor
     }
 
-    /// Returns the third number, 1 of `6.2.1`.
+    /// Returns the patch number: 1 for `6.2.1`.
     #[must_use]
     pub const fn patch(self) -> u16 {
         self.patch
@@ -44,7 +44,7 @@ pub struct InvalidVersion {}
 
 impl fmt::Display for InvalidVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a version begins with a number, as 2.4.18")
+        f.write_str("invalid version: expected a number first, for example 2.4.18")
     }
 }
 

@@ -137,9 +137,9 @@ impl Interpreter {
 
     fn event(&mut self, words: &[&str]) -> ScriptResult<Option<String>> {
         match words {
-            ["client", name, terms @ ..] => {
+            ["client", name, words @ ..] => {
                 self.declared += 1;
-                let client = Client::declared(self.declared, terms)?;
+                let client = Client::declared(self.declared, words)?;
                 self.clients.insert((*name).to_owned(), client);
                 Ok(None)
             }

@@ -104,7 +104,7 @@ impl Losable for QuorumHold {
                 .granted
                 .iter()
                 .find_map(|(_, guard)| guard.hold().noticed_loss())
-                .map(LossReason::from);
+                .map(LossReason::of);
             let _ = self.lost.set(noticed.unwrap_or(LossReason::Expired));
             let late = locks.late.take();
             // What is released is reported, to code of the program.

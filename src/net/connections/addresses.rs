@@ -42,9 +42,9 @@ fn beginning_with(first: Option<SocketAddr>, mut addresses: Vec<SocketAddr>) -> 
 /// Connects to the first that answers. Returns which.
 fn connect_to_one_of(addresses: &[SocketAddr], deadline: Uptime) -> io::Result<(TcpStream, SocketAddr)> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
-    for (address, count) in addresses.iter().zip((1..=addresses.len()).rev()) {
+    for (address, remaining) in addresses.iter().zip((1..=addresses.len()).rev()) {
         // One that does not answer leaves time for the others, and for what is sent first.
-        let shares = if addresses.len() == 1 { 1 } else { count + 1 };
+        let shares = if addresses.len() == 1 { 1 } else { remaining + 1 };
         let limit = deadline.since(clock::uptime()) / u32::try_from(shares).unwrap_or(u32::MAX);
         if limit.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());

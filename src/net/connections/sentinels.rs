@@ -292,12 +292,12 @@ pub(in crate::net) fn ask_in_turn<T>(
     ask: impl Fn(&Client, usize, Handshake<'_>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     let (mut refusal, mut passes, mut failures) = (None, false, Vec::new());
-    for (count, at) in (1..=clients.len()).rev().zip(first..) {
+    for (remaining, at) in (1..=clients.len()).rev().zip(first..) {
         let at = at % clients.len();
         let client = &logging_in(&clients[at], credentials)?;
         let address = format!("{one}{}", client.get_connection_info().addr());
         // One that hangs leaves time for the others, and for what is done with the answer.
-        let share = u32::try_from(count + 1).unwrap_or(u32::MAX);
+        let share = u32::try_from(remaining + 1).unwrap_or(u32::MAX);
         let limit = in_steps(deadline.since(clock::uptime()) / share);
         let answer =
             handshake::log_in(client, &address, limit, looks).and_then(|session| ask(client, at, session));

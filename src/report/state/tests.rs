@@ -36,11 +36,27 @@ fn data_of_other_programs_is_no_time_and_says_what_it_looks_like() {
         ("1531999999000000000", "a time in nanoseconds"),
         ("10000000000", "a number and not a time"),
         ("10000000000.5", "a number and not a time"),
+        ("20180719113336", "a number and not a time"),
+        ("0000000000020180719113336", "a number and not a time"),
+        ("1531999999000000000000000.5", "a number and not a time"),
+        ("1795154048.", "a number with text behind it"),
         ("1795154048.5\n", "a number with text behind it"),
     ] {
         let state = read(text.as_bytes());
         assert_eq!(state, LockState::Unreadable(text.as_bytes().into()), "{text:?}");
         assert!(state.to_string().ends_with(&format!(", which looks like {form}")), "{text:?}: {state}");
+    }
+}
+
+#[test]
+fn a_smaller_number_with_text_looks_like_nothing() {
+    assert_eq!(read(b"0000000001abc").looks_like(), None);
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_value_is_displayed(bytes: Vec<u8>) {
+        assert_ne!(read(&bytes).to_string(), "");
     }
 }
 

@@ -21,6 +21,7 @@ use proto::{Command, Cue, GiveUp, Note, Replies, Reply, Step, Trip};
 use super::{Asked, Call, Want};
 use crate::report::error::{Contention, Error};
 use crate::report::event::Event;
+use crate::report::state::LockState;
 use crate::run::engine::Engine;
 use crate::run::held::{Acquired, Delivery, HeldLock};
 use crate::run::session::Session;
@@ -58,14 +59,14 @@ impl Engine {
     fn report_note(&self, key: &Key, note: &Note, session: &Session<'_>) {
         match note {
             Note::TakenOver(from) => {
-                self.observer.notify(&Event::TakenOver { key, from: &from.clone().into() });
+                self.observer.notify(&Event::TakenOver { key, from: &LockState::of(from.clone()) });
             }
             Note::ValueOverwritten(_) | Note::WasOverwritten(_) | Note::WentBack => {
                 self.observer.overwritten(key, note);
             }
             Note::LateGrant => self.observer.late_grant(key),
             Note::NeverExpires(state) => {
-                self.observer.notify(&Event::NeverExpires { key, state: &state.clone().into() });
+                self.observer.notify(&Event::NeverExpires { key, state: &LockState::of(state.clone()) });
             }
             Note::RefusedForNow => {
                 if let Some(refusal) = session.refusal() {
@@ -377,7 +378,7 @@ impl Wait<'_> {
         Contention {
             attempts: self.attempts,
             waited: self.now.uptime.since(self.call.began.uptime),
-            seen: seen.map(State::into),
+            seen: seen.map(LockState::of),
             expiring: options.terms.expiration.is_some(),
             ahead,
             permits: want.several().map(|slots| slots.len()),

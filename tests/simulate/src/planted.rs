@@ -1,6 +1,7 @@
 //! Planted mistakes: each is made in a copy of the library, and a seed
 //! must show it. A law that finds none of them would prove nothing.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ fn list() -> io::Result<Vec<Mistake>> {
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.is_dir() {
+        if path.is_dir() && !path.is_symlink() {
             sources(&path, found)?;
         } else {
             found.push(path);
@@ -122,10 +123,22 @@ pub(crate) fn search(only: &[String]) -> io::Result<ExitCode> {
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Copies what git knows of, but leaves alone what is equal, which cargo need not build again.
+/// Copies what git knows of, but leaves alone what is equal,
+/// which cargo need not build again. What git knows no more goes.
 fn copy_project(to: &Path) -> io::Result<()> {
     let listed = Command::new("git").current_dir(project()).arg("ls-files").output()?;
-    for name in String::from_utf8_lossy(&listed.stdout).lines() {
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    let known: HashSet<PathBuf> = listed.lines().map(|name| to.join(name)).collect();
+    let mut old = Vec::new();
+    for folder in
+        ["src", "proto", "tests"].map(|folder| to.join(folder)).into_iter().filter(|old| old.exists())
+    {
+        sources(&folder, &mut old)?;
+    }
+    for path in old.into_iter().filter(|path| path.is_symlink() || !known.contains(path)) {
+        fs::remove_file(path)?;
+    }
+    for name in listed.lines() {
         let (from, to) = (project().join(name), to.join(name));
         if let Ok(bytes) = fs::read(&from)
             && fs::read(&to).ok().as_ref() != Some(&bytes)

@@ -44,18 +44,26 @@ pub(super) fn is_small_number(bytes: &[u8]) -> bool {
 /// begins with as many digits as a time has; `None` of any other.
 #[must_use]
 pub fn looks_like(bytes: &[u8]) -> Option<&'static str> {
-    let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let zeros = bytes.iter().take_while(|byte| **byte == b'0').count();
+    let number = &bytes[zeros..];
+    let digits = number.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let is_whole = number.len() == digits;
     Some(match digits {
         ..DIGITS => return None,
-        13 if bytes.len() == digits => "a time in milliseconds",
-        16 if bytes.len() == digits => "a time in microseconds",
-        19 if bytes.len() == digits => "a time in nanoseconds",
-        _ if plain_decimal(bytes).is_some() => "a number and not a time",
+        13 if is_whole => "a time in milliseconds",
+        16 if is_whole => "a time in microseconds",
+        19 if is_whole => "a time in nanoseconds",
+        _ if is_whole || is_fraction(&number[digits..]) => "a number and not a time",
         _ => "a number with text behind it",
     })
 }
 
-/// Reads `DIGITS.DIGITS` exactly; `None` for any other form.
+/// Returns true for a point and digits.
+fn is_fraction(bytes: &[u8]) -> bool {
+    matches!(bytes, [b'.', decimals @ ..] if !decimals.is_empty() && decimals.iter().all(u8::is_ascii_digit))
+}
+
+/// Reads `DIGITS` or `DIGITS.DIGITS` exactly; `None` for any other form.
 fn plain_decimal(bytes: &[u8]) -> Option<Wall> {
     let text = str::from_utf8(bytes).ok()?;
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

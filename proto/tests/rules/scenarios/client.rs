@@ -62,7 +62,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn declared(n: u64, terms: &[&str]) -> ScriptResult<Self> {
+    pub(super) fn declared(n: u64, words: &[&str]) -> ScriptResult<Self> {
         let mut client = Client {
             terms: Terms::without_expiration(),
             protocol: Protocol::Classic,
@@ -89,8 +89,8 @@ impl Client {
             lost: VecDeque::new(),
             asleep: false,
         };
-        let mut terms = terms.iter();
-        while let Some(option) = terms.next() {
+        let mut words = words.iter();
+        while let Some(option) = words.next() {
             match *option {
                 "unexpiring" => client.terms.expiration = None,
                 "watched" => client.protocol = Protocol::Watched,
@@ -98,10 +98,10 @@ impl Client {
                 "ttl" => client.protocol = Protocol::Ttl,
                 "forever" => client.timeout = None,
                 "every" => {
-                    client.terms.poll_interval = time(terms.next().ok_or("every what")?)?;
+                    client.terms.poll_interval = time(words.next().ok_or("every what")?)?;
                 }
-                "named" => client.name = Some((*terms.next().ok_or("named what")?).into()),
-                "timeout" => client.timeout = Some(time(terms.next().ok_or("timeout of what")?)?),
+                "named" => client.name = Some((*words.next().ok_or("named what")?).into()),
+                "timeout" => client.timeout = Some(time(words.next().ok_or("timeout of what")?)?),
                 expiration => client.terms.expiration = Some(time(expiration)?),
             }
         }

@@ -45,7 +45,7 @@ impl Run {
     fn carried_out(&mut self, n: usize, leg: &mut Leg) -> Reply {
         let now = self.since_start();
         let before = self.server.value(now).map(<[u8]>::to_vec);
-        if !leg.command().is_none_or(Command::only_reads) {
+        if !leg.command().is_none_or(Command::leaves_key) {
             self.clients[n].replaced.clone_from(&before);
         }
         let is_own = self.is_own(n, before.as_deref());
