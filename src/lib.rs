@@ -86,22 +86,11 @@ pub use values::options::LockOptions;
 pub use wait::CancelToken;
 
 #[doc(inline)]
-pub use proto::values::{
-    key::Key,
-    protocol::Protocol,
-    version::{InvalidVersion, Version},
-};
+pub use proto::values::{InvalidVersion, Key, Protocol, Version};
 
 #[cfg(feature = "macros")]
 #[doc(inline)]
 pub use setnx_lock_macros::locked;
-
-/// For the tool. No part of the interface: it may change in any release.
-#[doc(hidden)]
-pub mod __keys {
-    pub use crate::net::slot_of;
-    pub use proto::values::side_key::{SideKey, can_share_slot};
-}
 
 /// What the attribute expands to. No part of the interface: it may change in any release.
 #[cfg(feature = "macros")]

@@ -18,7 +18,6 @@ mod resp;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod server;
-mod slots;
 mod threads;
 mod trip;
 
@@ -26,10 +25,7 @@ use std::fmt;
 use std::time::Duration;
 
 use proto::fencing::Epoch;
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
-use proto::values::version::Version;
+use proto::values::{Key, Now, Protocol, Uptime, Version};
 use proto::{Command, Reply, Trip};
 
 use crate::system::sync;
@@ -44,7 +40,6 @@ pub(crate) use errors::{Failure, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use limits::{Budget, Limits, NeverStops, Stop};
 pub(crate) use server::OneServer;
-pub use slots::slot_of;
 
 /// The number of a cluster's node. A node that hangs holds up the keys of no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,8 +12,7 @@ pub use cancel_token::CancelToken;
 pub(crate) use cancel_token::Registered;
 pub(crate) use key_hash::KeyHash;
 pub(crate) use proto::Observation;
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
+use proto::values::{Key, Uptime};
 use proto::window::Activity;
 pub(crate) use wait_queue::{Called, Hint, HolderTicket, Ticket, WaitQueue, Wake, no_hold};
 

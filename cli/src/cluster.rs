@@ -1,8 +1,8 @@
 //! A cluster: which node has which key, for what a lock does not do.
 
-use setnx_lock::__keys::slot_of;
 use setnx_lock::redis::{Client, ConnectionAddr, Value, cmd};
 use setnx_lock::{Key, Refusal, RefusalKind};
+use setnx_lock_proto::values::slot_of;
 
 use crate::arguments::Condition;
 use crate::failure::Failure;

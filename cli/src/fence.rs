@@ -3,9 +3,9 @@
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use setnx_lock::__keys::{SideKey, can_share_slot};
 use setnx_lock::Key;
 use setnx_lock::redis;
+use setnx_lock_proto::values::{SideKey, can_share_slot};
 
 use crate::arguments::{Condition, Fence};
 use crate::failure::Failure;

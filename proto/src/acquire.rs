@@ -24,11 +24,7 @@ use super::lease::{End, Lease};
 use super::task::Io;
 use super::unresolved::Unresolved;
 use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
-use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::protocol::Protocol;
-use crate::values::state::State;
-use crate::values::terms::Terms;
-use crate::values::value::Tag;
+use crate::values::{Now, Protocol, State, Tag, Terms, Uptime, Wall};
 pub use pace::{Pace, Params, Round};
 
 /// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another

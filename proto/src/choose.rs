@@ -12,12 +12,7 @@ use super::lease::Lease;
 use super::task::Io;
 use super::unresolved::Unresolved;
 use super::{Command, Cue, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
-use crate::values::clock::{Now, Wall};
-use crate::values::key::Key;
-use crate::values::protocol::Protocol;
-use crate::values::state::State;
-use crate::values::terms::Terms;
-use crate::values::value::Tag;
+use crate::values::{Key, Now, Protocol, State, Tag, Terms, Wall};
 
 /// How many locks that looked free are tried in a row before a
 /// pause: if all were taken meanwhile, they are under contention.

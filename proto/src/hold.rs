@@ -29,9 +29,7 @@ use super::lease::Lease;
 use super::ownership::{Loss, Ownership};
 use super::task::Io;
 use super::{Command, GiveUp, Note, Reply, Trip};
-use crate::values::clock::Now;
-use crate::values::protocol::Protocol;
-use crate::values::value::Nonce;
+use crate::values::{Nonce, Now, Protocol};
 
 /// How many transactions in a row may fail because another client wrote the key.
 pub const LOOKS: u32 = 3;

@@ -4,8 +4,7 @@
 use core::time::Duration;
 
 use super::lease::LOSER_WITHIN;
-use crate::values::clock::Uptime;
-use crate::values::terms::Terms;
+use crate::values::{Terms, Uptime};
 
 /// Which part of the expiration passes before a lease is extended:
 /// a third. So two more attempts fit in, and each has time.

@@ -3,12 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::values::clock::{Now, Uptime, Wall};
-use crate::values::key::Key;
-use crate::values::protocol::Protocol;
-use crate::values::terms::Terms;
-use crate::values::token::Token;
-use crate::values::value::{self, Nonce, Tag, ValueBytes};
+use crate::values::{Key, Nonce, Now, Protocol, Tag, Terms, Token, UNEXPIRING, Uptime, ValueBytes, Wall};
 
 /// The gem's extra second: in Classic and Watched the value names a time this much later than the end of the lease. It
 /// is the guard against clocks that differ and against a DEL in flight.
@@ -120,7 +115,7 @@ impl Lease {
     pub fn beginning(now: Now, expiration: Option<Duration>, protocol: Protocol, nonce: Nonce) -> Self {
         // The value names no holder.
         let Some(expiration) = expiration else {
-            return Self { value: value::UNEXPIRING.into(), protocol, since: now.uptime, ..Self::default() };
+            return Self { value: UNEXPIRING.into(), protocol, since: now.uptime, ..Self::default() };
         };
         let end = Some(End::of(now, expiration));
         let (ttl, later) = match protocol {

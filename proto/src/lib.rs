@@ -4,7 +4,7 @@
 //! # What a lock is
 //!
 //! A lock is one key. It is held while the key holds a time in the future or a value that names no time.
-//! [`State::of_value`](values::state::State::of_value) reads such a value, [`ValueBytes`](values::value::ValueBytes)
+//! [`State::of_value`](values::State::of_value) reads such a value, [`ValueBytes`](values::ValueBytes)
 //! writes it. A contender in Ttl also leaves a key with a time to live to the server. A holder relies on its
 //! [`Lease`](lease::Lease), which ends earlier than others see it end.
 //!
@@ -49,7 +49,7 @@
 //! | a Classic contender that loses a takeover | it read the key before the winner's GETSET | its GETSET overwrites the winner's value; the winner keeps the lock |
 //! | the holder | within its lease; in Watched and Ttl also later, over its own bytes | GETSET, or SET in a transaction: an extension, or a hand-over to the next thread |
 //! | the holder | as I5 says | DEL, GETDEL |
-//! | another process | with the [token](values::token::Token) of a hold, once | as an extension |
+//! | another process | with the [token](values::Token) of a hold, once | as an extension |
 //! | the server | the key's time to live has ended (Ttl) | |
 //! | an operator | any time: `Lock::clear` | DEL |
 //!

@@ -1,9 +1,7 @@
 //! Whose the lock is, as the bytes in its key show it to a holder.
 
 use super::lease::{End, Lease, Wrote};
-use crate::values::clock::Now;
-use crate::values::protocol::Protocol;
-use crate::values::state::{self, State};
+use crate::values::{Now, Protocol, State, classic_time};
 
 /// Why a lock was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +54,7 @@ impl Ownership {
         let may_be_a_losers = match lease.protocol {
             // Of clients that use Classic, a gem's value is known by its
             // form; those of this library are not ours, and say so.
-            Protocol::Watched | Protocol::Ttl => state::classic_time(found).is_some(),
+            Protocol::Watched | Protocol::Ttl => classic_time(found).is_some(),
             Protocol::Auto | Protocol::Classic => {
                 matches!(&state, State::Until { until, .. } if *until >= now.wall)
             }

@@ -14,7 +14,7 @@ use core::time::Duration;
 use super::lease::Lease;
 use super::unresolved::Unresolved;
 use super::{Reply, WhyRefused};
-use crate::values::clock::Now;
+use crate::values::Now;
 
 /// How often keys are read whose SETNX had no reply, before it is
 /// given up. Each time a server that is unreachable is waited for.

@@ -5,9 +5,7 @@ use core::time::Duration;
 
 use crate::lease::{End, GUARD, Lease};
 use crate::trip::{Replies, Reply, Trip, WhyRefused};
-use crate::values::clock::{Now, Uptime};
-use crate::values::protocol::Protocol;
-use crate::values::state::State;
+use crate::values::{Now, Protocol, State, Uptime};
 
 /// Why rules ended without their goal. The library makes the user's error of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
 use super::{Cue, GiveUp, Note, Pause, Replies, Step, Trip};
-use crate::values::clock::Now;
+use crate::values::Now;
 
 /// What the code of a task sees of the world.
 pub struct Io {
@@ -186,7 +186,7 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-    use crate::values::clock::{Uptime, Wall};
+    use crate::values::{Uptime, Wall};
     use crate::{Command, Reply, WhyRefused};
 
     /// Code as a rule has it.

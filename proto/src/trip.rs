@@ -7,9 +7,7 @@ use core::time::Duration;
 
 use crate::fencing::Epoch;
 use crate::lease::{End, NewValue};
-use crate::values::key::Key;
-use crate::values::protocol::Protocol;
-use crate::values::value::ValueBytes;
+use crate::values::{Key, Protocol, ValueBytes};
 use crate::waiting_list::Waiting;
 
 /// A command on the lock's key, on one of its side keys, or on a channel of its waiting list.

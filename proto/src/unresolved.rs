@@ -1,8 +1,7 @@
 //! Commands that acquire a lock and had no reply: what they may have acquired, and what a key shows of it (I6).
 
 use super::lease::Lease;
-use crate::values::clock::Now;
-use crate::values::state::State;
+use crate::values::{Now, State};
 use alloc::vec::Vec;
 
 /// The leases of commands without a reply, each with its lock's number among those that a call is about. It may have

@@ -15,7 +15,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use crate::values::clock::Uptime;
+use crate::values::Uptime;
 
 /// How old what a process knows of its entry may be before a poll checks that it is still there.
 const CHECKED_EVERY: Duration = Duration::from_secs(5);

@@ -6,8 +6,7 @@
 
 use core::time::Duration;
 
-use crate::values::clock::{Now, Uptime};
-use crate::values::key::Key;
+use crate::values::{Key, Now, Uptime};
 
 /// The gem's poll interval, and time for its commands.
 const WINDOW: Duration = Duration::from_millis(110);
@@ -76,7 +75,7 @@ fn offset(key: &Key) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::values::clock::Wall;
+    use crate::values::Wall;
 
     fn at(millis: u64) -> Now {
         Now { wall: Wall(1_795_000_000_000_000 + millis * 1000), uptime: uptime(millis) }

@@ -3,7 +3,7 @@
 mod lock_id;
 mod template;
 
-use proto::values::key::Key;
+use proto::values::Key;
 
 use crate::api::lock::Lock;
 use crate::api::locker::Locker;

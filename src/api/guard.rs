@@ -6,8 +6,7 @@ use std::time::Duration;
 use std::{fmt, iter, mem};
 
 use chrono::{DateTime, Utc};
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
+use proto::values::{Key, Protocol};
 
 use crate::api::loss_signal::LossSignal;
 use crate::report::error::Error;

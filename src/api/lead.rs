@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
-use proto::values::terms::Terms;
+use proto::values::{Key, Terms, Uptime};
 
 use crate::api::guard::LockGuard;
 use crate::api::lock::Lock;

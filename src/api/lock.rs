@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::key::Key;
+use proto::values::Key;
 
 use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
@@ -307,7 +307,7 @@ impl Lock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::values::side_key::SideKey;
+    use proto::values::SideKey;
 
     #[test]
     fn a_key_leaves_room_for_the_names_of_those_beside_it() {

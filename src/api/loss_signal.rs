@@ -5,7 +5,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::clock::{Now, Uptime};
+use proto::values::{Now, Uptime};
 
 use crate::report::state::LossReason;
 use crate::run::hold::{self, Hold};

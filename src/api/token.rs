@@ -5,8 +5,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::key::Key;
-use proto::values::token::Token;
+use proto::values::{Key, Token};
 
 use crate::api::guard::LockGuard;
 use crate::api::lock::Lock;
@@ -228,17 +227,14 @@ impl Locker {
 
 #[cfg(test)]
 mod tests {
-    use proto::values::clock::Wall;
-    use proto::values::protocol::Protocol;
-    use proto::values::terms::Terms;
-    use proto::values::value::Nonce;
+    use proto::values::{Nonce, Protocol, Terms, Wall};
 
     use super::*;
 
     #[test]
     fn it_is_shown_without_what_gives_power_over_the_lock() {
         let (begin, second) = (Wall(1_795_157_374_492_303), Duration::from_secs(1));
-        let now = proto::values::clock::Now { wall: begin, uptime: proto::values::clock::Uptime::default() };
+        let now = proto::values::Now { wall: begin, uptime: proto::values::Uptime::default() };
         let nonce = Nonce::from_random(9_876_543_210);
         let lease = proto::lease::Lease::beginning(now, Some(second), Protocol::Ttl, nonce);
         let token = lease.token(&Key::from("k"), &Terms::expiring_after(second), begin);

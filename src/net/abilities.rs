@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use proto::values::protocol::Protocol;
-use proto::values::version::Version;
+use proto::values::{Protocol, Version};
 
 use crate::system::clock;
 

@@ -9,17 +9,13 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
-use proto::values::version::Version;
+use proto::values::{Key, Protocol, Uptime, Version, slot_of};
 use proto::{Command, Reply, Trip};
 
 use super::connections::{Address, Heard, Opener};
 use super::errors::{Failure, Refusal};
 use super::limits::{Budget, Limits};
 use super::server::{PAUSE, pause};
-use super::slots::slot_of;
 use super::threads::on_threads;
 use super::{Backend, KeyTrip, NodeId, Sent, is_refused};
 use crate::system::clock;

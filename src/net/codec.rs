@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use proto::values::side_key::SideKey;
+use proto::values::SideKey;
 use proto::waiting_list::{LIST_TTL, Waiting};
 use proto::{Command, Expected, NewValue, Reply};
 use redis::Value;

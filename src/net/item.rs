@@ -5,9 +5,7 @@ use std::{io, mem, slice};
 
 use proto::fencing::Epoch;
 use proto::lease::End;
-use proto::values::clock::Now;
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
+use proto::values::{Key, Now, Protocol};
 use proto::{Reply, Trip};
 use redis::Value;
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
+use proto::values::{Key, Now, Protocol, Uptime};
 
 use super::errors::{Failure, Refusal};
 

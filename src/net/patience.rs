@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
+use proto::values::Uptime;
 
 use crate::system::clock;
 use crate::system::thread;

@@ -3,7 +3,7 @@
 use std::mem;
 use std::ops::Deref;
 
-use proto::values::key::CutAt;
+use proto::values::CutAt;
 use redis::{ErrorKind, RedisError, Value};
 
 /// What QUEUED is read as, which costs no text. No command is answered by a boolean.

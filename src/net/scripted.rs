@@ -4,9 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use proto::lease::End;
-use proto::values::clock::Now;
-use proto::values::key::Key;
-use proto::values::version::Version;
+use proto::values::{Key, Now, Version};
 use proto::{Command, Reply};
 
 use super::{Backend, Failure, KeyTrip, Limits, Refusal, Sent, TransportError};

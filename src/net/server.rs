@@ -16,11 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
-use proto::values::state::LONGEST_READ;
-use proto::values::version::Version;
+use proto::values::{Key, LONGEST_READ, Protocol, Uptime, Version, slot_of};
 use proto::{Command, Reply, Trip};
 
 use super::abilities::Abilities;
@@ -32,7 +28,6 @@ use super::item::AfterTrip;
 use super::lanes::Lanes;
 use super::limits::Limits;
 use super::patience::Patience;
-use super::slots::slot_of;
 use super::trip::{TripState, Wire};
 use super::{Backend, Heard, KeyTrip, NodeId, Sent, Undecided};
 use crate::system::{clock, thread};

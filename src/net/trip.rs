@@ -17,10 +17,7 @@ use std::mem;
 use std::ops::DerefMut;
 
 use proto::fencing::Epoch;
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
-use proto::values::side_key::SideKey;
+use proto::values::{Key, Now, Protocol, SideKey, Uptime};
 use proto::{Command, Expected, Trip};
 use redis::Value;
 

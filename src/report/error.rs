@@ -9,8 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use proto::quorum;
-use proto::values::clock::Wall;
-use proto::values::key::{Cut, Key};
+use proto::values::{Cut, Key, Wall};
 
 use crate::net::{Refusal, TransportError};
 use crate::report::state::{LossReason, in_words};

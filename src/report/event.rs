@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::key::{Cut, Key};
+use proto::values::{Cut, Key};
 
 use crate::net::Refusal;
 use crate::report::error::Error;

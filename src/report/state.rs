@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use proto::ownership::Loss;
-use proto::values::clock::Wall;
-use proto::values::key::Cut;
-use proto::values::named::Named;
-use proto::values::state::{LONGEST_READ, State, looks_like};
+use proto::values::{Cut, LONGEST_READ, Named, State, Wall, looks_like};
 
 use crate::system::clock;
 

@@ -10,9 +10,7 @@ use proto::acquire::first_command;
 use proto::choose::first_trip;
 use proto::lease::Lease;
 use proto::unresolved::Unresolved;
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
+use proto::values::{Key, Now, Protocol, Uptime};
 use proto::{Observation, Reply, Trip};
 
 use super::engine::Engine;

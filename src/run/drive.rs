@@ -4,9 +4,7 @@
 use std::mem;
 
 use proto::task::Rules;
-use proto::values::clock::Now;
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
+use proto::values::{Key, Now, Protocol};
 use proto::{Command, GiveUp, Reply, Step, Trip};
 
 use super::engine::Engine;

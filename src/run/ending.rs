@@ -9,7 +9,7 @@ use proto::hold::{self, Extension, Release};
 use proto::lease::Lease;
 use proto::ownership::Loss;
 use proto::task::Task;
-use proto::values::clock::Now;
+use proto::values::Now;
 
 use super::drive::Job;
 use super::engine::Engine;

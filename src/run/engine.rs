@@ -7,12 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use proto::lease::Lease;
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
-use proto::values::side_key::can_share_slot;
-use proto::values::state;
-use proto::values::value::Tag;
+use proto::values::{Key, Protocol, Tag, Uptime, can_share_slot, classic_time};
 
 use super::held::{Delivery, MaybeHeld};
 use super::hold::{Changes, Hold};
@@ -300,7 +295,7 @@ pub(super) struct Gems(AtomicU64);
 impl Gems {
     /// Notes what a key holds.
     pub(super) fn note(&self, found: &[u8]) {
-        if found.len() <= LONGEST_OF_GEMS && state::classic_time(found).is_some() {
+        if found.len() <= LONGEST_OF_GEMS && classic_time(found).is_some() {
             self.0.store(clock::uptime().micros(), Ordering::Relaxed);
         }
     }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use proto::lease::Lease;
 use proto::unresolved::Unresolved;
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
+use proto::values::{Key, Uptime};
 
 use super::hold::Hold;
 use crate::values::options::LockOptions;

@@ -9,9 +9,7 @@ use std::{io, mem};
 
 use proto::lease::{End, Lease};
 use proto::ownership::Loss;
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
+use proto::values::{Key, Now, Protocol, Uptime};
 
 use super::timer;
 use crate::report::event::ProblemKind;

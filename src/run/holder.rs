@@ -9,8 +9,7 @@ use proto::hold::{self, Counted, Extension, Verification};
 use proto::lease::{End, Lease};
 use proto::ownership::Loss;
 use proto::task::Task;
-use proto::values::clock::Now;
-use proto::values::protocol::Protocol;
+use proto::values::{Now, Protocol};
 use proto::{GiveUp, Step};
 
 use super::drive::Job;

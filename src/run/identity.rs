@@ -3,7 +3,7 @@
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use proto::values::value::Nonce;
+use proto::values::Nonce;
 
 use crate::system::random::RandomState;
 use crate::system::{Process, thread};

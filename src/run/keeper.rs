@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proto::keeping::{self, Duty, NextLook, Progress};
-use proto::values::clock::{Now, Uptime};
+use proto::values::{Now, Uptime};
 
 use super::engine::{Engine, Kept, for_each_engine};
 use super::holder::Locked;

@@ -11,9 +11,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
-use proto::values::version::Version;
+use proto::values::{Key, Uptime, Version};
 use proto::waiting_list::{ListEntry, Owed, Waiting};
 use proto::{Command, Reply, Trip};
 

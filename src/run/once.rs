@@ -3,10 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::clock::Now;
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
-use proto::values::state::State;
+use proto::values::{Key, Now, Protocol, State};
 use proto::{Command, GiveUp, Replies, Reply, Trip};
 
 use super::engine::Engine;

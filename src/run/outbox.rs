@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 
 use proto::Note;
-use proto::values::key::Key;
+use proto::values::Key;
 
 use super::sink::EventSink;
 use crate::net::TransportError;

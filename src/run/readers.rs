@@ -1,10 +1,7 @@
 //! The number of readers of a reader-writer lock, which all its callers must share. A key of its own holds it. A caller
 //! compares it before it first asks for one of the locks, so nothing has to be given back if the numbers differ.
 
-use proto::values::key::{Cut, Key};
-use proto::values::protocol::Protocol;
-use proto::values::side_key::SideKey;
-use proto::values::value::ValueBytes;
+use proto::values::{Cut, Key, Protocol, SideKey, ValueBytes};
 use proto::{Command, GiveUp, NewValue, Reply, Trip};
 
 use super::engine::Engine;

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use proto::hold::{self, HandedOver, Release};
 use proto::lease::Lease;
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
+use proto::values::{Key, Now, Uptime};
 use proto::waiting_list::Waiting;
 use proto::{GiveUp, Reply};
 

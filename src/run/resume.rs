@@ -8,9 +8,7 @@ use proto::hold::{self, Extension};
 use proto::lease::Lease;
 use proto::ownership::Loss;
 use proto::task::Task;
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
-use proto::values::token::Token;
+use proto::values::{Key, Protocol, Token};
 
 use super::acquire::Call;
 use super::drive::Job;

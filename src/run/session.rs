@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use proto::hold::LOOKS;
 use proto::lease::End;
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
+use proto::values::{Key, Now, Protocol, Uptime};
 use proto::waiting_list::Waiting;
 use proto::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
 

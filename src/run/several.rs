@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::several::{Do, Several};
-use proto::values::key::Key;
+use proto::values::Key;
 use proto::{Command, Reply, Trip};
 
 use super::acquire::{Asked, Call, Want};

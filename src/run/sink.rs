@@ -10,9 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proto::Note;
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
-use proto::values::state::State;
+use proto::values::{Key, State, Uptime};
 
 use super::reports::{Report, Reports};
 use crate::net::TransportError;

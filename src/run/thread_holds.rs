@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use proto::values::key::Key;
+use proto::values::Key;
 
 use crate::run::hold::Hold;
 use crate::run::identity::Identity;
@@ -163,8 +163,7 @@ mod tests {
     use crate::run::sink::EventSink;
     use crate::system::clock;
     use proto::lease::Lease;
-    use proto::values::protocol::Protocol;
-    use proto::values::value::Nonce;
+    use proto::values::{Nonce, Protocol};
 
     /// What a guard has.
     struct Mark(Arc<Hold>);

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::clock::{Now, Uptime};
+use proto::values::{Now, Uptime};
 
 use crate::system::Process;
 

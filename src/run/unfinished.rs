@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proto::hold::Release;
 use proto::lease::Lease;
-use proto::values::clock::Now;
+use proto::values::Now;
 use proto::{Command, GiveUp, Reply};
 
 use super::engine::{Engine, FailedRelease, Unfinished, What, for_each_engine};

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use proto::values::clock::{Now, Uptime, Wall};
+use proto::values::{Now, Uptime, Wall};
 
 use super::per_process::PerProcess;
 use super::source::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -7,8 +7,7 @@ mod problem;
 use std::fmt;
 use std::time::Duration;
 
-use proto::values::protocol::Protocol;
-use proto::values::terms::Terms;
+use proto::values::{Protocol, Terms};
 
 /// How a lock behaves: its expiration, how long a call waits for it, and the commands that it sends.
 ///

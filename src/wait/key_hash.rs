@@ -65,7 +65,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use proto::values::key::Key;
+    use proto::values::Key;
 
     #[test]
     fn keys_that_differ_little_are_spread_over_a_map() {

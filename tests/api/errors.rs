@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Commands as _;
-use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, Protocol};
+use setnx_lock_proto::values::SideKey;
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use crate::support::scenario::{Scenario, client_pool, closed_port, opened, patient};

@@ -5,10 +5,10 @@ use std::panic;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use setnx_lock::__keys::SideKey;
 use setnx_lock::{
     CancelToken, Error, Lock, LockOptions, LockState, Locker, Permit, Protocol, RwLock, Semaphore,
 };
+use setnx_lock_proto::values::SideKey;
 
 use crate::support::asleep::Sleeper;
 use crate::support::scenario::{ANOTHERS, FOREIGN, QUEUED, patient};

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use setnx_lock::__keys::SideKey;
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, LossReason, Protocol, Version};
+use setnx_lock_proto::values::SideKey;
 
 use crate::support::scenario::{ANOTHERS, FOREIGN};
 use crate::support::{

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, LockState, Locker, RefusalKind, RwLock, Semaphore};
+use setnx_lock_proto::values::SideKey;
 use setnx_lock_testing::{Fault, TestServer};
 
 use crate::support::asleep::Sleeper;

@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use crate::Searches;
 use run::Run;
-use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::Protocol;
 
 const CLIENTS: usize = 3;
 

@@ -34,7 +34,7 @@ use proptest::test_runner::{Config, TestError, TestRunner};
 use setnx_lock_proto::acquire::{Attempt, Params, acquire};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::Task;
-use setnx_lock_proto::values::clock::Now;
+use setnx_lock_proto::values::Now;
 use setnx_lock_proto::{Cue, Step};
 use simulated::Server;
 

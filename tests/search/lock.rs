@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::Searches;
 use run::{Conditions, Gems, Run};
-use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::Protocol;
 
 const WITHIN_THE_GUARD: Conditions = Conditions {
     protocols: [Protocol::Classic; 3],

@@ -13,10 +13,7 @@ use setnx_lock_proto::acquire::Params;
 use setnx_lock_proto::hold::{Ending, HandedOver};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::Rules;
-use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
-use setnx_lock_proto::values::protocol::Protocol;
-use setnx_lock_proto::values::terms::Terms;
-use setnx_lock_proto::values::value::{Nonce, Tag};
+use setnx_lock_proto::values::{Nonce, Now, Protocol, Tag, Terms, Uptime, Wall};
 use setnx_lock_proto::{Reply, Step, Trip};
 
 const HOUR: Duration = Duration::from_secs(3600);

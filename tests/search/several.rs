@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use crate::Searches;
 use client::Flaw;
 use run::Run;
-use setnx_lock_proto::values::protocol::Protocol::{self, Classic, Ttl, Watched};
+use setnx_lock_proto::values::Protocol::{self, Classic, Ttl, Watched};
 
 /// How long a command may be on its way within the guard, in milliseconds, and how far the clock of each client is
 /// ahead of that of the one before.

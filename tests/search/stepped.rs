@@ -6,8 +6,7 @@ use setnx_lock_proto::acquire::{Params, acquire};
 use setnx_lock_proto::choose::Attempts;
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::{Io, Rules, Task};
-use setnx_lock_proto::values::clock::Now;
-use setnx_lock_proto::values::key::Key;
+use setnx_lock_proto::values::{Key, Now};
 use setnx_lock_proto::{Command, Cue, GiveUp, Note, Pause, Replies, Reply, Step, Trip};
 
 /// What is done next.

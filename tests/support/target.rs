@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime};
 use std::{env, io, process};
 
 use redis::Commands as _;
-use setnx_lock::__keys::SideKey;
 use setnx_lock::{
     Error, Key, Lock, LockOptions, LockState, Locker, MultiLock, Observer, Protocol, RefusalKind, Version,
 };
+use setnx_lock_proto::values::SideKey;
 use setnx_lock_testing::{ServerVersion, TestServer};
 use testkit::redis_server;
 

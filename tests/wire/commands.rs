@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{mem, thread};
 
-use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
+use setnx_lock_proto::values::SideKey;
 use setnx_lock_testing::TestServer;
 
 use crate::support::scenario::{client_pool, opened, patient};

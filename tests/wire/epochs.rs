@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use setnx_lock::__keys::SideKey;
 use setnx_lock::redis::{InfoDict, cmd};
 use setnx_lock::{Error, Lock, LockGuard, Locker, MultiLock, Protocol};
+use setnx_lock_proto::values::SideKey;
 use testkit::failover::{MASTER, ask};
 
 use crate::support::notified::until;

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use setnx_lock::__keys::SideKey;
 use setnx_lock::chrono::TimeDelta;
 use setnx_lock::redis::{self, Pipeline, RedisError, ServerError, Value};
 use setnx_lock::{Key, LockState, Refusal};
+use setnx_lock_proto::values::SideKey;
 
 use super::{Found, HeldBy, KeyReport, now};
 use crate::failure::Failure;

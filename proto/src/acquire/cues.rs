@@ -6,9 +6,7 @@ use core::time::Duration;
 use super::{Attempt, First, Round};
 use crate::lease::Lease;
 use crate::task::Io;
-use crate::values::clock::Uptime;
-use crate::values::protocol::Protocol;
-use crate::values::state::{self, State};
+use crate::values::{Protocol, State, Uptime, classic_time};
 use crate::{Cue, Note, Observation, window};
 
 impl Attempt {
@@ -117,7 +115,7 @@ impl Attempt {
         let Some(end) = self.looks_until.take() else { return Continue(()) };
         let now = io.now();
         // What another process of this library has, it leaves by itself.
-        if *state == State::Empty || found.and_then(state::classic_time).is_some() {
+        if *state == State::Empty || found.and_then(classic_time).is_some() {
             self.pace.asks_until = Some(now.uptime.after(window::ASKS));
             io.note(Note::PollerMet);
         } else if now.uptime < end && !self.pace.is_last(now) {

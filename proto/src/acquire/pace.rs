@@ -5,11 +5,7 @@ use core::time::Duration;
 
 use crate::lease::{Lease, TTL_GUARD, TTL_SHOWN_LATER};
 use crate::task::Io;
-use crate::values::clock::{Now, Uptime};
-use crate::values::protocol::Protocol;
-use crate::values::state::State;
-use crate::values::terms::Terms;
-use crate::values::value::Tag;
+use crate::values::{Now, Protocol, State, Tag, Terms, Uptime};
 use crate::{Cue, GiveUp, Note, Pause, WhyRefused};
 
 /// The server counts a time to live from when it receives the command. A look that comes too early costs a poll
@@ -322,9 +318,7 @@ mod tests {
     use super::*;
     use crate::acquire::{Attempt, acquire};
     use crate::task::{Rules, Task};
-    use crate::values::clock::Wall;
-    use crate::values::terms::Terms;
-    use crate::values::value::Nonce;
+    use crate::values::{Nonce, Terms, Wall};
     use crate::{Reply, Step};
 
     const HOUR: Duration = Duration::from_secs(3600);

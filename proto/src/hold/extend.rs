@@ -10,7 +10,7 @@ use crate::acquire::GETSET_TIME_LIMIT;
 use crate::lease::{End, Lease};
 use crate::ownership::{Loss, Ownership};
 use crate::task::Io;
-use crate::values::clock::Now;
+use crate::values::Now;
 use crate::{Command, GiveUp, Reply, Trip};
 
 /// The outcome of an extension.

@@ -12,7 +12,7 @@ use crate::acquire::GETSET_TIME_LIMIT;
 use crate::lease::{End, Lease};
 use crate::ownership::{Loss, Ownership};
 use crate::task::{Io, Rules, Task};
-use crate::values::clock::Now;
+use crate::values::Now;
 use crate::{Command, Expected, GiveUp, Note, Replies, Reply, Step, Trip, WhyRefused};
 
 /// The outcome of handing over.

@@ -8,7 +8,7 @@ use crate::acquire::GETSET_TIME_LIMIT;
 use crate::lease::{End, Lease, Tried};
 use crate::ownership::Ownership;
 use crate::task::Io;
-use crate::values::clock::Now;
+use crate::values::Now;
 use crate::{Command, GiveUp, Reply, Trip, WhyRefused};
 
 /// The outcome of a release.

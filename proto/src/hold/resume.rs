@@ -9,8 +9,7 @@ use crate::acquire::GETSET_TIME_LIMIT;
 use crate::lease::{End, Lease};
 use crate::ownership::{Loss, Ownership};
 use crate::task::Io;
-use crate::values::clock::Now;
-use crate::values::value::Nonce;
+use crate::values::{Nonce, Now};
 use crate::{Command, GiveUp, Reply, Trip};
 
 /// Reads the key before a token is made of a lease that an extension without a reply

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::fencing::Epoch;
 use crate::task::{Rules, Task};
-use crate::values::clock::{Uptime, Wall};
+use crate::values::{Uptime, Wall};
 use crate::{Replies, Step};
 
 const EXPIRATION: Duration = Duration::from_secs(10);

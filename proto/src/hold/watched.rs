@@ -6,7 +6,7 @@ use crate::fencing::Epoch;
 use crate::lease::{End, Lease, Tried, Wrote};
 use crate::ownership::{Loss, Ownership};
 use crate::task::Io;
-use crate::values::clock::Now;
+use crate::values::Now;
 use crate::{Command, Expected, GiveUp, Replies, Reply, Trip};
 use alloc::vec::Vec;
 

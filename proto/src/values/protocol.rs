@@ -1,6 +1,6 @@
 //! The commands that take over and release a lock.
 
-use crate::values::version::Version;
+use crate::values::Version;
 
 /// The Redis commands that acquire and release a lock.
 ///

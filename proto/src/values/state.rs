@@ -91,7 +91,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::values::value::{Nonce, ValueBytes};
+    use crate::values::{Nonce, ValueBytes};
 
     fn read(bytes: &[u8]) -> State {
         State::of_value(Some(bytes))

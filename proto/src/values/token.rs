@@ -7,10 +7,7 @@ use alloc::vec::Vec;
 use core::fmt::{self, Write as _};
 use core::time::Duration;
 
-use crate::values::clock::Wall;
-use crate::values::key::Key;
-use crate::values::protocol::Protocol;
-use crate::values::value::{Nonce, ValueBytes};
+use crate::values::{Key, Nonce, Protocol, ValueBytes, Wall};
 
 /// What a token begins with. The number is that of its form.
 const NAME: &str = "setnx";

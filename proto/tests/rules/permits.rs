@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use setnx_lock_proto::acquire::Params;
 use setnx_lock_proto::lease::Lease;
-use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
-use setnx_lock_proto::values::protocol::Protocol;
-use setnx_lock_proto::values::terms::Terms;
-use setnx_lock_proto::values::value::{Nonce, Tag, ValueBytes};
+use setnx_lock_proto::values::{Nonce, Now, Protocol, Tag, Terms, Uptime, ValueBytes, Wall};
 use setnx_lock_proto::{Command, Cue, GiveUp, Note, Pause, Replies, Reply, Trip, WhyRefused};
 use setnx_lock_search::stepped::{Action, Held, Stepped};
 

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::key::Key;
+use proto::values::Key;
 
 use super::Locker;
 use super::url::Topology;

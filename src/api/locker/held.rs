@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
+use proto::values::{Key, Protocol};
 
 use super::Locker;
 use crate::system::clock;

@@ -1,6 +1,6 @@
 //! The URLs of a locker's servers.
 
-use proto::values::key::Cut;
+use proto::values::Cut;
 use redis::Client;
 
 use crate::report::error::Error;

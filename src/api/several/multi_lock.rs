@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::key::Key;
+use proto::values::Key;
 
 use super::multi_lock_guard::MultiLockGuard;
 use crate::api::lock::problem;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use proto::values::key::Key;
+use proto::values::Key;
 
 use crate::api::guard::LockGuard;
 use crate::api::loss_signal::LossSignal;

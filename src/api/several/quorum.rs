@@ -4,9 +4,7 @@ use std::borrow::Borrow;
 use std::time::Duration;
 
 use proto::quorum;
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
-use proto::values::terms::Terms;
+use proto::values::{Key, Terms, Uptime};
 
 use super::quorum_guard::QuorumGuard;
 use super::quorum_servers::Servers;

@@ -5,8 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use std::{fmt, mem};
 
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
+use proto::values::{Key, Now, Uptime};
 
 use super::quorum_servers::{Answers, Guards, Late, Servers, complete, time_left};
 use crate::api::guard::LockGuard;

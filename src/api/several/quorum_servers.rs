@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::quorum::{self, QuorumTerms, Verdict};
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
+use proto::values::{Key, Uptime};
 
 use crate::api::guard::LockGuard;
 use crate::api::lock::Lock;

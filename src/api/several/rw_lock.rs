@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use proto::values::key::Key;
+use proto::values::Key;
 
 use super::multi_lock::MultiLock;
 use super::multi_lock_guard::MultiLockGuard;

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::key::Key;
+use proto::values::Key;
 
 use crate::api::guard::LockGuard;
 use crate::api::lock::problem;

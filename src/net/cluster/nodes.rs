@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
+use proto::values::Uptime;
 
 use super::slot_map::{self, Range, SlotMap};
 use crate::net::NodeId;

@@ -71,7 +71,7 @@ fn redirection(text: &str, slot: u16) -> Option<Redirected> {
 mod tests {
     use super::*;
     use crate::net::errors::Refusal;
-    use proto::values::key::Key;
+    use proto::values::Key;
     use proto::{Command, Expected, Trip};
 
     fn refused(text: &str) -> Result<Reply, Failure> {

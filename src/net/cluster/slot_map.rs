@@ -2,11 +2,11 @@
 
 use std::io;
 
+use proto::values::SLOTS;
 use redis::{Client, Value, cmd};
 
 use crate::net::connections::{Address, Handshake, address_of};
 use crate::net::errors::{Failure, Refusal, RefusalKind, TransportError};
-use crate::net::slots::SLOTS;
 
 /// Slots from one to another, and the address of the node that has them.
 pub(super) type Range = (u16, u16, Address);

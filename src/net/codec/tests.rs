@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::values::key::Key;
+use proto::values::Key;
 
 use super::*;
 use crate::net::errors::RefusalKind;

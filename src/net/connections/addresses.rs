@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 
-use proto::values::clock::Uptime;
+use proto::values::Uptime;
 
 use crate::system::clock;
 use crate::system::net::{self, TcpStream};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use proto::values::key::Cut;
+use proto::values::Cut;
 use redis::{Client, ConnectionAddr};
 
 use crate::net::errors::{Failure, TransportError};

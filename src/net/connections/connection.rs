@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
+use proto::values::Uptime;
 
 use super::handshake::Opened;
 use super::health::CountedOpen;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
+use proto::values::Uptime;
 
 use super::opener::Opener;
 use crate::net::errors::{Failure, Refusal, RefusalKind};

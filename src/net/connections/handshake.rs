@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::fencing::Epoch;
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
-use proto::values::version::Version;
+use proto::values::{Key, Uptime, Version};
 use redis::{Client, Cmd, ConnectionAddr, RedisError, Value, cmd};
 
 use super::server_info::{ServerInfo, Settling};

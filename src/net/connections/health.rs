@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use proto::fencing::Epoch;
-use proto::values::version::Version;
+use proto::values::Version;
 
 use crate::net::codec::Compares;
 

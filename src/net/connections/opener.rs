@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::fencing::Epoch;
-use proto::values::key::Key;
+use proto::values::Key;
 
 use super::client::{self, Address, logged_in, logging_in, panicked};
 use super::handshake::{self, Checks, Opened};

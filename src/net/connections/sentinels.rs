@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
+use proto::values::Uptime;
 
 use super::client::{Address, logged_in, logging_in};
 use super::handshake::{self, Handshake};

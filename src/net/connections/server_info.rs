@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use proto::fencing::Epoch;
-use proto::values::clock::Uptime;
-use proto::values::key::Cut;
-use proto::values::version::Version;
+use proto::values::{Cut, Uptime, Version};
 use redis::Value;
 
 use crate::net::codec::Compares;

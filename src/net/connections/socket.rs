@@ -9,8 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
-use proto::values::state::LONGEST_READ;
+use proto::values::{LONGEST_READ, Uptime};
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use proto::values::version::Version;
+use proto::values::Version;
 use redis::{RedisError, RedisResult, Value, cmd};
 
 use super::handshake::Opened;

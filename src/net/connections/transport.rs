@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{io, mem};
 
-use proto::values::clock::Uptime;
+use proto::values::Uptime;
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, ConnectionLike as _, IntoConnectionInfo as _,
     RedisConnectionInfo, RedisResult, Value,

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::time::Duration;
 use std::{fmt, io};
 
-use proto::values::key::CutAt;
+use proto::values::CutAt;
 
 use super::Refusal;
 use super::refusal::without_arguments;

@@ -3,9 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use proto::values::key::Cut;
-use proto::values::protocol::Protocol;
-use proto::values::version::Version;
+use proto::values::{Cut, Protocol, Version};
 use redis::{ErrorKind, RedisError, ServerError};
 
 use super::RefusalKind;

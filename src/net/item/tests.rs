@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::values::version::Version;
+use proto::values::Version;
 use proto::{Command, Expected, NewValue};
 
 use super::*;
@@ -167,7 +167,7 @@ fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
     assert!(item.sends(Known::default(), now));
     Incoming::of(&mut [refused("ERR max number of clients reached")], None).give(&mut item);
     assert!(item.found_no_room().is_some());
-    let later = proto::values::clock::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
+    let later = proto::values::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
     assert!(!item.sends(Known::default(), later));
     trip(&fake, &mut [&mut item]);
     assert_eq!(fake.sent.lock().unwrap().as_slice(), [""]);

@@ -2,9 +2,7 @@
 //! on the key of that lock, by transactions without a change: no lock is acquired that could not be released. Some
 //! proxies close the connection on WATCH.
 
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
-use proto::values::protocol::Protocol;
+use proto::values::{Key, Protocol, Uptime};
 use redis::{Value, cmd};
 
 use super::{OneServer, pause};

@@ -8,7 +8,7 @@ use std::ops::DerefMut;
 use std::sync::Arc;
 use std::{io, mem};
 
-use proto::values::clock::{Now, Uptime};
+use proto::values::{Now, Uptime};
 
 use super::OneServer;
 use crate::net::connections::{Connection, Spin};

@@ -5,8 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
+use proto::values::{Key, Now, Uptime};
 
 use super::sharing::{Carrier, Entry, Lane, WaitingJob, put_back, take_spare};
 use super::{OneServer, pause};

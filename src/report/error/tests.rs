@@ -1,6 +1,6 @@
 //! What errors say, what their sources are, and how they are classified.
 
-use proto::values::protocol::Protocol;
+use proto::values::Protocol;
 
 use super::*;
 use std::error::Error as _;
@@ -214,7 +214,7 @@ fn what_a_failure_says() {
 
 #[test]
 fn what_a_refusal_says() {
-    use proto::values::protocol::Protocol::{Ttl, Watched};
+    use proto::values::Protocol::{Ttl, Watched};
     let said = Refusal::new;
     let reported = |version: &str| TooOld::Reported(version.parse().unwrap());
     let no_watch = said("ERR unknown command 'WATCH'");

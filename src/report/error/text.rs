@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use proto::quorum;
-use proto::values::key::{Cut, CutAt, Key};
+use proto::values::{Cut, CutAt, Key};
 
 use crate::net::Refusal;
 use crate::report::state::LossReason;

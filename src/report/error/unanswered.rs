@@ -1,6 +1,6 @@
 //! The errors of commands that were not sent, or not answered.
 
-use proto::values::key::Key;
+use proto::values::Key;
 
 use super::{Error, text};
 use crate::net::{Failure, Refusal, TooOld, TransportError};

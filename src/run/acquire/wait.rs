@@ -13,9 +13,7 @@ use proto::choose::Attempts;
 use proto::lease::Lease;
 use proto::task::Io;
 use proto::unresolved::Unresolved;
-use proto::values::clock::{Now, Uptime};
-use proto::values::key::Key;
-use proto::values::state::State;
+use proto::values::{Key, Now, State, Uptime};
 use proto::{Command, Cue, GiveUp, Note, Replies, Reply, Step, Trip};
 
 use super::{Asked, Call, Want};

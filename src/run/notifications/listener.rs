@@ -7,8 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::clock::Uptime;
-use proto::values::key::Key;
+use proto::values::{Key, Uptime};
 use proto::waiting_list::ListEntry;
 
 use super::{Lists, Notifications, REFUSED, WAKE_UP};

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use proto::values::clock::Wall;
-use proto::values::terms::Terms;
-use proto::values::token::Token;
+use proto::values::{Terms, Token, Wall};
 
 use super::LockOptions;
 

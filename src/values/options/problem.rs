@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use proto::values::protocol::Protocol;
-use proto::values::terms::Terms;
+use proto::values::{Protocol, Terms};
 
 use super::LockOptions;
 

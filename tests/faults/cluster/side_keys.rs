@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use setnx_lock::__keys::SideKey;
 use setnx_lock::{Error, Lock, LockGuard, Locker, Protocol, redis};
+use setnx_lock_proto::values::SideKey;
 use testkit::cluster::Cluster;
 
 use super::locker;

@@ -1,7 +1,7 @@
 //! One process: a thread that holds the lock, a thread at the head
 //! of the queue, others behind it, and the thread that listens.
 
-use setnx_lock_proto::values::clock::Uptime;
+use setnx_lock_proto::values::Uptime;
 use setnx_lock_proto::waiting_list::{ListEntry, Owed, Waiting};
 
 use super::{Action, Behavior, Server};

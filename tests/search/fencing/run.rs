@@ -9,8 +9,7 @@ use setnx_lock_proto::fencing::Epoch;
 use setnx_lock_proto::hold::{self, Counted};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::{Rules as _, Task};
-use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
-use setnx_lock_proto::values::value::Nonce;
+use setnx_lock_proto::values::{Nonce, Now, Uptime, Wall};
 use setnx_lock_proto::{Command, Replies, Reply, Step, Trip};
 
 /// Who acts, what happens, and a number that decides the rest.

@@ -7,11 +7,7 @@ use super::{CLIENTS, Conditions, EXPIRATION, Flaw};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::quorum::{Answers, QuorumTerms, Verdict};
 use setnx_lock_proto::unresolved::Unresolved;
-use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
-use setnx_lock_proto::values::protocol::Protocol;
-use setnx_lock_proto::values::state::State;
-use setnx_lock_proto::values::terms::Terms;
-use setnx_lock_proto::values::value::{Nonce, Tag, ValueBytes};
+use setnx_lock_proto::values::{Nonce, Now, Protocol, State, Tag, Terms, Uptime, ValueBytes, Wall};
 
 /// The wall clock of the first client shows this when the search begins.
 const EPOCH: u64 = 1_795_000_000_000;

@@ -11,8 +11,7 @@ use setnx_lock_proto::hold::{Ending, HandedOver};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::several::Do;
 use setnx_lock_proto::task::Rules;
-use setnx_lock_proto::values::terms::Terms;
-use setnx_lock_proto::values::value::{Nonce, Tag};
+use setnx_lock_proto::values::{Nonce, Tag, Terms};
 use setnx_lock_proto::{Command, Cue, GiveUp, Replies, Reply, Step, Trip};
 
 /// How often keys are read before it is given up.

@@ -7,8 +7,7 @@ use setnx_lock_proto::hold::Ending;
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::several::Several;
 use setnx_lock_proto::task::Task;
-use setnx_lock_proto::values::clock::Now;
-use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::{Now, Protocol};
 use setnx_lock_proto::{Command, Reply};
 
 pub(super) const KEYS: usize = 3;

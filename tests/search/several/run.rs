@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::client::{Client, Doing, Flaw, KEYS, Legs, Part};
 use crate::simulated::Server;
-use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
-use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::{Now, Protocol, Uptime, Wall};
 use setnx_lock_proto::{Cue, Reply};
 
 const START: u64 = 1_795_000_000_000_000;

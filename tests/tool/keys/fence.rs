@@ -2,8 +2,8 @@
 
 use std::{iter, thread};
 
-use setnx_lock::__keys::SideKey;
 use setnx_lock::{Lock, LockGuard, Locker, Protocol};
+use setnx_lock_proto::values::SideKey;
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 use testkit::cluster::Cluster;
 

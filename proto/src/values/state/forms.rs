@@ -1,6 +1,6 @@
 //! The forms of the numbers in values: a time as locks write it, a gem's, and what looks like a time and is none.
 
-use crate::values::clock::{FIRST_PLAUSIBLE_SECOND, Wall};
+use crate::values::{FIRST_PLAUSIBLE_SECOND, Wall};
 use alloc::format;
 
 /// Smaller numbers are taken for points in time (before November 2286): larger ones are in another unit.

@@ -9,14 +9,7 @@ use setnx_lock_proto::hold::{Counted, Ending, Extension, HandedOver, Release, Ve
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::ownership::Loss;
 use setnx_lock_proto::task::{Rules, Task};
-use setnx_lock_proto::values::clock::Now;
-use setnx_lock_proto::values::key::Key;
-use setnx_lock_proto::values::protocol::Protocol;
-use setnx_lock_proto::values::state::State;
-use setnx_lock_proto::values::terms::Terms;
-use setnx_lock_proto::values::token::Token;
-use setnx_lock_proto::values::value::{Nonce, Tag};
-use setnx_lock_proto::values::version::Version;
+use setnx_lock_proto::values::{Key, Nonce, Now, Protocol, State, Tag, Terms, Token, Version};
 use setnx_lock_proto::{Command, GiveUp, NewValue, Note, Observation, Reply, Step, Trip};
 use setnx_lock_search::simulated::Leg;
 

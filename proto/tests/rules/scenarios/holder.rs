@@ -7,7 +7,7 @@ use super::{COMMAND_TIMEOUT, Interpreter, MANY, ScriptResult};
 use setnx_lock_proto::hold::{self, Ending, HandedOver};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::{Rules, Task};
-use setnx_lock_proto::values::value::Nonce;
+use setnx_lock_proto::values::Nonce;
 use setnx_lock_proto::{Cue, Step};
 
 impl Interpreter {

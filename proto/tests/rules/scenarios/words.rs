@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::ScriptResult;
-use setnx_lock_proto::values::clock::Wall;
+use setnx_lock_proto::values::Wall;
 
 pub(super) fn possessor(name: &str) -> ScriptResult<&str> {
     name.strip_suffix("'s").ok_or_else(|| format!("of which client? {name}"))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::values::named::is_name;
+use proto::values::is_name;
 
 use super::{Connections, LockerBuilder, name_of};
 use crate::api::locker::url::Topology;

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use proto::values::clock::{Now, Uptime};
-use proto::values::state::State;
-use proto::values::terms::Terms;
+use proto::values::{Now, State, Terms, Uptime};
 use proto::waiting_list::Waiting;
 use proto::{Command, Cue, GiveUp, Pause, Reply, Trip};
 

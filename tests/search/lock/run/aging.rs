@@ -2,8 +2,7 @@
 
 use super::Run;
 use crate::simulated::Leg;
-use setnx_lock_proto::values::protocol::Protocol;
-use setnx_lock_proto::values::version::Version;
+use setnx_lock_proto::values::{Protocol, Version};
 use setnx_lock_proto::{Reply, WhyRefused};
 
 pub(super) const WITH_TTL: Version = Version::new(7, 0, 0);

@@ -7,7 +7,7 @@ use super::{Doing, Run, gem, one_in};
 use setnx_lock_proto::acquire::Params;
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::Rules;
-use setnx_lock_proto::values::clock::Now;
+use setnx_lock_proto::values::Now;
 use setnx_lock_proto::{Cue, Observation, Replies, Step};
 
 impl Run {

@@ -1,6 +1,6 @@
 //! The conditions of a random search.
 
-use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::Protocol;
 
 /// Which of the clients are gems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 
 use super::{MILLI, Run};
 use crate::simulated::{Leg, Server};
-use setnx_lock_proto::values::protocol::Protocol;
+use setnx_lock_proto::values::Protocol;
 use setnx_lock_proto::{Command, Reply};
 
 /// How many writes are remembered.

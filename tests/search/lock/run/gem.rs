@@ -10,8 +10,7 @@ use crate::simulated::{Leg, Server};
 use setnx_lock_proto::hold::Release;
 use setnx_lock_proto::lease::{End, Lease};
 use setnx_lock_proto::task::{Io, Task};
-use setnx_lock_proto::values::clock::{Now, Uptime, Wall};
-use setnx_lock_proto::values::state::State;
+use setnx_lock_proto::values::{Now, State, Uptime, Wall};
 use setnx_lock_proto::{Command, GiveUp, NewValue, Pause, Reply, Trip};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -8,8 +8,7 @@ use setnx_lock_proto::hold::{self, Counted, Ending, Extension, HandedOver, Relea
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::ownership::Loss;
 use setnx_lock_proto::task::{Io, Rules, Task};
-use setnx_lock_proto::values::clock::Now;
-use setnx_lock_proto::values::terms::Terms;
+use setnx_lock_proto::values::{Now, Terms};
 use setnx_lock_proto::{Cue, GiveUp, Replies, Step};
 
 /// How long after its first value was made a holder looks whether it was overwritten.

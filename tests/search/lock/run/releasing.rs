@@ -2,7 +2,7 @@
 
 use setnx_lock_proto::hold::{Ending, HandedOver, Release};
 use setnx_lock_proto::task::{Rules, Task};
-use setnx_lock_proto::values::clock::Now;
+use setnx_lock_proto::values::Now;
 use setnx_lock_proto::{Replies, Step};
 
 #[derive(Debug)]

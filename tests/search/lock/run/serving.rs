@@ -5,8 +5,7 @@ use std::time::Duration;
 use super::{Client, Doing, Gems, Run, gem};
 use crate::simulated::Leg;
 use setnx_lock_proto::lease::GUARD;
-use setnx_lock_proto::values::protocol::Protocol;
-use setnx_lock_proto::values::state::State;
+use setnx_lock_proto::values::{Protocol, State};
 use setnx_lock_proto::{Command, Reply, Trip, WhyRefused};
 
 /// Within which time after a value was made another may be that of a client that has lost the takeover.

@@ -7,9 +7,7 @@ use setnx_lock_proto::hold::{self, Extension};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::ownership::Loss;
 use setnx_lock_proto::task::Task;
-use setnx_lock_proto::values::clock::Now;
-use setnx_lock_proto::values::key::Key;
-use setnx_lock_proto::values::token::Token;
+use setnx_lock_proto::values::{Key, Now, Token};
 
 /// A token, the number of its hold, and whether a client has gone on with that.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 //! acquires the key only when that is absent, and deletes it in time.
 
 use super::{MILLI, Run};
-use setnx_lock_proto::values::clock::Wall;
+use setnx_lock_proto::values::Wall;
 
 /// A gem's lock.
 #[derive(Debug)]

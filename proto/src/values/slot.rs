@@ -1,10 +1,10 @@
-//! The slot of a key.
+//! The slot of a key in a cluster.
 
-use proto::values::key::Key;
-use proto::values::side_key::hash_tag;
+use super::key::Key;
+use super::side_key::hash_tag;
 
 /// How many slots a cluster has.
-pub(in crate::net) const SLOTS: u16 = 16384;
+pub const SLOTS: u16 = 16384;
 
 /// Returns the slot of a key: that of its tag if it has one.
 #[must_use]
