@@ -149,7 +149,8 @@ bench-check: ## run clippy and the tests of the benches
 	$(CARGO) test $(BENCH)
 
 package: ## build each crate that is published from what is published of it
-	$(CARGO) publish --workspace --dry-run --locked $(ARGS)
+	@# In a folder of its own: cargo would take a crate of the same version from an earlier run.
+	@folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; $(CARGO) publish --workspace --dry-run --locked --target-dir "$$folder" $(ARGS)
 
 deny: ## check licences, duplicates and advisories of the dependencies (needs cargo-deny)
 	cargo deny check
