@@ -64,6 +64,11 @@ impl Choice {
         }
     }
 
+    async fn round(&mut self, io: &Io, cue: Cue) -> Round {
+        let Break(round) = self.go_on(io, cue).await;
+        round
+    }
+
     async fn go_on(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
         self.pace.may_begin(&cue, io.now())?;
         self.pace.enter_round(io.now());
@@ -313,17 +318,6 @@ impl Choice {
     }
 }
 
-impl Rounds for Choice {
-    async fn round(&mut self, io: &Io, cue: Cue) -> Round {
-        let Break(round) = self.go_on(io, cue).await;
-        round
-    }
-
-    fn pace(&self) -> &Pace {
-        &self.pace
-    }
-}
-
 /// Orders states by when the lock is free: those that never are come last.
 fn frees_itself(state: &State) -> (bool, Option<Wall>) {
     match state {
@@ -344,7 +338,6 @@ pub enum Attempts {
 
 impl Attempts {
     /// Attempts to acquire one of several locks, or the one that there is.
-    #[must_use]
     pub fn new(params: Params, several: Option<&Arc<[Key]>>) -> Self {
         match several {
             None => Self::OfOne(Attempt::new(params)),
@@ -353,7 +346,6 @@ impl Attempts {
     }
 
     /// Returns true if another lock than the one that is held was seen that may be acquired.
-    #[must_use]
     pub fn another_is_free(&self) -> bool {
         matches!(self, Self::OfSeveral(Choice { another_is_free: true, .. }))
     }

@@ -1,8 +1,9 @@
 //! Commands that acquire a lock and had no reply: what they may have acquired, and what a key shows of it (I6).
 
+use alloc::vec::Vec;
+
 use super::lease::Lease;
 use crate::values::{Now, State};
-use alloc::vec::Vec;
 
 /// The leases of commands without a reply, each with its lock's number among those that a call is about. It may have
 /// begun, or begin yet. Its value names this client alone (I2), so in the key it proves that the lock was granted,

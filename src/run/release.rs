@@ -190,13 +190,13 @@ impl Engine {
         session: Session<'_>,
     ) -> (Error, Option<HolderTicket<Delivery>>) {
         let expires = lock.lease.end.is_some();
-        let ended = if session.may_pass(reason) {
+        let holder = if session.may_pass(reason) {
             self.release_again(lock, reason, next, clock::now()).err()
         } else {
             Some(lock.holder)
         };
-        let (if_unknown, if_refused) = if_not_released(expires, in_doubt, ended.is_none());
-        (session.release_error(reason, if_unknown, if_refused), ended)
+        let (if_unknown, if_refused) = if_not_released(expires, in_doubt, holder.is_none());
+        (session.release_error(reason, if_unknown, if_refused), holder)
     }
 
     /// Does what is left when all locks have ended.
@@ -225,7 +225,7 @@ impl Engine {
         let notifications = self.notifications.of(key);
         notifications.sent_next(key, taking, taken.as_ref());
         let passed = match taken {
-            // Also if the key holds another's value: the process that is
+            // Even if the key holds another's value: the process that is
             // notified then looks, and enters the list again.
             Some(taken) if released || taken.is_ok() => {
                 notifications.pass_on(key, taken, self.budget(Some(now)), &self.observer)

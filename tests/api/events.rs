@@ -182,7 +182,7 @@ fn a_loss_is_reported_once() -> Outcome {
     assert!(held.extend().is_err() && held.ensure_held().is_err() && held.loss_signal().is_lost());
     drop(held);
     assert_eq!(events.lines(), ["Acquired", "Lost Gone"]);
-    // Also if the release finds it out.
+    // Even if the release finds it out.
     let held = lock.lock()?;
     lock.clear()?;
     let signal = held.loss_signal();

@@ -38,13 +38,17 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, std::io::Error> {
     Ok(found)
 }
 
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder above")
+}
+
 fn source() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder above").join("src")
+    root().join("src")
 }
 
 /// The rules: a crate, which the compiler keeps below the library.
 fn rules() -> PathBuf {
-    source().join("../proto/src")
+    root().join("proto/src")
 }
 
 fn no_layer_imports_one_above_it() -> Outcome {
@@ -199,7 +203,7 @@ fn the_order_to_read_in_is_of_files_and_the_same_in_both_places() -> Outcome {
 fn no_two_types_have_one_name() -> Outcome {
     let mut named = BTreeMap::<String, Vec<PathBuf>>::new();
     let is_of_tests = |file: &PathBuf| {
-        let path = file.strip_prefix(source().join("..")).unwrap_or(file).to_string_lossy().into_owned();
+        let path = file.strip_prefix(root()).unwrap_or(file).to_string_lossy();
         ["tests", "scripted", "fake"].iter().any(|part| path.contains(part))
     };
     for file in files(&source())?.into_iter().chain(files(&rules())?).filter(|file| !is_of_tests(file)) {

@@ -1,6 +1,8 @@
 //! Changing a key by a transaction that fails if any client has written it since it was read.
 //! Also another attempt to release a lock, after one that has failed.
 
+use alloc::vec::Vec;
+
 use super::{LOOKS, look, note_overwritten, read};
 use crate::fencing::Epoch;
 use crate::lease::{End, Lease, Tried, Wrote};
@@ -8,7 +10,6 @@ use crate::ownership::{Loss, Ownership};
 use crate::task::Io;
 use crate::values::Now;
 use crate::{Command, Expected, GiveUp, Replies, Reply, Trip};
-use alloc::vec::Vec;
 
 /// What came of a change by a transaction.
 pub(super) enum Changed {

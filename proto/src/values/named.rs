@@ -30,7 +30,6 @@ impl Named {
 }
 
 /// Returns true if a text can be a holder's name: at most 64 bytes, and each of its characters is visible or a space.
-#[must_use]
 pub fn is_name(text: &str) -> bool {
     // These are visible, but are escaped in strings.
     let unquoted = text.replace(['"', '\'', '\\'], "x");

@@ -7,7 +7,6 @@ use super::side_key::hash_tag;
 pub const SLOTS: u16 = 16384;
 
 /// Returns the slot of a key: that of its tag if it has one.
-#[must_use]
 pub fn slot_of(key: &Key) -> u16 {
     crc16(hash_tag(key.as_bytes()).unwrap_or(key.as_bytes())) % SLOTS
 }

@@ -52,7 +52,6 @@ impl fmt::Debug for State {
 
 impl State {
     /// Returns the state that a value stands for, given the reply to GET; `None` if there is no such key.
-    #[must_use]
     pub fn of_value(value: Option<&[u8]>) -> Self {
         let Some(bytes) = value else { return State::Absent };
         if bytes.is_empty() {
@@ -66,7 +65,6 @@ impl State {
 
     /// Returns the state of a key that the server removes at this time: a lock with a time is held until then, whatever
     /// its holder's clock has shown.
-    #[must_use]
     pub fn removed_at(self, at: Wall) -> Self {
         match self {
             State::Until { holder, .. } => State::Until { until: at, holder },
@@ -80,7 +78,6 @@ impl State {
     }
 
     /// Returns true if not all of the value may have been kept.
-    #[must_use]
     pub(crate) fn is_long(&self) -> bool {
         matches!(self, State::Unreadable(bytes) if bytes.len() >= LONGEST_READ)
     }

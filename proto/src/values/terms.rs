@@ -26,13 +26,11 @@ impl Terms {
     pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
     /// Returns the terms of a lock whose lease lasts for `expiration`.
-    #[must_use]
     pub const fn expiring_after(expiration: Duration) -> Self {
         Self { expiration: Some(expiration), ..Self::without_expiration() }
     }
 
     /// Returns the terms of a lock that is held until it is released.
-    #[must_use]
     pub const fn without_expiration() -> Self {
         Self {
             expiration: None,

@@ -88,7 +88,7 @@ fn with_yes_the_key_is_removed() -> Outcome {
             && lines[2..] == ["removed"],
         "{cleared}"
     );
-    // Also if nobody reads what it says.
+    // Even if nobody reads what it says.
     set(&server, "k", "1");
     let mut running = Running::start(&server.url(), &["clear", "--yes", "k"])?;
     running.close_output();

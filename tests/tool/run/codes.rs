@@ -38,7 +38,7 @@ fn the_exit_code_is_that_of_the_command() -> Outcome {
         ended.with_code(code).prints("").says_nothing();
         assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
     }
-    // Also if the tool's parent ignores the end of its children.
+    // Even if the tool's parent ignores the end of its children.
     let mut command = Command::new("env");
     command.arg("--ignore-signal=CHLD").arg(program()).args(["run", "k", "--", "sh", "-c", "exit 3"]);
     finished(command.env("REDIS_URL", server.url()))?.with_code(3).says_nothing();

@@ -76,7 +76,7 @@ fn a_command_that_does_not_is_ended_by_it() -> Outcome {
     Ok(())
 }
 
-/// Also if it is sent to the process group, as by a terminal.
+/// Even if it is sent to the process group, as by a terminal.
 fn each_signal_is_passed_on_once() -> Outcome {
     let server = TestServer::start();
     let traps = "for s in INT TERM HUP QUIT USR1 USR2 WINCH; do trap \"echo got $s\" $s; done";

@@ -1,7 +1,8 @@
 //! The forms of the numbers in values: a time as locks write it, a gem's, and what looks like a time and is none.
 
-use crate::values::{FIRST_PLAUSIBLE_SECOND, Wall};
 use alloc::format;
+
+use crate::values::{FIRST_PLAUSIBLE_SECOND, Wall};
 
 /// Smaller numbers are taken for points in time (before November 2286): larger ones are in another unit.
 const END_OF_SECONDS: u64 = 10_000_000_000;
@@ -42,7 +43,6 @@ pub(super) fn is_small_number(bytes: &[u8]) -> bool {
 
 /// Returns in words what a value that is no time looks like, if it
 /// begins with as many digits as a time has; `None` of any other.
-#[must_use]
 pub fn looks_like(bytes: &[u8]) -> Option<&'static str> {
     let zeros = bytes.iter().take_while(|byte| **byte == b'0').count();
     let number = &bytes[zeros..];
@@ -77,7 +77,6 @@ fn plain_decimal(bytes: &[u8]) -> Option<Wall> {
 
 /// Returns the time in a value that looks like a gem's, a plain decimal
 /// of at most seven decimals; `None` for every other, ours among them.
-#[must_use]
 pub fn classic_time(bytes: &[u8]) -> Option<Wall> {
     let decimals = bytes.split(|byte| *byte == b'.').nth(1)?;
     (1..=7).contains(&decimals.len()).then(|| plain_decimal(bytes)).flatten()
