@@ -2,6 +2,7 @@
 //! clock, and returns the reply and the time to the rules, until they end. Knows no rule of its own.
 
 mod acquire;
+mod debts;
 mod drive;
 mod ending;
 mod engine;
@@ -22,7 +23,6 @@ mod several;
 pub(crate) mod sink;
 pub(crate) mod thread_holds;
 pub(crate) mod timer;
-mod unfinished;
 
 use std::sync::Arc;
 
@@ -30,12 +30,12 @@ use crate::net::Backend;
 use crate::run::identity::Identity;
 pub(crate) use acquire::{Call, Want};
 pub(crate) use ending::{Ended, Leaving};
-pub(crate) use engine::{Engine, Unfinished};
-pub(crate) use held::{Acquired, Delivery, MaybeHeld};
+pub(crate) use engine::{Debt, Engine};
+pub(crate) use held::{Acquired, Delivery};
 pub(crate) use readers::ReaderCount;
 pub(crate) use reports::Reports;
 
 /// Returns what the locks of a new locker share.
 pub(crate) fn engine_over(backend: Arc<dyn Backend>, identity: Identity) -> Engine {
-    Engine::new(backend, identity, keeper::work, unfinished::work)
+    Engine::new(backend, identity, keeper::work, debts::work)
 }

@@ -116,8 +116,8 @@ impl Attempt {
         Self { pace: Pace::new(params), unresolved: Unresolved::default(), looks_until: None, refused: None }
     }
 
-    /// Returns what commands without a reply may have acquired.
-    pub fn into_unresolved(self) -> Unresolved {
+    /// Returns what commands without a reply may have acquired besides.
+    pub(super) fn into_unresolved(self) -> Unresolved {
         self.unresolved
     }
 
@@ -244,7 +244,7 @@ impl Attempt {
         self.pace.in_doubt = false;
         let state = State::of_value(found.as_deref());
         // A SETNX of our own may have arrived late in between: then our own value was replaced.
-        let was_ours = self.unresolved.wrote(io.slot(), found.as_deref());
+        let was_ours = self.unresolved.proven(io.slot(), found.as_deref()).is_some();
         if was_ours || state == State::Absent || self.may_take_over(&state, judged_at.wall) {
             return Break(self.granted(io, lease, Some(state)));
         }

@@ -27,8 +27,6 @@ pub struct Choice {
     pub(crate) pace: Pace,
     slots: Arc<[Key]>,
     unresolved: Unresolved,
-    /// Further locks that commands without a reply have acquired, for the caller to release.
-    pub surplus: Vec<(usize, Lease)>,
     /// Keys that hold no lock, and never will.
     no_locks: Vec<usize>,
     pub(super) another_is_free: bool,
@@ -58,7 +56,6 @@ impl Choice {
             pace,
             slots: Arc::clone(slots),
             unresolved: Unresolved::default(),
-            surplus: Vec::new(),
             no_locks: Vec::new(),
             another_is_free: false,
         }
@@ -151,11 +148,7 @@ impl Choice {
             },
             Reply::Integer(_) => {
                 let another_is_free = match &found {
-                    Reply::Bulks(values) => {
-                        let surplus = self.ours(values);
-                        self.surplus.extend(surplus);
-                        !self.free(values, Some(slot), io.now()).is_empty()
-                    }
+                    Reply::Bulks(values) => !self.free(values, Some(slot), io.now()).is_empty(),
                     // Perhaps, and no other waiter may know.
                     _ => true,
                 };
@@ -198,22 +191,17 @@ impl Choice {
         }
     }
 
-    /// Takes the locks that commands without a reply have acquired. Keeps the one that lasts longest.
+    /// Takes the lock that a command without a reply has acquired, if one has; of several the one that lasts longest.
     fn take_ours(&mut self, io: &Io, values: &Values) -> ControlFlow<Round> {
-        let mut ours = self.ours(values);
-        let last = (0..ours.len()).max_by_key(|at| ours[*at].1.end.map(|end| end.uptime));
-        let Some(at) = last else { return Continue(()) };
-        let (slot, lease) = ours.swap_remove(at);
+        let ends = |(slot, found): (usize, &Option<Vec<u8>>)| {
+            Some((self.unresolved.proven(slot, found.as_deref())?.end.map(|end| end.uptime), slot))
+        };
+        let Some((_, slot)) = values.iter().enumerate().filter_map(ends).max() else { return Continue(()) };
+        let Some((lease, _)) = self.unresolved.take(slot, values[slot].as_deref()) else {
+            return Continue(());
+        };
         let free = !self.free(values, Some(slot), io.now()).is_empty();
-        self.surplus.extend(ours);
         Break(self.granted(io, slot, lease, free))
-    }
-
-    /// Takes out the unresolved leases whose values the locks hold.
-    fn ours(&mut self, values: &Values) -> Vec<(usize, Lease)> {
-        let unresolved = &mut self.unresolved;
-        let ours = values.iter().enumerate();
-        ours.filter_map(|(slot, found)| Some((slot, unresolved.take(slot, found.as_deref())?.0))).collect()
     }
 
     /// Returns true if these values leave a lock in doubt.
@@ -257,16 +245,16 @@ impl Choice {
             self.pace.protocol = attempt.pace.protocol;
             self.pace.removed_at = self.pace.removed_at.into_iter().chain(attempt.pace.removed_at).min();
             tries += 1;
+            let refused = attempt.refused;
+            // A command without a reply may still arrive.
+            self.unresolved.append(attempt.into_unresolved());
             match round {
                 Round::Held(lease) => {
                     self.another_is_free = position + 1 < count;
                     return Break(Round::Held(lease));
                 }
-                // Its command may still arrive.
-                Round::Pause(_) | Round::GiveUp(GiveUp::Timeout) => {
-                    self.unresolved.append(attempt.into_unresolved());
-                }
-                Round::GiveUp(_) if attempt.refused == Some(WhyRefused::NoLock) => {
+                Round::Pause(_) | Round::GiveUp(GiveUp::Timeout) => {}
+                Round::GiveUp(_) if refused == Some(WhyRefused::NoLock) => {
                     tries -= 1;
                     self.no_locks.push(slot);
                     if self.no_locks.len() == self.slots.len() {
@@ -274,14 +262,13 @@ impl Choice {
                     }
                 }
                 Round::GiveUp(GiveUp::Refused) => {
-                    let Some(why) = attempt.refused else { unreachable!("a refusal has a reason") };
+                    let Some(why) = refused else { unreachable!("a refusal has a reason") };
                     return Break(self.pace.refused(why, io));
                 }
                 // Others may do, after a pause.
                 Round::GiveUp(GiveUp::Io) => return Break(self.pause_or(GiveUp::Io, io)),
                 Round::GiveUp(GiveUp::Unknown) if self.pace.expires() => {
                     self.pace.in_doubt = true;
-                    self.unresolved.append(attempt.into_unresolved());
                     return Break(self.pause_or(GiveUp::Unknown, io));
                 }
                 Round::GiveUp(reason) => return Break(self.pace.give_up(reason)),
@@ -342,6 +329,14 @@ impl Attempts {
         match several {
             None => Self::OfOne(Attempt::new(params)),
             Some(slots) => Self::OfSeveral(Choice::new(params, slots)),
+        }
+    }
+
+    /// Returns what commands without a reply may have acquired besides.
+    pub fn into_unresolved(self) -> Unresolved {
+        match self {
+            Self::OfOne(attempt) => attempt.into_unresolved(),
+            Self::OfSeveral(choice) => choice.unresolved,
         }
     }
 

@@ -51,9 +51,9 @@ impl Unresolved {
         Some((lease, from))
     }
 
-    /// Returns true if the value in the key of this lock proves one of the leases.
-    pub(super) fn wrote(&self, slot: usize, found: Option<&[u8]>) -> bool {
-        self.position(slot, found).is_some()
+    /// Returns the lease that the value in the key of this lock proves.
+    pub(super) fn proven(&self, slot: usize, found: Option<&[u8]>) -> Option<&Lease> {
+        Some(&self.0[self.position(slot, found)?].lease)
     }
 
     fn position(&self, slot: usize, found: Option<&[u8]>) -> Option<usize> {
@@ -85,6 +85,14 @@ impl Unresolved {
     /// Forgets the leases of this lock.
     pub(super) fn forget(&mut self, slot: usize) {
         self.0.retain(|one| one.slot != slot);
+    }
+
+    /// Returns the leases of commands that may yet be carried out, each with its lock's number. Whoever finds the value
+    /// of one in its key may release that lock, with [`Ending`](super::hold::Ending); the reply to the call says that
+    /// it is not held. That of a GETSET is not among them: another client may have the lock (I6).
+    pub fn into_owed(self) -> impl Iterator<Item = (usize, Lease)> {
+        let owed = self.0.into_iter().filter(|one| one.proves && one.lease.end.is_some());
+        owed.map(|one| (one.slot, one.lease.by_own_bytes_only()))
     }
 
     /// Returns true if there is none.

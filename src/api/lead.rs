@@ -50,15 +50,10 @@ impl Lock {
             let problem = "it has no expiration, so no process could follow a leader that crashes; use `expiring_after`";
             return Err(Error::invalid(self.key().clone(), problem));
         }
-        let (lock, engine) = (self.leading(), self.locker().engine());
+        let (lock, engine) = (self.leading(stop), self.locker().engine());
         let mut pause = Duration::ZERO;
         loop {
-            let (acquired, maybe) = lock.acquire_or_maybe(&lock.options, Some(stop), Some(HoldKind::Scoped));
-            if let Some(maybe) = maybe {
-                // Otherwise it blocks all processes until its lease has ended.
-                engine.release_later(maybe);
-            }
-            match acquired {
+            match lock.acquire(&lock.options, Some(HoldKind::Scoped)) {
                 Ok(held) => {
                     let term = Term::begin(engine, &self.key);
                     // Dropped before the term.
@@ -82,8 +77,8 @@ impl Lock {
         }
     }
 
-    /// Returns the lock with the options by which it is led.
-    fn leading(&self) -> Self {
+    /// Returns the lock as it is led.
+    fn leading(&self, stop: &CancelToken) -> Self {
         let options = self.options.wait_forever();
         let options = if options.terms.auto_extend.is_none() {
             options.auto_extend(LockOptions::MAX_EXPIRATION)
@@ -91,7 +86,8 @@ impl Lock {
             options
         };
         let terms = Terms { max_attempts: None, ..options.terms };
-        Self { options: LockOptions { terms, ..options }, ..self.clone() }
+        let cancel_token = Some(stop.clone());
+        Self { options: LockOptions { terms, ..options }, cancel_token, ..self.clone() }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::report::state::{Holder, LockState};
 use crate::run::thread_holds::{self, HoldKind};
-use crate::run::{Call, MaybeHeld, Want};
+use crate::run::{Call, Want};
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 
@@ -196,7 +196,7 @@ impl Lock {
     /// - [`Error::Forked`] in a child of the process that opened the locker.
     /// - [`Error::Invalid`] if TLS has no crypto provider.
     pub fn lock(&self) -> Result<LockGuard, Error> {
-        self.acquire(&self.options, HoldKind::Movable)
+        self.acquire(&self.options, Some(HoldKind::Movable))
     }
 
     /// Tries once to acquire the lock. Returns `None` if another holder has it.
@@ -218,7 +218,7 @@ impl Lock {
     ///
     /// Those of [`lock`](Self::lock), except [`Error::Contended`], for which it returns `None`.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
-        Error::unless_contended(self.acquire(&self.options.timeout(timeout), HoldKind::Movable))
+        Error::unless_contended(self.acquire(&self.options.timeout(timeout), Some(HoldKind::Movable)))
     }
 
     /// Returns what the key holds. The answer may be outdated a moment
@@ -266,27 +266,16 @@ impl Lock {
     pub(crate) fn lock_in_scope(&self) -> Result<LockGuard, Error> {
         match self.enclosing() {
             Some(guard) => guard.ensure_held().map(|()| guard),
-            None => self.acquire(&self.options, HoldKind::Scoped),
+            None => self.acquire(&self.options, Some(HoldKind::Scoped)),
         }
-    }
-
-    /// Waits for the lock. If a reply was lost, returns the lock that may be held as well.
-    pub(super) fn acquire_or_maybe(
-        &self,
-        options: &LockOptions,
-        stop: Option<&CancelToken>,
-        kind: Option<HoldKind>,
-    ) -> (Result<LockGuard, Error>, Option<MaybeHeld>) {
-        let engine = self.locker.engine();
-        let (acquired, maybe) = engine.acquire_or_maybe(&self.key, options, stop, kind);
-        (acquired.map(|acquired| LockGuard::new(Arc::clone(engine), acquired)), maybe)
     }
 
     pub(crate) fn locker(&self) -> &Locker {
         &self.locker
     }
 
-    fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
+    /// Acquires the lock. With a `kind`, the hold is noted for this thread.
+    pub(super) fn acquire(&self, options: &LockOptions, kind: Option<HoldKind>) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
         let call = Call::new(engine, options, self.cancel_token.as_ref());
         let (_, acquired) = call.acquire(Want::Lock(&self.key), kind)?;

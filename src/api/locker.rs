@@ -14,7 +14,7 @@ use crate::report::error::Error;
 use crate::run::identity::Identity;
 use crate::run::sink::noticing;
 use crate::run::timer::Timer;
-use crate::run::{Engine, Reports, Unfinished, engine_over};
+use crate::run::{Debt, Engine, Reports, engine_over};
 use crate::system::clock;
 use crate::values::contained::contained;
 pub use builder::LockerBuilder;
@@ -56,7 +56,7 @@ const REPORTED_WITHIN: Duration = Duration::from_millis(100);
 
 /// What ends with the last clone of a locker, and the locks on it.
 struct EndOfUse {
-    unfinished: Arc<Timer<Unfinished>>,
+    debts: Arc<Timer<Debt>>,
     reports: Arc<Reports>,
     /// How long both are waited for.
     at_most: Duration,
@@ -65,13 +65,13 @@ struct EndOfUse {
 impl EndOfUse {
     /// Waits until no release is to be tried again, for at most this time.
     fn wait_for_releases(&self, at_most: Duration) {
-        self.unfinished.wait_for(at_most, Unfinished::releases);
+        self.debts.wait_for(at_most, Debt::is_held);
     }
 
     /// Has each release that has failed tried once more, and everything reported.
     fn finish(&self) {
         let until = clock::uptime().after(self.at_most);
-        self.unfinished.finish(self.at_most);
+        self.debts.finish(self.at_most);
         self.reports.wait(until.since(clock::uptime()).max(REPORTED_WITHIN));
     }
 }
@@ -312,9 +312,9 @@ impl Locker {
     pub(crate) fn over<B: Backend + 'static>(backend: Arc<B>) -> Self {
         let engine = engine_over(backend, Identity::new());
         let jobs = Arc::new(Timer::new("setnx-lock quorum", run));
-        let unfinished = Arc::clone(&engine.unfinished);
+        let debts = Arc::clone(&engine.debts);
         let reports = Arc::clone(&engine.reports);
-        let end_of_use = EndOfUse { unfinished, reports, at_most: engine.backend.command_timeout() };
+        let end_of_use = EndOfUse { debts, reports, at_most: engine.backend.command_timeout() };
         let end_of_use = Arc::new(end_of_use);
         Self { engine: Arc::new(engine), jobs, end_of_use }
     }

@@ -9,12 +9,11 @@ use std::{mem, slice};
 use proto::acquire::first_command;
 use proto::choose::first_trip;
 use proto::lease::Lease;
-use proto::unresolved::Unresolved;
 use proto::values::{Key, Now, Protocol, Uptime};
 use proto::{Observation, Reply, Trip};
 
 use super::engine::Engine;
-use super::held::{Acquired, MaybeHeld};
+use super::held::Acquired;
 use super::readers::ReaderCount;
 use super::session::Session;
 use crate::net::{Failure, KeyTrip, Refusal, Sent, Stop};
@@ -28,16 +27,15 @@ use crate::wait::{CancelToken, Registered};
 use wait::Wait;
 
 impl<'a> Call<'a> {
-    /// Waits until a lock is held, or there is an error. Returns which of several it is.
-    pub(crate) fn acquire(&self, want: Want<'a>, kind: HoldKind) -> Result<(usize, Acquired), Error> {
-        let (slot, acquired) = self.ask_or_wait(want).map_err(|(error, _)| error)?;
-        self.engine.note_begun(slice::from_ref(&acquired), Some(kind));
+    /// Waits until a lock is held, or there is an error. Returns which of several it is. With a `kind`, the hold is
+    /// noted for this thread.
+    pub(crate) fn acquire(&self, want: Want<'a>, kind: Option<HoldKind>) -> Result<(usize, Acquired), Error> {
+        let (slot, acquired) = self.ask_or_wait(want)?;
+        self.engine.note_begun(slice::from_ref(&acquired), kind);
         Ok((slot, acquired))
     }
 
-    /// Waits until a lock is held, without noting for which thread. With an error, returns what commands without a
-    /// reply may have acquired.
-    pub(super) fn ask_or_wait(&self, want: Want<'a>) -> Result<(usize, Acquired), (Error, Unresolved)> {
+    fn ask_or_wait(&self, want: Want<'a>) -> Result<(usize, Acquired), Error> {
         let (_acquiring, _registered) = (self.engine.acquiring(), self.register());
         if !self.may_ask(want) {
             return self.wait_for(want, None);
@@ -81,33 +79,12 @@ impl<'a> Call<'a> {
         &self,
         want: Want<'a>,
         first: Option<Asked<'a>>,
-    ) -> Result<(usize, Acquired), (Error, Unresolved)> {
+    ) -> Result<(usize, Acquired), Error> {
         Wait::new(self, want, first).acquire()
     }
 }
 
 impl Engine {
-    /// Waits for the lock as a call does. If a reply was lost, returns the lock that may be held as well. With a
-    /// `kind`, the hold is noted for this thread.
-    pub(crate) fn acquire_or_maybe(
-        self: &Arc<Self>,
-        key: &Key,
-        options: &LockOptions,
-        cancel_token: Option<&CancelToken>,
-        kind: Option<HoldKind>,
-    ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
-        match Call::new(self, options, cancel_token).ask_or_wait(Want::Lock(key)) {
-            Ok((_, acquired)) => {
-                self.note_begun(slice::from_ref(&acquired), kind);
-                (Ok(acquired), None)
-            }
-            Err((error, unresolved)) => {
-                let (key, options) = (key.clone(), *options);
-                (Err(error), (!unresolved.is_empty()).then_some(MaybeHeld { key, options, unresolved }))
-            }
-        }
-    }
-
     /// Makes the hold of a lock that was acquired then.
     pub(super) fn make_hold(&self, key: Key, options: &LockOptions, lease: Lease, at: Now) -> Arc<Hold> {
         let (observer, changes) = (self.observer.clone(), Arc::clone(&self.changes));

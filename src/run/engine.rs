@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto::lease::Lease;
 use proto::values::{Key, Protocol, Tag, Uptime, can_share_slot, classic_time};
 
-use super::held::{Delivery, MaybeHeld};
+use super::held::Delivery;
 use super::hold::{Changes, Hold};
 use super::notifications::{Name, NotificationsByNode};
 use super::reports::Reports;
@@ -35,7 +35,6 @@ pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) observer: EventSink,
     name: Name,
-    /// True once the log says what Auto would select, if that is to be said.
     /// What tells people who holds a lock.
     pub(crate) holder_name: Option<Arc<str>>,
     pub(crate) identity: Arc<Identity>,
@@ -44,8 +43,7 @@ pub(crate) struct Engine {
     acquiring: Arc<AtomicUsize>,
     pub(super) notifications: Arc<NotificationsByNode>,
     pub(super) keeper: Arc<Timer<Kept>>,
-    /// Releases that are tried again.
-    pub(crate) unfinished: Arc<Timer<Unfinished>>,
+    pub(crate) debts: Arc<Timer<Debt>>,
     pub(crate) reports: Arc<Reports>,
     pub(super) gems: Arc<Gems>,
     /// Wakes the threads that wait for a loss.
@@ -79,25 +77,18 @@ pub(crate) struct Kept {
     pub(super) node: NodeId,
 }
 
-/// What is to be tried again.
-pub(crate) struct Unfinished {
+/// A lock that is held, or may be, and that nobody wants.
+pub(crate) struct Debt {
     pub(super) engine: Arc<Engine>,
-    pub(super) pause: Duration,
-    pub(super) what: What,
-}
-
-pub(super) enum What {
-    /// Threads of this process wait for the holder meanwhile.
-    Release(Box<FailedRelease>, HolderTicket<Delivery>),
-    MaybeHeld(Box<MaybeHeld>),
-}
-
-/// A release that has failed.
-pub(super) struct FailedRelease {
     pub(super) key: Key,
     pub(super) options: LockOptions,
+    /// If the lock is a permit: the queue of its semaphore.
+    pub(super) shared: Option<Key>,
+    /// The values that may be in the key, and until when that matters.
     pub(super) lease: Lease,
-    /// When it first failed.
+    /// For whom threads of this process wait; `None` until the key has shown that the lock is held.
+    pub(super) holder: Option<HolderTicket<Delivery>>,
+    /// Since when it is owed.
     pub(super) since: Uptime,
 }
 
@@ -107,7 +98,7 @@ impl Engine {
         backend: Arc<dyn Backend>,
         identity: Identity,
         keep: Work<Kept>,
-        try_again: Work<Unfinished>,
+        pay: Work<Debt>,
     ) -> Self {
         let queue = Arc::<WaitQueue<Delivery>>::default();
         let name = Name { prefix: Key::from(""), random: identity.next_nonce().seed() };
@@ -124,7 +115,7 @@ impl Engine {
             acquiring: Arc::default(),
             notifications,
             keeper: Arc::new(Timer::new("setnx-lock keeper", keep)),
-            unfinished: Arc::new(Timer::new("setnx-lock release", try_again)),
+            debts: Arc::new(Timer::new("setnx-lock debts", pay)),
             reports,
             gems: Arc::default(),
             changes: Arc::default(),

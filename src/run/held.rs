@@ -2,10 +2,8 @@
 //! [`Hold`](super::hold::Hold).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use proto::lease::Lease;
-use proto::unresolved::Unresolved;
 use proto::values::{Key, Uptime};
 
 use super::hold::Hold;
@@ -24,8 +22,8 @@ pub(super) struct HeldLock<'a> {
     pub(super) options: &'a LockOptions,
     pub(super) lease: Lease,
     pub(super) holder: HolderTicket<Delivery>,
-    /// What is known of earlier attempts to release it, if there were any.
-    pub(super) earlier: Option<Earlier>,
+    /// When the first attempt to release it has failed, if this is a later one.
+    pub(super) since: Option<Uptime>,
 }
 
 impl<'a> HeldLock<'a> {
@@ -36,17 +34,8 @@ impl<'a> HeldLock<'a> {
         lease: Lease,
         holder: HolderTicket<Delivery>,
     ) -> Self {
-        Self { key, options, lease, holder, earlier: None }
+        Self { key, options, lease, holder, since: None }
     }
-}
-
-/// What is known of earlier attempts to release a lock.
-#[derive(Clone, Copy)]
-pub(super) struct Earlier {
-    /// When the first failed.
-    pub(super) since: Uptime,
-    /// The pause after the last.
-    pub(super) pause: Duration,
 }
 
 /// A lock that a holder hands over to a thread which waits for it.
@@ -56,11 +45,4 @@ pub(crate) struct Delivery {
     pub(crate) lease: Lease,
     /// True if only the key can tell if the lock was handed over.
     pub(crate) in_doubt: bool,
-}
-
-/// A lock that may be held.
-pub(crate) struct MaybeHeld {
-    pub(super) key: Key,
-    pub(super) options: LockOptions,
-    pub(super) unresolved: Unresolved,
 }

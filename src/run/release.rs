@@ -12,7 +12,7 @@ use proto::{GiveUp, Reply};
 
 use super::drive::Job;
 use super::engine::Engine;
-use super::held::{Delivery, Earlier, HeldLock};
+use super::held::{Delivery, HeldLock};
 use super::notifications::Passed;
 use super::outbox::Outbox;
 use super::session::Session;
@@ -38,7 +38,7 @@ pub(super) struct Later<'a> {
 /// A release that has begun.
 struct Releasing<'a> {
     options: &'a LockOptions,
-    earlier: Option<Earlier>,
+    since: Option<Uptime>,
     holder: HolderTicket<Delivery>,
     turn: Turn,
     /// How the thread waits that it is handed over to.
@@ -94,11 +94,11 @@ impl Engine {
     /// Begins to hand a lock over to a thread that is not among those `taken`, or to release it.
     #[inline]
     fn begin_release<'a>(&'a self, lock: HeldLock<'a>, taken: &mut Vec<u64>, now: Now) -> Releasing<'a> {
-        let HeldLock { key, options, lease, holder, earlier } = lock;
+        let HeldLock { key, options, lease, holder, since } = lock;
         let turn = self.turn(&holder, key, options, now);
         let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
         // A later attempt does not keep others waiting for a connection.
-        if earlier.is_none() {
+        if since.is_none() {
             session = session.held_until(lease.end, now);
         } else {
             session.try_itself();
@@ -121,7 +121,7 @@ impl Engine {
             Lease::of(&mode.options().terms, lease.protocol, &self.tag(), now)
         });
         let ending = hold::Ending::begin(lease, next_lease.as_ref(), session.command_timeout(), now);
-        Releasing { options, earlier, holder, turn, next, job: Job::new(key, ending, session) }
+        Releasing { options, since, holder, turn, next, job: Job::new(key, ending, session) }
     }
 
     /// Has the next waiter get the lock, or learn of the release.
@@ -132,7 +132,7 @@ impl Engine {
         later: &mut Later<'a>,
         now: Uptime,
     ) -> Result<Release, Error> {
-        let Releasing { options, earlier, holder, turn, next, mut job } = release;
+        let Releasing { options, since, holder, turn, next, mut job } = release;
         let (key, outcome) = (job.key, job.outcome(&later.outbox));
         let taken = job.session.take_listed();
         let (outcome, lease, in_doubt) = match outcome {
@@ -142,7 +142,7 @@ impl Engine {
         let (outcome, holder) = match outcome {
             Ok(release) => (Ok(release), holder),
             Err(reason) => {
-                let lock = HeldLock { key, options, lease: job.rules.into_own(), holder, earlier };
+                let lock = HeldLock { key, options, lease: job.rules.into_own(), holder, since };
                 match self.not_released(lock, reason, lease.as_ref(), in_doubt, job.session) {
                     (error, Some(holder)) => (Err(error), holder),
                     (error, None) => {
@@ -191,7 +191,7 @@ impl Engine {
     ) -> (Error, Option<HolderTicket<Delivery>>) {
         let expires = lock.lease.end.is_some();
         let holder = if session.may_pass(reason) {
-            self.release_again(lock, reason, next, clock::now()).err()
+            self.owe_release(lock, reason, next, clock::now()).err()
         } else {
             Some(lock.holder)
         };

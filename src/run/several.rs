@@ -186,7 +186,7 @@ impl<'a> WaitAll<'a> {
                 call.check(key).inspect_err(|error| self.call.report(key, 0, Err(error))).and_then(|()| {
                     let is_lost = first.as_ref().is_some_and(Asked::is_lost);
                     let waited = call.wait_for(Want::Lock(key), first).map(|(_, acquired)| acquired);
-                    waited.map_err(|(error, _)| match call.check(key) {
+                    waited.map_err(|error| match call.check(key) {
                         Err(ended) if is_lost && error.may_hold_lock() => ended,
                         _ => error,
                     })

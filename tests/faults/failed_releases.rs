@@ -41,10 +41,10 @@ const AGAIN: &str = "the release is tried again until the lease ends";
 
 /// Counts the releases that a later attempt has carried out.
 #[derive(Clone, Default)]
-struct Late(Arc<AtomicUsize>);
+pub(super) struct Late(Arc<AtomicUsize>);
 
 impl Late {
-    fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.0.load(Ordering::Relaxed)
     }
 
@@ -58,12 +58,12 @@ impl Late {
     }
 }
 
-fn holding_by(protocol: Protocol) -> LockOptions {
+pub(super) fn holding_by(protocol: Protocol) -> LockOptions {
     LockOptions::expiring_after(LEASE).protocol(protocol).timeout(LEASE)
 }
 
 /// A locker through a server whose commands fail soon.
-fn through_a_proxy(late: &Late) -> Result<(Scenario, Locker), Box<dyn std::error::Error>> {
+pub(super) fn through_a_proxy(late: &Late) -> Result<(Scenario, Locker), Box<dyn std::error::Error>> {
     let scenario = Scenario::set();
     let builder = Locker::builder(&scenario.server.url())?.connect_timeout(LONG).command_timeout(TIMEOUT);
     let locker = late.observes(builder.pool_size(2)).build()?;

@@ -6,6 +6,7 @@
 //! | `asked_first` | the answer to the first command of a call |
 //! | `clocks` | clocks that differ, or are set while a lock is held |
 //! | `cluster` | a cluster whose slots move and whose nodes fail |
+//! | `debts` | calls that end in doubt, and locks that nobody wants |
 //! | `failed_releases` | releases that fail, and are tried again |
 //! | `handing_over` | locks that go to other processes |
 //! | `keeping` | leases that a thread extends, while processes and servers fail |
@@ -34,6 +35,7 @@
 pub(crate) mod asked_first;
 pub(crate) mod clocks;
 pub(crate) mod cluster;
+pub(crate) mod debts;
 pub(crate) mod failed_releases;
 pub(crate) mod forks;
 pub(crate) mod handing_over;
@@ -65,6 +67,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         asked_first::trials(),
         clocks::trials(),
         cluster::trials(),
+        debts::trials(),
         failed_releases::trials(),
         forks::trials(),
         handing_over::trials(),

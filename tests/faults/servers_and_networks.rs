@@ -62,7 +62,7 @@ fn a_server_that_accepts_and_never_replies(_: Load) -> Outcome {
         assert!(matches!(error, Error::InDoubt { command: "SETNX", .. }), "{error:?}");
         let text = crate::support::chain(&error);
         assert!(text.contains("gave no reply within"), "{text}");
-        assert!(text.contains("if the lock was acquired, it frees itself"), "{text}");
+        assert!(text.contains("if the lock was acquired, a background thread releases it"), "{text}");
     }
     let error = Lock::new(&locker, "report", LockOptions::without_expiration())?.lock().unwrap_err();
     assert!(error.to_string().contains("look at the key, and clear it"), "{error}");

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockState, Protocol};
+use setnx_lock::{Error, Lock, Protocol};
 
 use crate::support::{Connections, LONG, Outcome, RedisServer, expiring, millis, tests};
 
@@ -60,7 +60,7 @@ fn the_server_stops_for_a_while(connections: Connections) -> Outcome {
 fn keys_are_overwritten(connections: Connections) -> Outcome {
     let found = run(connections, LONG, |server| {
         for n in 0..THREADS {
-            let _ = server.say(&["SET", &format!("own:{n}"), "1"]);
+            let _ = server.say(&["SET", &format!("own:{n}:0"), "1"]);
         }
     })?;
     assert!(found.wrong.load(Relaxed) > 0, "{found:?}");
@@ -68,7 +68,7 @@ fn keys_are_overwritten(connections: Connections) -> Outcome {
     Ok(())
 }
 
-/// Each thread locks a key of its own again and again, while `disturb` is called.
+/// Each thread locks a key of its own again and again, and another one after a failure, while `disturb` is called.
 fn run(
     connections: Connections,
     command_timeout: Duration,
@@ -92,11 +92,13 @@ fn run(
                 // On a pool a DEL of Classic may arrive late.
                 let is_classic = n % 2 == 0 && matches!(connections, Connections::Own);
                 let protocol = if is_classic { Protocol::Classic } else { Protocol::Watched };
-                let lock = Lock::new(&locker, format!("own:{n}"), expiring().protocol(protocol)).unwrap();
-                let found = &found;
+                let (locker, found) = (&locker, &found);
+                let options = expiring().protocol(protocol);
+                let lock = move |failed| Lock::new(locker, format!("own:{n}:{failed}"), options).unwrap();
                 scope.spawn(move || {
-                    let mut failed = false;
-                    (0..pairs).for_each(|_| failed = found.note(&pair(&lock), failed, &lock));
+                    // What a pair may have left behind, now or later, concerns no other.
+                    let mut failed = 0;
+                    (0..pairs).for_each(|_| failed += usize::from(!found.note(&pair(&lock(failed)))));
                 })
             })
             .collect();
@@ -120,17 +122,14 @@ fn pair(lock: &Lock) -> Result<Option<bool>, Error> {
 }
 
 impl Found {
-    /// Counts a pair, and returns whether it failed. What it may have left behind is removed.
-    fn note(&self, pair: &Result<Option<bool>, Error>, failed_before: bool, lock: &Lock) -> bool {
+    /// Counts a pair, and returns whether each reply was right.
+    fn note(&self, pair: &Result<Option<bool>, Error>) -> bool {
         self.pairs.fetch_add(1, Relaxed);
         match pair {
-            Ok(Some(true)) => return false,
-            // The SETNX of the pair before, whose reply was lost, was carried out behind the removal: the key shows it.
-            Ok(None) if failed_before && !matches!(lock.state(), Ok(LockState::Absent)) => {}
-            Ok(_) => drop(self.wrong.fetch_add(1, Relaxed)),
-            Err(_) => drop(self.failures.fetch_add(1, Relaxed)),
-        }
-        while lock.clear().is_err() {}
-        pair.is_err()
+            Ok(Some(true)) => return true,
+            Ok(_) => self.wrong.fetch_add(1, Relaxed),
+            Err(_) => self.failures.fetch_add(1, Relaxed),
+        };
+        false
     }
 }

@@ -40,8 +40,8 @@ pub struct Held {
 #[derive(Debug)]
 pub struct Stepped {
     pub task: Task<(Held, Vec<(usize, Lease)>)>,
-    /// What else was acquired.
-    pub surplus: Vec<(usize, Lease)>,
+    /// What else may have been acquired.
+    pub owed: Vec<(usize, Lease)>,
 }
 
 impl Stepped {
@@ -51,11 +51,10 @@ impl Stepped {
             let mut attempts = Attempts::new(params, Some(&slots));
             let lease = acquire(io, &mut attempts, Cue::Ask).await?;
             let held = Held { slot: io.slot(), lease, another_is_free: attempts.another_is_free() };
-            let Attempts::OfSeveral(choice) = attempts else { unreachable!("there are several") };
-            Ok((held, choice.surplus))
+            Ok((held, attempts.into_unresolved().into_owed().collect()))
         };
         let (task, step) = Task::begin(now, begin);
-        let mut stepped = Self { task, surplus: Vec::new() };
+        let mut stepped = Self { task, owed: Vec::new() };
         let action = stepped.action(step);
         (stepped, action)
     }
@@ -67,8 +66,8 @@ impl Stepped {
             Step::Send(trip) if trip.behind.is_some() => Action::Ask { slot, trip },
             Step::Send(trip) => Action::Send { slot, trip },
             Step::Sleep(pause) => Action::Sleep(pause),
-            Step::Done((held, surplus)) => {
-                self.surplus = surplus;
+            Step::Done((held, owed)) => {
+                self.owed = owed;
                 Action::Held(held)
             }
             Step::GiveUp(reason) => Action::GiveUp(reason),

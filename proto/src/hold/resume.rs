@@ -22,12 +22,14 @@ use crate::{Command, GiveUp, Reply, Trip};
 pub async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Extension, GiveUp> {
     let found = look(io).await?;
     Ok(match own.judge(found.as_deref(), io.now()) {
-        whose @ (Ownership::Ours | Ownership::Unproven) => {
+        whose @ (Ownership::Ours | Ownership::Unproven) if !own.by_transaction() => {
             let proven = own.proven && whose == Ownership::Ours;
             Extension::Extended(own.settled(found.as_deref().unwrap_or_default(), proven))
         }
-        // Our value is written again, as by a look.
-        whose @ (Ownership::Overwritten(_) | Ownership::Before(_)) => {
+        Ownership::Lost(reason) => Extension::Lost(own.loss(reason, io.now())),
+        // Our value is written again, as by a look. A transaction of the extension that is still on its way changes
+        // nothing then.
+        whose => {
             let again = own.written_again(nonce, io.now());
             let seen = Seen { bytes: found.unwrap_or_default(), whose };
             match replace(io, own, again, Some(seen), None).await? {
@@ -35,7 +37,6 @@ pub async fn settle(io: &Io, own: &Lease, nonce: Nonce) -> Result<Extension, Giv
                 other => other,
             }
         }
-        Ownership::Lost(reason) => Extension::Lost(own.loss(reason, io.now())),
     })
 }
 

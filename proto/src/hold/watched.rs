@@ -115,6 +115,7 @@ impl Lease {
         match gave_up {
             GiveUp::UnknownAlone => return None,
             GiveUp::Unknown if !self.by_transaction() => return None,
+            GiveUp::Unknown if self.tried == Some(Tried::OwnBytesOnly) => {}
             GiveUp::Unknown => self.tried = Some(Tried::InDoubt),
             GiveUp::Timeout
             | GiveUp::Refused

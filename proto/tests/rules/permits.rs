@@ -282,7 +282,7 @@ fn a_takeover_without_a_reply_leaves_the_attempt_in_doubt() {
 }
 
 #[test]
-fn of_two_that_were_acquired_without_a_reply_one_is_surplus() {
+fn of_two_that_were_acquired_without_a_reply_one_is_owed() {
     let (mut attempt, first, value) = asking(expiring());
     attempt.asked(&Reply::Lost, &Reply::Lost, start());
     attempt.reply(all(held_for(60)), start());
@@ -300,12 +300,12 @@ fn of_two_that_were_acquired_without_a_reply_one_is_surplus() {
     let found = but(&[(first, Some(&value)), (second, Some(&other))]);
     let held = held(attempt.reply(found, now));
     assert_eq!((held.slot, held.lease.value), (second, other), "the one that lasts longer");
-    let surplus: Vec<_> = attempt.surplus.iter().map(|(slot, lease)| (*slot, lease.value.clone())).collect();
-    assert_eq!(surplus, [(first, value)]);
+    let owed: Vec<_> = attempt.owed.iter().map(|(slot, lease)| (*slot, lease.value.clone())).collect();
+    assert_eq!(owed, [(first, value)]);
 }
 
 #[test]
-fn what_comes_late_beside_what_is_granted_is_surplus() {
+fn what_comes_late_beside_what_is_granted_is_owed() {
     let (mut attempt, first, value) = asking(expiring());
     attempt.asked(&Reply::Lost, &Reply::Lost, start());
     attempt.reply(all(held_for(60)), start());
@@ -318,9 +318,8 @@ fn what_comes_late_beside_what_is_granted_is_surplus() {
         }
         let action = attempt.asked(&GRANTED, &but(&[(first, Some(&value)), (slot, Some(&granted))]), now);
         assert_eq!(held(action).slot, slot);
-        let surplus: Vec<_> =
-            attempt.surplus.iter().map(|(slot, lease)| (*slot, lease.value.clone())).collect();
-        return assert_eq!(surplus, [(first, value)]);
+        let owed: Vec<_> = attempt.owed.iter().map(|(slot, lease)| (*slot, lease.value.clone())).collect();
+        return assert_eq!(owed, [(first, value)]);
     }
 }
 

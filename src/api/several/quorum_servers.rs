@@ -116,13 +116,9 @@ impl Servers {
             let (asked, sender, wanted) = (lock.clone(), sender.clone(), Arc::downgrade(&wanted));
             lock.locker().spawn(move || {
                 if wanted.strong_count() > 0 {
-                    let (answer, maybe) =
-                        asked.acquire_or_maybe(&asked.options.timeout(Duration::ZERO), None, None);
+                    let answer = asked.acquire(&asked.options.timeout(Duration::ZERO), None);
                     // If the call has ended, the answer is dropped, and the guard in it releases.
                     drop(sender.send((index, answer.map(Arc::new))));
-                    if let Some(maybe) = maybe {
-                        asked.locker().engine().release_later(maybe);
-                    }
                 }
             });
         }

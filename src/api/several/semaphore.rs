@@ -197,7 +197,7 @@ impl Semaphore {
         let engine = self.locker.engine();
         let Self { name, slots, queue, readers, cancel_token, .. } = self;
         let call = Call::new(engine, options, cancel_token.as_ref()).comparing(readers.as_ref());
-        let (slot, acquired) = call.acquire(Want::one_of(name, slots, queue), kind)?;
+        let (slot, acquired) = call.acquire(Want::one_of(name, slots, queue), Some(kind))?;
         Ok(Permit::new(LockGuard::new(Arc::clone(engine), acquired), slot))
     }
 }

@@ -25,7 +25,10 @@ use crate::run::held::{Acquired, Delivery, HeldLock};
 use crate::run::session::Session;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::system::clock;
-use crate::wait::{Hint, Observation, Ticket, WaitMode, no_hold};
+use crate::wait::{Hint, Observation, Ticket, WaitMode};
+
+/// What to do if it is unknown whether the lock was acquired, and it is owed.
+const RELEASED_IF_ACQUIRED: &str = "if the lock was acquired, a background thread releases it, or it frees itself when its lease has passed; try again then";
 
 /// One wait.
 pub(super) struct Wait<'a> {
@@ -97,15 +100,20 @@ impl<'a> Wait<'a> {
     }
 
     /// Waits until a lock is held, or there is an error, and reports how that has ended. Returns which of several it
-    /// is; with an error, what commands without a reply may have acquired of a lock. Contention until the deadline is
-    /// an [`Error::Contended`].
-    pub(super) fn acquire(mut self) -> Result<(usize, Acquired), (Error, Unresolved)> {
-        let acquired = self.begin().and_then(|()| self.in_queue());
+    /// is. Contention until the deadline is an [`Error::Contended`]. What commands without a reply may have acquired
+    /// besides is owed.
+    pub(super) fn acquire(mut self) -> Result<(usize, Acquired), Error> {
+        let mut acquired = self.begin().and_then(|()| self.in_queue());
         let ended = acquired.as_ref().map_or_else(|_| clock::uptime(), |(_, it)| it.hold.acquired.uptime);
+        let shared = self.shared();
         let Self { call, want, attempts, unresolved, .. } = self;
+        let is_owed = call.engine.owe_unresolved(want.slots(), shared, call.options, unresolved);
+        if let (true, Err(Error::InDoubt { advice, .. })) = (is_owed, &mut acquired) {
+            *advice = RELEASED_IF_ACQUIRED;
+        }
         let (waited, outcome) = (ended.since(call.began.uptime), acquired.as_ref().map(|_| ()));
         call.engine.observer.notify(&Event::AcquireFinished { key: want.name(), waited, attempts, outcome });
-        acquired.map_err(|error| (error, unresolved))
+        acquired
     }
 
     /// Fails where the lock is not to be waited for, or what its options mean cannot be found out.
@@ -189,13 +197,7 @@ impl<'a> Wait<'a> {
             Ok(Err(reason)) => Err(self.ended(reason)),
             Err(error) => Err(error),
         };
-        match attempts {
-            Attempts::OfOne(attempt) if acquired.is_err() => {
-                self.unresolved.append(attempt.into_unresolved());
-            }
-            Attempts::OfOne(_) => {}
-            Attempts::OfSeveral(choice) => self.release_surplus(choice.surplus),
-        }
+        self.unresolved.append(attempts.into_unresolved());
         acquired
     }
 
@@ -308,20 +310,6 @@ impl<'a> Wait<'a> {
     /// If the lock is a permit: the queue of its semaphore.
     fn shared(&self) -> Option<&'a Key> {
         if self.want.several().is_some() { Some(self.want.queue()) } else { self.call.shared }
-    }
-
-    /// Releases further permits that commands without a reply have acquired.
-    fn release_surplus(&self, surplus: Vec<(usize, Lease)>) {
-        let (Call { engine, options, .. }, slots, now) = (self.call, self.want.slots(), clock::now());
-        let locks = surplus.into_iter().map(|(slot, lease)| {
-            let observation = Observation::of(&lease, now);
-            let holder = engine.queue.hold(&slots[slot], self.shared(), &observation, no_hold());
-            HeldLock::new(&slots[slot], options, lease, holder)
-        });
-        let locks: Vec<_> = locks.collect();
-        if !locks.is_empty() {
-            engine.release_all_unwanted(locks, now);
-        }
     }
 }
 

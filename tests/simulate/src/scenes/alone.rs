@@ -172,6 +172,17 @@ impl Own {
             }
             thread::sleep(LATE);
         }
+        self.is_settled(what, error);
+    }
+
+    /// What a command without a reply may have acquired is released in the background. In Classic a DEL without a reply
+    /// ends that, and nothing is to be done about a GETSET.
+    fn is_settled(&self, what: &str, error: Option<&Error>) {
+        let in_doubt = error.filter(|error| error.may_hold_lock());
+        if let Some(error) = in_doubt.filter(|_| self.is_rare && self.protocol != Protocol::Classic) {
+            thread::sleep(LEASE / 3);
+            self.expects(&format!("{what} said {} a while ago", error.chain()), 0);
+        }
     }
 
     fn round(&self) {
