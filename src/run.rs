@@ -29,7 +29,7 @@ use std::sync::Arc;
 use crate::net::Backend;
 use crate::run::identity::Identity;
 pub(crate) use acquire::{Call, Want};
-pub(crate) use ending::{Ended, Leaving};
+pub(crate) use ending::Leaving;
 pub(crate) use engine::{Debt, Engine};
 pub(crate) use held::{Acquired, Delivery};
 pub(crate) use readers::ReaderCount;

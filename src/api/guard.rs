@@ -10,10 +10,9 @@ use proto::values::{Key, Protocol};
 
 use crate::api::loss_signal::LossSignal;
 use crate::report::error::Error;
-use crate::report::event::Event;
 use crate::report::state::{LossReason, date};
 use crate::run::hold::Hold;
-use crate::run::{Acquired, Delivery, Ended, Engine, Leaving};
+use crate::run::{Acquired, Delivery, Engine, Leaving};
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::HolderTicket;
@@ -285,6 +284,31 @@ impl LockGuard {
         self.end_hold(Leaving::Release)
     }
 
+    /// Releases the lock in the background, and returns at once: for threads that must not wait for the server.
+    ///
+    /// A thread of the locker sends what [`release`](Self::release) sends, right away, for all such locks of a node
+    /// together. Until then the lock stays held. Threads of this process that want it are queued, or get it handed
+    /// over. The outcome is reported as [`Event::Released`](crate::Event::Released),
+    /// [`Event::ReleaseFailed`](crate::Event::ReleaseFailed) or [`Event::Lost`](crate::Event::Lost);
+    /// [`Locker::drain`](crate::Locker::drain) waits for it. If no thread can be started, this call releases the lock
+    /// itself. In a forked child it does nothing.
+    ///
+    /// In async programs a release by `spawn_blocking` can wait behind calls that wait for locks, until the lease has
+    /// ended; this one cannot. [`release_later_on_drop`](LockOptions::release_later_on_drop) has a dropped guard do the
+    /// same.
+    pub fn release_later(mut self) {
+        self.end_later();
+    }
+
+    fn end_later(&mut self) {
+        let Some(holder) = self.holder.take() else { return };
+        if self.engine.identity.is_this_process() {
+            self.engine.release_later(&self.hold, holder);
+        } else {
+            mem::forget(holder);
+        }
+    }
+
     /// Ends the hold of a call with a body. Only a loss is an error: any other failure has been reported as an
     /// event.
     pub(crate) fn leave(self) -> Result<(), Error> {
@@ -298,8 +322,13 @@ impl LockGuard {
             return Err(forked(hold, holder));
         }
         let ended = engine.end_hold(hold, holder, leaving);
-        report_end(engine, hold, leaving, &ended);
+        engine.report_end(hold, leaving, &ended);
         ended.map(drop)
+    }
+
+    /// Has holds of one locker that began together ended in the background, unless they have ended before or are nested.
+    pub(crate) fn end_all_later(guards: &mut [Self]) {
+        guards.iter_mut().for_each(Self::end_later);
     }
 
     /// Ends holds of one locker that began together, unless they have ended before or are nested.
@@ -312,7 +341,7 @@ impl LockGuard {
         }
         let ended = engine.end_holds(holds, leaving);
         for (hold, ended) in &ended {
-            report_end(&engine, hold, leaving, ended);
+            engine.report_end(hold, leaving, ended);
         }
         Error::of_all(ended.into_iter().map(|(_, ended)| ended.map(drop)))
     }
@@ -325,29 +354,13 @@ fn forked(hold: &Hold, holder: HolderTicket<Delivery>) -> Error {
     Error::Forked { key: hold.key.clone() }
 }
 
-/// Reports how a hold has ended.
-fn report_end(engine: &Engine, hold: &Hold, leaving: Leaving, ended: &Result<Ended, Error>) {
-    let key = &hold.key;
-    engine.observer.notify(&match ended {
-        Ok(Ended { held, .. }) if leaving == Leaving::WithToken => Event::HandedOver { key, held: *held },
-        Ok(Ended { held, certified, left_to_expire, outlived_lease }) => Event::Released {
-            key,
-            held: *held,
-            certified: *certified,
-            left_to_expire: *left_to_expire,
-            outlived_lease: *outlived_lease,
-        },
-        // It has been reported.
-        Err(error) if error.is_lost() => return,
-        Err(error) => Event::ReleaseFailed { key, error },
-    });
-}
-
 impl Drop for LockGuard {
     /// Releases the lock, and reports a failure to the log and the
     /// observer: dropping never fails and never panics (I10).
     fn drop(&mut self) {
-        if self.holder.is_some() {
+        if self.hold.options.releases_later {
+            self.end_later();
+        } else if self.holder.is_some() {
             // A failure has been reported.
             let _ = self.end_hold(Leaving::Release);
         }

@@ -17,9 +17,12 @@ use proto::unresolved::Unresolved;
 use proto::values::{Key, Now, Protocol, Uptime};
 use proto::{Command, GiveUp, Reply, Trip};
 
+use super::ending::Leaving;
 use super::engine::{Debt, Engine, for_each_engine};
 use super::held::{Delivery, HeldLock};
+use super::hold::Hold;
 use super::session::Session;
+use super::thread_holds;
 use crate::net::KeyTrip;
 use crate::report::event::Event;
 use crate::system::clock;
@@ -32,6 +35,9 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1
 /// How much earlier an attempt may be made, together with others.
 const SLACK: Duration = Duration::from_millis(20);
 
+/// What to do if it is unknown whether the lock was acquired, and it is owed.
+pub(super) const RELEASED_IF_ACQUIRED: &str = "if the lock was acquired, a background thread releases it, or it frees itself when its lease has passed; try again then";
+
 impl Debt {
     /// Returns true if it is known that the lock was held.
     pub(crate) fn is_held(&self) -> bool {
@@ -42,7 +48,7 @@ impl Debt {
     fn take_lock(&mut self) -> Option<HeldLock<'_>> {
         let Self { key, options, lease, holder, since, .. } = self;
         let (lease, holder) = (mem::take(lease), holder.take()?);
-        Some(HeldLock { key, options, lease, holder, since: Some(*since) })
+        Some(HeldLock { key, options, lease, holder, since: *since })
     }
 }
 
@@ -64,7 +70,16 @@ impl Engine {
         let since = clock::uptime();
         let debts = unresolved.into_owed().map(|(slot, lease)| {
             let (engine, key, shared) = (Arc::clone(self), slots[slot].clone(), shared.cloned());
-            Debt { engine, key, options: *options, shared, lease, holder: None, since }
+            Debt {
+                engine,
+                key,
+                options: *options,
+                shared,
+                lease,
+                holder: None,
+                hold: None,
+                since: Some(since),
+            }
         });
         // Without a thread for them they expire.
         debts.filter_map(|debt| self.owe(debt).ok()).count() > 0
@@ -93,36 +108,79 @@ impl Engine {
         if left < pause(since, now.uptime) {
             return Err(holder);
         }
-        // What threads wait for is known by the holder.
-        let (engine, key, shared) = (Arc::clone(self), key.clone(), None);
-        let debt = Debt { engine, key, options: *options, shared, lease, holder: Some(holder), since };
-        self.owe(debt).map_err(|holder| holder.unwrap_or_else(|| unreachable!("it has one")))
+        let debt = self.debt(HeldLock { key, options, lease, holder, since: Some(since) });
+        self.owe(debt).map_err(|debt| debt.holder.unwrap_or_else(|| unreachable!("it has one")))
     }
 
-    /// Has a debt paid after a pause.
+    /// Has a lock released that nobody wants: at once, by the worker if there is a thread for it.
+    pub(super) fn release_unwanted(self: &Arc<Self>, lock: HeldLock<'_>) {
+        self.owe_at_once(self.debt(lock));
+    }
+
+    /// Has a hold ended that its program has ended: at once, by the worker if there is a thread for it.
+    pub(crate) fn release_later(self: &Arc<Self>, hold: &Arc<Hold>, holder: HolderTicket<Delivery>) {
+        // Its thread may ask for the lock again before.
+        thread_holds::forget(hold);
+        let lock = HeldLock::new(&hold.key, &hold.options, Lease::default(), holder);
+        self.owe_at_once(Debt { hold: Some(Arc::clone(hold)), ..self.debt(lock) });
+    }
+
+    fn owe_at_once(self: &Arc<Self>, debt: Debt) {
+        if let Err(debt) = self.owe(debt) {
+            self.pay(vec![*debt]);
+        }
+    }
+
+    fn debt(self: &Arc<Self>, lock: HeldLock<'_>) -> Debt {
+        let HeldLock { key, options, lease, holder, since } = lock;
+        // The queue of a semaphore is known by the holder.
+        let (engine, key, shared) = (Arc::clone(self), key.clone(), None);
+        Debt { engine, key, options: *options, shared, lease, holder: Some(holder), hold: None, since }
+    }
+
+    /// Has a debt paid: one that was not paid before after a pause.
     ///
     /// # Errors
     ///
-    /// Its holder, if there is no thread for it, or the locker was dropped or shut down since.
-    fn owe(&self, debt: Debt) -> Result<(), Option<HolderTicket<Delivery>>> {
-        if self.debts.is_closed() {
-            return Err(debt.holder);
+    /// The debt, if there is no thread for it, or the locker was dropped or shut down since.
+    fn owe(&self, debt: Debt) -> Result<(), Box<Debt>> {
+        if debt.since.is_some() && self.debts.is_closed() {
+            return Err(Box::new(debt));
         }
         let now = clock::uptime();
-        let (node, at) = (self.backend.node_of(&debt.key), now.after(pause(debt.since, now)));
-        self.debts.add(node, at, SLACK, debt).map(drop).map_err(|(_, debt)| debt.holder)
+        let pause = debt.since.map_or(Duration::ZERO, |since| pause(since, now));
+        let node = self.backend.node_of(&debt.key);
+        let added = self.debts.add(node, now.after(pause), SLACK, debt);
+        added.map(drop).map_err(|(_, debt)| Box::new(debt))
     }
 
-    /// Releases the locks that are held, in two trips at most for each node.
+    /// Ends the holds, and releases the locks that are held, in two trips at most for each node.
     fn pay(self: &Arc<Self>, due: Vec<Debt>) {
+        let (ended, due) = due.into_iter().partition(|debt: &Debt| debt.hold.is_some());
+        self.end_owed(ended);
         let mut held = self.find_held(due);
         // A failure is owed anew.
         let released = self.release_all(held.iter_mut().filter_map(Debt::take_lock).collect(), clock::now());
-        for (debt, released) in held.iter().zip(released) {
-            if let Ok(Release::Released { .. }) = released {
-                let after = clock::uptime().since(debt.since);
-                self.observer.notify(&Event::ReleasedLate { key: &debt.key, after });
+        for (Debt { key, since, .. }, released) in held.iter().zip(released) {
+            match (released, since) {
+                (Ok(Release::Released { .. }), Some(since)) => {
+                    let after = clock::uptime().since(*since);
+                    self.observer.notify(&Event::ReleasedLate { key, after });
+                }
+                (Err(error), None) => {
+                    self.observer.notify(&Event::ReleaseFailed { key, error: &error });
+                }
+                (Ok(_), _) | (Err(_), Some(_)) => {}
             }
+        }
+    }
+
+    fn end_owed(self: &Arc<Self>, owed: Vec<Debt>) {
+        let ended: Vec<_> = owed.into_iter().filter_map(|debt| debt.hold.zip(debt.holder)).collect();
+        let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = ended.into_iter().unzip();
+        let ending = holds.iter().map(|hold| &**hold).zip(holders);
+        for (hold, ended) in self.end_holds(ending, Leaving::Release) {
+            self.report_end(hold, Leaving::Release, &ended);
         }
     }
 

@@ -164,6 +164,24 @@ impl Engine {
         HeldLock::new(&hold.key, &hold.options, mem::take(&mut state.lease), holder)
     }
 
+    /// Reports how a hold has ended.
+    pub(crate) fn report_end(&self, hold: &Hold, leaving: Leaving, ended: &Result<Ended, Error>) {
+        let key = &hold.key;
+        self.observer.notify(&match ended {
+            Ok(Ended { held, .. }) if leaving == Leaving::WithToken => Event::HandedOver { key, held: *held },
+            Ok(Ended { held, certified, left_to_expire, outlived_lease }) => Event::Released {
+                key,
+                held: *held,
+                certified: *certified,
+                left_to_expire: *left_to_expire,
+                outlived_lease: *outlived_lease,
+            },
+            // It has been reported.
+            Err(error) if error.is_lost() => return,
+            Err(error) => Event::ReleaseFailed { key, error },
+        });
+    }
+
     /// Notes how a hold has ended. It is lost too if its lease was over
     /// before and the server has not proven that it was held all the time.
     fn noted(&self, hold: &Hold, ended: Result<Released, Error>, began: Now) -> Result<Ended, Error> {

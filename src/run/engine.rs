@@ -88,8 +88,10 @@ pub(crate) struct Debt {
     pub(super) lease: Lease,
     /// For whom threads of this process wait; `None` until the key has shown that the lock is held.
     pub(super) holder: Option<HolderTicket<Delivery>>,
-    /// Since when it is owed.
-    pub(super) since: Uptime,
+    /// If a program has ended its hold, and wants to hear how that ends: then this has the lease.
+    pub(super) hold: Option<Arc<Hold>>,
+    /// Since when it is owed; `None` if it is to be released for the first time.
+    pub(super) since: Option<Uptime>,
 }
 
 impl Engine {

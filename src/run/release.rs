@@ -18,7 +18,6 @@ use super::outbox::Outbox;
 use super::session::Session;
 use crate::net::Failure;
 use crate::report::error::Error;
-use crate::report::event::Event;
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{Hint, HolderTicket, WaitMode, Wake};
@@ -26,14 +25,6 @@ use crate::wait::{Hint, HolderTicket, WaitMode, Wake};
 /// For how long the lock passes among the threads of a process before it is the turn of another that waits for
 /// notifications.
 const SLICE: Duration = Duration::from_millis(10);
-
-/// What is done when all locks that end together have ended, so that each next thread has its lock first.
-#[derive(Default)]
-pub(super) struct Later<'a> {
-    pub(super) outbox: Outbox,
-    /// Locks that were handed over, and that no thread waits for any more.
-    unwanted: Vec<HeldLock<'a>>,
-}
 
 /// A release that has begun.
 struct Releasing<'a> {
@@ -47,18 +38,6 @@ struct Releasing<'a> {
 }
 
 impl Engine {
-    /// Releases locks that the thread has got and does not want any more. Failures are reported, and returned.
-    pub(super) fn release_all_unwanted(self: &Arc<Self>, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Error> {
-        let keys: Vec<&Key> = locks.iter().map(|lock| lock.key).collect();
-        let released = self.release_all(locks, now);
-        let failed = |(key, released): (&Key, Result<_, Error>)| {
-            let error = released.err()?;
-            self.observer.notify(&Event::ReleaseFailed { key, error: &error });
-            Some(error)
-        };
-        keys.into_iter().zip(released).filter_map(failed).collect()
-    }
-
     /// Ends locks by the rules that each was acquired by, together, with a few commands and no sleep: each is handed
     /// over to the next thread of this process, or released, and the next process that waits is notified. All replies
     /// come within the time of one command; what cannot go together, or went wrong for one, is done for it alone.
@@ -73,10 +52,11 @@ impl Engine {
         let begin = |lock| self.begin_release(lock, &mut taken, now);
         let mut under_way: Vec<Releasing<'_>> = locks.into_iter().rev().map(begin).collect();
         self.drive(&mut under_way, |release| Some(&mut release.job), now);
-        let mut later = Later::default();
-        let end = |release| self.end_release(release, &mut later, now.uptime);
+        // Reported when each next thread has its lock.
+        let outbox = Outbox::default();
+        let end = |release| self.end_release(release, &outbox, now.uptime);
         let mut released: Vec<_> = under_way.into_iter().map(end).collect();
-        self.after_release(later);
+        outbox.flush(&self.observer);
         released.reverse();
         released
     }
@@ -85,9 +65,9 @@ impl Engine {
     pub(super) fn release(self: &Arc<Self>, lock: HeldLock<'_>, now: Now) -> Result<Release, Error> {
         let mut release = self.begin_release(lock, &mut Vec::new(), now);
         release.job.run(now);
-        let mut later = Later::default();
-        let released = self.end_release(release, &mut later, now.uptime);
-        self.after_release(later);
+        let outbox = Outbox::default();
+        let released = self.end_release(release, &outbox, now.uptime);
+        outbox.flush(&self.observer);
         released
     }
 
@@ -126,14 +106,14 @@ impl Engine {
 
     /// Has the next waiter get the lock, or learn of the release.
     #[inline]
-    fn end_release<'a>(
+    fn end_release(
         self: &Arc<Self>,
-        release: Releasing<'a>,
-        later: &mut Later<'a>,
+        release: Releasing<'_>,
+        outbox: &Outbox,
         now: Uptime,
     ) -> Result<Release, Error> {
         let Releasing { options, since, holder, turn, next, mut job } = release;
-        let (key, outcome) = (job.key, job.outcome(&later.outbox));
+        let (key, outcome) = (job.key, job.outcome(outbox));
         let taken = job.session.take_listed();
         let (outcome, lease, in_doubt) = match outcome {
             Ok(HandedOver { release, next, in_doubt }) => (release, next, in_doubt),
@@ -162,7 +142,7 @@ impl Engine {
                     Ok(()) => return outcome,
                     Err((holder, _)) if in_doubt => holder,
                     Err((holder, Delivery { lease, .. })) => {
-                        later.unwanted.push(HeldLock::new(lock_key, options, lease, holder));
+                        self.release_unwanted(HeldLock::new(lock_key, options, lease, holder));
                         return outcome;
                     }
                 }
@@ -197,14 +177,6 @@ impl Engine {
         };
         let (if_unknown, if_refused) = if_not_released(expires, in_doubt, holder.is_none());
         (session.release_error(reason, if_unknown, if_refused), holder)
-    }
-
-    /// Does what is left when all locks have ended.
-    fn after_release(self: &Arc<Self>, later: Later<'_>) {
-        if !later.unwanted.is_empty() {
-            self.release_all_unwanted(later.unwanted, clock::now());
-        }
-        later.outbox.flush(&self.observer);
     }
 
     /// Notifies the next process, if it is its turn. Returns how the threads of this one learn of the release.

@@ -8,6 +8,7 @@ use proto::hold::{self, Extension};
 use proto::lease::Lease;
 use proto::ownership::Loss;
 use proto::task::Task;
+use proto::unresolved::Unresolved;
 use proto::values::{Key, Protocol, Token};
 
 use super::acquire::Call;
@@ -122,6 +123,13 @@ impl Call<'_> {
                 Ok(acquired)
             }
             Ok(Extension::Lost(reason)) => lost(reason),
+            Ok(Extension::Unknown { lease, proves: true }) => {
+                let mut unresolved = Unresolved::default();
+                unresolved.add(0, lease, None, now);
+                engine.owe_unresolved(slice::from_ref(key), None, options, unresolved);
+                let advice = "the token may be used up: then a background thread releases the lock, or it frees itself when its lease has passed";
+                Err(session.error(GiveUp::Unknown, advice))
+            }
             Ok(Extension::Unknown { .. }) => Err(session.error(GiveUp::Unknown, advice)),
             Err(reason) => Err(session.error(reason, advice)),
         }

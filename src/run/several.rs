@@ -3,15 +3,17 @@
 
 mod early;
 
-use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{iter, slice};
 
 use proto::several::{Do, Several};
+use proto::unresolved::Unresolved;
 use proto::values::Key;
 use proto::{Command, Reply, Trip};
 
 use super::acquire::{Asked, Call, Want};
+use super::debts::RELEASED_IF_ACQUIRED;
 use super::held::Acquired;
 use super::session::{Session, unanswered};
 use crate::net::{Failure, KeyTrip, Sent};
@@ -136,7 +138,11 @@ impl<'a> WaitAll<'a> {
                 Do::GiveBack(locks) => self.give_back(&locks),
                 Do::Take(lock) => self.take(lock),
                 Do::End => match self.failed.take() {
-                    Some(error) => return Err((error, self.not_released)),
+                    Some(error) => {
+                        // What others have may be free when it comes.
+                        self.asked.iter().flatten().for_each(|asked| _ = self.owe(asked));
+                        return Err((error, self.not_released));
+                    }
                     None => match self.refresh() {
                         Some(lost) => self.fail(lost),
                         None => return Ok(self.all_held()),
@@ -300,9 +306,18 @@ impl<'a> WaitAll<'a> {
         let asked = self.asked[lock].take()?;
         // What is known of it since says more.
         self.not_released.retain(|error| error.key() != Some(asked.key));
+        let advice = if self.owe(&asked) { RELEASED_IF_ACQUIRED } else { self.call.advice() };
         let Some(Err(Failure::Lost(cause))) = asked.sent.reply else { return None };
         let (key, command) = (asked.key.clone(), asked.trip.name());
-        Some(Error::InDoubt { key, command, advice: self.call.advice(), cause })
+        Some(Error::InDoubt { key, command, advice, cause })
+    }
+
+    /// Has a lock released if a command without a reply has acquired it, or does so yet.
+    fn owe(&self, asked: &Asked<'_>) -> bool {
+        let Call { engine, shared, options, .. } = self.call;
+        let mut unresolved = Unresolved::default();
+        unresolved.add(0, asked.lease.clone(), None, asked.at);
+        asked.is_lost() && engine.owe_unresolved(slice::from_ref(asked.key), *shared, options, unresolved)
     }
 
     fn report_lost(&self, lock: usize) {

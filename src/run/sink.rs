@@ -47,6 +47,12 @@ fn reporting(event: &Event<'_>) -> Option<ReportTo> {
             let (key, error) = (key.clone(), error.clone());
             Box::new(move |sink| sink.report(&Event::ExtendFailed { key: &key, error: &error }))
         }
+        Event::Released { key, held, certified, left_to_expire, outlived_lease } => {
+            let key = key.clone();
+            Box::new(move |sink| {
+                sink.report(&Event::Released { key: &key, held, certified, left_to_expire, outlived_lease });
+            })
+        }
         Event::ReleaseFailed { key, error } => {
             let (key, error) = (key.clone(), error.clone());
             Box::new(move |sink| sink.report(&Event::ReleaseFailed { key: &key, error: &error }))

@@ -41,6 +41,7 @@ pub struct LockOptions {
     /// True if releases wake waiters of other processes; `None` leaves it to the protocol.
     pub(crate) notifies: Option<bool>,
     pub(crate) reentrant: bool,
+    pub(crate) releases_later: bool,
 }
 
 impl fmt::Debug for LockOptions {
@@ -61,6 +62,9 @@ impl fmt::Debug for LockOptions {
         show_if_set!(self, unset, notifies);
         show_if_set!(terms, unset.terms, max_attempts, auto_extend, hold_at_least);
         show_if_set!(self, unset, reentrant);
+        if self.releases_later {
+            shown.field("release_later_on_drop", &true);
+        }
         show_if_set!(terms, unset.terms, forget_tokens_after);
         shown.finish_non_exhaustive()
     }
@@ -104,6 +108,7 @@ impl LockOptions {
             protocol: Protocol::Classic,
             notifies: None,
             reentrant: false,
+            releases_later: false,
         }
     }
 

@@ -3,6 +3,7 @@ mod program;
 use proto::{Command, Reply};
 
 use super::*;
+use crate::report::event::Event;
 use std::sync::{Mutex, PoisonError};
 
 use crate::net::scripted::ScriptedBackend;

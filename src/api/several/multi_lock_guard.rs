@@ -190,6 +190,11 @@ impl MultiLockGuard {
         LockGuard::end_all(&mut self.guards, Leaving::Release)
     }
 
+    /// Releases all locks in the background, and returns at once: see [`LockGuard::release_later`].
+    pub fn release_later(mut self) {
+        LockGuard::end_all_later(&mut self.guards);
+    }
+
     /// Ends the holds of a call with a body: see [`LockGuard::leave`].
     pub(super) fn leave(self) -> Result<(), Error> {
         self.release().or_else(Error::unless_lost)
@@ -200,6 +205,10 @@ impl Drop for MultiLockGuard {
     /// Releases the locks, and reports a failure to the log and the observer.
     fn drop(&mut self) {
         // Those of a nested call end nothing.
+        if self.guards.iter().any(|guard| guard.hold().options.releases_later) {
+            return LockGuard::end_all_later(&mut self.guards);
+        }
+        // A failure has been reported.
         let _ = LockGuard::end_all(&mut self.guards, Leaving::Release);
     }
 }

@@ -279,11 +279,29 @@ impl QuorumGuard {
         self.release_all()
     }
 
+    /// Releases the lock in the background, and returns at once. The lockers report the outcome on each server: see
+    /// [`LockGuard::release_later`]. In a forked child it does nothing.
+    pub fn release_later(self) {
+        self.release_all_later();
+    }
+
+    fn release_all_later(&self) {
+        if self.servers().refuse_after_fork().is_ok() {
+            drop(self.servers().each(self.held.take_guards(), self.releasing()));
+        }
+    }
+
     fn release_all(&self) -> Result<(), Error> {
         self.servers().refuse_after_fork()?;
         let noticed = self.refuse_lost();
+        let released = self.agree(self.held.take_guards(), "not released", self.releasing());
+        noticed.and(released)
+    }
+
+    /// Returns what releases the lock on one server.
+    fn releasing(&self) -> impl Fn(Arc<LockGuard>) -> Result<(), Error> + Clone + Send + 'static + use<> {
         let rest = self.held_until.since(clock::uptime());
-        let released = self.agree(self.held.take_guards(), "not released", move |guard| {
+        move |guard| {
             // Another thread that has it drops it at once, which releases as well.
             let Some(guard) = Arc::into_inner(guard) else { return Ok(()) };
             if rest.is_zero() {
@@ -292,8 +310,7 @@ impl QuorumGuard {
             // It ends earlier by the allowance for clocks.
             guard.extend_by(rest.max(Duration::from_millis(1)) + guard.hold().options.terms.allowance)?;
             guard.leave_to_expire()
-        });
-        noticed.and(released)
+        }
     }
 }
 
@@ -304,6 +321,8 @@ impl Drop for QuorumGuard {
             // I10: in a forked child a thread that is not there may be
             // about to send an answer, which would be waited for.
             mem::forget(Arc::clone(&self.held));
+        } else if self.held.is_held() && self.servers().releases_later() {
+            self.release_all_later();
         } else if self.held.is_held() {
             // A failure has been reported.
             let _ = self.release_all();

@@ -96,6 +96,11 @@ impl Servers {
         self.engines().filter_map(|engine| thread_holds::by_this_thread(&engine.identity, &self.key)).max()
     }
 
+    /// Returns true if a dropped guard releases in the background.
+    pub(super) fn releases_later(&self) -> bool {
+        self.list.iter().any(|server| server.lock.options.releases_later)
+    }
+
     pub(super) fn is_shut_down(&self) -> bool {
         self.engines().any(|engine| engine.queue.is_closed())
     }

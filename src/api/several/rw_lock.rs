@@ -260,6 +260,12 @@ impl WriteGuard {
         self.guard.release()
     }
 
+    /// Releases the lock in the background, and returns at once: see
+    /// [`LockGuard::release_later`](crate::LockGuard::release_later).
+    pub fn release_later(self) {
+        self.guard.release_later();
+    }
+
     /// Ends the hold without releasing the lock: see [`MultiLockGuard::leave_to_expire`].
     ///
     /// # Errors

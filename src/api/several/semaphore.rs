@@ -248,6 +248,11 @@ impl Permit {
         self.guard.release()
     }
 
+    /// Releases the permit in the background, and returns at once: see [`LockGuard::release_later`].
+    pub fn release_later(self) {
+        self.guard.release_later();
+    }
+
     /// Ends the hold without releasing the permit: see [`LockGuard::leave_to_expire`].
     ///
     /// # Errors

@@ -20,15 +20,13 @@ use super::{Asked, Call, Want};
 use crate::report::error::{Contention, Error};
 use crate::report::event::Event;
 use crate::report::state::LockState;
+use crate::run::debts::RELEASED_IF_ACQUIRED;
 use crate::run::engine::Engine;
 use crate::run::held::{Acquired, Delivery, HeldLock};
 use crate::run::session::Session;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::system::clock;
 use crate::wait::{Hint, Observation, Ticket, WaitMode};
-
-/// What to do if it is unknown whether the lock was acquired, and it is owed.
-const RELEASED_IF_ACQUIRED: &str = "if the lock was acquired, a background thread releases it, or it frees itself when its lease has passed; try again then";
 
 /// One wait.
 pub(super) struct Wait<'a> {
@@ -300,8 +298,7 @@ impl<'a> Wait<'a> {
         // A command of its own would not have been sent.
         if let (true, Err(ended)) = (self.handed_over, call.check(self.want.name())) {
             let lease = mem::take(&mut hold.state().lease);
-            let lock = HeldLock::new(key, call.options, lease, holder);
-            call.engine.release_all_unwanted(vec![lock], now);
+            call.engine.release_unwanted(HeldLock::new(key, call.options, lease, holder));
             return Err(ended);
         }
         Ok((slot, Acquired { hold, holder }))

@@ -67,6 +67,16 @@ impl LockOptions {
         Self { reentrant: true, ..self }
     }
 
+    /// Has a dropped guard [release in the background](crate::LockGuard::release_later), so that dropping it never waits
+    /// for the server. Off by default: dropping a guard releases the lock as
+    /// [`release`](crate::LockGuard::release) does.
+    ///
+    /// Applies to guards and permits of all kinds, which are dropped without a call of `release`. A
+    /// [`with`](crate::Lock::with) whose body returns still waits for the release.
+    pub const fn release_later_on_drop(self) -> Self {
+        Self { releases_later: true, ..self }
+    }
+
     /// Returns the options of a lock on one server of a quorum, which is given back at once if there is no
     /// majority.
     pub(crate) const fn in_a_quorum(self) -> Self {
@@ -97,6 +107,6 @@ impl LockOptions {
     pub(crate) const fn of_waiting(self) -> Self {
         let Terms { expiration, poll_interval, allowance, .. } = self.terms;
         let terms = Terms { expiration, poll_interval, allowance, ..Terms::without_expiration() };
-        Self { terms, timeout: None, reentrant: false, ..self }
+        Self { terms, timeout: None, reentrant: false, releases_later: false, ..self }
     }
 }

@@ -156,6 +156,9 @@ impl Client {
         if chance(8) && has("least") {
             options = options.hold_at_least(up_to(expiration / 4));
         }
+        if chance(8) && has("later") {
+            options = options.release_later_on_drop();
+        }
         (options, is_kept)
     }
 

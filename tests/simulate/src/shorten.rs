@@ -24,7 +24,7 @@ const PARTS: [&[&str]; 4] = [
     ],
     &["requests", "replies", "silences", "delays"],
     &["with", "several", "permits", "readers", "tokens", "kept", "lead", "forever", "look"],
-    &["extend", "attempts", "least", "names", "prefix", "drain", "others"],
+    &["extend", "attempts", "least", "later", "names", "prefix", "drain", "others"],
 ];
 
 /// Without these a run is that of a fleet, whatever the seed.

@@ -56,6 +56,10 @@ impl Client {
                 match random(0..6) {
                     0 => released.by_dropping(guard),
                     1 => released.by(|| guard.leave_to_expire()),
+                    2 => released.by(|| {
+                        guard.release_later();
+                        Ok(())
+                    }),
                     _ => released.by(|| guard.release()),
                 }
             }
