@@ -71,7 +71,7 @@ mod wait;
 pub use api::declared::{DeclaredLock, LockId};
 pub use api::guard::LockGuard;
 pub use api::lock::Lock;
-pub use api::locker::{Drained, HeldKey, Locker, LockerBuilder};
+pub use api::locker::{Drained, HeldKey, Locker, LockerBuilder, Unsettled};
 pub use api::loss_signal::LossSignal;
 pub use api::several::{
     MultiLock, MultiLockGuard, Permit, Quorum, QuorumGuard, RwLock, Semaphore, WriteGuard,
@@ -79,7 +79,7 @@ pub use api::several::{
 pub use api::token::LockToken;
 pub use net::{Refusal, RefusalKind, TransportError};
 pub use report::error::{Contention, Error};
-pub use report::event::{Event, Observer, ProblemKind};
+pub use report::event::{Event, Observer, ProblemKind, Settlement};
 pub use report::state::{Expiry, Holder, LockState, LossReason};
 pub use values::credentials::Credentials;
 pub use values::options::LockOptions;

@@ -13,6 +13,7 @@ pub(crate) mod identity;
 mod keeper;
 mod notifications;
 mod once;
+mod open_debts;
 mod outbox;
 mod readers;
 mod release;
@@ -32,6 +33,7 @@ pub(crate) use acquire::{Call, Want};
 pub(crate) use ending::Leaving;
 pub(crate) use engine::{Debt, Engine};
 pub(crate) use held::{Acquired, Delivery};
+pub(crate) use open_debts::OpenDebt;
 pub(crate) use readers::ReaderCount;
 pub(crate) use reports::Reports;
 

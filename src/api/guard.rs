@@ -270,7 +270,7 @@ impl LockGuard {
     /// other client had the lock. **Another client may have worked at the same time.**
     ///
     /// The other errors need no action if the lock has an expiration. A background thread tries the release again until
-    /// the lease ends, and reports [`Event::ReleasedLate`](crate::Event::ReleasedLate) when it succeeds; otherwise the
+    /// the lease ends, and reports how that ends as [`Event::Settled`](crate::Event::Settled); without success the
     /// lock frees itself. Without an expiration it tries for at most [`retry_for`](crate::LockerBuilder::retry_for). It
     /// stops when the locker is shut down or its last clone dropped. It does not try again after a refusal that stays,
     /// nor after a lost reply in Classic, without an expiration or on a [full

@@ -18,7 +18,7 @@ use crate::run::{Debt, Engine, Reports, engine_over};
 use crate::system::clock;
 use crate::values::contained::contained;
 pub use builder::LockerBuilder;
-pub use held::{Drained, HeldKey};
+pub use held::{Drained, HeldKey, Unsettled};
 use url::Topology;
 
 /// A Redis server to lock on, with its connections. Create one for the program.
@@ -63,9 +63,9 @@ struct EndOfUse {
 }
 
 impl EndOfUse {
-    /// Waits until no release is to be tried again, for at most this time.
+    /// Waits until nothing is to be released any more, as far as is known, for at most this time.
     fn wait_for_releases(&self, at_most: Duration) {
-        self.debts.wait_for(at_most, Debt::is_held);
+        self.debts.wait_for(at_most, Debt::is_waited_for);
     }
 
     /// Has each release that has failed tried once more, and everything reported.

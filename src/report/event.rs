@@ -168,16 +168,20 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// A release that had failed was carried out by a later attempt: see
-    /// [`LockGuard::release`](crate::LockGuard::release).
+    /// What a failed call has left of a lock is settled by the library's thread: a release that had failed, or a lock
+    /// that a command without a reply may have acquired.
     ///
-    /// [`ReleaseFailed`](Self::ReleaseFailed) is reported for the attempt that failed first.
+    /// Follows each [`ReleaseFailed`](Self::ReleaseFailed) whose error says that the release is tried again, and each
+    /// acquisition whose [`Error::InDoubt`] says that a thread releases the lock. At the latest it comes when the lease
+    /// has ended or the locker is shut down.
     #[non_exhaustive]
-    ReleasedLate {
+    Settled {
         /// The lock's key.
         key: &'a Key,
-        /// How long ago the release had failed.
+        /// How long ago the call failed.
         after: Duration,
+        /// How it has ended.
+        outcome: Settlement,
     },
     /// This process leads: see [`Lock::lead`](crate::Lock::lead). [`AcquireFinished`](Self::AcquireFinished) is
     /// reported before.
@@ -213,6 +217,19 @@ pub enum Event<'a> {
         /// A description for people.
         details: &'a str,
     },
+}
+
+/// How the library has settled what a failed call had left: see [`Event::Settled`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Settlement {
+    /// The lock was held, and was released.
+    Released,
+    /// The lock is not held: it was lost meanwhile, or no command had acquired it before its lease ended.
+    NotHeld,
+    /// The library has stopped trying, since the lease has ended or the locker was shut down. If the lock is held, it
+    /// frees itself when its lease has passed.
+    LeftToExpire,
 }
 
 /// The kind of an [`Event::Problem`].
@@ -317,8 +334,14 @@ pub(crate) fn log_event(event: &Event<'_>, more: &LeftOut) {
         }
         Event::Released { key, held, .. } => log_at!(debug, key, "released after {held:.1?}"),
         Event::HandedOver { key, held } => log_at!(debug, key, "handed over by a token after {held:.1?}"),
-        Event::ReleasedLate { key, after } => {
-            log_at!(info, key, "released {after:.1?} after the release had failed");
+        Event::Settled { key, after, outcome: Settlement::Released } => {
+            log_at!(info, key, "released {after:.1?} after a call had failed");
+        }
+        Event::Settled { key, outcome: Settlement::NotHeld, .. } => {
+            log_at!(debug, key, "not held after a call had failed");
+        }
+        Event::Settled { key, after, outcome: Settlement::LeftToExpire } => {
+            log_at!(warn, key, "not released {after:.1?} after a call had failed; it is left to expire");
         }
         Event::ReleaseFailed { error, .. } => {
             log::warn!(target: TARGET, "not released: {}{more}", error.chain());

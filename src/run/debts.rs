@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use proto::hold::Release;
 use proto::lease::Lease;
+use proto::ownership::Loss;
 use proto::unresolved::Unresolved;
 use proto::values::{Key, Now, Protocol, Uptime};
 use proto::{Command, GiveUp, Reply, Trip};
@@ -21,10 +22,12 @@ use super::ending::Leaving;
 use super::engine::{Debt, Engine, for_each_engine};
 use super::held::{Delivery, HeldLock};
 use super::hold::Hold;
+use super::open_debts::{DebtId, OpenDebt};
 use super::session::Session;
 use super::thread_holds;
-use crate::net::KeyTrip;
-use crate::report::event::Event;
+use crate::net::{KeyTrip, Sent};
+use crate::report::error::Error;
+use crate::report::event::{Event, Settlement};
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{HolderTicket, Observation, no_hold};
@@ -40,15 +43,21 @@ pub(super) const RELEASED_IF_ACQUIRED: &str = "if the lock was acquired, a backg
 
 impl Debt {
     /// Returns true if it is known that the lock was held.
-    pub(crate) fn is_held(&self) -> bool {
+    fn is_held(&self) -> bool {
         self.holder.is_some()
+    }
+
+    /// Returns true if it is worth a wait: unless the key has just not shown the lock, so that it only may come late.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        !self.is_absent
     }
 
     /// Returns the lock to release, if it is known to be held.
     fn take_lock(&mut self) -> Option<HeldLock<'_>> {
-        let Self { key, options, lease, holder, since, .. } = self;
+        let owed = if self.is_first { None } else { Some(self.owed) };
+        let Self { key, options, lease, holder, .. } = self;
         let (lease, holder) = (mem::take(lease), holder.take()?);
-        Some(HeldLock { key, options, lease, holder, since: *since })
+        Some(HeldLock { key, options, lease, holder, owed })
     }
 }
 
@@ -67,22 +76,14 @@ impl Engine {
         options: &LockOptions,
         unresolved: Unresolved,
     ) -> bool {
-        let since = clock::uptime();
-        let debts = unresolved.into_owed().map(|(slot, lease)| {
-            let (engine, key, shared) = (Arc::clone(self), slots[slot].clone(), shared.cloned());
-            Debt {
-                engine,
-                key,
-                options: *options,
-                shared,
-                lease,
-                holder: None,
-                hold: None,
-                since: Some(since),
-            }
-        });
-        // Without a thread for them they expire.
-        debts.filter_map(|debt| self.owe(debt).ok()).count() > 0
+        let owe = |(slot, lease): (usize, Lease)| {
+            let (key, shared) = (&slots[slot], shared.cloned());
+            let owed = self.open_debts.enter(key.clone(), lease.end, clock::now());
+            let debt = Debt { shared, lease, is_first: false, ..self.debt(key, options, owed) };
+            // Without a thread for it, it expires.
+            self.owe(debt).map_err(|_| self.open_debts.remove(owed)).ok()
+        };
+        unresolved.into_owed().filter_map(owe).count() > 0
     }
 
     /// Owes a release that gave up for this reason, if it may be tried again. `next`: the lease that the key may hold
@@ -97,10 +98,10 @@ impl Engine {
         gave_up: GiveUp,
         next: Option<&Lease>,
         now: Now,
-    ) -> Result<(), HolderTicket<Delivery>> {
-        let HeldLock { key, options, lease, holder, since } = failed;
+    ) -> Result<DebtId, HolderTicket<Delivery>> {
+        let HeldLock { key, options, lease, holder, owed: before } = failed;
         let Some(lease) = lease.again(gave_up, next, now) else { return Err(holder) };
-        let since = since.unwrap_or(now.uptime);
+        let since = before.map_or(now.uptime, |before| before.since);
         let left = match lease.end {
             Some(end) => end.remaining(now),
             None => since.after(self.backend.retry_for()).since(now.uptime),
@@ -108,21 +109,31 @@ impl Engine {
         if left < pause(since, now.uptime) {
             return Err(holder);
         }
-        let debt = self.debt(HeldLock { key, options, lease, holder, since: Some(since) });
-        self.owe(debt).map_err(|debt| debt.holder.unwrap_or_else(|| unreachable!("it has one")))
+        let owed = before.unwrap_or_else(|| self.open_debts.enter(key.clone(), lease.end, now));
+        let holder = Some(holder);
+        let debt = Debt { lease, holder, is_first: false, ..self.debt(key, options, owed) };
+        self.owe(debt).map(|()| owed).map_err(|debt| {
+            if before.is_none() {
+                self.open_debts.remove(owed);
+            }
+            debt.holder.unwrap_or_else(|| unreachable!("it has one"))
+        })
     }
 
     /// Has a lock released that nobody wants: at once, by the worker if there is a thread for it.
     pub(super) fn release_unwanted(self: &Arc<Self>, lock: HeldLock<'_>) {
-        self.owe_at_once(self.debt(lock));
+        let HeldLock { key, options, lease, holder, .. } = lock;
+        let owed = self.open_debts.enter(key.clone(), lease.end, clock::now());
+        self.owe_at_once(Debt { lease, holder: Some(holder), ..self.debt(key, options, owed) });
     }
 
     /// Has a hold ended that its program has ended: at once, by the worker if there is a thread for it.
     pub(crate) fn release_later(self: &Arc<Self>, hold: &Arc<Hold>, holder: HolderTicket<Delivery>) {
         // Its thread may ask for the lock again before.
         thread_holds::forget(hold);
-        let lock = HeldLock::new(&hold.key, &hold.options, Lease::default(), holder);
-        self.owe_at_once(Debt { hold: Some(Arc::clone(hold)), ..self.debt(lock) });
+        let owed = self.open_debts.enter(hold.key.clone(), hold.end(), clock::now());
+        let (debt, hold) = (self.debt(&hold.key, &hold.options, owed), Some(Arc::clone(hold)));
+        self.owe_at_once(Debt { holder: Some(holder), hold, ..debt });
     }
 
     fn owe_at_once(self: &Arc<Self>, debt: Debt) {
@@ -131,11 +142,35 @@ impl Engine {
         }
     }
 
-    fn debt(self: &Arc<Self>, lock: HeldLock<'_>) -> Debt {
-        let HeldLock { key, options, lease, holder, since } = lock;
-        // The queue of a semaphore is known by the holder.
-        let (engine, key, shared) = (Arc::clone(self), key.clone(), None);
-        Debt { engine, key, options: *options, shared, lease, holder: Some(holder), hold: None, since }
+    fn debt(self: &Arc<Self>, key: &Key, options: &LockOptions, owed: DebtId) -> Debt {
+        Debt {
+            engine: Arc::clone(self),
+            key: key.clone(),
+            options: *options,
+            shared: None,
+            lease: Lease::default(),
+            holder: None,
+            hold: None,
+            owed,
+            is_first: true,
+            is_absent: false,
+        }
+    }
+
+    /// Returns what is owed now.
+    pub(crate) fn open_debts(&self) -> Vec<OpenDebt> {
+        self.open_debts.list(clock::now())
+    }
+
+    /// Notes that a debt is no more.
+    fn settle(&self, key: &Key, owed: DebtId, outcome: Settlement) {
+        self.open_debts.remove(owed);
+        self.report_settled(key, owed, outcome);
+    }
+
+    pub(super) fn report_settled(&self, key: &Key, owed: DebtId, outcome: Settlement) {
+        let after = clock::uptime().since(owed.since);
+        self.observer.notify(&Event::Settled { key, after, outcome });
     }
 
     /// Has a debt paid: one that was not paid before after a pause.
@@ -144,11 +179,11 @@ impl Engine {
     ///
     /// The debt, if there is no thread for it, or the locker was dropped or shut down since.
     fn owe(&self, debt: Debt) -> Result<(), Box<Debt>> {
-        if debt.since.is_some() && self.debts.is_closed() {
+        if !debt.is_first && self.debts.is_closed() {
             return Err(Box::new(debt));
         }
         let now = clock::uptime();
-        let pause = debt.since.map_or(Duration::ZERO, |since| pause(since, now));
+        let pause = if debt.is_first { Duration::ZERO } else { pause(debt.owed.since, now) };
         let node = self.backend.node_of(&debt.key);
         let added = self.debts.add(node, now.after(pause), SLACK, debt);
         added.map(drop).map_err(|(_, debt)| Box::new(debt))
@@ -161,26 +196,31 @@ impl Engine {
         let mut held = self.find_held(due);
         // A failure is owed anew.
         let released = self.release_all(held.iter_mut().filter_map(Debt::take_lock).collect(), clock::now());
-        for (Debt { key, since, .. }, released) in held.iter().zip(released) {
-            match (released, since) {
-                (Ok(Release::Released { .. }), Some(since)) => {
-                    let after = clock::uptime().since(*since);
-                    self.observer.notify(&Event::ReleasedLate { key, after });
-                }
-                (Err(error), None) => {
+        for (Debt { key, owed, is_first, .. }, released) in held.iter().zip(released) {
+            match released {
+                Ok(_) if *is_first => self.open_debts.remove(*owed),
+                Ok(Release::Released { .. }) => self.settle(key, *owed, Settlement::Released),
+                Ok(Release::Lost(Loss::Expired)) => self.settle(key, *owed, Settlement::LeftToExpire),
+                Ok(Release::Lost(_)) => self.settle(key, *owed, Settlement::NotHeld),
+                Err(error) if *is_first => {
+                    self.open_debts.remove(*owed);
                     self.observer.notify(&Event::ReleaseFailed { key, error: &error });
                 }
-                (Ok(_), _) | (Err(_), Some(_)) => {}
+                Err(_) => {}
             }
         }
     }
 
     fn end_owed(self: &Arc<Self>, owed: Vec<Debt>) {
+        let numbers: Vec<DebtId> = owed.iter().map(|debt| debt.owed).collect();
         let ended: Vec<_> = owed.into_iter().filter_map(|debt| debt.hold.zip(debt.holder)).collect();
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = ended.into_iter().unzip();
         let ending = holds.iter().map(|hold| &**hold).zip(holders);
         for (hold, ended) in self.end_holds(ending, Leaving::Release) {
             self.report_end(hold, Leaving::Release, &ended);
+        }
+        for owed in numbers {
+            self.open_debts.remove(owed);
         }
     }
 
@@ -190,7 +230,7 @@ impl Engine {
         let (mut held, in_doubt): (Vec<_>, Vec<_>) = due.into_iter().partition(Debt::is_held);
         // While a thread of this process has the lock, its value is in the key.
         let (later, in_doubt) = in_doubt.into_iter().partition(|debt| self.queue.is_held(&debt.key));
-        self.owe_again(later, clock::now());
+        self.owe_again(later);
         let (now, get) = (clock::now(), Trip::of(Command::Get));
         let trips: Vec<_> = in_doubt.iter().map(|debt| KeyTrip::new(&debt.key, &get)).collect();
         let Some(first) = trips.first() else { return held };
@@ -199,25 +239,39 @@ impl Engine {
         let found = self.backend.send_all(&trips, &session.limits(&get, now));
         let now = clock::now();
         let mut later = Vec::new();
-        for (mut debt, found) in in_doubt.into_iter().zip(found) {
+        for (mut debt, Sent { reply: found, .. }) in in_doubt.into_iter().zip(found) {
             let Debt { key, shared, lease, .. } = &debt;
-            if matches!(&found.reply, Some(Ok(Reply::Bulk(Some(found)))) if lease.value == *found) {
-                let observation = Observation::of(lease, now);
-                debt.holder = Some(self.queue.hold(key, shared.as_ref(), &observation, no_hold()));
-                held.push(debt);
-            } else {
-                later.push(debt);
+            match found {
+                Some(Ok(Reply::Bulk(Some(found)))) if lease.value == *found => {
+                    let observation = Observation::of(lease, now);
+                    debt.holder = Some(self.queue.hold(key, shared.as_ref(), &observation, no_hold()));
+                    held.push(debt);
+                }
+                found => {
+                    debt.is_absent = matches!(found, Some(Ok(_)));
+                    if let Some(Err(failure)) = found {
+                        let why = Error::of_failure(debt.key.clone(), "GET", failure);
+                        self.open_debts.note(debt.owed, &why);
+                    }
+                    later.push(debt);
+                }
             }
         }
-        self.owe_again(later, now);
+        self.owe_again(later);
         held
     }
 
     /// Has debts looked at again whose leases have not passed.
-    fn owe_again(&self, debts: Vec<Debt>, now: Now) {
-        for debt in debts.into_iter().filter(|debt| !debt.lease.has_passed(now)) {
-            // Without a thread for it, it expires.
-            let _ = self.owe(debt);
+    fn owe_again(&self, debts: Vec<Debt>) {
+        let now = clock::now();
+        for debt in debts {
+            let (key, owed) = (debt.key.clone(), debt.owed);
+            if debt.lease.has_passed(now) {
+                let outcome = if debt.is_absent { Settlement::NotHeld } else { Settlement::LeftToExpire };
+                self.settle(&key, owed, outcome);
+            } else if self.owe(debt).is_err() {
+                self.report_settled(&key, owed, Settlement::LeftToExpire);
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ use proto::values::{Key, Protocol, Tag, Uptime, can_share_slot, classic_time};
 use super::held::Delivery;
 use super::hold::{Changes, Hold};
 use super::notifications::{Name, NotificationsByNode};
+use super::open_debts::{DebtId, OpenDebts};
 use super::reports::Reports;
 use super::thread_holds::{self, HoldKind};
 use super::timer::{Timer, Work};
@@ -44,6 +45,7 @@ pub(crate) struct Engine {
     pub(super) notifications: Arc<NotificationsByNode>,
     pub(super) keeper: Arc<Timer<Kept>>,
     pub(crate) debts: Arc<Timer<Debt>>,
+    pub(super) open_debts: Arc<OpenDebts>,
     pub(crate) reports: Arc<Reports>,
     pub(super) gems: Arc<Gems>,
     /// Wakes the threads that wait for a loss.
@@ -90,8 +92,11 @@ pub(crate) struct Debt {
     pub(super) holder: Option<HolderTicket<Delivery>>,
     /// If a program has ended its hold, and wants to hear how that ends: then this has the lease.
     pub(super) hold: Option<Arc<Hold>>,
-    /// Since when it is owed; `None` if it is to be released for the first time.
-    pub(super) since: Option<Uptime>,
+    pub(super) owed: DebtId,
+    /// True if it was not paid before: its lock is to be released for the first time.
+    pub(super) is_first: bool,
+    /// True if the key could be read last time, and did not show the lock.
+    pub(super) is_absent: bool,
 }
 
 impl Engine {
@@ -118,6 +123,7 @@ impl Engine {
             notifications,
             keeper: Arc::new(Timer::new("setnx-lock keeper", keep)),
             debts: Arc::new(Timer::new("setnx-lock debts", pay)),
+            open_debts: Arc::default(),
             reports,
             gems: Arc::default(),
             changes: Arc::default(),

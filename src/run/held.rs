@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use proto::lease::Lease;
-use proto::values::{Key, Uptime};
+use proto::values::Key;
 
 use super::hold::Hold;
+use super::open_debts::DebtId;
 use crate::values::options::LockOptions;
 use crate::wait::HolderTicket;
 
@@ -22,8 +23,8 @@ pub(super) struct HeldLock<'a> {
     pub(super) options: &'a LockOptions,
     pub(super) lease: Lease,
     pub(super) holder: HolderTicket<Delivery>,
-    /// When the first attempt to release it has failed, if this is a later one.
-    pub(super) since: Option<Uptime>,
+    /// The debt that it is, if the first attempt to release it has failed.
+    pub(super) owed: Option<DebtId>,
 }
 
 impl<'a> HeldLock<'a> {
@@ -34,7 +35,7 @@ impl<'a> HeldLock<'a> {
         lease: Lease,
         holder: HolderTicket<Delivery>,
     ) -> Self {
-        Self { key, options, lease, holder, since: None }
+        Self { key, options, lease, holder, owed: None }
     }
 }
 

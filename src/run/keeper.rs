@@ -42,9 +42,11 @@ impl Engine {
         }
     }
 
-    /// Has the keeper look at a lock that has just been acquired.
+    /// Has the keeper look at a lock that has just been acquired, unless it does so now.
     pub(super) fn look_soon(self: &Arc<Self>, hold: &Arc<Hold>) {
-        self.schedule(hold, &mut hold.state());
+        if let Some(mut state) = hold.state_of_keeper() {
+            self.schedule(hold, &mut state);
+        }
     }
 
     /// Has the keeper work on a lock, if it does not do so yet.

@@ -14,10 +14,12 @@ use super::drive::Job;
 use super::engine::Engine;
 use super::held::{Delivery, HeldLock};
 use super::notifications::Passed;
+use super::open_debts::DebtId;
 use super::outbox::Outbox;
 use super::session::Session;
 use crate::net::Failure;
 use crate::report::error::Error;
+use crate::report::event::Settlement;
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{Hint, HolderTicket, WaitMode, Wake};
@@ -29,7 +31,7 @@ const SLICE: Duration = Duration::from_millis(10);
 /// A release that has begun.
 struct Releasing<'a> {
     options: &'a LockOptions,
-    since: Option<Uptime>,
+    owed: Option<DebtId>,
     holder: HolderTicket<Delivery>,
     turn: Turn,
     /// How the thread waits that it is handed over to.
@@ -74,11 +76,11 @@ impl Engine {
     /// Begins to hand a lock over to a thread that is not among those `taken`, or to release it.
     #[inline]
     fn begin_release<'a>(&'a self, lock: HeldLock<'a>, taken: &mut Vec<u64>, now: Now) -> Releasing<'a> {
-        let HeldLock { key, options, lease, holder, since } = lock;
+        let HeldLock { key, options, lease, holder, owed } = lock;
         let turn = self.turn(&holder, key, options, now);
         let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
         // A later attempt does not keep others waiting for a connection.
-        if since.is_none() {
+        if owed.is_none() {
             session = session.held_until(lease.end, now);
         } else {
             session.try_itself();
@@ -101,7 +103,7 @@ impl Engine {
             Lease::of(&mode.options().terms, lease.protocol, &self.tag(), now)
         });
         let ending = hold::Ending::begin(lease, next_lease.as_ref(), session.command_timeout(), now);
-        Releasing { options, since, holder, turn, next, job: Job::new(key, ending, session) }
+        Releasing { options, owed, holder, turn, next, job: Job::new(key, ending, session) }
     }
 
     /// Has the next waiter get the lock, or learn of the release.
@@ -112,7 +114,7 @@ impl Engine {
         outbox: &Outbox,
         now: Uptime,
     ) -> Result<Release, Error> {
-        let Releasing { options, since, holder, turn, next, mut job } = release;
+        let Releasing { options, owed, holder, turn, next, mut job } = release;
         let (key, outcome) = (job.key, job.outcome(outbox));
         let taken = job.session.take_listed();
         let (outcome, lease, in_doubt) = match outcome {
@@ -122,7 +124,7 @@ impl Engine {
         let (outcome, holder) = match outcome {
             Ok(release) => (Ok(release), holder),
             Err(reason) => {
-                let lock = HeldLock { key, options, lease: job.rules.into_own(), holder, since };
+                let lock = HeldLock { key, options, lease: job.rules.into_own(), holder, owed };
                 match self.not_released(lock, reason, lease.as_ref(), in_doubt, job.session) {
                     (error, Some(holder)) => (Err(error), holder),
                     (error, None) => {
@@ -170,13 +172,21 @@ impl Engine {
         session: Session<'_>,
     ) -> (Error, Option<HolderTicket<Delivery>>) {
         let expires = lock.lease.end.is_some();
-        let holder = if session.may_pass(reason) {
-            self.owe_release(lock, reason, next, clock::now()).err()
+        let (key, before) = (lock.key, lock.owed);
+        let owed = if session.may_pass(reason) {
+            self.owe_release(lock, reason, next, clock::now())
         } else {
-            Some(lock.holder)
+            Err(lock.holder)
         };
-        let (if_unknown, if_refused) = if_not_released(expires, in_doubt, holder.is_none());
-        (session.release_error(reason, if_unknown, if_refused), holder)
+        let (if_unknown, if_refused) = if_not_released(expires, in_doubt, owed.is_ok());
+        let error = session.release_error(reason, if_unknown, if_refused);
+        if let Some(owed) = owed.as_ref().ok().or(before.as_ref()) {
+            self.open_debts.note(*owed, &error);
+        }
+        if let (Err(_), Some(before)) = (&owed, before) {
+            self.report_settled(key, before, Settlement::LeftToExpire);
+        }
+        (error, owed.err())
     }
 
     /// Notifies the next process, if it is its turn. Returns how the threads of this one learn of the release.

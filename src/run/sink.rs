@@ -57,9 +57,9 @@ fn reporting(event: &Event<'_>) -> Option<ReportTo> {
             let (key, error) = (key.clone(), error.clone());
             Box::new(move |sink| sink.report(&Event::ReleaseFailed { key: &key, error: &error }))
         }
-        Event::ReleasedLate { key, after } => {
+        Event::Settled { key, after, outcome } => {
             let key = key.clone();
-            Box::new(move |sink| sink.report(&Event::ReleasedLate { key: &key, after }))
+            Box::new(move |sink| sink.report(&Event::Settled { key: &key, after, outcome }))
         }
         Event::Problem { key, kind, details } => {
             let (key, details) = (key.cloned(), details.to_owned());

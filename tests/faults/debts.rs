@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use setnx_lock::{Error, Event, Lock, LockOptions, Locker, MultiLock, Protocol, Quorum, RwLock, Semaphore};
+use setnx_lock::{
+    Error, Event, Lock, LockOptions, Locker, MultiLock, Protocol, Quorum, RwLock, Semaphore, Settlement,
+};
 use setnx_lock_testing::{Fault, TestServer};
 
-use super::failed_releases::{Late, holding_by, through_a_proxy};
+use super::failed_releases::{LEASE, Late, holding_by, through_a_proxy};
 use crate::support::notified::{Waiter, until};
 use crate::support::target::PROTOCOLS;
 use crate::support::{AnyServer, LONG, Outcome, Target, assert_says, expiring, millis, trials_of};
@@ -21,6 +23,7 @@ trials_of! {
     the_next_thread_gets_what_is_released_later,
     guards_of_each_kind_are_released_later,
     a_release_in_the_background_that_fails_is_tried_again,
+    a_drain_says_what_is_left,
 }
 
 /// The name of the command that acquires.
@@ -156,7 +159,7 @@ fn a_release_in_the_background_that_fails_is_tried_again() -> Outcome {
     let key = Target::of(&server).key("again");
     let builder = Locker::builder(&server.url())?.observer(move |event: &Event<'_>| match event {
         Event::ReleaseFailed { error, .. } => _ = sender.send(error.to_string()),
-        Event::ReleasedLate { .. } => _ = sender.send("released".to_owned()),
+        Event::Settled { outcome, .. } => _ = sender.send(format!("{outcome:?}")),
         _ => {}
     });
     let locker = builder.build()?;
@@ -165,7 +168,47 @@ fn a_release_in_the_background_that_fails_is_tried_again() -> Outcome {
     held.release_later();
     let error = failed.recv_timeout(LONG)?;
     assert!(error.contains("the release is tried again until the lease ends"), "{error}");
-    assert_eq!(failed.recv_timeout(LONG)?, "released");
+    assert_eq!(failed.recv_timeout(LONG)?, "Released");
     assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn a_drain_says_what_is_left() -> Outcome {
+    let server = Arc::new(TestServer::start());
+    let open = |observer| -> Result<Locker, Error> {
+        Locker::builder(&server.url())?.command_timeout(millis(500)).observer(observer).build()
+    };
+    // A command may come late, but the key does not show it.
+    let (sender, settled) = mpsc::channel();
+    let locker = open(Box::new(move |event: &Event<'_>| {
+        if let Event::Settled { outcome, .. } = event {
+            _ = sender.send(*outcome);
+        }
+    }) as Box<dyn Fn(&Event<'_>) + Send + Sync>)?;
+    let lock = Lock::new(&locker, "late", holding_by(Protocol::Watched))?;
+    drop(lock.try_lock()?);
+    server.next("SETNX", Fault::CutBefore);
+    server.next("GET", Fault::CutBefore);
+    let error = lock.try_lock().expect_err("neither reply comes");
+    assert!(matches!(error, Error::InDoubt { .. }), "{error:?}");
+    // It does not wait for a command that may come before the lease ends.
+    let drained = locker.drain(LEASE);
+    let [late] = &drained.unsettled[..] else { panic!("{drained:?}") };
+    assert!(late.key.as_ref() == b"late" && late.why.is_none(), "{drained:?}");
+    assert!(late.remaining > Some(LONG), "{drained:?}");
+    assert_eq!(settled.recv_timeout(LONG)?, Settlement::LeftToExpire);
+    // The server gives no answer.
+    let locker = open(Box::new(|_: &Event<'_>| {}))?;
+    let lock = |name| Lock::new(&locker, name, holding_by(Protocol::Watched))?.lock();
+    let (failed, later) = (lock("failed")?, lock("later")?);
+    server.hang();
+    let error = failed.release().expect_err("the server does not answer");
+    later.release_later();
+    let drained = locker.drain(millis(1));
+    server.resume();
+    let left: Vec<_> = drained.unsettled.iter().map(|left| left.key.to_string()).collect();
+    assert_eq!((left, drained.still_held.len()), (vec!["failed".to_owned(), "later".to_owned()], 0));
+    let why = drained.unsettled[0].why.as_ref().expect("it was tried");
+    assert_eq!(why.key(), error.key(), "{why:?}");
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
-use setnx_lock::{Error, Event, Lock, LockOptions, Locker, LockerBuilder, MultiLock, Protocol};
+use setnx_lock::{Error, Event, Lock, LockOptions, Locker, LockerBuilder, MultiLock, Protocol, Settlement};
 use setnx_lock_testing::{Fault, TestServer};
 
 use testkit::failover::{Failover, MASTER, ask};
@@ -33,7 +33,7 @@ trials_of! {
 }
 
 /// A lease that does not end before the test.
-const LEASE: Duration = Duration::from_secs(1800);
+pub(super) const LEASE: Duration = Duration::from_secs(1800);
 /// Shorter than an outage, and longer than a reply takes.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -51,7 +51,7 @@ impl Late {
     fn observes(&self, builder: LockerBuilder) -> LockerBuilder {
         let count = Arc::clone(&self.0);
         builder.observer(move |event: &Event<'_>| {
-            if matches!(event, Event::ReleasedLate { .. }) {
+            if matches!(event, Event::Settled { outcome: Settlement::Released, .. }) {
                 count.fetch_add(1, Ordering::Relaxed);
             }
         })

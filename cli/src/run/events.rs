@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use setnx_lock::chrono::{DateTime, Utc};
-use setnx_lock::{Error, Event, Key};
+use setnx_lock::{Error, Event, Key, Settlement};
 
 use super::event::Status;
 use crate::keys::date;
@@ -43,8 +43,9 @@ pub(super) enum RunEvent {
     ReleaseFailed {
         description: String,
     },
-    ReleasedLate {
+    Settled {
         after_seconds: f64,
+        outcome: &'static str,
     },
     LeadershipBegan,
     LeadershipEnded {
@@ -79,8 +80,13 @@ impl RunEvent {
             Event::ReleaseFailed { key, error, .. } => {
                 (key, Self::ReleaseFailed { description: failed(error) })
             }
-            Event::ReleasedLate { key, after, .. } => {
-                (key, Self::ReleasedLate { after_seconds: after.as_secs_f64() })
+            Event::Settled { key, after, outcome, .. } => {
+                let outcome = match outcome {
+                    Settlement::Released => "released",
+                    Settlement::NotHeld => "not_held",
+                    _ => "left_to_expire",
+                };
+                (key, Self::Settled { after_seconds: after.as_secs_f64(), outcome })
             }
             Event::LeadershipBegan { key, .. } => (key, Self::LeadershipBegan),
             Event::LeadershipEnded { key, led, .. } => {

@@ -65,7 +65,9 @@ impl Session {
         let builder = builder.observer(move |event: &setnx_lock::Event<'_>| {
             match event {
                 setnx_lock::Event::ReleaseFailed { .. } => _ = counts[0].fetch_add(1, Ordering::Relaxed),
-                setnx_lock::Event::ReleasedLate { .. } => _ = counts[1].fetch_add(1, Ordering::Relaxed),
+                setnx_lock::Event::Settled { outcome: setnx_lock::Settlement::Released, .. } => {
+                    _ = counts[1].fetch_add(1, Ordering::Relaxed);
+                }
                 _ => {}
             }
             if output::is_json()

@@ -5,6 +5,8 @@ use std::time::Duration;
 use proto::values::{Key, Protocol};
 
 use super::Locker;
+use crate::report::error::Error;
+use crate::run::OpenDebt;
 use crate::system::clock;
 
 /// A lock that a locker holds, as [`Locker::held`] lists it.
@@ -27,8 +29,24 @@ pub struct HeldKey {
 pub struct Drained {
     /// The locks that are still held, in the order of their keys.
     pub still_held: Vec<HeldKey>,
-    /// How long the call has waited for them, and for releases that have failed.
+    /// How long the call has waited for them, and for what is to be released in the background.
     pub waited: Duration,
+    /// The locks that may be held although nobody wants them, in the order of their keys.
+    pub unsettled: Vec<Unsettled>,
+}
+
+/// A lock that may be held although nobody wants it, as [`Locker::drain`] leaves it: its release has failed or is not
+/// answered yet, or a command that acquires it had no reply. It frees itself when its lease has passed.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Unsettled {
+    /// The lock's key.
+    pub key: Key,
+    /// For how much longer the lock can be held; `None` without an expiration.
+    pub remaining: Option<Duration>,
+    /// Why it could not be released, if that was tried. `None` if it has not been, or the key has not shown the lock:
+    /// then the command without a reply may still come.
+    pub why: Option<Error>,
 }
 
 impl Locker {
@@ -58,9 +76,10 @@ impl Locker {
     /// and released, for at most `at_most`. Returns the locks that are still held.
     ///
     /// Call it when the program is told to end, then end the program. It never releases a lock under running work: what
-    /// is still held is released when its guard is dropped, or frees itself after its lease. Releases that have failed
-    /// are tried again until then, and once more after it, for at most one command timeout. What the library's threads
-    /// have noticed is reported.
+    /// is still held is released when its guard is dropped, or frees itself after its lease. Until then it also waits for
+    /// what is released in the background: [later](crate::LockGuard::release_later), after a failure, or after a command
+    /// without a reply. What is left is tried once more, for at most one command timeout, and returned as
+    /// [`unsettled`](Drained::unsettled). What the library's threads have noticed is reported.
     ///
     /// A thread that holds a lock must not call it, since it would wait for
     /// itself. A process that [leads](crate::Lock::lead) cancels that first: its
@@ -68,7 +87,7 @@ impl Locker {
     #[must_use = "it says which locks are still held"]
     pub fn drain(&self, at_most: Duration) -> Drained {
         let began = clock::uptime();
-        let mut drained = Drained { still_held: Vec::new(), waited: Duration::ZERO };
+        let mut drained = Drained { still_held: Vec::new(), waited: Duration::ZERO, unsettled: Vec::new() };
         // I10: a forked child has no threads that wait, and may find the queue in the middle of a change.
         if self.engine.identity.is_this_process() {
             let until = began.after(at_most);
@@ -79,6 +98,14 @@ impl Locker {
             drained.waited = clock::uptime().since(began);
             self.end_of_use.finish();
             drained.still_held = self.held();
+            let (mut open, now) = (self.engine.open_debts(), clock::now());
+            open.sort_by(|one, other| one.key.cmp(&other.key));
+            let unsettled = |OpenDebt { key, end, why }| Unsettled {
+                key,
+                remaining: end.map(|end| end.remaining(now)),
+                why,
+            };
+            drained.unsettled = open.into_iter().map(unsettled).collect();
         }
         drained
     }

@@ -106,7 +106,11 @@ impl<'a> Wait<'a> {
         let shared = self.shared();
         let Self { call, want, attempts, unresolved, .. } = self;
         let is_owed = call.engine.owe_unresolved(want.slots(), shared, call.options, unresolved);
-        if let (true, Err(Error::InDoubt { advice, .. })) = (is_owed, &mut acquired) {
+        // What a GETSET has written is not.
+        if let Err(Error::InDoubt { advice, command, .. }) = &mut acquired
+            && is_owed
+            && *command != "GETSET"
+        {
             *advice = RELEASED_IF_ACQUIRED;
         }
         let (waited, outcome) = (ended.since(call.began.uptime), acquired.as_ref().map(|_| ()));

@@ -1,9 +1,14 @@
 //! Threads with keys of their own, whose connections break at each command: what a call says is what the keys hold.
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::iter;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, MultiLock, Protocol, Semaphore};
+use setnx_lock::{
+    CancelToken, Error, Event, Lock, LockOptions, Locker, MultiLock, Observer, Protocol, Semaphore,
+};
 use setnx_lock_testing::ServerVersion;
 use world::network::{self, Faults, ServerId};
 use world::run::{self, chance, random};
@@ -40,9 +45,11 @@ pub(super) fn each_call_says_what_the_keys_hold() {
     });
     start("process", move || {
         let pool = u32::try_from(random(1..5)).unwrap_or(1);
-        let locker = sure(builder(server).pool_size(pool).build());
+        let settled = Arc::<Settled>::default();
+        let locker = sure(builder(server).pool_size(pool).observer(Arc::clone(&settled)).build());
         let each = |number: u64| {
             let (locker, is_rare) = (locker.clone(), one_in > 5 && !is_late);
+            let settled = Arc::clone(&settled);
             move || {
                 for round in 0.. {
                     if run::now() >= 90 * SECOND {
@@ -57,6 +64,7 @@ pub(super) fn each_call_says_what_the_keys_hold() {
                         name,
                         is_rare,
                         in_doubt: Cell::new(false),
+                        settled: Arc::clone(&settled),
                     }
                     .round();
                     thread::sleep(LATE);
@@ -67,6 +75,9 @@ pub(super) fn each_call_says_what_the_keys_hold() {
         for thread in threads {
             thread.join().unwrap_or_else(|_| broken("a thread panics"));
         }
+        // The last lease has ended, and an attempt that is under way.
+        thread::sleep(LEASE + LATE);
+        settled.is_whole();
     });
     thread::sleep(150 * SECOND);
 }
@@ -83,6 +94,47 @@ struct Own {
     /// An extension has had no reply, and may yet come. In Classic,
     /// what it may have written proves nothing, and is left to expire.
     in_doubt: Cell<bool>,
+    settled: Arc<Settled>,
+}
+
+/// Which keys the library has promised to settle, and which it has settled.
+#[derive(Default)]
+struct Settled {
+    promised: Mutex<BTreeSet<String>>,
+    settled: Mutex<BTreeSet<String>>,
+}
+
+impl Settled {
+    /// Notes what an error promises.
+    fn note(&self, error: &Error) {
+        if let Error::Several { cause, others, .. } = error {
+            return iter::once(&**cause).chain(others).for_each(|error| self.note(error));
+        }
+        let text = error.to_string();
+        if let Some(key) = error.key()
+            && (text.contains("a background thread releases") || text.contains("the release is tried again"))
+        {
+            self.promised.lock().unwrap().insert(key.to_string());
+        }
+    }
+
+    fn is_whole(&self) {
+        let settled = self.settled.lock().unwrap();
+        if let Some(key) = self.promised.lock().unwrap().iter().find(|key| !settled.contains(*key)) {
+            broken(&format!("{key} is not settled, as an error has promised"));
+        }
+    }
+}
+
+impl Observer for Settled {
+    fn event(&self, event: &Event<'_>) {
+        run::note(&format!("event: {event:?}"));
+        match event {
+            Event::ReleaseFailed { error, .. } => self.note(error),
+            Event::Settled { key, .. } => _ = self.settled.lock().unwrap().insert(key.to_string()),
+            _ => {}
+        }
+    }
 }
 
 /// Returns true if an error says that this key is held still, or may be. Of several that are in doubt it may name one.
@@ -156,6 +208,7 @@ impl Own {
         run::note(&format!("{what}: {text}"));
         if let Some(error) = error {
             failed(error);
+            self.settled.note(error);
         }
         if error.is_none_or(Error::is_contention) && !expired {
             broken(&format!("{what} says {text}, and nobody else wants it"));
