@@ -27,13 +27,15 @@ mod several;
 use std::cell::Cell;
 use std::env;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 
 use setnx_lock_proto::acquire::{Attempt, Params, acquire};
+use setnx_lock_proto::choose::Attempts;
 use setnx_lock_proto::lease::Lease;
-use setnx_lock_proto::task::Task;
+use setnx_lock_proto::task::{Io, Task};
 use setnx_lock_proto::values::Now;
 use setnx_lock_proto::{Cue, Step};
 use simulated::Server;
@@ -104,6 +106,24 @@ fn holding(value: Option<Vec<u8>>) -> Server {
     let mut server = Server::default();
     server.set(value);
     server
+}
+
+/// Leases that an attempt owes when it has ended.
+type Owed = Arc<Mutex<Vec<Lease>>>;
+
+/// Begins an attempt to acquire a lock. Returns also what it owes when it has ended.
+fn owing(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>, Owed) {
+    let owed = Owed::default();
+    let all = Arc::clone(&owed);
+    let attempt = async move |io: &Io| {
+        let mut attempts = Attempts::new(params, None);
+        let ended = acquire(io, &mut attempts, cue).await;
+        let left = attempts.into_unresolved().into_owed();
+        all.lock().unwrap_or_else(PoisonError::into_inner).extend(left.map(|(_, lease)| lease));
+        ended
+    };
+    let (attempt, step) = Task::begin(now, attempt);
+    (attempt, step, owed)
 }
 
 /// Begins an attempt to acquire a lock.

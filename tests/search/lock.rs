@@ -27,6 +27,7 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     late: 0,
     touches: false,
     outages: false,
+    doubts: false,
     tokens: false,
     fails_over: false,
     fills: false,
@@ -42,6 +43,7 @@ struct Totals {
     tokens: usize,
     handed_over: u64,
     again: u64,
+    paid: u64,
     resumed: u64,
     overwritten: u64,
     priced: u64,
@@ -62,7 +64,7 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
     let run = |steps: &[_]| {
         let (run, broken) = Run::perform(conditions, steps);
         let Totals { grants, extensions, certified, tokens, .. } = totals.get();
-        let Totals { handed_over, again, resumed, overwritten, priced, lost, alone, too_old, .. } =
+        let Totals { handed_over, again, paid, resumed, overwritten, priced, lost, alone, too_old, .. } =
             totals.get();
         totals.set(Totals {
             grants: grants + run.grants,
@@ -71,6 +73,7 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
             tokens: tokens + run.tokens.len(),
             handed_over: handed_over + run.handed_over,
             again: again + run.again,
+            paid: paid + run.paid(),
             resumed: resumed + run.resumed,
             overwritten: overwritten + run.overwritten,
             priced: priced + run.priced,
@@ -199,6 +202,24 @@ fn over_failovers_a_holder_knows_its_earlier_values() {
             let totals = search(conditions, crate::runs(2000))
                 .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
             assert!(totals.lost > 2000, "{conditions:?}: little happened: {totals:?}");
+        }
+    }
+}
+
+/// What a call has left in doubt is released when its key shows it, and nobody else's lock is.
+fn a_debt_is_paid_or_expires() {
+    for protocols in [
+        [Protocol::Classic; 3],
+        [Protocol::Watched; 3],
+        [Protocol::Ttl; 3],
+        [Protocol::Classic, Protocol::Watched, Protocol::Ttl],
+    ] {
+        for (expirations, suspends) in [([12_000; 3], false), ([6000; 3], true)] {
+            let conditions =
+                Conditions { protocols, expirations, suspends, doubts: true, ..WITHIN_THE_GUARD };
+            let totals = search(conditions, crate::runs(4000))
+                .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            assert!(totals.paid > 5 && totals.grants > 1000, "little happened: {totals:?}");
         }
     }
 }
@@ -391,6 +412,7 @@ pub(crate) const SEARCHES: &Searches = &[
         no_gems_lock_is_ended_by_a_machine_that_was_suspended,
     ),
     ("a_touched_key_is_not_lost", a_touched_key_is_not_lost),
+    ("a_debt_is_paid_or_expires", a_debt_is_paid_or_expires),
     (
         "a_release_that_is_tried_again_ends_no_other_holders_lock",
         a_release_that_is_tried_again_ends_no_other_holders_lock,

@@ -3,6 +3,7 @@
 mod aging;
 mod attempts;
 mod conditions;
+mod debts;
 mod failover;
 mod fencing;
 mod gem;
@@ -105,6 +106,7 @@ struct Client {
     /// The lock that it releases, and one that it has failed to.
     ended: Option<Lease>,
     again: Option<Lease>,
+    debts: debts::Debts,
 }
 
 #[derive(Debug)]
@@ -189,6 +191,7 @@ impl Run {
             observation: None,
             ended: None,
             again: None,
+            debts: debts::Debts::default(),
         });
         Self {
             conditions,
@@ -279,6 +282,7 @@ impl Run {
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
             Doing::Nothing if self.is_gem(n) => self.start_gem(n, now),
+            Doing::Nothing if !one_in(8, choice) && self.pay(n, now) => {}
             Doing::Nothing => match self.clients[n].again.take_if(|_| !one_in(3, choice)) {
                 Some(own) => self.try_again(n, own, now),
                 None => match self.new_token(choice) {
@@ -291,7 +295,7 @@ impl Run {
             }
             Doing::Waiting(leg) if one_in(16, choice) => self.reply(n, leg, Reply::Unsent),
             Doing::Waiting(leg) => self.clients[n].doing = Doing::Sent { leg, since: self.time },
-            Doing::Sent { leg, since } if !self.conditions.reliable && one_in(8, choice) => {
+            Doing::Sent { leg, since } if self.loses_request(choice) => {
                 // It is lost, or arrives after the client has given it up.
                 if one_in(16, choice) && self.clients[n].connected == self.failovers.epoch {
                     let delay = self.conditions.delay * MILLI;

@@ -19,9 +19,11 @@ impl Run {
         self.clients[n].wrote.clear();
         let client = &mut self.clients[n];
         let protocol = client.protocol.on(client.server);
-        let params = Params { terms, protocol, deadline: None, retry_for: Duration::from_secs(5), tag };
-        let (attempt, step) = crate::stepped(params, observation.map_or(Cue::Ask, Cue::Behind), now);
-        client.attempt = Some(attempt);
+        let soon = now.uptime.after(Duration::from_millis(choice.into()));
+        let deadline = self.conditions.doubts.then_some(soon);
+        let params = Params { terms, protocol, deadline, retry_for: Duration::from_secs(5), tag };
+        let (attempt, step, owed) = crate::owing(params, observation.map_or(Cue::Ask, Cue::Behind), now);
+        (client.attempt, client.debts.of_attempt) = (Some(attempt), owed);
         self.act(n, step);
     }
 
@@ -43,6 +45,7 @@ impl Run {
     pub(super) fn act(&mut self, n: usize, step: Step<Lease>) {
         self.note(n, format_args!("{step:?}"));
         let now = self.now(n);
+        self.take_owed(n);
         self.clients[n].doing = match step {
             Step::Send(trip) => self.sent(n, trip),
             Step::Sleep(pause) if pause.time == gem::BETWEEN => Doing::Pausing { since: self.time },

@@ -41,6 +41,8 @@ pub(in crate::lock) struct Conditions {
     pub(in crate::lock) touches: bool,
     /// True if releases often get no reply, and a gem up to 1.4.1 acquires the key at times once it is absent.
     pub(in crate::lock) outages: bool,
+    /// True if calls have little time, and end in doubt. What their commands may have acquired is released then.
+    pub(in crate::lock) doubts: bool,
     /// True if holders mostly end their holds by tokens, which others use.
     pub(in crate::lock) tokens: bool,
     /// True if there are failovers, which lose the last writes.

@@ -145,7 +145,7 @@ impl Run {
         }
     }
 
-    fn release(&mut self, n: usize, own: Lease, now: Now) {
+    pub(super) fn release(&mut self, n: usize, own: Lease, now: Now) {
         self.begins(n, &own);
         self.clients[n].ended = Some(own.clone());
         let (ending, step) = Ending::begin(own, None, self.command_timeout(), now);
@@ -163,14 +163,24 @@ impl Run {
         match step {
             Step::Send(trip) => self.clients[n].doing = self.sent(n, trip),
             Step::Done(Release::Lost(reason)) => {
-                self.is_told(n, &reason);
                 self.clients[n].releasing = None;
+                if self.clients[n].debts.pays() {
+                    return self.clients[n].debts.is_not_held();
+                }
+                self.is_told(n, &reason);
             }
             Step::GiveUp(reason) => {
                 self.clients[n].releasing = None;
+                if self.clients[n].debts.pays() {
+                    let now = self.now(n);
+                    return self.clients[n].debts.gave_up(reason, now);
+                }
                 self.gave_up(n, reason, None);
             }
-            Step::Sleep(_) | Step::Done(_) => self.clients[n].releasing = None,
+            Step::Sleep(_) | Step::Done(_) => {
+                self.clients[n].releasing = None;
+                self.clients[n].debts.end();
+            }
         }
     }
 
