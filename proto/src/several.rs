@@ -2,23 +2,15 @@
 //!
 //! The locks are asked for in one trip, in an order that all clients share. If one is not granted, those granted behind
 //! it are given back, it is waited for by the rules of one lock, and then the rest is asked for. So a client waits only
-//! while it holds the locks before, and no two clients wait for each other. A lock whose SETNX had no reply is granted
-//! if its key holds the value (I6).
+//! while it holds the locks before, and no two clients wait for each other. A SETNX without a reply is settled by the wait
+//! for its lock (I6); one behind the lock that is waited for is a debt, and released if it has acquired its lock.
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::mem;
 use core::ops::Range;
 use core::time::Duration;
 
-use super::lease::Lease;
-use super::unresolved::Unresolved;
-use super::{Reply, WhyRefused};
-use crate::values::Now;
-
-/// How often keys are read whose SETNX had no reply, before it is
-/// given up. Each time a server that is unreachable is waited for.
-const READS: u32 = 4;
+use super::Reply;
 
 /// What part of the expiration may have passed of a lease, when the last lock is held, before it is extended.
 const FRESH: u32 = 10;
@@ -34,9 +26,7 @@ pub enum Do {
     /// Ask for these in one trip: at least two, in order, from the first that
     /// is not held. If two cannot go together, call [`Several::takes_one`].
     Ask(Range<usize>),
-    /// Read the keys of these in one trip.
-    Read(Vec<usize>),
-    /// Release these, which are granted or held.
+    /// Release these, which are granted or held. What had no reply is owed.
     GiveBack(Vec<usize>),
     /// Hold this one if it is granted; else wait for it, beginning with what came of asking for it.
     Take(usize),
@@ -49,10 +39,8 @@ pub enum Do {
 enum Place {
     /// It was not asked for, or given back since.
     Open,
-    /// SETNX had no reply. Its key is to be read this many times at most.
-    Lost(u32),
-    /// SETNX had no reply, and its key cannot be read, or shows at the end of the call that it may yet come.
-    InDoubt,
+    /// SETNX had no reply.
+    Lost,
     NotGranted,
     Granted,
     /// It is granted, and those before as well.
@@ -63,7 +51,6 @@ enum Place {
 #[derive(Debug)]
 pub struct Several {
     places: Vec<Place>,
-    unresolved: Unresolved,
     /// True if the call may wait for other holders.
     may_wait: bool,
     /// True if the next is asked for by itself.
@@ -74,31 +61,14 @@ pub struct Several {
 impl Several {
     /// Begins a call for so many locks. `may_wait`: it may wait for other holders.
     pub fn new(locks: usize, may_wait: bool) -> Self {
-        Self {
-            places: vec![Place::Open; locks],
-            unresolved: Unresolved::default(),
-            may_wait,
-            takes_one: false,
-            failed: false,
-        }
+        Self { places: vec![Place::Open; locks], may_wait, takes_one: false, failed: false }
     }
 
     /// Returns what is next.
-    pub fn next(&mut self, now: Now) -> Do {
-        for (lock, place) in self.places.iter_mut().enumerate() {
-            if matches!(place, Place::Lost(_)) && !self.unresolved.may_hold(lock, now) {
-                *place = Place::Open;
-                // Its wait limits for how long replies are lost in a row.
-                self.takes_one = true;
-            }
-        }
-        let unread = self.which(|place| matches!(place, Place::Lost(1..)));
-        if !unread.is_empty() {
-            return Do::Read(unread);
-        }
+    pub fn next(&self) -> Do {
         if self.failed {
-            let granted = self.which(|place| matches!(place, Place::Granted | Place::Held));
-            return if granted.is_empty() { Do::End } else { Do::GiveBack(granted) };
+            let left = self.which(|place| matches!(place, Place::Lost | Place::Granted | Place::Held));
+            return if left.is_empty() { Do::End } else { Do::GiveBack(left) };
         }
         let Some(next) = self.places.iter().position(|place| !matches!(place, Place::Held)) else {
             return Do::End;
@@ -107,12 +77,10 @@ impl Several {
         if open > 1 && !self.takes_one {
             return Do::Ask(next..next + open);
         }
-        let granted = self.which(|place| matches!(place, Place::Granted));
-        if granted.is_empty() || granted[0] == next || !self.may_wait {
-            Do::Take(next)
-        } else {
-            Do::GiveBack(granted)
-        }
+        let mut behind = self.which(|place| matches!(place, Place::Lost | Place::Granted));
+        behind.retain(|lock| *lock > next);
+        let is_granted = matches!(self.places[next], Place::Granted);
+        if behind.is_empty() || is_granted || !self.may_wait { Do::Take(next) } else { Do::GiveBack(behind) }
     }
 
     fn which(&self, is: impl Fn(&Place) -> bool) -> Vec<usize> {
@@ -120,15 +88,10 @@ impl Several {
     }
 
     /// Notes the reply to the SETNX of a lock that was asked for in one trip with others.
-    pub fn asked(&mut self, lock: usize, lease: &Lease, reply: &Reply, now: Now) {
+    pub fn asked(&mut self, lock: usize, reply: &Reply) {
         self.places[lock] = match reply {
             Reply::Integer(1..) => Place::Granted,
-            // Without an expiration the value names no holder.
-            Reply::Lost if lease.end.is_none() => Place::InDoubt,
-            Reply::Lost => {
-                self.unresolved.add(lock, lease.clone(), None, now);
-                Place::Lost(READS)
-            }
+            Reply::Lost => Place::Lost,
             _ => Place::NotGranted,
         };
     }
@@ -138,59 +101,19 @@ impl Several {
         self.takes_one = true;
     }
 
-    /// Notes what the key of a lock holds whose SETNX had no reply. Returns true if the lock is granted.
-    pub fn read(&mut self, lock: usize, found: &Reply) -> bool {
-        let Place::Lost(reads) = &mut self.places[lock] else { return false };
-        match found {
-            Reply::Bulk(found) if self.unresolved.take(lock, found.as_deref()).is_some() => {
-                self.places[lock] = Place::Granted;
-            }
-            // The command may still arrive, and the key is not read again.
-            Reply::Bulk(None) if self.failed => self.places[lock] = Place::InDoubt,
-            Reply::Bulk(_) | Reply::Refused(WhyRefused::NoLock) => *reads = 0,
-            _ if *reads > 1 => *reads -= 1,
-            _ => self.places[lock] = Place::InDoubt,
-        }
-        matches!(self.places[lock], Place::Granted)
-    }
-
-    /// Returns the locks that came to be in doubt, once. They end the call.
-    pub fn take_in_doubt(&mut self) -> Vec<usize> {
-        let in_doubt = self.which(|place| matches!(place, Place::InDoubt));
-        for lock in &in_doubt {
-            self.forget(*lock);
-        }
-        in_doubt
-    }
-
-    /// Returns true if the reply to the SETNX of a lock was lost, and it is not known that it is granted.
-    pub fn is_lost(&self, lock: usize) -> bool {
-        matches!(self.places[lock], Place::Lost(_))
-    }
-
     /// Notes that a lock is held whose turn it was.
     pub fn held(&mut self, lock: usize) {
-        self.unresolved.forget(lock);
         self.places[lock] = Place::Held;
         self.takes_one = false;
     }
 
     /// Notes that a lock was given back, or that what is in doubt of it is known to the caller.
     pub fn forget(&mut self, lock: usize) {
-        self.unresolved.forget(lock);
         self.places[lock] = Place::Open;
     }
 
-    /// Ends the call, for what happened to one of the locks: all
-    /// is given back. Keys of lost commands are read once more.
+    /// Ends the call, for what happened to one of the locks: all is given back.
     pub fn fail(&mut self) {
-        if mem::replace(&mut self.failed, true) {
-            return;
-        }
-        for place in &mut self.places {
-            if let Place::Lost(reads) = place {
-                *reads = 1;
-            }
-        }
+        self.failed = true;
     }
 }

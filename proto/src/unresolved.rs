@@ -82,11 +82,6 @@ impl Unresolved {
         self.0.retain(|one| !one.lease.has_passed(now));
     }
 
-    /// Forgets the leases of this lock.
-    pub(super) fn forget(&mut self, slot: usize) {
-        self.0.retain(|one| one.slot != slot);
-    }
-
     /// Returns the leases of commands that may yet be carried out, each with its lock's number. Whoever finds the value
     /// of one in its key may release that lock, with [`Ending`](super::hold::Ending); the reply to the call says that
     /// it is not held. That of a GETSET is not among them: another client may have the lock (I6).

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{iter, slice};
 
+use proto::Reply;
 use proto::several::{Do, Several};
 use proto::unresolved::Unresolved;
 use proto::values::Key;
-use proto::{Command, Reply, Trip};
 
 use super::acquire::{Asked, Call, Want};
 use super::debts::RELEASED_IF_ACQUIRED;
 use super::held::Acquired;
-use super::session::{Session, unanswered};
-use crate::net::{Failure, KeyTrip, Sent};
+use super::session::unanswered;
+use crate::net::Failure;
 use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::run::thread_holds::HoldKind;
@@ -129,20 +129,15 @@ impl<'a> WaitAll<'a> {
     /// failed and all is given back, except what could not be.
     fn acquire(mut self) -> Result<Vec<Acquired>, (Error, Vec<Error>)> {
         loop {
-            match self.rules.next(clock::now()) {
+            match self.rules.next() {
                 Do::Ask(locks) => {
                     let asked = self.call.ask_together(&self.keys[locks.clone()]);
                     self.add(locks.start, asked);
                 }
-                Do::Read(locks) => self.read(&locks),
                 Do::GiveBack(locks) => self.give_back(&locks),
                 Do::Take(lock) => self.take(lock),
                 Do::End => match self.failed.take() {
-                    Some(error) => {
-                        // What others have may be free when it comes.
-                        self.asked.iter().flatten().for_each(|asked| _ = self.owe(asked));
-                        return Err((error, self.not_released));
-                    }
+                    Some(error) => return Err((error, self.not_released)),
                     None => match self.refresh() {
                         Some(lost) => self.fail(lost),
                         None => return Ok(self.all_held()),
@@ -155,24 +150,19 @@ impl<'a> WaitAll<'a> {
     /// Has a lock held, by waiting for it unless it is granted.
     fn take(&mut self, lock: usize) {
         self.waited_for = Some(lock);
-        // What was lost of it is settled when all is given back.
-        let first = if self.rules.is_lost(lock) { self.asked[lock].clone() } else { self.asked[lock].take() };
+        let first = self.asked[lock].take();
         match self.one(&self.keys[lock], first) {
             Ok(acquired) => {
                 let is_last = lock + 1 == self.keys.len();
                 self.early[lock] = Some(self.hold_early(acquired, is_last));
-                self.asked[lock] = None;
                 self.not_released.retain(|error| error.key() != Some(&self.keys[lock]));
                 self.rules.held(lock);
             }
             Err(error) => {
-                // It says what is in doubt.
-                for lock in (0..self.keys.len())
-                    .filter(|lock| error.may_hold_lock() && names(&error, &self.keys[*lock]))
-                {
-                    self.asked[lock] = None;
-                    self.not_released.retain(|error| error.key() != Some(&self.keys[lock]));
-                    self.rules.forget(lock);
+                // It says what is in doubt, and that is owed.
+                self.rules.forget(lock);
+                if error.may_hold_lock() {
+                    self.not_released.retain(|other| other.key() != error.key());
                 }
                 self.fail(self.with_whole_wait(error));
             }
@@ -189,14 +179,11 @@ impl<'a> WaitAll<'a> {
                 Ok(acquired)
             }
             first => {
-                call.check(key).inspect_err(|error| self.call.report(key, 0, Err(error))).and_then(|()| {
-                    let is_lost = first.as_ref().is_some_and(Asked::is_lost);
-                    let waited = call.wait_for(Want::Lock(key), first).map(|(_, acquired)| acquired);
-                    waited.map_err(|error| match call.check(key) {
-                        Err(ended) if is_lost && error.may_hold_lock() => ended,
-                        _ => error,
-                    })
-                })
+                // Where a reply was lost, the wait says so.
+                if !first.as_ref().is_some_and(Asked::is_lost) {
+                    call.check(key).inspect_err(|error| self.call.report(key, 0, Err(error)))?;
+                }
+                call.wait_for(Want::Lock(key), first).map(|(_, acquired)| acquired)
             }
         }
     }
@@ -257,42 +244,17 @@ impl<'a> WaitAll<'a> {
         for (lock, asked) in (from..).zip(asked) {
             self.report_lost(lock);
             let reply = self.reply(asked.sent.reply.as_ref());
-            self.rules.asked(lock, &asked.lease, &reply, asked.at);
+            self.rules.asked(lock, &reply);
             self.asked[lock] = Some(asked);
         }
-        self.note_in_doubt();
+        if self.call.options.terms.expiration.is_none() {
+            self.fail_in_doubt();
+        }
     }
 
-    /// Reads the keys of locks whose SETNX had no reply, in one trip.
-    fn read(&mut self, locks: &[usize]) {
-        let (Call { engine, options, .. }, now, get) = (self.call, clock::now(), Trip::of(Command::Get));
-        let trips: Vec<_> = locks.iter().map(|lock| KeyTrip::new(&self.keys[*lock], &get)).collect();
-        let session = match &self.failed {
-            None => self.call.session(trips[0].key),
-            // The time of the call may be over.
-            Some(_) => Session::new(engine, trips[0].key, options.protocol, Some(now.uptime)),
-        };
-        let found = engine.backend.send_all(&trips, &session.limits(&get, now));
-        for (lock, Sent { reply: found, .. }) in locks.iter().zip(found) {
-            let found = self.reply(found.as_ref());
-            if self.rules.read(*lock, &found) {
-                self.report_lost(*lock);
-                if let Some(asked) = &mut self.asked[*lock] {
-                    asked.sent.reply = Some(Ok(Reply::Integer(1)));
-                }
-            }
-        }
-        self.note_in_doubt();
-    }
-
-    /// Ends the call if it could not be found out what a command without a reply has acquired, or it has no expiration,
-    /// so that the key names no holder.
-    fn note_in_doubt(&mut self) {
-        let in_doubt = self.rules.take_in_doubt();
-        let mut errors: Vec<Error> = in_doubt.into_iter().filter_map(|lock| self.in_doubt(lock)).collect();
-        if self.failed.is_some() {
-            return self.not_released.append(&mut errors);
-        }
+    /// Ends the call if a reply was lost: without an expiration the key names no holder.
+    fn fail_in_doubt(&mut self) {
+        let mut errors: Vec<Error> = (0..self.keys.len()).filter_map(|lock| self.in_doubt(lock)).collect();
         if !errors.is_empty() {
             let first = errors.remove(0);
             let error = first.and(errors);
@@ -301,23 +263,23 @@ impl<'a> WaitAll<'a> {
         }
     }
 
-    fn in_doubt(&mut self, lock: usize) -> Option<Error> {
+    /// Leaves a lock whose command had no reply. It is owed, and in doubt until it is held after all.
+    pub(super) fn in_doubt(&mut self, lock: usize) -> Option<Error> {
         self.report_lost(lock);
-        let asked = self.asked[lock].take()?;
-        // What is known of it since says more.
-        self.not_released.retain(|error| error.key() != Some(asked.key));
+        let asked = self.asked[lock].take_if(|asked| asked.is_lost())?;
+        self.rules.forget(lock);
         let advice = if self.owe(&asked) { RELEASED_IF_ACQUIRED } else { self.call.advice() };
         let Some(Err(Failure::Lost(cause))) = asked.sent.reply else { return None };
         let (key, command) = (asked.key.clone(), asked.trip.name());
         Some(Error::InDoubt { key, command, advice, cause })
     }
 
-    /// Has a lock released if a command without a reply has acquired it, or does so yet.
+    /// Has a lock released if its command has acquired it, or does so yet.
     fn owe(&self, asked: &Asked<'_>) -> bool {
         let Call { engine, shared, options, .. } = self.call;
         let mut unresolved = Unresolved::default();
         unresolved.add(0, asked.lease.clone(), None, asked.at);
-        asked.is_lost() && engine.owe_unresolved(slice::from_ref(asked.key), *shared, options, unresolved)
+        engine.owe_unresolved(slice::from_ref(asked.key), *shared, options, unresolved)
     }
 
     fn report_lost(&self, lock: usize) {

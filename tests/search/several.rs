@@ -60,8 +60,6 @@ fn planted_mistakes_are_found() {
         Flaw::KeepsWhatIsBehind,
         Flaw::GivesBackOneAlone,
         Flaw::BelievesWhatIsLost,
-        Flaw::IgnoresWhatItReads,
-        Flaw::TakesUnreadForAnothers,
         Flaw::ForgetsWhatIsLost,
         Flaw::KeepsAllButTheLast,
     ] {

@@ -17,7 +17,7 @@ use crate::system::clock;
 use crate::values::options::LockOptions;
 
 impl WaitAll<'_> {
-    /// Releases locks that are granted or held, and not wanted now.
+    /// Releases locks that are granted or held, and not wanted now. One whose command had no reply is owed.
     pub(super) fn give_back(&mut self, locks: &[usize]) {
         let now = clock::now();
         let mut parts = Vec::with_capacity(locks.len());
@@ -25,6 +25,8 @@ impl WaitAll<'_> {
             self.rules.forget(*lock);
             // What is known of it since says more.
             self.not_released.retain(|error| error.key() != Some(&self.keys[*lock]));
+            let in_doubt = self.in_doubt(*lock);
+            self.not_released.extend(in_doubt);
             let early = self.early[*lock].take().or_else(|| {
                 let mut asked = self.asked[*lock].take()?;
                 asked.at = now;

@@ -12,10 +12,7 @@ use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::several::Do;
 use setnx_lock_proto::task::Rules;
 use setnx_lock_proto::values::{Nonce, Tag, Terms};
-use setnx_lock_proto::{Command, Cue, GiveUp, Replies, Reply, Step, Trip};
-
-/// How often keys are read before it is given up.
-const READS: u32 = 4;
+use setnx_lock_proto::{Cue, Replies, Reply, Step};
 
 /// In milliseconds: how long a lease lasts.
 const EXPIRATION: u64 = 1500;
@@ -39,8 +36,7 @@ impl Run {
 
     /// Does what the rules say is next.
     pub(super) fn go_on(&mut self, n: usize) {
-        let now = self.now(n);
-        match self.clients[n].rules.next(now) {
+        match self.clients[n].rules.next() {
             // As if another thread of its process had the next.
             Do::Ask(_) if self.nonces.is_multiple_of(4_000_000) => {
                 self.clients[n].rules.takes_one();
@@ -49,12 +45,6 @@ impl Run {
             // Or the one behind the next.
             Do::Ask(locks) if self.nonces.is_multiple_of(3_000_000) => self.ask(n, locks.take(2).collect()),
             Do::Ask(locks) => self.ask(n, locks.collect()),
-            Do::Read(locks) => {
-                let keys = locks.iter().map(|lock| self.clients[n].keys[*lock]);
-                let trip = keys.map(|key| (key, Leg::first(Trip::of(Command::Get)))).collect();
-                self.clients[n].part = Part::Reading(locks);
-                self.send(n, trip);
-            }
             Do::GiveBack(locks) => self.give_back(n, &locks),
             Do::Take(lock) => self.take(n, lock),
             Do::End => self.end(n),
@@ -80,6 +70,11 @@ impl Run {
         let (flaw, client) = (self.flaw, &mut self.clients[n]);
         let left = locks.iter().map(|lock| {
             client.rules.forget(*lock);
+            // What had no reply is a debt, which another search looks at.
+            let owed = client.asked[*lock].take_if(|(_, reply)| *reply == Reply::Lost);
+            if let Some((lease, _)) = owed {
+                client.is_excused(&lease.value);
+            }
             let asked = client.asked[*lock].take().map(|(lease, _)| lease);
             (client.keys[*lock], client.held[*lock].take().or(asked))
         });
@@ -128,8 +123,10 @@ impl Run {
     fn take(&mut self, n: usize, lock: usize) {
         let (params, now) = (self.params(n), self.now(n));
         let client = &mut self.clients[n];
-        let first =
-            if client.rules.is_lost(lock) { client.asked[lock].clone() } else { client.asked[lock].take() };
+        let first = client.asked[lock].take();
+        if let Some((lease, Reply::Lost)) = &first {
+            client.is_excused(&lease.value);
+        }
         match first {
             Some((lease, Reply::Integer(1))) if !lease.has_passed(now) => self.held(n, lock, lease),
             first => {
@@ -161,15 +158,7 @@ impl Run {
             Step::Sleep(_) if !client.may_wait() => self.fail(n),
             Step::Sleep(_) => client.doing = Doing::Asleep,
             Step::Done(lease) => self.held(n, lock, lease),
-            Step::GiveUp(reason) => {
-                if reason == GiveUp::Unknown
-                    && let Some((lease, _)) = client.asked[lock].take()
-                {
-                    client.is_excused(&lease.value);
-                    client.rules.forget(lock);
-                }
-                self.fail(n);
-            }
+            Step::GiveUp(_) => self.fail(n),
         }
     }
 
@@ -177,8 +166,8 @@ impl Run {
         let client = &mut self.clients[n];
         client.failed = true;
         if self.flaw == Some(Flaw::ForgetsWhatIsLost) {
-            let lost: Vec<usize> =
-                (0..client.keys.len()).filter(|lock| client.rules.is_lost(*lock)).collect();
+            let is_lost = |lock: &usize| matches!(client.asked[*lock], Some((_, Reply::Lost)));
+            let lost: Vec<usize> = (0..client.keys.len()).filter(is_lost).collect();
             for lock in lost {
                 client.rules.forget(lock);
             }
@@ -228,7 +217,7 @@ impl Run {
     }
 
     fn reply(&mut self, n: usize, replies: Vec<Replies>) {
-        let (now, server_now, flaw) = (self.now(n), self.since_start(), self.flaw);
+        let (now, flaw) = (self.now(n), self.flaw);
         let client = &mut self.clients[n];
         match mem::replace(&mut client.part, Part::None) {
             Part::Asking(locks) => {
@@ -238,42 +227,13 @@ impl Run {
                         reply => reply,
                     };
                     let Some((lease, of_set)) = &mut client.asked[lock] else { continue };
-                    client.rules.asked(lock, lease, &reply, now);
+                    client.rules.asked(lock, &reply);
                     *of_set = reply;
                     if let (lease, Reply::Integer(1)) = (lease.clone(), of_set) {
                         client.learns(&lease);
                     }
                 }
                 self.go_on(n);
-            }
-            Part::Reading(locks) => {
-                for (lock, replies) in locks.into_iter().zip(replies) {
-                    let Some((lease, reply)) = &mut client.asked[lock] else { continue };
-                    let (lease, found) = (lease.clone(), replies.plain());
-                    client.unread[lock] += u32::from(found == Reply::Lost);
-                    let is_flawed = match found {
-                        Reply::Lost => flaw == Some(Flaw::TakesUnreadForAnothers),
-                        _ => flaw == Some(Flaw::IgnoresWhatItReads),
-                    };
-                    let server = &mut self.servers[client.keys[lock]];
-                    if is_flawed && server.value(server_now) == Some(&*lease.value) {
-                        client.rules.read(lock, &Reply::Bulk(None));
-                        client.learns(&lease);
-                    } else if client.rules.read(lock, &found) {
-                        *reply = Reply::Integer(1);
-                        client.learns(&lease);
-                    }
-                }
-                let in_doubt = client.rules.take_in_doubt();
-                let fails = !in_doubt.is_empty() && !client.failed;
-                for lock in in_doubt {
-                    let Some((lease, _)) = client.asked[lock].take() else { continue };
-                    // Not if it could have been read.
-                    if client.failed || client.unread[lock] >= READS {
-                        client.is_excused(&lease.value);
-                    }
-                }
-                if fails { self.fail(n) } else { self.go_on(n) }
             }
             Part::Taking(lock, mut attempt) => {
                 let step = attempt.resume(only(replies), now);

@@ -23,10 +23,6 @@ pub(super) enum Flaw {
     GivesBackOneAlone,
     /// It takes a lock whose SETNX had no reply for granted.
     BelievesWhatIsLost,
-    /// It takes such keys for another's, whatever they hold.
-    IgnoresWhatItReads,
-    /// It takes a key for another's that it could not read.
-    TakesUnreadForAnothers,
     /// After a failure it forgets such locks.
     ForgetsWhatIsLost,
     /// After a failure it keeps all but the last.
@@ -50,7 +46,6 @@ pub(super) enum Doing {
 pub(super) enum Part {
     None,
     Asking(Vec<usize>),
-    Reading(Vec<usize>),
     Taking(usize, Task<Lease>),
     /// The last of these, and then those before.
     Releasing(Vec<(usize, Lease)>, Box<Ending>),
@@ -70,8 +65,6 @@ pub(super) struct Client {
     /// True if it had to wait for a key.
     pub(super) waited: bool,
     pub(super) failed: bool,
-    /// How often each key could not be read.
-    pub(super) unread: Vec<u32>,
     /// True if one was lost while another was waited for.
     pub(super) begins_again: bool,
     /// The leases of values that it knows to have written and has not deleted, as far as it knows.
@@ -85,7 +78,6 @@ impl Client {
         let rules = Several::new(keys.len(), keys != TRIES_ONCE);
         Self {
             protocol,
-            unread: vec![0; keys.len()],
             asked: vec![None; keys.len()],
             held: vec![None; keys.len()],
             keys,
@@ -136,21 +128,6 @@ impl Client {
         for (_, leg) in trip {
             if let Some(Command::SetNx(new)) = leg.command() {
                 self.is_excused(&new.value);
-            }
-        }
-    }
-
-    /// Notes that a trip has arrived that may still be found out about.
-    pub(super) fn has_written_later(&mut self, trip: &Legs) {
-        for (_, leg) in trip {
-            let Some(Command::SetNx(new)) = leg.command() else { continue };
-            let asked = self.asked.iter().enumerate().filter(|_| !self.failed);
-            let lost = asked.filter(|(lock, _)| self.rules.is_lost(*lock)).find_map(|(_, asked)| {
-                let (lease, _) = asked.as_ref()?;
-                (lease.value == new.value).then(|| lease.clone())
-            });
-            if let Some(lease) = lost {
-                self.owes(&lease);
             }
         }
     }

@@ -22,7 +22,7 @@ pub(super) struct Run {
     pub(super) servers: [Server; KEYS],
     pub(super) clients: Vec<Client>,
     /// Requests whose connections have failed, and that arrive all the same.
-    late: Vec<(u64, usize, Legs)>,
+    late: Vec<(u64, Legs)>,
     pub(super) nonces: u64,
     pub(super) flaw: Option<Flaw>,
     /// True if a call has ended that could have given back what it left.
@@ -125,10 +125,9 @@ impl Run {
             let next = next.filter(|(at, _)| *at <= end);
             let by = next.map_or(end, |(at, _)| at);
             if let Some(first) = self.late.iter().position(|(at, ..)| *at <= by) {
-                let (at, n, mut trip) = self.late.swap_remove(first);
+                let (at, mut trip) = self.late.swap_remove(first);
                 self.time = self.time.max(at);
                 drop(self.carry_out(&mut trip));
-                self.clients[n].has_written_later(&trip);
                 continue;
             }
             let Some((at, n)) = next else { break };
@@ -162,7 +161,7 @@ impl Run {
             Doing::Sent { trip, since } if one_in(8) => {
                 if one_in(16) {
                     self.clients[n].may_write_later(&trip);
-                    self.late.push((since + self.delay, n, trip.clone()));
+                    self.late.push((since + self.delay, trip.clone()));
                 }
                 let lost = vec![Reply::Lost; trip.len()];
                 self.answer(n, trip, lost);
