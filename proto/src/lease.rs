@@ -85,7 +85,10 @@ pub(super) enum Tried {
     InDoubt,
     /// Another hold may go on with the lock, by values that look like this one's: by a token, or by another command of
     /// the call whose reply to this one was lost. So only its own bytes are ours.
-    OwnBytesOnly,
+    OwnBytesOnly {
+        /// An attempt to release it got no reply, and may have been carried out.
+        in_doubt: bool,
+    },
 }
 
 /// Whose bytes they are, for the holder of a lease.
@@ -177,7 +180,14 @@ impl Lease {
     pub fn given(token: &Token, protocol: Protocol, now: Now) -> Self {
         let end = End { wall: token.end, uptime: now.uptime.after(token.end.since(now.wall)) };
         let (value, proven) = (token.value.clone(), token.proven);
-        Self { value, proven, end: Some(end), protocol, tried: Some(Tried::OwnBytesOnly), ..Self::default() }
+        Self {
+            value,
+            proven,
+            end: Some(end),
+            protocol,
+            tried: Some(Tried::OwnBytesOnly { in_doubt: false }),
+            ..Self::default()
+        }
     }
 
     /// Makes the lease by which a process goes on now with this one, a token's. `acquired`: when the token's hold
@@ -193,7 +203,7 @@ impl Lease {
 
     /// Returns the lease as one that only its own bytes show.
     pub(super) fn by_own_bytes_only(self) -> Self {
-        Self { tried: Some(Tried::OwnBytesOnly), ..self }
+        Self { tried: Some(Tried::OwnBytesOnly { in_doubt: false }), ..self }
     }
 
     /// Returns true if the key may hold another value of ours.
@@ -271,7 +281,7 @@ impl Lease {
             _ if self.value == *found => Wrote::Proven,
             Some(Written { proves: true, .. }) => Wrote::Proven,
             Some(Written { proves: false, .. }) => Wrote::Unproven,
-            None if self.tried == Some(Tried::OwnBytesOnly) => Wrote::Not,
+            None if matches!(self.tried, Some(Tried::OwnBytesOnly { .. })) => Wrote::Not,
             None => self.value.time_of_same_hold(found).zip(self.end).map_or(Wrote::Not, |(shown, end)| {
                 let later = if self.shows_later { TTL_SHOWN_LATER } else { GUARD };
                 let wall = shown.before(later + self.early());

@@ -290,8 +290,8 @@ impl LockGuard {
     /// together. Until then the lock stays held. Threads of this process that want it are queued, or get it handed
     /// over. The outcome is reported as [`Event::Released`](crate::Event::Released),
     /// [`Event::ReleaseFailed`](crate::Event::ReleaseFailed) or [`Event::Lost`](crate::Event::Lost);
-    /// [`Locker::drain`](crate::Locker::drain) waits for it. If no thread can be started, this call releases the lock
-    /// itself. In a forked child it does nothing.
+    /// [`Locker::drain`](crate::Locker::drain) waits for it. If no thread can be started, and after the locker was
+    /// shut down or drained, this call releases the lock itself. In a forked child it does nothing.
     ///
     /// In async programs a release by `spawn_blocking` can wait behind calls that wait for locks, until the lease has
     /// ended; this one cannot. [`release_later_on_drop`](LockOptions::release_later_on_drop) has a dropped guard do the

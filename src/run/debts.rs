@@ -32,7 +32,8 @@ use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{HolderTicket, Observation, no_hold};
 
-/// The shortest and the longest pause before the next attempt. It is as long as the debt is old.
+/// The shortest and the longest pause before the next attempt. It is as long as the debt is old; and at least a tenth of
+/// that where the key does not show the lock.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
 
 /// How much earlier an attempt may be made, together with others.
@@ -129,9 +130,9 @@ impl Engine {
 
     /// Has a hold ended that its program has ended: at once, by the worker if there is a thread for it.
     pub(crate) fn release_later(self: &Arc<Self>, hold: &Arc<Hold>, holder: HolderTicket<Delivery>) {
+        let owed = self.open_debts.enter(hold.key.clone(), hold.end(), clock::now());
         // Its thread may ask for the lock again before.
         thread_holds::forget(hold);
-        let owed = self.open_debts.enter(hold.key.clone(), hold.end(), clock::now());
         let (debt, hold) = (self.debt(&hold.key, &hold.options, owed), Some(Arc::clone(hold)));
         self.owe_at_once(Debt { holder: Some(holder), hold, ..debt });
     }
@@ -168,7 +169,16 @@ impl Engine {
         self.report_settled(key, owed, outcome);
     }
 
-    pub(super) fn report_settled(&self, key: &Key, owed: DebtId, outcome: Settlement) {
+    /// Notes that a debt is not paid any more. At the end of the locker it stays for those who ask.
+    pub(super) fn give_up_debt(&self, key: &Key, owed: DebtId) {
+        if self.debts.is_closed() {
+            self.report_settled(key, owed, Settlement::LeftToExpire);
+        } else {
+            self.settle(key, owed, Settlement::LeftToExpire);
+        }
+    }
+
+    fn report_settled(&self, key: &Key, owed: DebtId, outcome: Settlement) {
         let after = clock::uptime().since(owed.since);
         self.observer.notify(&Event::Settled { key, after, outcome });
     }
@@ -183,7 +193,12 @@ impl Engine {
             return Err(Box::new(debt));
         }
         let now = clock::uptime();
-        let pause = if debt.is_first { Duration::ZERO } else { pause(debt.owed.since, now) };
+        let pause = match debt {
+            Debt { is_first: true, .. } => Duration::ZERO,
+            // It only may come late.
+            Debt { is_absent: true, .. } => pause(debt.owed.since, now).max(now.since(debt.owed.since) / 10),
+            _ => pause(debt.owed.since, now),
+        };
         let node = self.backend.node_of(&debt.key);
         let added = self.debts.add(node, now.after(pause), SLACK, debt);
         added.map(drop).map_err(|(_, debt)| Box::new(debt))
@@ -229,7 +244,11 @@ impl Engine {
     fn find_held(self: &Arc<Self>, due: Vec<Debt>) -> Vec<Debt> {
         let (mut held, in_doubt): (Vec<_>, Vec<_>) = due.into_iter().partition(Debt::is_held);
         // While a thread of this process has the lock, its value is in the key.
-        let (later, in_doubt) = in_doubt.into_iter().partition(|debt| self.queue.is_held(&debt.key));
+        let (mut later, in_doubt): (Vec<_>, Vec<_>) =
+            in_doubt.into_iter().partition(|debt| self.queue.is_held(&debt.key));
+        for debt in &mut later {
+            debt.is_absent = true;
+        }
         self.owe_again(later);
         let (now, get) = (clock::now(), Trip::of(Command::Get));
         let trips: Vec<_> = in_doubt.iter().map(|debt| KeyTrip::new(&debt.key, &get)).collect();
@@ -270,7 +289,7 @@ impl Engine {
                 let outcome = if debt.is_absent { Settlement::NotHeld } else { Settlement::LeftToExpire };
                 self.settle(&key, owed, outcome);
             } else if self.owe(debt).is_err() {
-                self.report_settled(&key, owed, Settlement::LeftToExpire);
+                self.give_up_debt(&key, owed);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What is owed now, for those who ask: each debt has an entry until it is settled, or its lease has passed.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use proto::lease::End;
 use proto::values::{Key, Now, Uptime};
@@ -33,32 +34,34 @@ impl OpenDebt {
 
 /// The debts of a locker.
 #[derive(Default)]
-pub(super) struct OpenDebts(Mutex<BTreeMap<u64, OpenDebt>>);
+pub(super) struct OpenDebts {
+    open: Mutex<BTreeMap<u64, OpenDebt>>,
+    /// How many there have been.
+    count: AtomicU64,
+}
 
 impl OpenDebts {
     /// Enters a debt.
     pub(super) fn enter(&self, key: Key, end: Option<End>, now: Now) -> DebtId {
-        let mut open = self.0.lock();
-        open.retain(|_, debt| debt.matters(now));
-        let number = open.last_key_value().map_or(0, |(last, _)| last + 1);
-        open.insert(number, OpenDebt { key, end, why: None });
+        let number = self.count.fetch_add(1, Ordering::Relaxed);
+        self.open.lock().insert(number, OpenDebt { key, end, why: None });
         DebtId { number, since: now.uptime }
     }
 
     /// Notes why a debt could not be paid for now.
     pub(super) fn note(&self, owed: DebtId, why: &Error) {
-        if let Some(debt) = self.0.lock().get_mut(&owed.number) {
+        if let Some(debt) = self.open.lock().get_mut(&owed.number) {
             debt.why = Some(why.clone());
         }
     }
 
     /// Removes a debt, of which nothing is left.
     pub(super) fn remove(&self, owed: DebtId) {
-        self.0.lock().remove(&owed.number);
+        self.open.lock().remove(&owed.number);
     }
 
     /// Returns the debts whose leases have not passed.
     pub(super) fn list(&self, now: Now) -> Vec<OpenDebt> {
-        self.0.lock().values().filter(|debt| debt.matters(now)).cloned().collect()
+        self.open.lock().values().filter(|debt| debt.matters(now)).cloned().collect()
     }
 }

@@ -19,7 +19,6 @@ use super::outbox::Outbox;
 use super::session::Session;
 use crate::net::Failure;
 use crate::report::error::Error;
-use crate::report::event::Settlement;
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{Hint, HolderTicket, WaitMode, Wake};
@@ -184,7 +183,7 @@ impl Engine {
             self.open_debts.note(*owed, &error);
         }
         if let (Err(_), Some(before)) = (&owed, before) {
-            self.report_settled(key, before, Settlement::LeftToExpire);
+            self.give_up_debt(key, before);
         }
         (error, owed.err())
     }

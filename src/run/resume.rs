@@ -126,9 +126,9 @@ impl Call<'_> {
             Ok(Extension::Unknown { lease, proves: true }) => {
                 let mut unresolved = Unresolved::default();
                 unresolved.add(0, lease, None, now);
-                engine.owe_unresolved(slice::from_ref(key), None, options, unresolved);
-                let advice = "the token may be used up: then a background thread releases the lock, or it frees itself when its lease has passed";
-                Err(session.error(GiveUp::Unknown, advice))
+                let is_owed = engine.owe_unresolved(slice::from_ref(key), None, options, unresolved);
+                let released = "the token may be used up: then a background thread releases the lock, or it frees itself when its lease has passed";
+                Err(session.error(GiveUp::Unknown, if is_owed { released } else { advice }))
             }
             Ok(Extension::Unknown { .. }) => Err(session.error(GiveUp::Unknown, advice)),
             Err(reason) => Err(session.error(reason, advice)),

@@ -214,12 +214,14 @@ fn a_debt_is_paid_or_expires() {
         [Protocol::Ttl; 3],
         [Protocol::Classic, Protocol::Watched, Protocol::Ttl],
     ] {
-        for (expirations, suspends) in [([12_000; 3], false), ([6000; 3], true)] {
+        for (expirations, suspends, fills) in
+            [([12_000; 3], false, false), ([6000; 3], true, false), ([12_000; 3], false, true)]
+        {
             let conditions =
-                Conditions { protocols, expirations, suspends, doubts: true, ..WITHIN_THE_GUARD };
+                Conditions { protocols, expirations, suspends, fills, doubts: true, ..WITHIN_THE_GUARD };
             let totals = search(conditions, crate::runs(4000))
                 .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
-            assert!(totals.paid > 5 && totals.grants > 1000, "little happened: {totals:?}");
+            assert!(totals.paid > 2 && totals.grants > 1000, "little happened: {totals:?}");
         }
     }
 }

@@ -115,8 +115,12 @@ impl Lease {
         match gave_up {
             GiveUp::UnknownAlone => return None,
             GiveUp::Unknown if !self.by_transaction() => return None,
-            GiveUp::Unknown if self.tried == Some(Tried::OwnBytesOnly) => {}
-            GiveUp::Unknown => self.tried = Some(Tried::InDoubt),
+            GiveUp::Unknown => {
+                self.tried = Some(match self.tried {
+                    Some(Tried::OwnBytesOnly { .. }) => Tried::OwnBytesOnly { in_doubt: true },
+                    _ => Tried::InDoubt,
+                });
+            }
             GiveUp::Timeout
             | GiveUp::Refused
             | GiveUp::OverMemory
@@ -148,7 +152,7 @@ impl Lease {
     }
 
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.tried == Some(Tried::InDoubt)
+        matches!(self.tried, Some(Tried::InDoubt | Tried::OwnBytesOnly { in_doubt: true }))
     }
 
     /// Returns true if it can be handed over: a later attempt only where the key is compared.

@@ -321,7 +321,7 @@ impl Drop for QuorumGuard {
             // I10: in a forked child a thread that is not there may be
             // about to send an answer, which would be waited for.
             mem::forget(Arc::clone(&self.held));
-        } else if self.held.is_held() && self.servers().releases_later() {
+        } else if self.held.is_held() && self.servers().releases_later {
             self.release_all_later();
         } else if self.held.is_held() {
             // A failure has been reported.

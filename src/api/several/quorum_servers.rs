@@ -40,6 +40,8 @@ pub(super) struct Servers {
     pub(super) key: Key,
     list: Arc<[Server]>,
     pub(super) terms: QuorumTerms,
+    /// True if a dropped guard releases in the background.
+    pub(super) releases_later: bool,
 }
 
 /// One of the servers.
@@ -72,7 +74,8 @@ impl Servers {
             return Err(Error::invalid(key, problem));
         }
         let lease = options.terms.expiration.unwrap_or_default().saturating_sub(options.terms.allowance);
-        Ok(Self { key, terms: QuorumTerms::of(list.len(), lease), list })
+        let releases_later = options.releases_later;
+        Ok(Self { key, terms: QuorumTerms::of(list.len(), lease), list, releases_later })
     }
 
     pub(super) fn lockers(&self) -> impl Iterator<Item = &Locker> {
@@ -94,11 +97,6 @@ impl Servers {
     /// Returns how this thread holds the lock, if it does.
     pub(super) fn by_this_thread(&self) -> Option<HoldKind> {
         self.engines().filter_map(|engine| thread_holds::by_this_thread(&engine.identity, &self.key)).max()
-    }
-
-    /// Returns true if a dropped guard releases in the background.
-    pub(super) fn releases_later(&self) -> bool {
-        self.list.iter().any(|server| server.lock.options.releases_later)
     }
 
     pub(super) fn is_shut_down(&self) -> bool {

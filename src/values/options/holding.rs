@@ -81,7 +81,7 @@ impl LockOptions {
     /// majority.
     pub(crate) const fn in_a_quorum(self) -> Self {
         let terms = Terms { hold_at_least: Duration::ZERO, ..self.terms };
-        Self { terms, notifies: Some(false), reentrant: false, ..self }
+        Self { terms, notifies: Some(false), reentrant: false, releases_later: false, ..self }
     }
 
     /// Returns the options of a lock that is held during the wait
