@@ -328,7 +328,8 @@ impl LockGuard {
 
     /// Has holds of one locker that began together ended in the background, unless they have ended before or are nested.
     pub(crate) fn end_all_later(guards: &mut [Self]) {
-        guards.iter_mut().for_each(Self::end_later);
+        // The last key first, as a release of all: a writer waits for the first.
+        guards.iter_mut().rev().for_each(Self::end_later);
     }
 
     /// Ends holds of one locker that began together, unless they have ended before or are nested.

@@ -63,6 +63,8 @@ impl Lock {
                     if term.lasted() > PAUSES[1] {
                         pause = Duration::ZERO;
                     }
+                    // The term ends after the release, whatever a dropped guard does. A loss has been reported.
+                    let _ = held.leave();
                 }
                 Err(Error::Cancelled { .. } | Error::ShutDown { .. }) => return Ok(()),
                 Err(error @ (Error::Invalid { .. } | Error::Nested { .. } | Error::Forked { .. })) => {

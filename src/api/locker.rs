@@ -296,7 +296,8 @@ impl Locker {
     /// that has been sent is not interrupted; if it acquires the lock, the call succeeds. Locks that are held stay
     /// held, and can be released.
     ///
-    /// Releases that have failed are tried once more, and what the library's threads have noticed is reported. This
+    /// What is [released in the background](crate::LockGuard::release_later), and what has failed or is in doubt, is
+    /// tried once more, and what the library's threads have noticed is reported. This
     /// call waits for both, for at most one command timeout. So does the drop of the last clone of a locker and of the
     /// locks on it. A thread that a [`Quorum`](crate::Quorum) uses for this server finishes its work and ends.
     pub fn shut_down(&self) {

@@ -164,9 +164,9 @@ impl Lock {
     /// - [`Error::Invalid`] for a token of another key, and if this lock has no expiration.
     /// - [`Error::Unavailable`] or [`Error::Refused`]: nothing was changed; resume it again while the token's lease
     ///   lasts. That includes a server that [settles](crate::RefusalKind::Settling) after a restart or a failover.
-    /// - [`Error::InDoubt`] if the reply was lost: the token may be used up, and the
-    ///   lock then frees itself after the new lease. In Watched and Ttl the lock may
-    ///   be resumed again; in Classic do not, since the lost command may still come.
+    /// - [`Error::InDoubt`] if the reply was lost: the token may be used up. In Watched and Ttl a background thread then
+    ///   releases the lock, and it may be resumed again. In Classic the lock frees itself after the new lease; do not
+    ///   resume it again, since the lost command may still come.
     /// - [`Error::Nested`], [`Error::Cancelled`], [`Error::ShutDown`] and [`Error::Forked`] as for
     ///   [`lock`](Self::lock).
     pub fn resume(&self, token: &LockToken) -> Result<LockGuard, Error> {

@@ -172,8 +172,8 @@ pub enum Event<'a> {
     /// that a command without a reply may have acquired.
     ///
     /// Follows each [`ReleaseFailed`](Self::ReleaseFailed) whose error says that the release is tried again, and each
-    /// acquisition whose [`Error::InDoubt`] says that a thread releases the lock. At the latest it comes when the lease
-    /// has ended or the locker is shut down.
+    /// acquisition that left a command without a reply, mostly one whose [`Error::InDoubt`] says that a thread releases
+    /// the lock. It comes at the latest when the library notices that the lease has ended, or the locker is shut down.
     #[non_exhaustive]
     Settled {
         /// The lock's key.
@@ -228,7 +228,8 @@ pub enum Settlement {
     /// The lock is not held: it was lost meanwhile, or no command had acquired it before its lease ended.
     NotHeld,
     /// The library has stopped trying, since the lease has ended or the locker was shut down. If the lock is held, it
-    /// frees itself when its lease has passed.
+    /// frees itself when its lease has passed. Without an expiration the library stops after
+    /// [`retry_for`](crate::LockerBuilder::retry_for): look at the key then, and clear it if it is still there.
     LeftToExpire,
 }
 

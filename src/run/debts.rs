@@ -39,7 +39,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1
 /// How much earlier an attempt may be made, together with others.
 const SLACK: Duration = Duration::from_millis(20);
 
-/// What to do if it is unknown whether the lock was acquired, and it is owed.
+/// The advice of an error in doubt if a debt was made.
 pub(super) const RELEASED_IF_ACQUIRED: &str = "if the lock was acquired, a background thread releases it, or it frees itself when its lease has passed; try again then";
 
 impl Debt {
@@ -121,14 +121,14 @@ impl Engine {
         })
     }
 
-    /// Has a lock released that nobody wants: at once, by the worker if there is a thread for it.
+    /// Has the worker release a lock that was given up, at once; without a thread for it this thread does it.
     pub(super) fn release_unwanted(self: &Arc<Self>, lock: HeldLock<'_>) {
         let HeldLock { key, options, lease, holder, .. } = lock;
         let owed = self.open_debts.enter(key.clone(), lease.end, clock::now());
         self.owe_at_once(Debt { lease, holder: Some(holder), ..self.debt(key, options, owed) });
     }
 
-    /// Has a hold ended that its program has ended: at once, by the worker if there is a thread for it.
+    /// Has the worker end a hold that its program has given up, at once; without a thread for it this thread does it.
     pub(crate) fn release_later(self: &Arc<Self>, hold: &Arc<Hold>, holder: HolderTicket<Delivery>) {
         let owed = self.open_debts.enter(hold.key.clone(), hold.end(), clock::now());
         // Its thread may ask for the lock again before.
@@ -163,7 +163,7 @@ impl Engine {
         self.open_debts.list(clock::now())
     }
 
-    /// Notes that a debt is no more.
+    /// Notes that a debt is settled.
     fn settle(&self, key: &Key, owed: DebtId, outcome: Settlement) {
         self.open_debts.remove(owed);
         self.report_settled(key, owed, outcome);
@@ -196,7 +196,10 @@ impl Engine {
         let pause = match debt {
             Debt { is_first: true, .. } => Duration::ZERO,
             // It only may come late.
-            Debt { is_absent: true, .. } => pause(debt.owed.since, now).max(now.since(debt.owed.since) / 10),
+            Debt { is_absent: true, .. } => {
+                let left = debt.lease.end.map_or(Duration::MAX, |end| end.uptime.since(now));
+                pause(debt.owed.since, now).max(now.since(debt.owed.since) / 10).min(left)
+            }
             _ => pause(debt.owed.since, now),
         };
         let node = self.backend.node_of(&debt.key);
@@ -228,7 +231,8 @@ impl Engine {
 
     fn end_owed(self: &Arc<Self>, owed: Vec<Debt>) {
         let numbers: Vec<DebtId> = owed.iter().map(|debt| debt.owed).collect();
-        let ended: Vec<_> = owed.into_iter().filter_map(|debt| debt.hold.zip(debt.holder)).collect();
+        // In the order of their keys, those of several: the last was added first.
+        let ended: Vec<_> = owed.into_iter().rev().filter_map(|debt| debt.hold.zip(debt.holder)).collect();
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = ended.into_iter().unzip();
         let ending = holds.iter().map(|hold| &**hold).zip(holders);
         for (hold, ended) in self.end_holds(ending, Leaving::Release) {

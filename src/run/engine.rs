@@ -79,7 +79,7 @@ pub(crate) struct Kept {
     pub(super) node: NodeId,
 }
 
-/// A lock that is held, or may be, and that nobody wants.
+/// A lock that is held, or may be, although it was given up.
 pub(crate) struct Debt {
     pub(super) engine: Arc<Engine>,
     pub(super) key: Key,
@@ -88,7 +88,8 @@ pub(crate) struct Debt {
     pub(super) shared: Option<Key>,
     /// The values that may be in the key, and until when that matters.
     pub(super) lease: Lease,
-    /// For whom threads of this process wait; `None` until the key has shown that the lock is held.
+    /// Its place in the queue, so that threads of this process wait for the release; `None` until the key has shown that
+    /// the lock is held.
     pub(super) holder: Option<HolderTicket<Delivery>>,
     /// If a program has ended its hold, and wants to hear how that ends: then this has the lease.
     pub(super) hold: Option<Arc<Hold>>,

@@ -16,7 +16,7 @@ pub(crate) struct DebtId {
     pub(super) since: Uptime,
 }
 
-/// A lock that may be held although nobody wants it.
+/// A lock that may still be held although it was given up.
 #[derive(Clone)]
 pub(crate) struct OpenDebt {
     pub(crate) key: Key,
@@ -55,7 +55,7 @@ impl OpenDebts {
         }
     }
 
-    /// Removes a debt, of which nothing is left.
+    /// Removes a debt that is settled.
     pub(super) fn remove(&self, owed: DebtId) {
         self.open.lock().remove(&owed.number);
     }

@@ -1,8 +1,8 @@
 //! A locker, and the signals that come while it waits for a lock.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -34,8 +34,8 @@ pub(crate) struct Session {
     pub(super) received: Receiver<Event>,
     pub(super) waiting: Waiting,
     target: Target,
-    /// How many releases have failed, and how many of these were carried out later.
-    releases: Arc<[AtomicUsize; 2]>,
+    /// The keys whose releases have failed and were not carried out since; `None` if none has failed.
+    not_released: Arc<Mutex<Option<BTreeSet<Key>>>>,
     /// The keys, for people.
     names: String,
     shows_wait: bool,
@@ -60,16 +60,22 @@ impl Session {
             None => (target.keys(keys), builder.key_prefix(target.key(&Key::from("")))),
         };
         let builder = arguments.outages.apply(builder, &arguments.server.url)?;
-        let releases = Arc::<[AtomicUsize; 2]>::default();
-        let counts = Arc::clone(&releases);
+        let not_released = Arc::<Mutex<Option<BTreeSet<Key>>>>::default();
+        let failed = Arc::clone(&not_released);
         let builder = builder.observer(move |event: &setnx_lock::Event<'_>| {
+            let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
             match event {
-                setnx_lock::Event::ReleaseFailed { .. } => _ = counts[0].fetch_add(1, Ordering::Relaxed),
-                setnx_lock::Event::Settled { outcome: setnx_lock::Settlement::Released, .. } => {
-                    _ = counts[1].fetch_add(1, Ordering::Relaxed);
+                setnx_lock::Event::ReleaseFailed { key, .. } => {
+                    failed.get_or_insert_default().insert((*key).clone());
+                }
+                setnx_lock::Event::Settled { key, outcome: setnx_lock::Settlement::Released, .. } => {
+                    if let Some(failed) = &mut *failed {
+                        failed.remove(*key);
+                    }
                 }
                 _ => {}
             }
+            drop(failed);
             if output::is_json()
                 && let Some((key, event)) = RunEvent::of(event)
             {
@@ -84,7 +90,7 @@ impl Session {
         let shows_wait = !arguments.quiet && !arguments.json;
         let locker = locker.build()?;
         let names = names(keys.iter());
-        Ok(Self { locker, cancel, events, received, waiting, target, releases, names, shows_wait })
+        Ok(Self { locker, cancel, events, received, waiting, target, not_released, names, shows_wait })
     }
 
     /// Waits for what is wanted. A signal that would end this process ends the wait.
@@ -120,8 +126,8 @@ impl Session {
     /// Has failed releases be tried once more. Returns true if all locks were released.
     pub(super) fn releases_late(&self) -> bool {
         self.locker.shut_down();
-        let [failed, late] = [0, 1].map(|at| self.releases[at].load(Ordering::Relaxed));
-        late > 0 && late >= failed
+        let failed = self.not_released.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.as_ref().is_some_and(BTreeSet::is_empty)
     }
 
     /// That another holder has the lock, until when, and which; or that the key holds what never frees itself.

@@ -31,12 +31,13 @@ pub struct Drained {
     pub still_held: Vec<HeldKey>,
     /// How long the call has waited for them, and for what is to be released in the background.
     pub waited: Duration,
-    /// The locks that may be held although nobody wants them, in the order of their keys.
+    /// The locks that may still be held although they were given up, in the order of their keys.
     pub unsettled: Vec<Unsettled>,
 }
 
-/// A lock that may be held although nobody wants it, as [`Locker::drain`] leaves it: its release has failed or is not
-/// answered yet, or a command that acquires it had no reply. It frees itself when its lease has passed.
+/// A lock that may still be held although it was given up, as [`Locker::drain`] leaves it: its release has failed or is
+/// not answered yet, or a command that acquires it had no reply. It frees itself when its lease has passed; without an
+/// expiration look at the key, and clear it if it is still there.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Unsettled {
