@@ -248,7 +248,12 @@ impl Attempt {
         if was_ours || state == State::Absent || self.may_take_over(&state, judged_at.wall) {
             return Break(self.granted(io, lease, Some(state)));
         }
-        io.note(Note::ValueOverwritten(state.clone()));
+        if self.unresolved.shows_getset(io.slot(), found.as_deref()) {
+            // One of our own came late, perhaps over a winner's value: this one proves as little.
+            self.note_lost_getset(io, lease, Some(state.clone()));
+        } else {
+            io.note(Note::ValueOverwritten(state.clone()));
+        }
         self.pace.seen = Some(state);
         Break(self.pace.wait(io))
     }

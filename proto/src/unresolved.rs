@@ -69,7 +69,12 @@ impl Unresolved {
         }
         let state = State::of_value(found);
         let changes = |one: &Unanswered| one.from.as_ref().unwrap_or(&State::Absent) == &state;
-        self.0.iter().any(|one| one.slot == slot && (changes(one) || !one.proves && one.is_in(found)))
+        self.shows_getset(slot, found) || self.0.iter().any(|one| one.slot == slot && changes(one))
+    }
+
+    /// Returns true if the key of this lock holds the value of a GETSET, which may have overwritten a winner's.
+    pub(super) fn shows_getset(&self, slot: usize, found: Option<&[u8]>) -> bool {
+        self.0.iter().any(|one| !one.proves && one.slot == slot && one.is_in(found))
     }
 
     /// Returns true if there is a lease of this lock that has not passed. One that has passed is forgotten.

@@ -6,7 +6,7 @@ use super::*;
 use crate::fencing::Epoch;
 use crate::task::{Rules, Task};
 use crate::values::{Uptime, Wall};
-use crate::{Replies, Step};
+use crate::{Replies, Step, WhyRefused};
 
 const EXPIRATION: Duration = Duration::from_secs(10);
 
@@ -76,5 +76,20 @@ fn a_number_after_the_lease_is_a_token_only_where_no_failover_can_have_brought_o
         let reply = Some(Reply::Executed(Some((5 << 32) + 1)));
         let step = task.resume(Replies { found, reply, epoch, ..Replies::default() }, late);
         assert_eq!(step, Step::Done(counted), "{epoch:?}");
+    }
+}
+
+#[test]
+fn a_full_server_is_sent_no_deletion_alone_while_a_transaction_may_yet_come() {
+    let (now, refused) = (at(Duration::from_secs(1)), Some(Reply::Refused(WhyRefused::OverMemory)));
+    for (before, goes_on) in [(GiveUp::Unsent, true), (GiveUp::Unknown, false)] {
+        for own in [own(), own().by_own_bytes_only()] {
+            let found = Some(Reply::Bulk(Some(own.value.to_vec())));
+            let own = own.again(before, None, now).expect("its lease has not passed");
+            let (mut ending, _) = Ending::begin(own, None, EXPIRATION / 10, now);
+            let step = ending.resume(Replies { found, reply: refused.clone(), ..Replies::default() }, now);
+            let looks = matches!(step, Step::Send(Trip { command: Command::Get, .. }));
+            assert_eq!(looks, goes_on, "{step:?} after {before:?}");
+        }
     }
 }

@@ -148,8 +148,9 @@ impl Quorum {
     /// - [`Error::Nested`] inside a [`with`](Self::with) on the same key by the same thread.
     /// - [`Error::Forked`] in a forked child.
     ///
-    /// After a lost reply, a background thread releases the lock on
-    /// that server as soon as the server shows that it was granted.
+    /// After a lost reply, a background thread releases the lock on that server as soon as the server shows that it was
+    /// granted. After that to a GETSET, which may have replaced another client's value, and without an expiration it
+    /// does not.
     pub fn lock(&self) -> Result<QuorumGuard, Error> {
         self.acquire(self.options.timeout, HoldKind::Movable)
     }
