@@ -9,6 +9,7 @@ use world::thread;
 
 use crate::laws::{self, HoldId};
 use crate::plan::Plan;
+use crate::servers::Topology;
 
 /// What a call may take beyond what is documented: other threads run.
 const SLACK: Duration = Duration::from_millis(60);
@@ -21,6 +22,7 @@ pub(crate) struct Limits {
     pub(crate) retry: Duration,
     /// Leases may be longer than expirations.
     pub(crate) lengthens: bool,
+    pub(crate) in_cluster: bool,
 }
 
 impl Limits {
@@ -30,6 +32,7 @@ impl Limits {
             connect: plan.connect_timeout,
             retry: plan.retry_for,
             lengthens: !plan.settles,
+            in_cluster: plan.topology == Topology::Cluster,
         }
     }
 
@@ -43,9 +46,10 @@ impl Limits {
         self.waiting(timeout) + 4 * self.command
     }
 
-    /// Of a call on a guard: it may wait for one before it.
+    /// Of a call on a guard: it may wait for one before it; in a cluster, for the background thread's, on keys of other
+    /// slots as well.
     pub(crate) fn of_guard(self) -> Duration {
-        2 * self.command
+        if self.in_cluster { 3 * self.command } else { 2 * self.command }
     }
 
     /// Of a release, which may wait for a connection until the lease ends.

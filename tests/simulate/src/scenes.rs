@@ -78,7 +78,7 @@ fn a_server(latency: (u64, u64), protocol: Protocol) -> ServerId {
 }
 
 fn limits() -> Limits {
-    Limits { command: COMMAND, connect: COMMAND, retry: 4 * SECOND, lengthens: true }
+    Limits { command: COMMAND, connect: COMMAND, retry: 4 * SECOND, lengthens: true, in_cluster: false }
 }
 
 fn builder(server: ServerId) -> LockerBuilder {

@@ -11,6 +11,9 @@ use crate::servers::Servers;
 
 /// The number of the password that programs read, as from a file.
 static KNOWN: AtomicU64 = AtomicU64::new(0);
+/// The number of the last one, and of the last that all know.
+static LAST: AtomicU64 = AtomicU64::new(0);
+static SETTLED: AtomicU64 = AtomicU64::new(0);
 
 fn password(number: u64) -> String {
     format!("secret-{number}")
@@ -30,11 +33,16 @@ fn require(server: ServerId, number: u64) {
     server.configure(&format!("requirepass {}", password(number)));
 }
 
-/// The next one comes: each server, and those who read it, know it a little earlier or later than others.
+/// The next one comes: each server, and those who read it, know it a little earlier or later than others. All know it
+/// before there is another.
 pub(crate) fn rotate(servers: &Servers) {
-    let number = KNOWN.load(Ordering::Relaxed) + 1;
+    if LAST.load(Ordering::Relaxed) > SETTLED.load(Ordering::Relaxed) {
+        return;
+    }
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     let apart = Duration::from_secs(3);
     network::trouble_for(apart);
+    run::after(apart, move || SETTLED.store(number, Ordering::Relaxed));
     run::after(up_to(apart), move || KNOWN.store(number, Ordering::Relaxed));
     for server in servers.with_password() {
         run::after(up_to(apart), move || require(server, number));
