@@ -78,6 +78,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         let drained = locker.drain(GRACE);
         println!("drained in {:?}", drained.waited);
+        for left in &drained.unsettled {
+            eprintln!("not released: {}, for {:?} more", left.key, left.remaining);
+        }
         if !drained.still_held.is_empty() {
             for still in &drained.still_held {
                 eprintln!("still held: {}, for {:?} more", still.key, still.remaining);

@@ -287,11 +287,11 @@ impl LockGuard {
     /// Releases the lock in the background, and returns at once: for threads that must not wait for the server.
     ///
     /// A thread of the locker sends what [`release`](Self::release) sends, right away, for all such locks of a node
-    /// together. Until then the lock stays held. Threads of this process that want it are queued, or get it handed
-    /// over. The outcome is reported as [`Event::Released`](crate::Event::Released),
+    /// together. Until then the lock stays held, within its lease: a `try_lock` right after it often finds it so. Threads
+    /// of this process that wait for it are told, or get it handed over. The outcome is reported as [`Event::Released`](crate::Event::Released),
     /// [`Event::ReleaseFailed`](crate::Event::ReleaseFailed) or [`Event::Lost`](crate::Event::Lost);
     /// [`Locker::drain`](crate::Locker::drain) waits for it. If no thread can be started, and after the locker was
-    /// shut down or drained, this call releases the lock itself. In a forked child it does nothing.
+    /// shut down, drained, or dropped with all its clones and locks, this call releases the lock itself. In a forked child it does nothing.
     ///
     /// In async programs a release by `spawn_blocking` can wait behind calls that wait for locks, until the lease has
     /// ended; this one cannot. [`release_later_on_drop`](LockOptions::release_later_on_drop) has a dropped guard do the

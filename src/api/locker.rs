@@ -297,8 +297,8 @@ impl Locker {
     /// held, and can be released.
     ///
     /// What is [released in the background](crate::LockGuard::release_later), and what has failed or is in doubt, is
-    /// tried once more, and what the library's threads have noticed is reported. This
-    /// call waits for both, for at most one command timeout. So does the drop of the last clone of a locker and of the
+    /// tried once more, and then what the library's threads have noticed is reported. This
+    /// call waits for that, for at most one command timeout. So does the drop of the last clone of a locker and of the
     /// locks on it. A thread that a [`Quorum`](crate::Quorum) uses for this server finishes its work and ends.
     pub fn shut_down(&self) {
         let _ = self.drain(Duration::ZERO);

@@ -172,8 +172,9 @@ pub enum Event<'a> {
     /// that a command without a reply may have acquired.
     ///
     /// Follows each [`ReleaseFailed`](Self::ReleaseFailed) whose error says that the release is tried again, and each
-    /// acquisition that left a command without a reply, mostly one whose [`Error::InDoubt`] says that a thread releases
-    /// the lock. It comes at the latest when the library notices that the lease has ended, or the locker is shut down.
+    /// acquisition that left a command without a reply: one whose [`Error::InDoubt`] says that a thread releases the
+    /// lock, or one that succeeded by a later command. It comes at the latest when the library notices that the lease
+    /// has ended, or the locker is shut down.
     #[non_exhaustive]
     Settled {
         /// The lock's key.
@@ -225,7 +226,8 @@ pub enum Event<'a> {
 pub enum Settlement {
     /// The lock was held, and was released.
     Released,
-    /// The lock is not held: it was lost meanwhile, or no command had acquired it before its lease ended.
+    /// The lock is not held: it was lost meanwhile, or no command had acquired it before its lease ended or the locker
+    /// was shut down. A command that is still on its way then can acquire it, until it expires.
     NotHeld,
     /// The library has stopped trying, since the lease has ended or the locker was shut down. If the lock is held, it
     /// frees itself when its lease has passed. Without an expiration the library stops after

@@ -7,6 +7,7 @@
 //! them and DEL follows within the lease; so it takes the reply to a DEL as the last word, and what a GETSET without a
 //! reply has written is no debt.
 
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,7 +83,7 @@ impl Engine {
             let owed = self.open_debts.enter(key.clone(), lease.end, clock::now());
             let debt = Debt { shared, lease, is_first: false, ..self.debt(key, options, owed) };
             // Without a thread for it, it expires.
-            self.owe(debt).map_err(|_| self.open_debts.remove(owed)).ok()
+            self.owe(debt).ok()
         };
         unresolved.into_owed().filter_map(owe).count() > 0
     }
@@ -96,29 +97,23 @@ impl Engine {
     pub(super) fn owe_release(
         self: &Arc<Self>,
         failed: HeldLock<'_>,
+        owed: DebtId,
         gave_up: GiveUp,
         next: Option<&Lease>,
         now: Now,
-    ) -> Result<DebtId, HolderTicket<Delivery>> {
-        let HeldLock { key, options, lease, holder, owed: before } = failed;
+    ) -> Result<(), HolderTicket<Delivery>> {
+        let HeldLock { key, options, lease, holder, .. } = failed;
         let Some(lease) = lease.again(gave_up, next, now) else { return Err(holder) };
-        let since = before.map_or(now.uptime, |before| before.since);
         let left = match lease.end {
             Some(end) => end.remaining(now),
-            None => since.after(self.backend.retry_for()).since(now.uptime),
+            None => owed.since.after(self.backend.retry_for()).since(now.uptime),
         };
-        if left < pause(since, now.uptime) {
+        if left < pause(owed.since, now.uptime) {
             return Err(holder);
         }
-        let owed = before.unwrap_or_else(|| self.open_debts.enter(key.clone(), lease.end, now));
         let holder = Some(holder);
         let debt = Debt { lease, holder, is_first: false, ..self.debt(key, options, owed) };
-        self.owe(debt).map(|()| owed).map_err(|debt| {
-            if before.is_none() {
-                self.open_debts.remove(owed);
-            }
-            debt.holder.unwrap_or_else(|| unreachable!("it has one"))
-        })
+        self.owe(debt).map_err(|debt| debt.holder.unwrap_or_else(|| unreachable!("it has one")))
     }
 
     /// Has the worker release a lock that was given up, at once; without a thread for it this thread does it.
@@ -130,9 +125,12 @@ impl Engine {
 
     /// Has the worker end a hold that its program has given up, at once; without a thread for it this thread does it.
     pub(crate) fn release_later(self: &Arc<Self>, hold: &Arc<Hold>, holder: HolderTicket<Delivery>) {
-        let owed = self.open_debts.enter(hold.key.clone(), hold.end(), clock::now());
+        let now = clock::now();
+        // It is listed by that.
+        hold.give_up(now);
         // Its thread may ask for the lock again before.
         thread_holds::forget(hold);
+        let owed = DebtId::unlisted(now);
         let (debt, hold) = (self.debt(&hold.key, &hold.options, owed), Some(Arc::clone(hold)));
         self.owe_at_once(Debt { holder: Some(holder), hold, ..debt });
     }
@@ -158,27 +156,18 @@ impl Engine {
         }
     }
 
-    /// Returns what is owed now.
-    pub(crate) fn open_debts(&self) -> Vec<OpenDebt> {
-        self.open_debts.list(clock::now())
+    /// Returns what is owed now: also what is being released.
+    pub(crate) fn open_debts(&self) -> BTreeMap<Key, OpenDebt> {
+        let given_up = self.holds().filter(|hold| hold.given_up().is_some());
+        let given_up = given_up.map(|hold| (hold.key.clone(), OpenDebt { end: hold.end(), why: None }));
+        self.open_debts.list(given_up, clock::now())
     }
 
-    /// Notes that a debt is settled.
-    fn settle(&self, key: &Key, owed: DebtId, outcome: Settlement) {
-        self.open_debts.remove(owed);
-        self.report_settled(key, owed, outcome);
-    }
-
-    /// Notes that a debt is not paid any more. At the end of the locker it stays for those who ask.
-    pub(super) fn give_up_debt(&self, key: &Key, owed: DebtId) {
-        if self.debts.is_closed() {
-            self.report_settled(key, owed, Settlement::LeftToExpire);
-        } else {
-            self.settle(key, owed, Settlement::LeftToExpire);
+    /// Notes that a debt is settled. One that is left to expire stays for those who ask.
+    pub(super) fn settle(&self, key: &Key, owed: DebtId, outcome: Settlement) {
+        if outcome != Settlement::LeftToExpire {
+            self.open_debts.remove(owed);
         }
-    }
-
-    fn report_settled(&self, key: &Key, owed: DebtId, outcome: Settlement) {
         let after = clock::uptime().since(owed.since);
         self.observer.notify(&Event::Settled { key, after, outcome });
     }
@@ -230,16 +219,12 @@ impl Engine {
     }
 
     fn end_owed(self: &Arc<Self>, owed: Vec<Debt>) {
-        let numbers: Vec<DebtId> = owed.iter().map(|debt| debt.owed).collect();
         // In the order of their keys, those of several: the last was added first.
         let ended: Vec<_> = owed.into_iter().rev().filter_map(|debt| debt.hold.zip(debt.holder)).collect();
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = ended.into_iter().unzip();
         let ending = holds.iter().map(|hold| &**hold).zip(holders);
         for (hold, ended) in self.end_holds(ending, Leaving::Release) {
             self.report_end(hold, Leaving::Release, &ended);
-        }
-        for owed in numbers {
-            self.open_debts.remove(owed);
         }
     }
 
@@ -289,11 +274,9 @@ impl Engine {
         let now = clock::now();
         for debt in debts {
             let (key, owed) = (debt.key.clone(), debt.owed);
-            if debt.lease.has_passed(now) {
-                let outcome = if debt.is_absent { Settlement::NotHeld } else { Settlement::LeftToExpire };
+            let outcome = if debt.is_absent { Settlement::NotHeld } else { Settlement::LeftToExpire };
+            if debt.lease.has_passed(now) || self.owe(debt).is_err() {
                 self.settle(&key, owed, outcome);
-            } else if self.owe(debt).is_err() {
-                self.give_up_debt(&key, owed);
             }
         }
     }

@@ -182,11 +182,18 @@ impl Engine {
         });
     }
 
-    /// Notes how a hold has ended. It is lost too if its lease was over
-    /// before and the server has not proven that it was held all the time.
-    fn noted(&self, hold: &Hold, ended: Result<Released, Error>, began: Now) -> Result<Ended, Error> {
+    /// Notes how a hold has ended. It is lost too if its lease was over before its program gave
+    /// it up, and the server has not proven that it was held all the time.
+    fn noted(&self, hold: &Hold, ended: Result<Released, Error>, now: Now) -> Result<Ended, Error> {
         thread_holds::forget(hold);
+        let given_up = hold.given_up();
+        let began = given_up.unwrap_or(now);
         let outlived_lease = hold.end().is_some_and(|end| end.has_passed(began));
+        let ended = match ended {
+            // That was after its program has.
+            Ok(Some(Release::Lost(Loss::Expired))) if given_up.is_some() && !outlived_lease => Ok(None),
+            ended => ended,
+        };
         let loss = match &ended {
             Ok(Some(Release::Lost(reason))) => Some(reason.clone()),
             Ok(Some(Release::Released { certified: true }) | None) => None,

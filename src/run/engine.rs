@@ -177,10 +177,14 @@ impl Engine {
 
     /// Returns the locks that threads of this process hold, in the order of their keys.
     pub(crate) fn held(&self) -> Vec<Arc<Hold>> {
-        let holds = self.queue.held().into_iter().filter_map(|hold| hold.downcast::<Hold>().ok());
-        let mut held: Vec<_> = holds.filter(|hold| !hold.is_dropped.load(Ordering::Relaxed)).collect();
+        let mut held: Vec<_> = self.holds().filter(|hold| !hold.is_dropped.load(Ordering::Relaxed)).collect();
         held.sort_by(|one, other| one.key.cmp(&other.key));
         held
+    }
+
+    /// Returns them, and those that the program has dropped and that are not released yet.
+    pub(super) fn holds(&self) -> impl Iterator<Item = Arc<Hold>> + use<> {
+        self.queue.held().into_iter().filter_map(|hold| hold.downcast::<Hold>().ok())
     }
 
     /// Ends all waits, and waits until no call acquires and no lock is held, at most until then.

@@ -91,9 +91,17 @@ enum KeeperState {
 #[derive(Clone, PartialEq, Eq)]
 enum Phase {
     Held,
+    /// Given up then, and not released yet: its lease may end meanwhile.
+    GivenUp(Now),
     Lost(Loss),
     /// Released before a loss was noticed.
     Over,
+}
+
+impl Phase {
+    fn may_be_lost(&self) -> bool {
+        matches!(self, Self::Held | Self::GivenUp(_))
+    }
 }
 
 /// What a program does when a lock is lost.
@@ -179,7 +187,7 @@ impl Hold {
         let status = self.status.lock();
         match status.phase {
             Phase::Lost(_) => Some(Duration::ZERO),
-            Phase::Held | Phase::Over => status.end.map(|end| end.remaining(now)),
+            _ => status.end.map(|end| end.remaining(now)),
         }
     }
 
@@ -195,11 +203,12 @@ impl Hold {
     /// then. The loss is reported by [`report`](Self::report).
     pub(crate) fn lost(&self, now: Now) -> Option<Loss> {
         let status = self.status.lock();
-        match &status.phase {
+        let now = match &status.phase {
             Phase::Lost(reason) => return Some(reason.clone()),
             Phase::Over => return None,
-            Phase::Held => {}
-        }
+            Phase::GivenUp(at) => *at,
+            Phase::Held => now,
+        };
         let passed = status.end.is_some_and(|end| end.has_passed(now));
         drop(status);
         passed.then(|| {
@@ -213,14 +222,28 @@ impl Hold {
     pub(crate) fn noticed_loss(&self) -> Option<Loss> {
         match &self.status.lock().phase {
             Phase::Lost(reason) => Some(reason.clone()),
-            Phase::Held | Phase::Over => None,
+            _ => None,
         }
+    }
+
+    /// Notes that its program has given it up now: no loss after that concerns the program.
+    pub(crate) fn give_up(&self, now: Now) {
+        let is_lost = self.lost(now).is_some();
+        let phase = &mut self.status.lock().phase;
+        if !is_lost && *phase == Phase::Held {
+            *phase = Phase::GivenUp(now);
+        }
+    }
+
+    /// Returns when its program has given it up, if it has not been released since.
+    pub(super) fn given_up(&self) -> Option<Now> {
+        if let Phase::GivenUp(at) = self.status.lock().phase { Some(at) } else { None }
     }
 
     /// Notes that the lock is lost. Only the first loss counts. [`report`](Self::report) reports it.
     pub(crate) fn lose(&self, reason: &Loss) {
         let mut status = self.status.lock();
-        if status.phase == Phase::Held {
+        if status.phase.may_be_lost() {
             status.phase = Phase::Lost(reason.clone());
             status.unreported = true;
             drop(status);
@@ -279,7 +302,7 @@ impl Hold {
     /// not want it. Returns whether a loss had been noticed before.
     pub(crate) fn finish(&self) -> bool {
         let mut status = self.status.lock();
-        if status.phase != Phase::Held {
+        if !status.phase.may_be_lost() {
             return true;
         }
         status.phase = Phase::Over;
@@ -291,7 +314,7 @@ impl Hold {
         false
     }
 
-    /// Returns true if it is neither lost, as far as was noticed, nor released.
+    /// Returns true if it is neither lost, as far as was noticed, nor given up.
     pub(crate) fn is_held(&self) -> bool {
         self.status.lock().phase == Phase::Held
     }

@@ -19,6 +19,7 @@ use super::outbox::Outbox;
 use super::session::Session;
 use crate::net::Failure;
 use crate::report::error::Error;
+use crate::report::event::Settlement;
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{Hint, HolderTicket, WaitMode, Wake};
@@ -170,22 +171,22 @@ impl Engine {
         in_doubt: bool,
         session: Session<'_>,
     ) -> (Error, Option<HolderTicket<Delivery>>) {
-        let expires = lock.lease.end.is_some();
-        let (key, before) = (lock.key, lock.owed);
-        let owed = if session.may_pass(reason) {
-            self.owe_release(lock, reason, next, clock::now())
+        let (key, before, now) = (lock.key, lock.owed, clock::now());
+        // In doubt, the next thread may have it.
+        let end = next.filter(|_| in_doubt).unwrap_or(&lock.lease).end;
+        let owed = before.unwrap_or_else(|| self.open_debts.enter(key.clone(), end, now));
+        let again = if session.may_pass(reason) {
+            self.owe_release(lock, owed, reason, next, now)
         } else {
             Err(lock.holder)
         };
-        let (if_unknown, if_refused) = if_not_released(expires, in_doubt, owed.is_ok());
+        let (if_unknown, if_refused) = if_not_released(end.is_some(), in_doubt, again.is_ok());
         let error = session.release_error(reason, if_unknown, if_refused);
-        if let Some(owed) = owed.as_ref().ok().or(before.as_ref()) {
-            self.open_debts.note(*owed, &error);
+        self.open_debts.note(owed, &error);
+        if again.is_err() && before.is_some() {
+            self.settle(key, owed, Settlement::LeftToExpire);
         }
-        if let (Err(_), Some(before)) = (&owed, before) {
-            self.give_up_debt(key, before);
-        }
-        (error, owed.err())
+        (error, again.err())
     }
 
     /// Notifies the next process, if it is its turn. Returns how the threads of this one learn of the release.

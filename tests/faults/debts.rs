@@ -2,11 +2,13 @@
 //! has released there.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Instant;
 
 use setnx_lock::{
-    Error, Event, Lock, LockOptions, Locker, MultiLock, Protocol, Quorum, RwLock, Semaphore, Settlement,
+    Drained, Error, Event, Lock, LockOptions, Locker, MultiLock, Protocol, Quorum, RwLock, Semaphore,
+    Settlement,
 };
 use setnx_lock_testing::{Fault, TestServer};
 
@@ -24,6 +26,8 @@ trials_of! {
     guards_of_each_kind_are_released_later,
     a_release_in_the_background_that_fails_is_tried_again,
     a_drain_says_what_is_left,
+    a_drain_lists_what_a_quorum_has_not_released,
+    a_lock_that_is_given_up_in_time_is_not_lost,
 }
 
 /// The name of the command that acquires.
@@ -193,22 +197,91 @@ fn a_drain_says_what_is_left() -> Outcome {
     assert!(matches!(error, Error::InDoubt { .. }), "{error:?}");
     // It does not wait for a command that may come before the lease ends.
     let drained = locker.drain(LEASE);
-    let [late] = &drained.unsettled[..] else { panic!("{drained:?}") };
-    assert!(late.key.as_ref() == b"late" && late.why.is_none(), "{drained:?}");
-    assert!(late.remaining > Some(LONG), "{drained:?}");
-    assert_eq!(settled.recv_timeout(LONG)?, Settlement::LeftToExpire);
+    assert!(drained.unsettled.is_empty(), "{drained:?}");
+    assert_eq!(settled.recv_timeout(LONG)?, Settlement::NotHeld);
     // The server gives no answer.
     let locker = open(Box::new(|_: &Event<'_>| {}))?;
     let lock = |name| Lock::new(&locker, name, holding_by(Protocol::Watched))?.lock();
-    let (failed, later) = (lock("failed")?, lock("later")?);
+    let (failed, later, last) = (lock("failed")?, lock("later")?, lock("last")?);
+    // One that may never be released.
+    let unexpiring = LockOptions::without_expiration().protocol(Protocol::Classic);
+    let in_doubt = Lock::new(&locker, "doubt", unexpiring)?.lock()?;
+    server.next("DEL", Fault::CutBefore);
+    in_doubt.release().expect_err("the reply is lost");
     server.hang();
     let error = failed.release().expect_err("the server does not answer");
     later.release_later();
+    let left = |drained: &Drained| -> Vec<(String, bool)> {
+        drained.unsettled.iter().map(|left| (left.key.to_string(), left.why.is_some())).collect()
+    };
+    let are = |keys: &[(&str, bool)]| -> Vec<_> {
+        keys.iter().map(|(key, was_tried)| ((*key).to_owned(), *was_tried)).collect()
+    };
     let drained = locker.drain(millis(1));
-    server.resume();
-    let left: Vec<_> = drained.unsettled.iter().map(|left| left.key.to_string()).collect();
-    assert_eq!((left, drained.still_held.len()), (vec!["failed".to_owned(), "later".to_owned()], 0));
-    let why = drained.unsettled[0].why.as_ref().expect("it was tried");
+    assert_eq!(drained.still_held.len(), 1, "{drained:?}");
+    assert_eq!(drained.unsettled[0].remaining, None, "{drained:?}");
+    let why = drained.unsettled[1].why.as_ref().expect("it was tried");
     assert_eq!(why.key(), error.key(), "{why:?}");
+    // What has failed since is not forgotten.
+    last.release().expect_err("the server does not answer");
+    until("the attempt has failed", || {
+        let left = left(&locker.drain(millis(1)));
+        let all = |later| are(&[("doubt", true), ("failed", true), ("last", true), ("later", later)]);
+        assert!(left == all(false) || left == all(true), "{left:?}");
+        left == all(true)
+    });
+    server.resume();
+    Ok(())
+}
+
+fn a_drain_lists_what_a_quorum_has_not_released() -> Outcome {
+    let servers: Vec<TestServer> = (0..3).map(|_| TestServer::start()).collect();
+    let open = |server: &TestServer| Locker::builder(&server.url())?.command_timeout(millis(500)).build();
+    let lockers = servers.iter().map(open).collect::<Result<Vec<_>, Error>>()?;
+    let quorum = Quorum::new(&lockers, "majority", holding_by(Protocol::Ttl))?;
+    let held = quorum.lock()?;
+    servers[1].hang();
+    held.release_later();
+    until("it is listed", || lockers[1].drain(millis(1)).unsettled.iter().any(|left| left.why.is_some()));
+    servers[1].resume();
+    assert!(lockers[0].drain(LONG).unsettled.is_empty());
+    Ok(())
+}
+
+/// A thread that is busy with another lock comes to it after its lease.
+fn a_lock_that_is_given_up_in_time_is_not_lost() -> Outcome {
+    for protocol in PROTOCOLS {
+        let (server, events) = (TestServer::start(), Arc::new(Mutex::new(Vec::new())));
+        let seen = Arc::clone(&events);
+        let builder = Locker::builder(&server.url())?.command_timeout(LONG);
+        let locker = builder
+            .observer(move |event: &Event<'_>| {
+                if let Event::Lost { key, .. } | Event::Released { key, outlived_lease: false, .. } = event
+                    && key.as_ref() == b"second"
+                {
+                    seen.lock().unwrap().push(matches!(event, Event::Released { .. }));
+                }
+            })
+            .build()?;
+        let first = Lock::new(&locker, "first", holding_by(protocol))?.lock()?;
+        let (began, lease) = (Instant::now(), millis(2000));
+        let options = LockOptions::expiring_after(lease).protocol(protocol);
+        let second = Lock::new(&locker, "second", options)?.lock()?;
+        let signal = second.loss_signal();
+        server.hang();
+        first.release_later();
+        thread::sleep(millis(50));
+        second.release_later();
+        if began.elapsed() > lease {
+            // The machine is busy.
+            server.resume();
+            continue;
+        }
+        thread::sleep(lease + millis(1100));
+        server.resume();
+        until("it is over", || !events.lock().unwrap().is_empty());
+        assert_eq!(*events.lock().unwrap(), [true], "{protocol:?}");
+        assert!(!signal.is_lost(), "{protocol:?}");
+    }
     Ok(())
 }

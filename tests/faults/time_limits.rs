@@ -17,7 +17,7 @@ const RETRY_FOR: Duration = Duration::from_millis(400);
 const ONE: &str = "`try_lock()`, `resume()`, `release()`, `extend()`, `verify()`, `fencing_token()`, `into_token()`, `state()`, `holder()`, `clear()`";
 
 /// The rows: the calls, and within which time each returns.
-const ROWS: [(&str, &str); 8] = [
+const ROWS: [(&str, &str); 12] = [
     (
         "`lock()`, `try_lock_for()`, acquiring in `with()`, `acquire()` of a permit",
         "the timeout plus one command timeout",
@@ -37,6 +37,13 @@ const ROWS: [(&str, &str); 8] = [
         "calls on the guard of several keys",
         "as for one key; in a cluster, plus one command timeout: a node may hang, or have fewer connections than slots",
     ),
+    ("dropping a guard", "as `release()`"),
+    (
+        "`release_later()`, dropping with `release_later_on_drop()`",
+        "at once; after `shut_down()` or `drain()`, as `release()`",
+    ),
+    ("`shut_down()`, dropping the last clone of a locker", "one command timeout"),
+    ("`drain()`", "its limit plus one command timeout"),
     ("`ensure_held()`, `remaining()`, `is_lost()`", "at once"),
 ];
 

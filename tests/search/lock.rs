@@ -214,6 +214,7 @@ fn a_debt_is_paid_or_expires() {
         [Protocol::Ttl; 3],
         [Protocol::Classic, Protocol::Watched, Protocol::Ttl],
     ] {
+        let mut paid = 0;
         for (expirations, suspends, fills) in
             [([12_000; 3], false, false), ([6000; 3], true, false), ([12_000; 3], false, true)]
         {
@@ -221,8 +222,11 @@ fn a_debt_is_paid_or_expires() {
                 Conditions { protocols, expirations, suspends, fills, doubts: true, ..WITHIN_THE_GUARD };
             let totals = search(conditions, crate::runs(4000))
                 .unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
-            assert!(totals.paid > 2 && totals.grants > 1000, "little happened: {totals:?}");
+            assert!(totals.grants > 1000, "little happened: {totals:?}");
+            paid += totals.paid;
         }
+        // In Classic about fifty: often a GETSET is lost, which is not owed.
+        assert!(paid > 15, "little happened: {protocols:?}: {paid}");
     }
 }
 

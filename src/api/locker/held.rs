@@ -31,13 +31,14 @@ pub struct Drained {
     pub still_held: Vec<HeldKey>,
     /// How long the call has waited for them, and for what is to be released in the background.
     pub waited: Duration,
-    /// The locks that may still be held although they were given up, in the order of their keys.
+    /// The locks that may still be held although the program has given them up, each once, in the order of their keys.
     pub unsettled: Vec<Unsettled>,
 }
 
-/// A lock that may still be held although it was given up, as [`Locker::drain`] leaves it: its release has failed or is
-/// not answered yet, or a command that acquires it had no reply. It frees itself when its lease has passed; without an
-/// expiration look at the key, and clear it if it is still there.
+/// A lock that may still be held although the program has given it up, as [`Locker::drain`] leaves it: its release has
+/// failed or is not answered yet, or a command that may have acquired it had no reply and the key could not be read
+/// since. It frees itself when its lease has passed; without an expiration look at the key, and clear it if it is still
+/// there.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Unsettled {
@@ -45,8 +46,7 @@ pub struct Unsettled {
     pub key: Key,
     /// For how much longer the lock can be held; `None` without an expiration.
     pub remaining: Option<Duration>,
-    /// Why it could not be released, if that was tried. `None` if it has not been, or the key has not shown the lock:
-    /// then the command without a reply may still come.
+    /// Why it could not be released, or its key not be read, the last time. `None` if the first attempt is not over.
     pub why: Option<Error>,
 }
 
@@ -55,7 +55,8 @@ impl Locker {
     ///
     /// For metrics and logs: a lock may end a moment later. Lists all whose guard lives, also a lost one and one
     /// without an expiration; those of [several keys](crate::MultiLock), permits and a [`Quorum`](crate::Quorum) as
-    /// well, of the latter this server's.
+    /// well, of the latter this server's. Those that are released [later](crate::LockGuard::release_later) are not among
+    /// them.
     #[must_use]
     pub fn held(&self) -> Vec<HeldKey> {
         if !self.engine.identity.is_this_process() {
@@ -77,10 +78,13 @@ impl Locker {
     /// and released, for at most `at_most`. Returns the locks that are still held.
     ///
     /// Call it when the program is told to end, then end the program. It never releases a lock under running work: what
-    /// is still held is released when its guard is dropped, or frees itself after its lease. Until then it also waits for
-    /// what is released in the background: [later](crate::LockGuard::release_later), after a failure, or after a command
-    /// without a reply. What is left is tried once more, for at most one command timeout, and returned as
-    /// [`unsettled`](Drained::unsettled). What the library's threads have noticed is reported.
+    /// is still held is released when its guard is dropped, or frees itself after its lease. Until `at_most` it also
+    /// waits for what is released in the background: [later](crate::LockGuard::release_later), after a failure, or after
+    /// a command without a reply that has acquired it. It does not wait for a command that the key does not show, and
+    /// which may still be on its way. What is left is tried once more, **for at most one command timeout more**, and
+    /// returned as [`unsettled`](Drained::unsettled). What the library's threads have noticed is reported.
+    ///
+    /// The servers of a [`Quorum`](crate::Quorum) are drained one by one: start a thread for each, or divide the time.
     ///
     /// A thread that holds a lock must not call it, since it would wait for
     /// itself. A process that [leads](crate::Lock::lead) cancels that first: its
@@ -99,14 +103,13 @@ impl Locker {
             drained.waited = clock::uptime().since(began);
             self.end_of_use.finish();
             drained.still_held = self.held();
-            let (mut open, now) = (self.engine.open_debts(), clock::now());
-            open.sort_by(|one, other| one.key.cmp(&other.key));
-            let unsettled = |OpenDebt { key, end, why }| Unsettled {
+            let now = clock::now();
+            let unsettled = |(key, OpenDebt { end, why })| Unsettled {
                 key,
                 remaining: end.map(|end| end.remaining(now)),
                 why,
             };
-            drained.unsettled = open.into_iter().map(unsettled).collect();
+            drained.unsettled = self.engine.open_debts().into_iter().map(unsettled).collect();
         }
         drained
     }

@@ -80,8 +80,10 @@ impl QuorumHold {
         locks.watched = 0;
         let ended = (locks.answers.take_grants(), locks.late.take());
         drop(locks);
+        let now = clock::now();
         for (_, guard) in &ended.0 {
             // The thread may ask for the lock again while a slow server still releases it.
+            guard.hold().give_up(now);
             thread_holds::forget(guard.hold());
         }
         ended.0
@@ -286,9 +288,14 @@ impl QuorumGuard {
     }
 
     fn release_all_later(&self) {
-        if self.servers().refuse_after_fork().is_ok() {
-            drop(self.servers().each(self.held.take_guards(), self.releasing()));
+        if self.servers().refuse_after_fork().is_err() {
+            return;
         }
+        let guards = self.held.take_guards();
+        if self.held_until > clock::uptime() {
+            return drop(self.servers().each(guards, self.releasing()));
+        }
+        guards.into_iter().filter_map(|(_, guard)| Arc::into_inner(guard)).for_each(LockGuard::release_later);
     }
 
     fn release_all(&self) -> Result<(), Error> {

@@ -68,8 +68,8 @@ impl LockOptions {
     }
 
     /// Has a dropped guard [release in the background](crate::LockGuard::release_later), so that dropping it never waits
-    /// for the server. Off by default: dropping a guard releases the lock as
-    /// [`release`](crate::LockGuard::release) does.
+    /// for the server, unless the locker was shut down or drained before. Off by default: dropping a guard releases the
+    /// lock as [`release`](crate::LockGuard::release) does.
     ///
     /// Applies to guards and permits of all kinds, which are dropped without a call of `release`. A
     /// [`with`](crate::Lock::with) whose body returns still waits for the release.
