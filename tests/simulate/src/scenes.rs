@@ -6,6 +6,7 @@ mod changes;
 mod limits;
 mod others;
 mod servers;
+mod settled;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

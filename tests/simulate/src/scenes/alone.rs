@@ -1,19 +1,16 @@
 //! Threads with keys of their own, whose connections break at each command: what a call says is what the keys hold.
 
 use std::cell::Cell;
-use std::collections::BTreeSet;
-use std::iter;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use setnx_lock::{
-    CancelToken, Error, Event, Lock, LockOptions, Locker, MultiLock, Observer, Protocol, Semaphore,
-};
+use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, MultiLock, Protocol, Semaphore};
 use setnx_lock_testing::ServerVersion;
 use world::network::{self, Faults, ServerId};
 use world::run::{self, chance, random};
 use world::thread;
 
+use super::settled::Settled;
 use super::{COMMAND, SECOND, builder, limits, millis, start, sure};
 use crate::calls::{one_of, timed, up_to};
 use crate::laws::{self, broken};
@@ -75,6 +72,18 @@ pub(super) fn each_call_says_what_the_keys_hold() {
         for thread in threads {
             thread.join().unwrap_or_else(|_| broken("a thread panics"));
         }
+        if chance(2) {
+            Own {
+                server,
+                locker: locker.clone(),
+                protocol,
+                name: "last:".to_owned(),
+                is_rare: false,
+                in_doubt: Cell::new(false),
+                settled: Arc::clone(&settled),
+            }
+            .drains();
+        }
         // The last lease has ended, and an attempt that is under way.
         thread::sleep(LEASE + LATE);
         settled.is_whole();
@@ -95,46 +104,6 @@ struct Own {
     /// what it may have written proves nothing, and is left to expire.
     in_doubt: Cell<bool>,
     settled: Arc<Settled>,
-}
-
-/// Which keys the library has promised to settle, and which it has settled.
-#[derive(Default)]
-struct Settled {
-    promised: Mutex<BTreeSet<String>>,
-    settled: Mutex<BTreeSet<String>>,
-}
-
-impl Settled {
-    /// Notes what an error promises.
-    fn note(&self, error: &Error) {
-        if let Error::Several { cause, others, .. } = error {
-            return iter::once(&**cause).chain(others).for_each(|error| self.note(error));
-        }
-        let text = error.to_string();
-        if let Some(key) = error.key()
-            && (text.contains("a background thread releases") || text.contains("the release is tried again"))
-        {
-            self.promised.lock().unwrap().insert(key.to_string());
-        }
-    }
-
-    fn is_whole(&self) {
-        let settled = self.settled.lock().unwrap();
-        if let Some(key) = self.promised.lock().unwrap().iter().find(|key| !settled.contains(*key)) {
-            broken(&format!("{key} is not settled, as an error has promised"));
-        }
-    }
-}
-
-impl Observer for Settled {
-    fn event(&self, event: &Event<'_>) {
-        run::note(&format!("event: {event:?}"));
-        match event {
-            Event::ReleaseFailed { error, .. } => self.note(error),
-            Event::Settled { key, .. } => _ = self.settled.lock().unwrap().insert(key.to_string()),
-            _ => {}
-        }
-    }
 }
 
 /// Returns true if an error says that this key is held still, or may be. Of several that are in doubt it may name one.
@@ -277,6 +246,31 @@ impl Own {
                 }
             }
             _ => self.one(&sure(Lock::new(&self.locker, name("one"), options)), expired),
+        }
+    }
+
+    /// What was given up is released, or a drain lists it.
+    fn drains(&self) {
+        let options = LockOptions::expiring_after(LEASE).protocol(self.protocol).timeout(SECOND);
+        let mut guards = Vec::new();
+        for number in 0..random(1..5) {
+            let lock = sure(Lock::new(&self.locker, format!("{}{number}", self.name), options));
+            guards.extend(lock.lock());
+        }
+        let before = self.held();
+        for guard in guards {
+            match random(0..3) {
+                0 => guard.release_later(),
+                1 => drop(guard),
+                _ => _ = guard.release().map_err(|error| failed(&error)),
+            }
+        }
+        let limit = up_to(SECOND);
+        let drained = timed("drain", limit + COMMAND, || self.locker.drain(limit));
+        run::note(&format!("{drained:?}"));
+        let is_listed = |key: &str| drained.unsettled.iter().any(|left| left.key.as_ref() == key.as_bytes());
+        if let Some((key, _)) = self.held().iter().find(|held| before.contains(held) && !is_listed(&held.0)) {
+            broken(&format!("{key} is held, and the drain does not list it"));
         }
     }
 

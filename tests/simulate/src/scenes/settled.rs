@@ -1,0 +1,50 @@
+//! What the library promises to settle after a failed call, and what it settles.
+
+use std::collections::BTreeSet;
+use std::iter;
+use std::sync::Mutex;
+
+use setnx_lock::{Error, Event, Observer};
+use world::run;
+
+use crate::laws::broken;
+
+/// Which keys the library has promised to settle, and which it has settled.
+#[derive(Default)]
+pub(super) struct Settled {
+    promised: Mutex<BTreeSet<String>>,
+    settled: Mutex<BTreeSet<String>>,
+}
+
+impl Settled {
+    /// Notes what an error promises.
+    pub(super) fn note(&self, error: &Error) {
+        if let Error::Several { cause, others, .. } = error {
+            return iter::once(&**cause).chain(others).for_each(|error| self.note(error));
+        }
+        let text = error.to_string();
+        if let Some(key) = error.key()
+            && (text.contains("a background thread releases") || text.contains("the release is tried again"))
+        {
+            self.promised.lock().unwrap().insert(key.to_string());
+        }
+    }
+
+    pub(super) fn is_whole(&self) {
+        let settled = self.settled.lock().unwrap();
+        if let Some(key) = self.promised.lock().unwrap().iter().find(|key| !settled.contains(*key)) {
+            broken(&format!("{key} is not settled, as an error has promised"));
+        }
+    }
+}
+
+impl Observer for Settled {
+    fn event(&self, event: &Event<'_>) {
+        run::note(&format!("event: {event:?}"));
+        match event {
+            Event::ReleaseFailed { error, .. } => self.note(error),
+            Event::Settled { key, .. } => _ = self.settled.lock().unwrap().insert(key.to_string()),
+            _ => {}
+        }
+    }
+}
