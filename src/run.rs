@@ -2,6 +2,7 @@
 //! clock, and returns the reply and the time to the rules, until they end. Knows no rule of its own.
 
 mod acquire;
+mod changes;
 mod debts;
 mod drive;
 mod ending;

@@ -287,7 +287,7 @@ impl LockGuard {
     /// Releases the lock in the background, and returns at once: for threads that must not wait for the server.
     ///
     /// A thread of the locker sends what [`release`](Self::release) sends, right away, for all such locks of a node
-    /// together. Until then the lock stays held, within its lease: a `try_lock` right after it often finds it so. Threads
+    /// together. Until then the lock stays held, within its lease: a `try_lock` right after it often still finds it held. Threads
     /// of this process that wait for it are told, or get it handed over. The outcome is reported as [`Event::Released`](crate::Event::Released),
     /// [`Event::ReleaseFailed`](crate::Event::ReleaseFailed) or [`Event::Lost`](crate::Event::Lost);
     /// [`Locker::drain`](crate::Locker::drain) waits for it. If no thread can be started, and after the locker was

@@ -145,7 +145,8 @@ pub enum Event<'a> {
         /// waiting thread of this process.
         certified: bool,
         /// True if the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
-        /// [`leave_to_expire`](crate::LockGuard::leave_to_expire).
+        /// [`leave_to_expire`](crate::LockGuard::leave_to_expire), or has expired: it was given up in time, to be
+        /// released [later](crate::LockGuard::release_later), and its lease ended before it could be.
         left_to_expire: bool,
         /// True if the lease had ended, although no other client has
         /// taken the lock: the expiration is too short for the work.
@@ -227,7 +228,7 @@ pub enum Settlement {
     /// The lock was held, and was released.
     Released,
     /// The lock is not held: it was lost meanwhile, or no command had acquired it before its lease ended or the locker
-    /// was shut down. A command that is still on its way then can acquire it, until it expires.
+    /// was shut down. A command that is still on its way then may acquire the lock, which frees itself when its lease ends.
     NotHeld,
     /// The library has stopped trying, since the lease has ended or the locker was shut down. If the lock is held, it
     /// frees itself when its lease has passed. Without an expiration the library stops after

@@ -7,7 +7,7 @@
 //! them and DEL follows within the lease; so it takes the reply to a DEL as the last word, and what a GETSET without a
 //! reply has written is no debt.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,12 +160,17 @@ impl Engine {
     pub(crate) fn open_debts(&self) -> BTreeMap<Key, OpenDebt> {
         let given_up = self.holds().filter(|hold| hold.given_up().is_some());
         let given_up = given_up.map(|hold| (hold.key.clone(), OpenDebt { end: hold.end(), why: None }));
-        self.open_debts.list(given_up, clock::now())
+        // Before those that have an entry: one whose release fails meanwhile gets it first.
+        let given_up: Vec<_> = given_up.collect();
+        let held: BTreeSet<Key> = self.held().iter().map(|hold| hold.key.clone()).collect();
+        self.open_debts.list(given_up, |key| held.contains(key), clock::now())
     }
 
     /// Notes that a debt is settled. One that is left to expire stays for those who ask.
     pub(super) fn settle(&self, key: &Key, owed: DebtId, outcome: Settlement) {
-        if outcome != Settlement::LeftToExpire {
+        if outcome == Settlement::LeftToExpire {
+            self.open_debts.leave(owed);
+        } else {
             self.open_debts.remove(owed);
         }
         let after = clock::uptime().since(owed.since);

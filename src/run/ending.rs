@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proto::GiveUp;
 use proto::hold::{self, Extension, Release};
-use proto::lease::Lease;
+use proto::lease::{End, Lease};
 use proto::ownership::Loss;
 use proto::task::Task;
 use proto::values::Now;
@@ -142,16 +142,21 @@ impl Engine {
     ) -> Vec<Result<Released, Error>> {
         let begin = |(hold, HeldLock { lease, holder, .. }, rest): (_, HeldLock<'_>, _)| {
             let hold: &Hold = hold;
-            let new = self.next_lease(hold, &lease, rest, now);
+            let (new, end) = (self.next_lease(hold, &lease, rest, now), lease.end);
             // It ends sooner, so the counter is kept for long enough.
             let task = Task::begin(now, async move |io| hold::extend(io, &lease, new, None).await);
-            (holder, Job::new(&hold.key, task, self.session(hold, now, outbox)))
+            (holder, end, Job::new(&hold.key, task, self.session(hold, now, outbox)))
         };
         let mut jobs: Vec<_> = locks.into_iter().map(begin).collect();
-        self.drive(&mut jobs, |(_, job)| Some(job), now);
-        let end = |(holder, job): (HolderTicket<Delivery>, Job<'_, _>)| {
+        self.drive(&mut jobs, |(.., job)| Some(job), now);
+        let end = |(holder, end, job): (HolderTicket<Delivery>, Option<End>, Job<'_, _>)| {
             drop(holder);
-            left_to_expire(job.into_outcome(outbox))
+            let key = job.key;
+            left_to_expire(job.into_outcome(outbox)).inspect_err(|error| {
+                let left = self.open_debts.enter(key.clone(), end, now);
+                self.open_debts.note(left, error);
+                self.open_debts.leave(left);
+            })
         };
         jobs.into_iter().map(end).collect()
     }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use proto::lease::Lease;
 use proto::values::{Key, Protocol, Tag, Uptime, can_share_slot, classic_time};
 
+use super::changes::Changes;
 use super::held::Delivery;
-use super::hold::{Changes, Hold};
+use super::hold::Hold;
 use super::notifications::{Name, NotificationsByNode};
 use super::open_debts::{DebtId, OpenDebts};
 use super::reports::Reports;

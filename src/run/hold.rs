@@ -11,12 +11,13 @@ use proto::lease::{End, Lease};
 use proto::ownership::Loss;
 use proto::values::{Key, Now, Protocol, Uptime};
 
+use super::changes::Changes;
 use super::timer;
 use crate::report::event::ProblemKind;
 use crate::report::state::LossReason;
 use crate::run::sink::EventSink;
 use crate::system::clock;
-use crate::system::sync::{Condvar, Mutex, MutexGuard, wait_timeout};
+use crate::system::sync::{Mutex, MutexGuard};
 use crate::values::contained::{Contained, contained};
 use crate::values::options::LockOptions;
 
@@ -96,6 +97,12 @@ enum Phase {
     Lost(Loss),
     /// Released before a loss was noticed.
     Over,
+}
+
+impl Status {
+    fn has_passed(&self, now: Now) -> bool {
+        self.end.is_some_and(|end| end.has_passed(now))
+    }
 }
 
 impl Phase {
@@ -209,7 +216,7 @@ impl Hold {
             Phase::GivenUp(at) => *at,
             Phase::Held => now,
         };
-        let passed = status.end.is_some_and(|end| end.has_passed(now));
+        let passed = status.has_passed(now);
         drop(status);
         passed.then(|| {
             let reason = if now.is_plausible() { Loss::Expired } else { Loss::ClockUnset };
@@ -226,11 +233,10 @@ impl Hold {
         }
     }
 
-    /// Notes that its program has given it up now: no loss after that concerns the program.
+    /// Notes that its program has given it up now: no lease that ends after that concerns the program.
     pub(crate) fn give_up(&self, now: Now) {
-        let is_lost = self.lost(now).is_some();
         let phase = &mut self.status.lock().phase;
-        if !is_lost && *phase == Phase::Held {
+        if *phase == Phase::Held {
             *phase = Phase::GivenUp(now);
         }
     }
@@ -243,7 +249,10 @@ impl Hold {
     /// Notes that the lock is lost. Only the first loss counts. [`report`](Self::report) reports it.
     pub(crate) fn lose(&self, reason: &Loss) {
         let mut status = self.status.lock();
-        if status.phase.may_be_lost() {
+        // A lease that ends after that is no loss.
+        let is_over =
+            matches!(status.phase, Phase::GivenUp(at) if *reason == Loss::Expired && !status.has_passed(at));
+        if status.phase.may_be_lost() && !is_over {
             status.phase = Phase::Lost(reason.clone());
             status.unreported = true;
             drop(status);
@@ -342,56 +351,6 @@ pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
         // A little more: a wait that ends a microsecond early would be repeated.
         let left = left.map_or(Duration::MAX, |left| left + Duration::from_micros(50));
         waiting.sleep(until.since(now.uptime).min(left).min(CLOCK_CHECKED_EVERY));
-    }
-}
-
-/// Wakes the threads that wait for a loss when something has changed of any lock of the locker.
-#[derive(Default)]
-pub(crate) struct Changes {
-    /// How many there have been while threads waited.
-    count: Mutex<u64>,
-    changed: Condvar,
-    /// How many threads wait: waking none takes a system call as well.
-    waiting: AtomicUsize,
-}
-
-/// A thread that waits for a change.
-struct WaitingThread<'a> {
-    changes: &'a Changes,
-    /// How many changes it has seen.
-    seen: u64,
-}
-
-impl Changes {
-    /// Called after the change was written under a hold's mutex, under which a waiting thread reads it: one that has
-    /// read it before is counted here.
-    fn note(&self) {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            *self.count.lock() += 1;
-            self.changed.notify_all();
-        }
-    }
-
-    fn wait(&self) -> WaitingThread<'_> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        WaitingThread { changes: self, seen: *self.count.lock() }
-    }
-}
-
-impl WaitingThread<'_> {
-    /// Sleeps until there is a change that it has not seen, and for this time at most.
-    fn sleep(&mut self, time: Duration) {
-        let mut count = self.changes.count.lock();
-        if *count == self.seen {
-            count = wait_timeout(&self.changes.changed, count, time);
-        }
-        self.seen = *count;
-    }
-}
-
-impl Drop for WaitingThread<'_> {
-    fn drop(&mut self) {
-        self.changes.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

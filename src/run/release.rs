@@ -137,6 +137,9 @@ impl Engine {
             }
         };
         let released = matches!(outcome, Ok(Release::Released { .. }));
+        if released {
+            self.open_debts.released(key);
+        }
         let holder = match lease.zip(next.as_deref()) {
             Some((lease, mode)) => {
                 let (lock_key, key) = (key, key.clone());
@@ -183,8 +186,10 @@ impl Engine {
         let (if_unknown, if_refused) = if_not_released(end.is_some(), in_doubt, again.is_ok());
         let error = session.release_error(reason, if_unknown, if_refused);
         self.open_debts.note(owed, &error);
-        if again.is_err() && before.is_some() {
-            self.settle(key, owed, Settlement::LeftToExpire);
+        match before {
+            _ if again.is_ok() => {}
+            Some(_) => self.settle(key, owed, Settlement::LeftToExpire),
+            None => self.open_debts.leave(owed),
         }
         (error, again.err())
     }

@@ -40,7 +40,7 @@ const ROWS: [(&str, &str); 12] = [
     ("dropping a guard", "as `release()`"),
     (
         "`release_later()`, dropping with `release_later_on_drop()`",
-        "at once; after `shut_down()` or `drain()`, as `release()`",
+        "at once; after `shut_down()` or `drain()`, as `release()` of one key after the other",
     ),
     ("`shut_down()`, dropping the last clone of a locker", "one command timeout"),
     ("`drain()`", "its limit plus one command timeout"),

@@ -168,7 +168,7 @@ async fn by_transaction(io: &Io, own: &Lease, next: &Lease) -> Result<Option<Han
         Ok(Changed::NotOurs(Loss::Gone)) if own.is_in_doubt() => {
             return own.deleted_if_absent(&Ok(None), io.now()).map(|release| Some(to_nobody(release)));
         }
-        Ok(Changed::NotOurs(reason)) => to_nobody(Release::Lost(own.loss(reason, io.now()))),
+        Ok(Changed::NotOurs(reason)) => to_nobody(own.lost(reason, io.now())),
         // A transaction writes it over our own value only, even if it comes late.
         Ok(Changed::Unanswered { replaced, holds: Ok(Some(holds)) }) if holds == lease.value => {
             own.passed_on(lease, replaced)
@@ -260,7 +260,7 @@ impl Lease {
                 self.passed_on(next, Replaced::Anything)
             }
             Ownership::Lost(reason) => HandedOver {
-                release: Ok(Release::Lost(self.loss(reason, io.now()))),
+                release: Ok(self.lost(reason, io.now())),
                 // An absent key is acquired (I1).
                 next: found.is_none().then_some(next),
                 in_doubt: false,

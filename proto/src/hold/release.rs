@@ -31,7 +31,7 @@ pub(super) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
     if own.by_transaction() {
         return match change_watched(io, own, Command::Del, None, &mut None).await {
             // The server's time to live was over.
-            Ok(Changed::Done { count: 0, .. }) => Ok(Release::Lost(own.loss(Loss::Gone, io.now()))),
+            Ok(Changed::Done { count: 0, .. }) => Ok(own.lost(Loss::Gone, io.now())),
             Ok(Changed::Done { replaced: Replaced::Expired, .. }) => Ok(Release::Lost(Loss::Expired)),
             Ok(Changed::Done { replaced, .. }) => {
                 Ok(Release::Released { certified: own.is_certified(replaced) })
@@ -39,7 +39,7 @@ pub(super) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
             Ok(Changed::NotOurs(Loss::Gone)) if own.is_in_doubt() => {
                 own.deleted_if_absent(&Ok(None), io.now())
             }
-            Ok(Changed::NotOurs(reason)) => Ok(Release::Lost(own.loss(reason, io.now()))),
+            Ok(Changed::NotOurs(reason)) => Ok(own.lost(reason, io.now())),
             Ok(Changed::Unanswered { holds, .. }) => own.deleted_if_absent(&holds, io.now()),
             // I5. What an earlier attempt has sent went to another server, and cannot reach this one.
             Err(GiveUp::TooOld(has)) => {
@@ -87,7 +87,7 @@ pub(super) async fn delete_alone(io: &Io, own: &Lease, command_timeout: Duration
         Ownership::Ours | Ownership::Unproven => own.end,
         Ownership::Before(end) => own.end.map(|own| own.min(end)),
         Ownership::Overwritten(_) => return Err(GiveUp::OverMemory),
-        Ownership::Lost(reason) => return Ok(Release::Lost(own.loss(reason, io.now()))),
+        Ownership::Lost(reason) => return Ok(own.lost(reason, io.now())),
     };
     // Soon after the look, too.
     let before = |now| end.map(|end| end.earlier_by(command_timeout).min(End::of(now, GETSET_TIME_LIMIT)));
@@ -102,11 +102,11 @@ pub(super) async fn delete_alone(io: &Io, own: &Lease, command_timeout: Duration
             let whose = own.judge(deleted.as_deref(), io.now());
             note_overwritten(io, &whose);
             Ok(match whose {
-                Ownership::Lost(reason) => Release::Lost(own.loss(reason, io.now())),
+                Ownership::Lost(reason) => own.lost(reason, io.now()),
                 _ => Release::Released { certified: false },
             })
         }
-        Reply::Integer(0) => Ok(Release::Lost(own.loss(Loss::Gone, io.now()))),
+        Reply::Integer(0) => Ok(own.lost(Loss::Gone, io.now())),
         Reply::Integer(_) => Ok(Release::Released { certified: false }),
         Reply::TooLate => Err(GiveUp::OverMemory),
         failed @ (Reply::Refused(_) | Reply::Unsent) => Err(failed.gives_up()),
@@ -116,6 +116,12 @@ pub(super) async fn delete_alone(io: &Io, own: &Lease, command_timeout: Duration
 }
 
 impl Lease {
+    /// The outcome of a release that has found this. After the lease, an absent key has expired; another client's value
+    /// may have been there before.
+    pub(super) fn lost(&self, reason: Loss, now: Now) -> Release {
+        Release::Lost(if reason == Loss::Gone { self.loss(reason, now) } else { reason })
+    }
+
     /// Judges what the key holds after the reply to the command that deletes it was lost. It may still come, and a
     /// loser's bytes may stand for our lock.
     pub(super) fn deleted_if_absent(

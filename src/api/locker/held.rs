@@ -39,6 +39,10 @@ pub struct Drained {
 /// failed or is not answered yet, or a command that may have acquired it had no reply and the key could not be read
 /// since. It frees itself when its lease has passed; without an expiration look at the key, and clear it if it is still
 /// there.
+///
+/// Not among them are locks that were left to expire on purpose, the value of a GETSET without a reply, and a lock
+/// without an expiration whose acquisition was in doubt: the error of that call names it. Of locks without an
+/// expiration the last 1,000 are listed.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Unsettled {
@@ -46,7 +50,7 @@ pub struct Unsettled {
     pub key: Key,
     /// For how much longer the lock can be held; `None` without an expiration.
     pub remaining: Option<Duration>,
-    /// Why it could not be released, or its key not be read, the last time. `None` if the first attempt is not over.
+    /// Why it could last not be released, or its key not be read; `None` if that has not failed so far.
     pub why: Option<Error>,
 }
 
@@ -84,7 +88,7 @@ impl Locker {
     /// which may still be on its way. What is left is tried once more, **for at most one command timeout more**, and
     /// returned as [`unsettled`](Drained::unsettled). What the library's threads have noticed is reported.
     ///
-    /// The servers of a [`Quorum`](crate::Quorum) are drained one by one: start a thread for each, or divide the time.
+    /// It covers this locker alone. For a [`Quorum`](crate::Quorum) call it on each locker, from a thread of its own.
     ///
     /// A thread that holds a lock must not call it, since it would wait for
     /// itself. A process that [leads](crate::Lock::lead) cancels that first: its
