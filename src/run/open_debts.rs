@@ -9,6 +9,7 @@ use proto::lease::End;
 use proto::values::{Key, Now, Uptime};
 
 use crate::report::error::Error;
+use crate::system::clock;
 use crate::system::sync::Mutex;
 
 /// Names a debt, and says since when it is owed.
@@ -23,7 +24,7 @@ pub(crate) struct DebtId {
 pub(crate) struct OpenDebt {
     /// The end of its lease.
     pub(crate) end: Option<End>,
-    /// Why it could not be released; `None` if that was not tried yet, or the key has not shown it.
+    /// Why it could last not be released, or its key not be read; `None` if that has not failed so far.
     pub(crate) why: Option<Error>,
 }
 
@@ -114,8 +115,16 @@ impl OpenDebts {
     #[inline]
     pub(super) fn released(&self, key: &Key) {
         if self.count.load(Ordering::Relaxed) > 0 {
-            self.change(|entries| entries.open.retain(|_, entry| !(entry.is_left && entry.key == *key)));
+            self.remove_left(key);
         }
+    }
+
+    #[cold]
+    fn remove_left(&self, key: &Key) {
+        self.change(|entries| {
+            entries.open.retain(|_, entry| !(entry.is_left && entry.key == *key));
+            entries.forget_passed(clock::now());
+        });
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut OpenEntries) -> T) -> T {
