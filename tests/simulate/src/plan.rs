@@ -191,7 +191,7 @@ impl Plan {
             connect_timeout: millis(300, 2000),
             retry_for: millis(300, 5000),
             pool_size: u32::try_from(random(1..9)).unwrap_or(1),
-            faults: faults(conditions, command_timeout, has),
+            faults: faults(conditions, protocol, command_timeout, has),
             length: arguments.length.unwrap_or(around.length()),
             clocks: 400_000,
         };
@@ -277,7 +277,12 @@ fn index(count: u64) -> usize {
     usize::try_from(random(0..count)).unwrap_or_default()
 }
 
-fn faults(conditions: Conditions, command_timeout: Duration, has: impl Fn(&str) -> bool) -> Faults {
+fn faults(
+    conditions: Conditions,
+    protocol: Protocol,
+    command_timeout: Duration,
+    has: impl Fn(&str) -> bool,
+) -> Faults {
     let latency = [(20, 60), (50, 300), (500, 5000)][index(3)];
     // Where much happens to servers, less does to messages.
     let often = if conditions == Conditions::Failovers {
@@ -304,6 +309,10 @@ fn faults(conditions: Conditions, command_timeout: Duration, has: impl Fn(&str) 
             delay: millis(10, 5000),
         },
     };
+    // A late GETSET overwrites a later holder's value (limits.md, Lost replies).
+    if protocol == Protocol::Classic {
+        faults.delay = faults.delay.min(command_timeout / 2);
+    }
     for (part, often) in [
         ("requests", &mut faults.lost_requests),
         ("replies", &mut faults.lost_replies),
