@@ -2,8 +2,8 @@
 //!
 //! The locks are asked for in one trip, in an order that all clients share. If one is not granted, those granted behind
 //! it are given back, it is waited for by the rules of one lock, and then the rest is asked for. So a client waits only
-//! while it holds the locks before, and no two clients wait for each other. A SETNX without a reply is settled by the wait
-//! for its lock (I6); one behind the lock that is waited for is a debt, and released if it has acquired its lock.
+//! while it holds the locks before, and no two clients wait for each other. A SETNX without a reply is settled by the
+//! wait for its lock (I6); one behind the lock that is waited for is a debt, and released if it has acquired its lock.
 
 use alloc::vec;
 use alloc::vec::Vec;

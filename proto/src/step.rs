@@ -84,6 +84,8 @@ pub struct Pause {
     /// True if the lock is not asked for meanwhile, even if it is
     /// free: it is left to other processes, or the server refuses.
     pub leaves: bool,
+    /// True if the server refuses: a look would only lead to what it refuses.
+    pub is_refused: bool,
 }
 
 /// Something that happened on the way and is reported.

@@ -88,8 +88,8 @@ impl Unresolved {
     }
 
     /// Returns the leases of commands that may yet be carried out, each with its lock's number. A client that finds the
-    /// value of one in its key may release that lock, with [`Ending`](super::hold::Ending); the reply to the call says that
-    /// it is not held. That of a GETSET is not among them: another client may have the lock (I6).
+    /// value of one in its key may release that lock, with [`Ending`](super::hold::Ending); the reply to the call says
+    /// that it is not held. That of a GETSET is not among them: another client may have the lock (I6).
     pub fn into_owed(self) -> impl Iterator<Item = (usize, Lease)> {
         let owed = self.0.into_iter().filter(|one| one.proves && one.lease.end.is_some());
         owed.map(|one| (one.slot, one.lease.by_own_bytes_only()))

@@ -83,7 +83,7 @@ impl Engine {
             let owed = self.open_debts.enter(key.clone(), lease.end, clock::now());
             let debt = Debt { shared, lease, is_first: false, ..self.debt(key, options, owed) };
             // Without a thread for it, it expires.
-            self.owe(debt).ok()
+            self.owe(debt).map_err(|_| self.open_debts.leave(owed)).ok()
         };
         unresolved.into_owed().filter_map(owe).count() > 0
     }

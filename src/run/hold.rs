@@ -235,9 +235,11 @@ impl Hold {
 
     /// Notes that its program has given it up now: no lease that ends after that concerns the program.
     pub(crate) fn give_up(&self, now: Now) {
-        let phase = &mut self.status.lock().phase;
-        if *phase == Phase::Held {
-            *phase = Phase::GivenUp(now);
+        let mut status = self.status.lock();
+        if status.phase == Phase::Held {
+            status.phase = Phase::GivenUp(now);
+            drop(status);
+            self.changes.note();
         }
     }
 

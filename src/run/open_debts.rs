@@ -115,16 +115,11 @@ impl OpenDebts {
     #[inline]
     pub(super) fn released(&self, key: &Key) {
         if self.count.load(Ordering::Relaxed) > 0 {
-            self.remove_left(key);
+            self.change(|entries| {
+                entries.open.retain(|_, entry| !(entry.is_left && entry.key == *key));
+                entries.forget_passed(clock::now());
+            });
         }
-    }
-
-    #[cold]
-    fn remove_left(&self, key: &Key) {
-        self.change(|entries| {
-            entries.open.retain(|_, entry| !(entry.is_left && entry.key == *key));
-            entries.forget_passed(clock::now());
-        });
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut OpenEntries) -> T) -> T {

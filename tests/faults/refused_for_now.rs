@@ -66,16 +66,26 @@ fn counting(url: &str) -> Result<(Locker, Arc<Counts>), Error> {
     Ok((patient(url)?.observer(observer).build()?, counts))
 }
 
-/// The waiting list is refused too, and the key is absent all the time.
+/// The waiting list is refused too, and the key is absent all the time, or a crashed holder's.
 fn with_notifications_the_pauses_grow_as_well() -> Outcome {
-    let server = TestServer::start();
-    let (locker, counts) = counting(&server.url())?;
-    server.say(&NO_REPLICAS)?;
-    let options = expiring().protocol(Protocol::Auto).timeout(Duration::from_secs(3));
-    Lock::new(&locker, "full", options)?.lock().expect_err("it has no replica");
-    let refused = counts.refused();
-    // After 0.1, 0.3, 0.7 and 1.5 s, and then each second.
-    assert!((2..=8).contains(&refused), "{refused}");
+    for (protocol, is_expired) in [
+        (Protocol::Auto, false),
+        (Protocol::Auto, true),
+        (Protocol::Watched, true),
+        (Protocol::Classic, true),
+    ] {
+        let server = TestServer::start();
+        let (locker, counts) = counting(&server.url())?;
+        if is_expired {
+            server.say(&["SET", "full", "1532000016.5"])?;
+        }
+        server.say(&NO_REPLICAS)?;
+        let options = expiring().protocol(protocol).notify_waiters(true).timeout(Duration::from_secs(3));
+        Lock::new(&locker, "full", options)?.lock().expect_err("it has no replica");
+        let refused = counts.refused();
+        // After 0.1, 0.3, 0.7 and 1.5 s, and then each second.
+        assert!((2..=8).contains(&refused), "{protocol:?}: {refused}");
+    }
     Ok(())
 }
 

@@ -211,8 +211,9 @@ impl Pace {
 
     /// Returns a pause of this time, with what others may know.
     pub(crate) fn pause(&self, time: Duration) -> Pause {
-        let leaves = self.not_before.is_some() || self.refused_for.is_some();
-        Pause { time, seen: self.seen.clone(), in_doubt: self.in_doubt, leaves }
+        let is_refused = self.refused_for.is_some();
+        let leaves = self.not_before.is_some() || is_refused;
+        Pause { time, seen: self.seen.clone(), in_doubt: self.in_doubt, leaves, is_refused }
     }
 
     /// Leaves the lock to other processes until then. At the deadline it goes on in any case.

@@ -242,7 +242,8 @@ impl<'a> Wait<'a> {
                     io.answer(replies, self.now);
                 }
                 Step::Sleep(mut pause) => {
-                    let saw = if has_looked { None } else { self.look_before(&mut pause) };
+                    let looks = !has_looked && !pause.is_refused;
+                    let saw = if looks { self.look_before(&mut pause) } else { None };
                     (is_answered, has_looked) = (saw.is_some(), saw.is_some());
                     let cue = saw.map_or_else(|| self.wait(Some(pause)), Ok)?;
                     // That of a delivered lease.
