@@ -61,23 +61,24 @@
 // 3. the release: api/guard, run/ending, run/release, proto/hold/hand_over, run/drive, wait/wait_queue/holder, proto/hold.
 mod api;
 pub mod documentation;
+mod extend;
 mod net;
+mod powers;
 mod report;
 mod run;
 mod system;
 mod values;
 mod wait;
 
-pub use api::declared::{DeclaredLock, LockId};
 pub use api::guard::LockGuard;
 pub use api::lock::Lock;
 pub use api::locker::{Drained, HeldKey, Locker, LockerBuilder, Unsettled};
 pub use api::loss_signal::LossSignal;
-pub use api::several::{
-    MultiLock, MultiLockGuard, Permit, Quorum, QuorumGuard, RwLock, Semaphore, WriteGuard,
-};
-pub use api::token::LockToken;
 pub use net::{Refusal, RefusalKind, TransportError};
+pub use powers::{
+    DeclaredLock, LockId, LockToken, MultiLock, MultiLockGuard, Permit, Quorum, QuorumGuard, RwLock,
+    Semaphore, WriteGuard,
+};
 pub use report::error::{Contention, Error};
 pub use report::event::{Event, Observer, ProblemKind, Settlement};
 pub use report::state::{Expiry, Holder, LockState, LossReason};

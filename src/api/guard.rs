@@ -315,7 +315,7 @@ impl LockGuard {
         self.release().or_else(Error::unless_lost)
     }
 
-    pub(super) fn end_hold(&mut self, leaving: Leaving) -> Result<(), Error> {
+    pub(crate) fn end_hold(&mut self, leaving: Leaving) -> Result<(), Error> {
         let Some(holder) = self.holder.take() else { return Ok(()) };
         let Self { engine, hold, .. } = self;
         if !engine.identity.is_this_process() {

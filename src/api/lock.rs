@@ -68,10 +68,10 @@ pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Opti
 /// ```
 #[derive(Clone, Debug)]
 pub struct Lock {
-    pub(super) locker: Locker,
-    pub(super) key: Key,
-    pub(super) options: LockOptions,
-    pub(super) cancel_token: Option<CancelToken>,
+    pub(crate) locker: Locker,
+    pub(crate) key: Key,
+    pub(crate) options: LockOptions,
+    pub(crate) cancel_token: Option<CancelToken>,
 }
 
 impl Lock {
@@ -95,7 +95,7 @@ impl Lock {
     }
 
     /// Returns the lock of a key that has the locker's prefix already.
-    pub(super) fn of_whole_key(locker: &Locker, key: Key, options: LockOptions) -> Result<Self, Error> {
+    pub(crate) fn of_whole_key(locker: &Locker, key: Key, options: LockOptions) -> Result<Self, Error> {
         match problem(locker, &key, &options) {
             Some(problem) => Err(Error::invalid(key, problem)),
             None => Ok(Self { locker: locker.clone(), key, options, cancel_token: None }),
@@ -275,7 +275,7 @@ impl Lock {
     }
 
     /// Acquires the lock. With a `kind`, the hold is noted for this thread.
-    pub(super) fn acquire(&self, options: &LockOptions, kind: Option<HoldKind>) -> Result<LockGuard, Error> {
+    pub(crate) fn acquire(&self, options: &LockOptions, kind: Option<HoldKind>) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
         let call = Call::new(engine, options, self.cancel_token.as_ref());
         let (_, acquired) = call.acquire(Want::Lock(&self.key), kind)?;

@@ -9,21 +9,26 @@ use crate::support::{Outcome, trials_of};
 trials_of! {
     "layers";
     no_layer_imports_one_above_it,
+    powers_import_the_public_face_and_what_extends_it,
     no_files_import_each_other,
     no_two_types_have_one_name,
     the_order_to_read_in_is_of_files_and_the_same_in_both_places,
 }
 
 /// Each with those that are not below it: what is above, and what stands beside it.
-const LAYERS: [(&str, &[&str]); 7] = [
-    ("values", &["api", "run", "report", "net", "wait", "system"]),
-    ("system", &["api", "run", "report", "net", "wait"]),
-    ("wait", &["api", "run", "report", "net"]),
-    ("net", &["api", "run", "report", "wait"]),
-    ("report", &["api", "run", "wait"]),
-    ("run", &["api"]),
-    ("api", &[]),
+const LAYERS: [(&str, &[&str]); 8] = [
+    ("values", &["powers", "extend", "api", "run", "report", "net", "wait", "system"]),
+    ("system", &["powers", "extend", "api", "run", "report", "net", "wait"]),
+    ("wait", &["powers", "extend", "api", "run", "report", "net"]),
+    ("net", &["powers", "extend", "api", "run", "report", "wait"]),
+    ("report", &["powers", "extend", "api", "run", "wait"]),
+    ("run", &["powers", "extend", "api"]),
+    ("api", &["powers", "extend"]),
+    ("extend", &["powers"]),
 ];
+
+/// The modules that what is made of locks may use besides the public face.
+const OF_POWERS: [&str; 3] = ["extend", "powers", "system"];
 
 fn files(folder: &Path) -> Result<Vec<PathBuf>, std::io::Error> {
     let mut found = Vec::new();
@@ -55,7 +60,8 @@ fn no_layer_imports_one_above_it() -> Outcome {
     let source = source();
     let mut imports = 0;
     for (layer, others) in LAYERS {
-        let mut files = files(&source.join(layer))?;
+        let folder = source.join(layer);
+        let mut files = if folder.exists() { files(&folder)? } else { Vec::new() };
         files.push(source.join(format!("{layer}.rs")));
         for file in files {
             let text = fs::read_to_string(&file)?;
@@ -74,6 +80,29 @@ fn no_layer_imports_one_above_it() -> Outcome {
         let above = code.lines().find(|line| line.contains("crate::") && !line.contains("crate::values::"));
         assert_eq!(above.filter(|line| !line.trim_start().starts_with("//")), None, "{}", file.display());
     }
+    Ok(())
+}
+
+fn powers_import_the_public_face_and_what_extends_it() -> Outcome {
+    let is_of_powers = |module: &str| module.starts_with("crate::powers") && !module.ends_with("::tests");
+    let Modules(modules) = Modules::of(&source())?;
+    let powers = modules.iter().filter(|(module, _)| is_of_powers(module));
+    let mut imports = BTreeSet::new();
+    for (module, own) in powers {
+        for path in own.iter().filter_map(|(path, _)| path.strip_prefix("crate::")) {
+            // What is public is named at the root.
+            let of = path.split_once("::").map_or("the root", |(of, _)| of);
+            assert!(of == "the root" || OF_POWERS.contains(&of), "{module}: crate::{path}");
+            imports.insert(of);
+        }
+        let file = source().join(module.replace("::", "/").replacen("crate/", "", 1)).with_extension("rs");
+        let text = fs::read_to_string(file)?;
+        let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+        let is_path =
+            |line: &&str| line.contains("crate::") && !line.starts_with("use ") && !line.contains("//");
+        assert_eq!(code.lines().find(is_path), None, "{module}: import it");
+    }
+    assert_eq!(imports.into_iter().collect::<Vec<_>>(), ["extend", "powers", "system", "the root"]);
     Ok(())
 }
 

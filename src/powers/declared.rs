@@ -5,10 +5,7 @@ mod template;
 
 use proto::values::Key;
 
-use crate::api::lock::Lock;
-use crate::api::locker::Locker;
-use crate::report::error::Error;
-use crate::values::options::LockOptions;
+use crate::{Error, Lock, LockOptions, Locker};
 pub use lock_id::LockId;
 use template::{ID, Prefix};
 

@@ -6,15 +6,10 @@ use std::time::Duration;
 
 use proto::values::Key;
 
-use super::multi_lock::MultiLock;
-use super::multi_lock_guard::MultiLockGuard;
 use super::semaphore::{Permit, Semaphore, slot_key};
-use crate::api::locker::Locker;
-use crate::report::error::Error;
-use crate::run::ReaderCount;
-use crate::run::thread_holds::HoldKind;
-use crate::values::options::LockOptions;
-use crate::wait::CancelToken;
+use super::several::{MultiLock, MultiLockGuard};
+use crate::extend::{HoldKind, ReaderCount};
+use crate::{CancelToken, Error, LockOptions, Locker};
 
 /// A lock for readers and writers: several readers at a time, or one writer.
 ///

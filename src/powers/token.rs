@@ -7,14 +7,9 @@ use std::time::Duration;
 
 use proto::values::{Key, Token};
 
-use crate::api::guard::LockGuard;
-use crate::api::lock::Lock;
-use crate::api::locker::Locker;
-use crate::report::error::Error;
-use crate::report::state::{date, in_words};
-use crate::run::{Call, Leaving};
+use crate::extend::{Call, Leaving, date, in_words};
 use crate::system::clock;
-use crate::values::options::LockOptions;
+use crate::{Error, Lock, LockGuard, LockOptions, Locker};
 
 use chrono::{DateTime, Utc};
 

@@ -4,16 +4,10 @@ use std::time::Duration;
 
 use proto::values::{Key, Terms, Uptime};
 
-use crate::api::guard::LockGuard;
-use crate::api::lock::Lock;
-use crate::report::error::Error;
-use crate::report::event::Event;
-use crate::run::Engine;
-use crate::run::thread_holds::HoldKind;
+use crate::extend::{Engine, HoldKind};
 use crate::system::clock;
 use crate::system::thread;
-use crate::values::options::LockOptions;
-use crate::wait::CancelToken;
+use crate::{CancelToken, Error, Event, Lock, LockGuard, LockOptions};
 
 /// How long the pause after a failure is, or after a term that was not longer: at first, and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];

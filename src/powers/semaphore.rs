@@ -7,15 +7,8 @@ use std::time::Duration;
 
 use proto::values::Key;
 
-use crate::api::guard::LockGuard;
-use crate::api::lock::problem;
-use crate::api::locker::Locker;
-use crate::report::error::Error;
-use crate::report::state::LockState;
-use crate::run::thread_holds::HoldKind;
-use crate::run::{Call, Engine, ReaderCount, Want};
-use crate::values::options::LockOptions;
-use crate::wait::CancelToken;
+use crate::extend::{Call, Engine, HoldKind, ReaderCount, Want, problem};
+use crate::{CancelToken, Error, LockGuard, LockOptions, LockState, Locker};
 
 /// A pool of permits: at most `n` holders at a time, over all processes.
 ///

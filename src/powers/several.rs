@@ -1,18 +1,15 @@
 //! Several locks that are acquired together, all or none.
 
+mod guard;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::values::Key;
 
-use super::multi_lock_guard::MultiLockGuard;
-use crate::api::lock::problem;
-use crate::api::locker::Locker;
-use crate::report::error::Error;
-use crate::run::thread_holds::{self, HoldKind};
-use crate::run::{Call, ReaderCount};
-use crate::values::options::LockOptions;
-use crate::wait::CancelToken;
+use crate::extend::{Call, HoldKind, ReaderCount, problem, thread_holds};
+use crate::{CancelToken, Error, LockOptions, Locker};
+pub use guard::MultiLockGuard;
 
 /// Several distributed locks on one server that are held together: all, or none.
 ///

@@ -7,15 +7,12 @@ use std::{fmt, mem};
 
 use proto::values::{Key, Now, Uptime};
 
-use super::quorum_servers::{Answers, Guards, Late, Servers, complete, time_left};
-use crate::api::guard::LockGuard;
-use crate::api::loss_signal::{Losable, LossSignal};
-use crate::report::error::Error;
-use crate::report::state::LossReason;
-use crate::run::thread_holds;
+use super::servers::{Answers, Guards, Late, Servers, complete, time_left};
+use crate::extend::{Losable, thread_holds};
 use crate::system::clock;
 use crate::system::sync::{Mutex, MutexGuard};
 use crate::system::thread;
+use crate::{Error, LockGuard, LossReason, LossSignal};
 
 /// How often a thread that waits for a loss checks the guards.
 const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);

@@ -7,13 +7,9 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use proto::values::Key;
 
-use crate::api::guard::LockGuard;
-use crate::api::loss_signal::LossSignal;
-use crate::report::error::Error;
-use crate::report::state::LossReason;
-use crate::run::hold::Hold;
-use crate::run::{Acquired, Engine, Leaving};
+use crate::extend::{Acquired, Engine, Hold, Leaving};
 use crate::system::sync::Mutex;
+use crate::{Error, LockGuard, LossReason, LossSignal};
 
 /// Several locks that are held together. They are released when dropped, even by a panic.
 ///
@@ -37,7 +33,7 @@ impl MultiLockGuard {
     }
 
     /// Releases all locks except the one of this key, and returns its guard.
-    pub(super) fn release_except(mut self, key: &Key) -> LockGuard {
+    pub(crate) fn release_except(mut self, key: &Key) -> LockGuard {
         let at = self.guards.iter().position(|guard| guard.key() == key);
         let Some(at) = at else { unreachable!("it is one of the keys") };
         let other = self.guards.remove(at);
@@ -196,7 +192,7 @@ impl MultiLockGuard {
     }
 
     /// Ends the holds of a call with a body: see [`LockGuard::leave`].
-    pub(super) fn leave(self) -> Result<(), Error> {
+    pub(crate) fn leave(self) -> Result<(), Error> {
         self.release().or_else(Error::unless_lost)
     }
 }

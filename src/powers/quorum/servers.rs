@@ -7,16 +7,10 @@ use std::time::Duration;
 use proto::quorum::{self, QuorumTerms, Verdict};
 use proto::values::{Key, Uptime};
 
-use crate::api::guard::LockGuard;
-use crate::api::lock::Lock;
-use crate::api::locker::Locker;
-use crate::net::Backend;
-use crate::report::error::Error;
-use crate::run::Engine;
-use crate::run::thread_holds::{self, HoldKind};
+use crate::extend::{Backend, Engine, HoldKind, thread_holds};
 use crate::system::clock;
 use crate::system::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use crate::values::options::LockOptions;
+use crate::{Error, Lock, LockGuard, LockOptions, Locker};
 
 /// How much longer than the command timeout an answer is waited for.
 const ANSWER_GRACE: Duration = Duration::from_millis(50);

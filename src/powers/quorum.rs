@@ -1,21 +1,20 @@
 //! A lock on several independent servers, held while a majority of them has granted it.
 
+mod guard;
+mod servers;
+
 use std::borrow::Borrow;
 use std::time::Duration;
 
 use proto::quorum;
 use proto::values::{Key, Terms, Uptime};
 
-use super::quorum_guard::QuorumGuard;
-use super::quorum_servers::Servers;
-use crate::api::locker::Locker;
-use crate::net::RefusalKind;
-use crate::report::error::Error;
-use crate::run::thread_holds::{self, HoldKind};
+use crate::extend::{HoldKind, thread_holds};
 use crate::system::clock;
 use crate::system::thread;
-use crate::values::options::LockOptions;
-use crate::wait::CancelToken;
+use crate::{CancelToken, Error, LockOptions, Locker, RefusalKind};
+pub use guard::QuorumGuard;
+use servers::Servers;
 
 /// How often a pause checks whether a locker was shut down.
 const SHUT_DOWN_CHECKED_EVERY: Duration = Duration::from_millis(50);
