@@ -21,7 +21,6 @@ mod release;
 mod reports;
 mod resume;
 mod session;
-mod several;
 pub(crate) mod sink;
 pub(crate) mod thread_holds;
 pub(crate) mod timer;
@@ -30,7 +29,8 @@ use std::sync::Arc;
 
 use crate::net::Backend;
 use crate::run::identity::Identity;
-pub(crate) use acquire::{Call, Want};
+pub(crate) use acquire::{Asked, Call, Want};
+pub(crate) use debts::RELEASED_IF_ACQUIRED;
 pub(crate) use ending::Leaving;
 pub(crate) use engine::{Debt, Engine};
 pub(crate) use held::{Acquired, Delivery};

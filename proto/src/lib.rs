@@ -66,7 +66,7 @@
 //! - [`keeping`]: when to extend and verify;
 //! - [`window`]: when a busy process leaves a key to pollers;
 //! - [`waiting_list`]: which process is notified;
-//! - several locks: [`choose`] acquires any one, [`several`] all, [`quorum`] a majority.
+//! - several locks: [`choose`] acquires any one, [`quorum`] a majority.
 //!
 //! Where the rules come from: the "Handling deadlocks" section of the Redis documentation of SETNX, the lock of the
 //! Ruby gem redis-objects 0.2.3 to 1.4.1, and for Watched and Ttl the Redis documentation of WATCH.
@@ -88,7 +88,6 @@ pub mod keeping;
 pub mod lease;
 pub mod ownership;
 pub mod quorum;
-pub mod several;
 mod step;
 pub mod task;
 mod trip;

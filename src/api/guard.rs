@@ -12,6 +12,7 @@ use crate::api::loss_signal::LossSignal;
 use crate::report::error::Error;
 use crate::report::state::{LossReason, date};
 use crate::run::hold::Hold;
+use crate::run::thread_holds;
 use crate::run::{Acquired, Delivery, Engine, Leaving};
 use crate::system::clock;
 use crate::values::options::LockOptions;
@@ -43,9 +44,11 @@ impl LockGuard {
         Self { engine, hold, is_nested: false, holder: Some(holder) }
     }
 
-    /// Joins a hold of the same thread.
-    pub(crate) fn nested(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
-        Self { engine, hold, is_nested: true, holder: None }
+    /// Joins the enclosing `with` of this thread on this key, if that is reentrant.
+    pub(crate) fn enclosing(engine: &Arc<Engine>, key: &Key) -> Option<Self> {
+        let hold = thread_holds::scoped(&engine.identity, key).filter(|hold| hold.options.reentrant)?;
+        let nested = || Self { engine: Arc::clone(engine), hold, is_nested: true, holder: None };
+        engine.identity.is_this_process().then(nested)
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -324,6 +327,11 @@ impl LockGuard {
         let ended = engine.end_hold(hold, holder, leaving);
         engine.report_end(hold, leaving, &ended);
         ended.map(drop)
+    }
+
+    /// Returns the hold, for another guard. The lock is not released.
+    pub(crate) fn into_acquired(mut self) -> Option<Acquired> {
+        Some(Acquired { hold: Arc::clone(&self.hold), holder: self.holder.take()? })
     }
 
     /// Has holds of one locker that began together ended in the background, unless they have ended before or are nested.

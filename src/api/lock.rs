@@ -9,7 +9,7 @@ use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::report::state::{Holder, LockState};
-use crate::run::thread_holds::{self, HoldKind};
+use crate::run::thread_holds::HoldKind;
 use crate::run::{Call, Want};
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
@@ -284,12 +284,8 @@ impl Lock {
 
     /// Joins the enclosing `with` of this thread on this key if both are reentrant.
     fn enclosing(&self) -> Option<LockGuard> {
-        if !self.options.reentrant {
-            return None;
-        }
-        let engine = self.locker.engine();
-        let hold = thread_holds::scoped(&engine.identity, &self.key).filter(|hold| hold.options.reentrant)?;
-        engine.identity.is_this_process().then(|| LockGuard::nested(Arc::clone(engine), hold))
+        let enclosing = || LockGuard::enclosing(self.locker.engine(), &self.key);
+        self.options.reentrant.then(enclosing)?
     }
 }
 

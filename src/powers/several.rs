@@ -1,15 +1,17 @@
 //! Several locks that are acquired together, all or none.
 
 mod guard;
+mod in_order;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::values::Key;
 
-use crate::extend::{Call, HoldKind, ReaderCount, problem, thread_holds};
-use crate::{CancelToken, Error, LockOptions, Locker};
+use crate::extend::{Call, HoldKind, ReaderCount, problem};
+use crate::{CancelToken, Error, LockGuard, LockOptions, Locker};
 pub use guard::MultiLockGuard;
+use in_order::acquire_in_order;
 
 /// Several distributed locks on one server that are held together: all, or none.
 ///
@@ -203,19 +205,17 @@ impl MultiLock {
         let Self { keys, shared, cancel_token, readers, .. } = self;
         let call = Call::new(engine, options, cancel_token.as_ref());
         let call = call.for_permits_of(shared.as_ref()).comparing(readers.as_ref());
-        Ok(MultiLockGuard::new(engine, call.acquire_all(keys, kind)?))
+        let _begun = call.begin_all(keys)?;
+        let guards = acquire_in_order(&call, keys)?;
+        call.begun(&guards, kind);
+        Ok(MultiLockGuard::of(guards))
     }
 
     /// Joins the enclosing calls of this thread on all keys if all are reentrant.
     fn enclosing(&self) -> Option<MultiLockGuard> {
-        let engine = self.locker.engine();
-        if !self.options.reentrant || !engine.identity.is_this_process() {
-            return None;
-        }
-        let enclosing =
-            |key| thread_holds::scoped(&engine.identity, key).filter(|hold| hold.options.reentrant);
-        let holds: Option<Vec<_>> = self.keys.iter().map(enclosing).collect();
-        Some(MultiLockGuard::nested(engine, holds?))
+        let enclosing = |key| LockGuard::enclosing(self.locker.engine(), key);
+        let guards = || self.keys.iter().map(enclosing).collect::<Option<_>>();
+        self.options.reentrant.then(guards)?.map(MultiLockGuard::of)
     }
 }
 

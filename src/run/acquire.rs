@@ -75,7 +75,7 @@ impl<'a> Call<'a> {
     /// Waits for a lock, after what came of asking for it, if it was asked for. Returns which of several it is.
     #[cold]
     #[inline(never)]
-    pub(super) fn wait_for(
+    pub(crate) fn wait_for(
         &self,
         want: Want<'a>,
         first: Option<Asked<'a>>,
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     /// Returns a lock with another hold in place of its own, which began then.
-    pub(super) fn begun_anew(
+    pub(crate) fn begun_anew(
         &self,
         Acquired { hold, holder }: Acquired,
         options: &LockOptions,
@@ -118,29 +118,29 @@ impl Engine {
 /// What a call that acquires has in common for each of its locks.
 #[derive(Clone, Copy)]
 pub(crate) struct Call<'a> {
-    pub(super) engine: &'a Arc<Engine>,
-    pub(super) options: &'a LockOptions,
-    pub(super) cancel_token: Option<&'a CancelToken>,
+    pub(crate) engine: &'a Arc<Engine>,
+    pub(crate) options: &'a LockOptions,
+    pub(crate) cancel_token: Option<&'a CancelToken>,
     /// Where the locks are a reader's or a writer's: the number of readers, which all callers must share.
-    pub(super) readers: Option<&'a ReaderCount>,
+    pub(crate) readers: Option<&'a ReaderCount>,
     /// If the locks are permits: the queue of their semaphore.
-    pub(super) shared: Option<&'a Key>,
-    pub(super) began: Now,
-    pub(super) deadline: Option<Uptime>,
+    pub(crate) shared: Option<&'a Key>,
+    pub(crate) began: Now,
+    pub(crate) deadline: Option<Uptime>,
 }
 
 /// A trip that asks for a lock, and what came of it.
 #[derive(Clone)]
-pub(super) struct Asked<'a> {
-    pub(super) key: &'a Key,
+pub(crate) struct Asked<'a> {
+    pub(crate) key: &'a Key,
     /// Which of several it is.
-    pub(super) slot: usize,
+    pub(crate) slot: usize,
     /// What it acquires.
-    pub(super) lease: Lease,
-    pub(super) trip: Trip,
-    pub(super) sent: Sent,
+    pub(crate) lease: Lease,
+    pub(crate) trip: Trip,
+    pub(crate) sent: Sent,
     /// When that was known.
-    pub(super) at: Now,
+    pub(crate) at: Now,
 }
 
 /// What a call wants: a lock, or one of several, whichever is free.
@@ -210,31 +210,31 @@ impl<'a> Call<'a> {
     }
 
     /// Has this thread woken when the call is cancelled. A forked child may find the token's mutex locked for ever.
-    pub(super) fn register(&self) -> Option<Registered<'a>> {
+    pub(crate) fn register(&self) -> Option<Registered<'a>> {
         let token = self.cancel_token.filter(|_| self.engine.identity.is_this_process());
         token.map(CancelToken::register)
     }
 
     /// Returns true if this process leaves the lock to one that was just notified.
-    pub(super) fn is_left(&self, key: &Key) -> bool {
+    pub(crate) fn is_left(&self, key: &Key) -> bool {
         let Self { engine, options, .. } = self;
         engine.notifies(options, key) && engine.notifications.of(key).head_start(key).is_some()
     }
 
     /// Probes what the options mean on the server, where that depends on it and is not known.
-    pub(super) fn probe(&self, key: &Key) -> Result<(), Failure> {
+    pub(crate) fn probe(&self, key: &Key) -> Result<(), Failure> {
         if self.engine.knows_meaning_of(self.options) { Ok(()) } else { self.session(key).probe(self.began) }
     }
 
     /// Returns what asks for a lock first, by this protocol.
     #[inline]
-    pub(super) fn asks<'k>(&self, key: &'k Key, protocol: Protocol, now: Now) -> Asked<'k> {
+    pub(crate) fn asks<'k>(&self, key: &'k Key, protocol: Protocol, now: Now) -> Asked<'k> {
         let (lease, trip) = first_command(&self.options.terms, protocol, &self.engine.tag(), now);
         Asked::of(key, lease, trip, now)
     }
 
     /// Asks for locks in one trip.
-    pub(super) fn ask_all(&self, asked: &mut [Asked<'_>]) {
+    pub(crate) fn ask_all(&self, asked: &mut [Asked<'_>]) {
         let backend = &self.engine.backend;
         let [first, ..] = asked else { return };
         let limits = self.session(first.key).limits(&first.trip, first.at);
@@ -253,14 +253,14 @@ impl<'a> Call<'a> {
     }
 
     /// Reports by this key that the lock was granted when it was first asked for.
-    pub(super) fn report_granted(&self, key: &Key, at: Now) {
+    pub(crate) fn report_granted(&self, key: &Key, at: Now) {
         let waited = at.uptime.since(self.began.uptime);
         self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome: Ok(()) });
     }
 
     /// Makes the hold of a lock that was granted when it was first asked
     /// for. `shared`: if it is a permit, the queue of its semaphore.
-    pub(super) fn hold(&self, shared: Option<&Key>, asked: &mut Asked<'_>) -> Acquired {
+    pub(crate) fn hold(&self, shared: Option<&Key>, asked: &mut Asked<'_>) -> Acquired {
         self.hold_lease(asked.key, shared, mem::take(&mut asked.lease), asked.at)
     }
 
@@ -294,12 +294,12 @@ impl<'a> Call<'a> {
     }
 
     /// Fails where this machine's clock shows a time that the lock's value cannot.
-    pub(super) fn refuse_unset_clock(&self, key: &Key) -> Result<(), Error> {
+    pub(crate) fn refuse_unset_clock(&self, key: &Key) -> Result<(), Error> {
         if self.knows_time() { Ok(()) } else { Err(Error::clock_unset(key.clone(), self.began.wall)) }
     }
 
     /// Fails where the call was ended from outside.
-    pub(super) fn check(&self, key: &Key) -> Result<(), Error> {
+    pub(crate) fn check(&self, key: &Key) -> Result<(), Error> {
         let shut_down = self.engine.queue.is_closed();
         if shut_down || self.is_cancelled() {
             let waited = clock::uptime().since(self.began.uptime);
@@ -310,7 +310,7 @@ impl<'a> Call<'a> {
 
     /// Compares the number of readers with that of other callers, where the locks are a reader's or a writer's. Waits
     /// as for a lock; `key` is the first.
-    pub(super) fn agree_on_readers(&self, key: &Key) -> Result<(), Error> {
+    pub(crate) fn agree_on_readers(&self, key: &Key) -> Result<(), Error> {
         let Some(count) = self.readers else { return Ok(()) };
         let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
         let session = session.stopped_by(self, self.engine.retry_for(self.began.uptime));
@@ -319,7 +319,7 @@ impl<'a> Call<'a> {
     }
 
     /// What to do if it is unknown whether the lock was acquired.
-    pub(super) fn advice(&self) -> &'static str {
+    pub(crate) fn advice(&self) -> &'static str {
         match self.options.terms.expiration {
             Some(_) => "if the lock was acquired, it frees itself when its lease has passed; try again then",
             None => {
@@ -346,17 +346,22 @@ impl<'a> Asked<'a> {
     }
 
     /// Notes that it was not sent.
-    pub(super) fn fail(&mut self, failure: &Failure) {
+    pub(crate) fn fail(&mut self, failure: &Failure) {
         self.sent = Sent::failed(&KeyTrip::new(self.key, &self.trip), failure.clone());
     }
 
+    /// Returns true if the lock was acquired when that was known.
+    pub(crate) fn is_granted(&self) -> bool {
+        self.is_granted_at(self.at)
+    }
+
     /// Rule 4: returns true if the lock was acquired, and its lease lasts then (I3).
-    pub(super) fn is_granted_at(&self, now: Now) -> bool {
+    pub(crate) fn is_granted_at(&self, now: Now) -> bool {
         self.is_carried_out() && !self.lease.has_passed(now)
     }
 
     /// Returns true if the key holds the value.
-    pub(super) fn is_carried_out(&self) -> bool {
+    pub(crate) fn is_carried_out(&self) -> bool {
         matches!(self.sent.reply, Some(Ok(Reply::Integer(1..))))
     }
 
@@ -366,7 +371,7 @@ impl<'a> Asked<'a> {
     }
 
     /// Returns true if it may have been carried out, or may be still.
-    pub(super) fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         matches!(self.sent.reply, Some(Err(Failure::Lost(_))))
     }
 }

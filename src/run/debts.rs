@@ -41,7 +41,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1
 const SLACK: Duration = Duration::from_millis(20);
 
 /// The advice of an error in doubt if a debt was made.
-pub(super) const RELEASED_IF_ACQUIRED: &str = "if the lock was acquired, a background thread releases it, or it frees itself when its lease has passed; try again then";
+pub(crate) const RELEASED_IF_ACQUIRED: &str = "if the lock was acquired, a background thread releases it, or it frees itself when its lease has passed; try again then";
 
 impl Debt {
     /// Returns true if it is known that the lock was held.
@@ -71,7 +71,7 @@ pub(super) fn work(due: Vec<Debt>) {
 impl Engine {
     /// Owes locks that commands without a reply may have acquired: `slots` are those that the call was about. Returns
     /// true if there are some.
-    pub(super) fn owe_unresolved(
+    pub(crate) fn owe_unresolved(
         self: &Arc<Self>,
         slots: &[Key],
         shared: Option<&Key>,

@@ -63,7 +63,7 @@ impl UnwindSafe for Engine {}
 impl RefUnwindSafe for Engine {}
 
 /// A call that acquires locks.
-pub(super) struct Acquiring<'a>(&'a AtomicUsize);
+pub(crate) struct Acquiring<'a>(&'a AtomicUsize);
 
 impl Drop for Acquiring<'_> {
     #[inline]
@@ -146,12 +146,12 @@ impl Engine {
     }
 
     /// Returns true if it is known what the options mean on this server, as far as that can be known.
-    pub(super) fn knows_meaning_of(&self, options: &LockOptions) -> bool {
+    pub(crate) fn knows_meaning_of(&self, options: &LockOptions) -> bool {
         options.protocol == Protocol::Classic || self.backend.knows(options.protocol)
     }
 
     /// Returns the protocol that the options mean on this server, as far as is known what that has.
-    pub(super) fn protocol_of(&self, options: &LockOptions) -> Protocol {
+    pub(crate) fn protocol_of(&self, options: &LockOptions) -> Protocol {
         match options.protocol {
             Protocol::Auto if options.terms.expiration.is_none() => match self.backend.best_protocol() {
                 // The server would free it.
@@ -206,7 +206,7 @@ impl Engine {
 
     /// Counts a call that acquires locks until it has got them, or not.
     #[inline]
-    pub(super) fn acquiring(&self) -> Acquiring<'_> {
+    pub(crate) fn acquiring(&self) -> Acquiring<'_> {
         self.acquiring.fetch_add(1, Ordering::SeqCst);
         Acquiring(&self.acquiring)
     }
@@ -217,7 +217,7 @@ impl Engine {
     }
 
     /// Fails inside a `with` of this thread on this key.
-    pub(super) fn refuse_nested(&self, key: &Key) -> Result<(), Error> {
+    pub(crate) fn refuse_nested(&self, key: &Key) -> Result<(), Error> {
         match thread_holds::by_this_thread(&self.identity, key) {
             Some(HoldKind::Scoped) => Err(Error::Nested { key: key.clone() }),
             Some(HoldKind::Movable) | None => Ok(()),

@@ -27,7 +27,7 @@ pub(super) fn work(due: Vec<Kept>) {
 impl Engine {
     /// Has the keeper work on a lock that has just been acquired, if
     /// its options say so; or look at it once, if gems use the server.
-    pub(super) fn keep_by_options(self: &Arc<Self>, hold: &Arc<Hold>) {
+    pub(crate) fn keep_by_options(self: &Arc<Self>, hold: &Arc<Hold>) {
         if hold.options.terms.auto_extend.is_some() {
             self.keep_from_now_on(hold);
         } else {
@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Has the keeper look at a lock that has just been acquired, if gems use the server.
-    pub(super) fn look_once(self: &Arc<Self>, hold: &Arc<Hold>) {
+    pub(crate) fn look_once(self: &Arc<Self>, hold: &Arc<Hold>) {
         if self.gems.were_seen(hold.acquired.uptime) {
             self.look_soon(hold);
         }
@@ -50,7 +50,7 @@ impl Engine {
     }
 
     /// Has the keeper work on a lock, if it does not do so yet.
-    pub(super) fn keep_from_now_on(self: &Arc<Self>, hold: &Arc<Hold>) {
+    pub(crate) fn keep_from_now_on(self: &Arc<Self>, hold: &Arc<Hold>) {
         let mut state = hold.state();
         if !hold.is_kept.swap(true, Ordering::Relaxed) {
             self.reschedule(hold, &mut state);
@@ -71,7 +71,7 @@ impl Engine {
     }
 
     /// Has the keeper do no more for a lock.
-    pub(super) fn forget(&self, state: &mut HoldState) {
+    pub(crate) fn forget(&self, state: &mut HoldState) {
         if let Some(due) = state.due.take() {
             self.keeper.remove(due);
         }

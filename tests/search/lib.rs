@@ -7,7 +7,6 @@
 //! |---|---|
 //! | `lock` | clients and gems on one key: they acquire, extend, hand over, count, release, crash |
 //! | `permits` | clients that want one of two locks |
-//! | `several` | clients that want some of three keys |
 //! | `quorum` | clients that want a majority of servers |
 //! | `fencing` | clients that take tokens over failovers that lose numbers |
 //!
@@ -22,7 +21,6 @@ mod fencing;
 mod lock;
 mod permits;
 mod quorum;
-mod several;
 
 use std::cell::Cell;
 use std::env;
@@ -32,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 
-use setnx_lock_proto::acquire::{Attempt, Params, acquire};
+use setnx_lock_proto::acquire::{Params, acquire};
 use setnx_lock_proto::choose::Attempts;
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::{Io, Task};
@@ -49,7 +47,6 @@ pub fn searches() -> Vec<(String, fn())> {
     let parts = [
         ("lock", lock::SEARCHES),
         ("permits", permits::SEARCHES),
-        ("several", several::SEARCHES),
         ("quorum", quorum::SEARCHES),
         ("fencing", fencing::SEARCHES),
     ];
@@ -124,11 +121,6 @@ fn owing(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>, Owed)
     };
     let (attempt, step) = Task::begin(now, attempt);
     (attempt, step, owed)
-}
-
-/// Begins an attempt to acquire a lock.
-fn stepped(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>) {
-    Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
 }
 
 /// Returns how many runs a search makes in which no law may be broken.

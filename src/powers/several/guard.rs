@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use proto::values::Key;
 
-use crate::extend::{Acquired, Engine, Hold, Leaving};
+use crate::extend::{Leaving, extend_all, fencing_tokens, loss_signal_of_all, verify_all};
 use crate::system::sync::Mutex;
 use crate::{Error, LockGuard, LossReason, LossSignal};
 
@@ -22,14 +22,8 @@ pub struct MultiLockGuard {
 }
 
 impl MultiLockGuard {
-    pub(super) fn new(engine: &Arc<Engine>, acquired: Vec<Acquired>) -> Self {
-        let guard = |acquired| LockGuard::new(Arc::clone(engine), acquired);
-        Self { guards: acquired.into_iter().map(guard).collect() }
-    }
-
-    pub(super) fn nested(engine: &Arc<Engine>, holds: Vec<Arc<Hold>>) -> Self {
-        let guard = |hold| LockGuard::nested(Arc::clone(engine), hold);
-        Self { guards: holds.into_iter().map(guard).collect() }
+    pub(super) fn of(guards: Vec<LockGuard>) -> Self {
+        Self { guards }
     }
 
     /// Releases all locks except the one of this key, and returns its guard.
@@ -46,10 +40,6 @@ impl MultiLockGuard {
             Some(first) => first,
             None => unreachable!("there is at least one lock"),
         }
-    }
-
-    fn holds(&self) -> Vec<&Arc<Hold>> {
-        self.guards.iter().map(LockGuard::hold).collect()
     }
 
     /// Returns the guard of each key, in key order.
@@ -88,7 +78,7 @@ impl MultiLockGuard {
     /// first that failed. Other leases may have been extended: [`LockGuard::remaining`] of
     /// each of the [`guards`](Self::guards) says for how long.
     pub fn extend(&self) -> Result<(), Error> {
-        self.extend_to(None)
+        extend_all(&self.guards, None)
     }
 
     /// Starts new leases that last for `lease` from now: see [`LockGuard::extend_by`].
@@ -97,13 +87,7 @@ impl MultiLockGuard {
     ///
     /// Those of [`extend`](Self::extend), and [`Error::Invalid`] if `lease` is out of range.
     pub fn extend_by(&self, lease: Duration) -> Result<(), Error> {
-        self.extend_to(Some(lease))
-    }
-
-    fn extend_to(&self, lease: Option<Duration>) -> Result<(), Error> {
-        // Those of nested calls may have different options.
-        self.guards.iter().try_for_each(|guard| guard.lease(lease).map(drop))?;
-        Self::first_failure(self.engine()?.extend(&self.holds(), lease))
+        extend_all(&self.guards, Some(lease))
     }
 
     /// Asks the server whether all locks are still held: see [`LockGuard::verify`].
@@ -112,32 +96,14 @@ impl MultiLockGuard {
     ///
     /// Those of [`LockGuard::verify`], with the first key that is lost, otherwise with the first that failed.
     pub fn verify(&self) -> Result<(), Error> {
-        Self::first_failure(self.engine()?.verify(&self.holds()))
-    }
-
-    /// Returns the first loss, otherwise the first failure. The guards say what applies to the other keys.
-    fn first_failure(outcomes: Vec<Result<(), Error>>) -> Result<(), Error> {
-        let mut failures: Vec<Error> = outcomes.into_iter().filter_map(Result::err).collect();
-        failures.sort_by_key(|error| !error.is_lost());
-        failures.into_iter().next().map_or(Ok(()), Err)
-    }
-
-    fn engine(&self) -> Result<&Arc<Engine>, Error> {
-        let first = self.first();
-        let engine = first.engine();
-        if engine.identity.is_this_process() {
-            Ok(engine)
-        } else {
-            Err(Error::Forked { key: first.key().clone() })
-        }
+        verify_all(&self.guards)
     }
 
     /// Returns a signal that tells the working threads whether one of the locks is lost: see
     /// [`LockGuard::loss_signal`].
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
-        self.guards.iter().for_each(|guard| guard.engine().watch(guard.hold()));
-        LossSignal::of_all(self.guards.iter().map(|guard| Arc::clone(guard.hold())))
+        loss_signal_of_all(&self.guards)
     }
 
     /// Calls `act` with the key when the first of the locks is lost, or at once if one is lost already. After a
@@ -161,7 +127,7 @@ impl MultiLockGuard {
     ///
     /// Those of [`LockGuard::fencing_token`], with the first key that failed.
     pub fn fencing_tokens(&self) -> Result<Vec<(&Key, u64)>, Error> {
-        let tokens = self.engine()?.fencing_tokens(&self.holds());
+        let tokens = fencing_tokens(&self.guards)?;
         self.guards.iter().zip(tokens).map(|(guard, token)| Ok((guard.key(), token?))).collect()
     }
 

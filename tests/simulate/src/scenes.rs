@@ -4,6 +4,7 @@
 mod alone;
 mod changes;
 mod limits;
+mod orders;
 mod others;
 mod servers;
 mod settled;
@@ -26,12 +27,13 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 22] = [
+pub(crate) const SCENES: [(&str, fn()); 23] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
     ("outlasts", holders_outlast_their_leases),
     ("stopped", a_stopped_process_releases_several),
+    ("orders", orders::calls_want_keys_in_different_company),
     ("together", keys_of_others_change),
     ("memory", nothing_is_left_in_memory),
     ("back", a_server_is_back),

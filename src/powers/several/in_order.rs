@@ -1,0 +1,87 @@
+//! How several locks are acquired: all in one trip if they are free. Otherwise in the order of their bytes, which all
+//! clients share, by the rules of one lock: a call waits for a lock while it holds those before it and none behind it,
+//! so that no two wait for each other.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use crate::extend::{Asked, Call};
+use crate::{Error, Key, LockGuard};
+
+/// A call that some of its locks were not granted to at once.
+struct InOrder<'a> {
+    call: &'a Call<'a>,
+    keys: &'a [Key],
+    /// Those of the first keys.
+    held: Vec<LockGuard>,
+    /// What came of asking for the next ones.
+    asked: VecDeque<Asked<'a>>,
+    /// Why locks were not given back.
+    not_released: Vec<Error>,
+}
+
+/// Acquires these locks: at least one, in the order of their bytes, and no two equal. After an error none is held, as
+/// far as is known.
+pub(super) fn acquire_in_order<'a>(call: &'a Call<'a>, keys: &'a [Key]) -> Result<Vec<LockGuard>, Error> {
+    loop {
+        let asked = call.ask_together(keys);
+        if asked.len() == keys.len() && asked.iter().all(Asked::is_granted) {
+            return Ok(call.hold_all(asked));
+        }
+        let mut locks = InOrder { call, keys, held: Vec::new(), asked, not_released: Vec::new() };
+        let error = match locks.one_by_one().and_then(|()| call.hold_together(&mut locks.held)) {
+            Ok(held) => return Ok(held),
+            Err(error) => error,
+        };
+        let not_released = locks.end(&error);
+        // One was lost while another was waited for.
+        if !(error.is_lost() && not_released.is_empty() && call.has_time()) {
+            return Err(error.and(not_released));
+        }
+    }
+}
+
+impl InOrder<'_> {
+    /// Waits for each lock that was not granted.
+    fn one_by_one(&mut self) -> Result<(), Error> {
+        while let Some(key) = self.keys.get(self.held.len()) {
+            if self.asked.is_empty() {
+                self.asked = self.call.ask_together(&self.keys[self.held.len()..]);
+            }
+            self.refuse_doubt()?;
+            let first = self.asked.pop_front();
+            if self.call.may_wait() && !first.as_ref().is_some_and(Asked::is_granted) {
+                let behind = mem::take(&mut self.asked);
+                self.not_released.extend(self.call.give_back(Vec::new(), behind));
+            }
+            let is_last = self.held.len() + 1 == self.keys.len();
+            self.held.push(self.call.hold_or_wait(key, first, is_last)?);
+            self.not_released.retain(|error| error.key() != Some(key));
+        }
+        Ok(())
+    }
+
+    /// Fails if a reply was lost and nothing can settle that: without an expiration the key names no holder.
+    fn refuse_doubt(&mut self) -> Result<(), Error> {
+        if self.call.expires() || !self.asked.iter().any(Asked::is_lost) {
+            return Ok(());
+        }
+        let (lost, others): (VecDeque<_>, _) =
+            mem::take(&mut self.asked).into_iter().partition(Asked::is_lost);
+        self.asked = others;
+        let in_doubt = lost.into_iter().filter_map(|asked| self.call.owe(asked).err());
+        let error = Error::of_all(in_doubt.map(Err)).err();
+        error.map_or(Ok(()), |error| {
+            self.call.report_failed(self.keys, &error, 1);
+            Err(error)
+        })
+    }
+
+    /// Gives back what is held or granted. Returns why some were not, unless that is the `error` of the call.
+    fn end(mut self, error: &Error) -> Vec<Error> {
+        let not_released = self.call.give_back(self.held, self.asked);
+        self.not_released.retain(|other| !(error.may_hold_lock() && other.key() == error.key()));
+        self.not_released.extend(not_released);
+        self.not_released
+    }
+}
