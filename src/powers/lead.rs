@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use proto::values::{Key, Terms, Uptime};
 
-use crate::extend::{Engine, HoldKind};
+use crate::extend::HoldKind;
 use crate::system::clock;
 use crate::system::thread;
-use crate::{CancelToken, Error, Event, Lock, LockGuard, LockOptions};
+use crate::{CancelToken, Error, Event, Lock, LockGuard, LockOptions, Locker};
 
 /// How long the pause after a failure is, or after a term that was not longer: at first, and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
@@ -44,16 +44,16 @@ impl Lock {
             let problem = "it has no expiration, so no process could follow a leader that crashes; use `expiring_after`";
             return Err(Error::invalid(self.key().clone(), problem));
         }
-        let (lock, engine) = (self.leading(stop), self.locker().engine());
+        let (lock, locker) = (self.leading(stop), self.locker());
         let mut pause = Duration::ZERO;
         loop {
             match lock.acquire(&lock.options, Some(HoldKind::Scoped)) {
                 Ok(held) => {
-                    let term = Term::begin(engine, &self.key);
+                    let term = Term::begin(locker, &self.key);
                     // Dropped before the term.
                     let held = held;
                     body(&held);
-                    engine.refuse_after_fork(self.key())?;
+                    locker.refuse_after_fork(self.key())?;
                     if term.lasted() > PAUSES[1] {
                         pause = Duration::ZERO;
                     }
@@ -65,11 +65,11 @@ impl Lock {
                     return Err(error);
                 }
                 Err(error) => {
-                    engine.observer.notify(&Event::LeadershipFailed { key: self.key(), error: &error });
+                    locker.notify(&Event::LeadershipFailed { key: self.key(), error: &error });
                 }
             }
             pause = (2 * pause).clamp(PAUSES[0], PAUSES[1]);
-            pause_until(clock::uptime().after(pause), || stop.is_cancelled() || engine.queue.is_closed());
+            pause_until(clock::uptime().after(pause), || stop.is_cancelled() || locker.is_shut_down());
         }
     }
 
@@ -89,15 +89,15 @@ impl Lock {
 
 /// The time for which a process leads. It ends after the guard, also by a panic.
 struct Term<'a> {
-    engine: &'a Engine,
+    locker: &'a Locker,
     key: &'a Key,
     began: Uptime,
 }
 
 impl<'a> Term<'a> {
-    fn begin(engine: &'a Engine, key: &'a Key) -> Self {
-        engine.observer.notify(&Event::LeadershipBegan { key });
-        Self { engine, key, began: clock::uptime() }
+    fn begin(locker: &'a Locker, key: &'a Key) -> Self {
+        locker.notify(&Event::LeadershipBegan { key });
+        Self { locker, key, began: clock::uptime() }
     }
 
     fn lasted(&self) -> Duration {
@@ -107,8 +107,8 @@ impl<'a> Term<'a> {
 
 impl Drop for Term<'_> {
     fn drop(&mut self) {
-        if self.engine.identity.is_this_process() {
-            self.engine.observer.notify(&Event::LeadershipEnded { key: self.key, led: self.lasted() });
+        if self.locker.refuse_after_fork(self.key).is_ok() {
+            self.locker.notify(&Event::LeadershipEnded { key: self.key, led: self.lasted() });
         }
     }
 }

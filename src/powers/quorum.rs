@@ -9,7 +9,7 @@ use std::time::Duration;
 use proto::quorum;
 use proto::values::{Key, Terms, Uptime};
 
-use crate::extend::{HoldKind, thread_holds};
+use crate::extend::HoldKind;
 use crate::system::clock;
 use crate::system::thread;
 use crate::{CancelToken, Error, LockOptions, Locker, RefusalKind};
@@ -76,7 +76,7 @@ impl Quorum {
     ) -> Result<Self, Error> {
         let lockers: Vec<L> = lockers.into_iter().collect();
         let key = key.into();
-        let key = lockers.first().map_or(key.clone(), |first| first.borrow().engine().whole_key(key));
+        let key = lockers.first().map_or(key.clone(), |first| first.borrow().whole_key(key));
         let servers = Servers::of(lockers, key, &options)?;
         Ok(Self { servers, options, cancel_token: None })
     }
@@ -176,7 +176,7 @@ impl Quorum {
     fn acquire(&self, timeout: Option<Duration>, kind: HoldKind) -> Result<QuorumGuard, Error> {
         let began = clock::uptime();
         let deadline = timeout.map(|timeout| began.after(timeout));
-        let retry_for = self.servers.longest(|backend| backend.retry_for());
+        let retry_for = self.servers.longest(Locker::retry_for);
         let _registered = self.cancel_token.as_ref().map(CancelToken::register);
         let (mut attempts, mut reached) = (0, began);
         loop {
@@ -185,7 +185,7 @@ impl Quorum {
             let error = match self.servers.ask_for_locks(began, attempts) {
                 Ok((answers, late)) => {
                     for (_, guard) in &answers.granted {
-                        thread_holds::note(&guard.engine().identity, guard.hold(), kind);
+                        guard.note(kind);
                     }
                     let held_until = clock::uptime().after(self.options.terms.hold_at_least);
                     return Ok(QuorumGuard::new(self.servers.clone(), answers, late, held_until));
@@ -203,8 +203,7 @@ impl Quorum {
                 }
                 return Err(error);
             }
-            let random =
-                self.servers.engines().next().map_or(0, |engine| engine.identity.next_nonce().seed());
+            let random = self.servers.lockers().next().map_or(0, Locker::random);
             let until = now.after(quorum::pause(self.options.terms.poll_interval, random));
             self.pause(deadline.map_or(until, |deadline| until.min(deadline)));
         }

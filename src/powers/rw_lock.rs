@@ -105,13 +105,13 @@ impl RwLock {
     /// the key of the number if the reply to the change was lost: call it again. After
     /// an error with the key of a permit, from the release, the number is changed.
     pub fn set_readers(&self) -> Result<(), Error> {
-        let engine = self.semaphore.engine();
-        let Some(found) = engine.other_readers(&self.readers)? else { return Ok(()) };
+        let locker = self.semaphore.locker();
+        let Some(found) = locker.other_readers(&self.readers)? else { return Ok(()) };
         // Those that read by the greater number are waited for.
         let most = found.max(self.semaphore.keys().len()).min(Semaphore::MAX_PERMITS);
         let all = self.locks.of((0..most).map(|slot| slot_key(&self.semaphore.name, slot)))?.lock()?;
         all.ensure_held()?;
-        engine.set_readers(&self.readers)?;
+        locker.set_readers(&self.readers)?;
         all.release()
     }
 

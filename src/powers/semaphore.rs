@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proto::values::Key;
 
-use crate::extend::{Call, Engine, HoldKind, ReaderCount, Want, problem};
+use crate::extend::{HoldKind, ReaderCount, Want, look_at_all, problem};
 use crate::{CancelToken, Error, LockGuard, LockOptions, LockState, Locker};
 
 /// A pool of permits: at most `n` holders at a time, over all processes.
@@ -66,7 +66,7 @@ impl Semaphore {
         permits: usize,
         options: LockOptions,
     ) -> Result<Self, Error> {
-        let name = locker.engine().whole_key(name.into());
+        let name = locker.whole_key(name);
         let problem = match permits {
             0 => Some("there is no permit, or no reader at a time; give at least 1"),
             1..=Self::MAX_PERMITS if options.notifies == Some(true) => Some(
@@ -97,8 +97,8 @@ impl Semaphore {
         Self { readers: Some(readers.clone()), ..self }
     }
 
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        self.locker.engine()
+    pub(super) fn locker(&self) -> &Locker {
+        &self.locker
     }
 
     /// Returns the name of the queue of the threads that accept any
@@ -182,16 +182,14 @@ impl Semaphore {
     ///
     /// Those of [`Lock::state`](crate::Lock::state).
     pub fn states(&self) -> Result<Vec<LockState>, Error> {
-        let found = self.locker.engine().states(&self.name, &self.slots)?;
-        Ok(found.iter().map(|found| LockState::of_value(found.as_deref())).collect())
+        look_at_all(&self.locker, &self.name, &self.slots)
     }
 
     fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<Permit, Error> {
-        let engine = self.locker.engine();
         let Self { name, slots, queue, readers, cancel_token, .. } = self;
-        let call = Call::new(engine, options, cancel_token.as_ref()).comparing(readers.as_ref());
-        let (slot, acquired) = call.acquire(Want::one_of(name, slots, queue), Some(kind))?;
-        Ok(Permit::new(LockGuard::new(Arc::clone(engine), acquired), slot))
+        let call = self.locker.call(options, cancel_token.as_ref()).comparing(readers.as_ref());
+        let (slot, guard) = call.acquire_one_of(Want::one_of(name, slots, queue), kind)?;
+        Ok(Permit::new(guard, slot))
     }
 }
 

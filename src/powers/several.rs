@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use proto::values::Key;
 
-use crate::extend::{Call, HoldKind, ReaderCount, problem};
-use crate::{CancelToken, Error, LockGuard, LockOptions, Locker};
+use crate::extend::{HoldKind, ReaderCount, enclosing, problem};
+use crate::{CancelToken, Error, LockOptions, Locker};
 pub use guard::MultiLockGuard;
 use in_order::acquire_in_order;
 
@@ -69,11 +69,7 @@ impl MultiLock {
         keys: impl IntoIterator<Item = K>,
         options: LockOptions,
     ) -> Result<Self, Error> {
-        Self::of_whole_keys(
-            locker,
-            keys.into_iter().map(|key| locker.engine().whole_key(key.into())),
-            options,
-        )
+        Self::of_whole_keys(locker, keys.into_iter().map(|key| locker.whole_key(key)), options)
     }
 
     /// Returns the locks of keys that have the locker's prefix already.
@@ -201,9 +197,8 @@ impl MultiLock {
     }
 
     pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<MultiLockGuard, Error> {
-        let engine = self.locker.engine();
         let Self { keys, shared, cancel_token, readers, .. } = self;
-        let call = Call::new(engine, options, cancel_token.as_ref());
+        let call = self.locker.call(options, cancel_token.as_ref());
         let call = call.for_permits_of(shared.as_ref()).comparing(readers.as_ref());
         let _begun = call.begin_all(keys)?;
         let guards = acquire_in_order(&call, keys)?;
@@ -213,8 +208,8 @@ impl MultiLock {
 
     /// Joins the enclosing calls of this thread on all keys if all are reentrant.
     fn enclosing(&self) -> Option<MultiLockGuard> {
-        let enclosing = |key| LockGuard::enclosing(self.locker.engine(), key);
-        let guards = || self.keys.iter().map(enclosing).collect::<Option<_>>();
+        let of_key = |key| enclosing(&self.locker, key);
+        let guards = || self.keys.iter().map(of_key).collect::<Option<_>>();
         self.options.reentrant.then(guards)?.map(MultiLockGuard::of)
     }
 }

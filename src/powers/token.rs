@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use proto::values::{Key, Token};
 
-use crate::extend::{Call, Leaving, date, in_words};
+use crate::extend::{Leaving, date, in_words};
 use crate::system::clock;
 use crate::{Error, Lock, LockGuard, LockOptions, Locker};
 
@@ -123,13 +122,11 @@ impl LockGuard {
     ///   to an extension was lost, and the key could not be read.
     /// - [`Error::Forked`] in a forked child, which releases nothing.
     pub fn into_token(mut self) -> Result<LockToken, Error> {
-        let (engine, hold) = (self.engine(), self.hold());
-        if hold.options.terms.expiration.is_none() {
+        if self.options().terms.expiration.is_none() {
             let problem = "it has no expiration, so its value names no holder and it cannot be handed over; it is released";
-            return Err(Error::invalid(hold.key.clone(), problem));
+            return Err(Error::invalid(self.key().clone(), problem));
         }
-        engine.refuse_after_fork(&hold.key)?;
-        let token = engine.token(hold)?;
+        let token = self.token()?;
         self.end_hold(Leaving::WithToken)?;
         Ok(LockToken(token))
     }
@@ -166,7 +163,6 @@ impl Lock {
     ///   [`lock`](Self::lock).
     pub fn resume(&self, token: &LockToken) -> Result<LockGuard, Error> {
         let LockToken(token) = token;
-        let engine = self.locker().engine();
         let problem = if token.key != *self.key() {
             format!(
                 "the token is that of lock {}; use a lock of that key, with the prefix of its locker",
@@ -177,8 +173,7 @@ impl Lock {
         } else {
             // It waits for no holder, nor for the server.
             let options = self.options.resuming(token, clock::now().wall).timeout(Duration::ZERO);
-            let acquired = Call::new(engine, &options, self.cancel_token.as_ref()).resume(token)?;
-            return Ok(LockGuard::new(Arc::clone(engine), acquired));
+            return self.locker().call(&options, self.cancel_token.as_ref()).go_on_with(token);
         };
         Err(Error::invalid(self.key().clone(), problem))
     }
@@ -204,10 +199,9 @@ impl Locker {
     /// - [`Error::ShutDown`] if the locker was shut down, and [`Error::Forked`] in a forked child.
     pub fn release_token(&self, token: &LockToken) -> Result<(), Error> {
         let LockToken(token) = token;
-        let can_notify = self.engine().backend.can_listen() && self.engine().has_side_keys(&token.key);
         let options = LockOptions::expiring_after(token.expiration)
             .protocol(token.protocol)
-            .notify_waiters(token.notifies && can_notify);
+            .notify_waiters(token.notifies && self.can_notify(&token.key));
         // Nothing is extended, and no work relies on its fencing token.
         let token = LockToken(Token { auto_extend: None, forget_after: None, ..token.clone() });
         let resumed = Lock::of_whole_key(self, token.key().clone(), options)?.resume(&token);

@@ -98,9 +98,11 @@ fn powers_import_the_public_face_and_what_extends_it() -> Outcome {
         let file = source().join(module.replace("::", "/").replacen("crate/", "", 1)).with_extension("rs");
         let text = fs::read_to_string(file)?;
         let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-        let is_path =
-            |line: &&str| line.contains("crate::") && !line.starts_with("use ") && !line.contains("//");
-        assert_eq!(code.lines().find(is_path), None, "{module}: import it");
+        let lines = || code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let is_path = |line: &&str| line.contains("crate::") && !line.starts_with("use ");
+        assert_eq!(lines().find(is_path), None, "{module}: import it");
+        let is_below = |line: &&str| line.contains(".engine()") || line.contains(".hold()");
+        assert_eq!(lines().find(is_below), None, "{module}: that is below the face");
     }
     assert_eq!(imports.into_iter().collect::<Vec<_>>(), ["extend", "powers", "system", "the root"]);
     Ok(())

@@ -8,7 +8,7 @@ use std::{fmt, mem};
 use proto::values::{Key, Now, Uptime};
 
 use super::servers::{Answers, Guards, Late, Servers, complete, time_left};
-use crate::extend::{Losable, thread_holds};
+use crate::extend::Losable;
 use crate::system::clock;
 use crate::system::sync::{Mutex, MutexGuard};
 use crate::system::thread;
@@ -61,13 +61,11 @@ impl QuorumHold {
         let count = locks.answers.granted.len();
         let watched = mem::replace(&mut locks.watched, count);
         let new = locks.answers.granted.iter().skip(watched);
-        let new: Vec<_> = new
-            .map(|(server, guard)| (*server, Arc::clone(guard.engine()), Arc::clone(guard.hold())))
-            .collect();
+        let new: Vec<_> = new.map(|(server, guard)| (*server, guard.watching())).collect();
         drop(locks);
         // A slow server may still be extending its lease.
-        for (server, engine, hold) in new {
-            self.servers.spawn(server, move || engine.watch(&hold));
+        for (server, watch) in new {
+            self.servers.spawn(server, watch);
         }
     }
 
@@ -77,11 +75,9 @@ impl QuorumHold {
         locks.watched = 0;
         let ended = (locks.answers.take_grants(), locks.late.take());
         drop(locks);
-        let now = clock::now();
         for (_, guard) in &ended.0 {
             // The thread may ask for the lock again while a slow server still releases it.
-            guard.hold().give_up(now);
-            thread_holds::forget(guard.hold());
+            guard.give_up();
         }
         ended.0
     }
@@ -97,12 +93,7 @@ impl Losable for QuorumHold {
             && locks.answers.is_held()
             && locks.answers.remaining(time_left).is_zero()
         {
-            let noticed = locks
-                .answers
-                .granted
-                .iter()
-                .find_map(|(_, guard)| guard.hold().noticed_loss())
-                .map(LossReason::of);
+            let noticed = locks.answers.granted.iter().find_map(|(_, guard)| guard.noticed_loss());
             let _ = self.lost.set(noticed.unwrap_or(LossReason::Expired));
             let late = locks.late.take();
             // What is released is reported, to code of the program.
@@ -312,7 +303,7 @@ impl QuorumGuard {
                 return guard.release();
             }
             // It ends earlier by the allowance for clocks.
-            guard.extend_by(rest.max(Duration::from_millis(1)) + guard.hold().options.terms.allowance)?;
+            guard.extend_by(rest.max(Duration::from_millis(1)) + guard.options().terms.allowance)?;
             guard.leave_to_expire()
         }
     }

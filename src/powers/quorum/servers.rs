@@ -7,7 +7,7 @@ use std::time::Duration;
 use proto::quorum::{self, QuorumTerms, Verdict};
 use proto::values::{Key, Uptime};
 
-use crate::extend::{Backend, Engine, HoldKind, thread_holds};
+use crate::extend::HoldKind;
 use crate::system::clock;
 use crate::system::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use crate::{Error, Lock, LockGuard, LockOptions, Locker};
@@ -46,12 +46,6 @@ struct Server {
     name: String,
 }
 
-impl Server {
-    fn engine(&self) -> &Arc<Engine> {
-        self.lock.locker().engine()
-    }
-}
-
 impl Servers {
     pub(super) fn of<L: Borrow<Locker>>(
         lockers: impl IntoIterator<Item = L>,
@@ -60,7 +54,7 @@ impl Servers {
     ) -> Result<Self, Error> {
         let server = |(index, locker): (usize, L)| {
             let lock = Lock::of_whole_key(locker.borrow(), key.clone(), options.in_a_quorum())?;
-            let address = locker.borrow().engine().backend.address();
+            let address = locker.borrow().address();
             Ok(Server { lock, name: address.unwrap_or_else(|| format!("server {}", index + 1)) })
         };
         let list = lockers.into_iter().enumerate().map(server).collect::<Result<Arc<[Server]>, Error>>()?;
@@ -76,29 +70,21 @@ impl Servers {
         self.list.iter().map(|server| server.lock.locker())
     }
 
-    pub(super) fn engines(&self) -> impl Iterator<Item = &Arc<Engine>> {
-        self.lockers().map(Locker::engine)
-    }
-
     pub(super) fn refuse_after_fork(&self) -> Result<(), Error> {
-        if self.engines().all(|engine| engine.identity.is_this_process()) {
-            Ok(())
-        } else {
-            Err(Error::Forked { key: self.key.clone() })
-        }
+        self.lockers().try_for_each(|locker| locker.refuse_after_fork(&self.key))
     }
 
     /// Returns how this thread holds the lock, if it does.
     pub(super) fn by_this_thread(&self) -> Option<HoldKind> {
-        self.engines().filter_map(|engine| thread_holds::by_this_thread(&engine.identity, &self.key)).max()
+        self.lockers().filter_map(|locker| locker.held_by_this_thread(&self.key)).max()
     }
 
     pub(super) fn is_shut_down(&self) -> bool {
-        self.engines().any(|engine| engine.queue.is_closed())
+        self.lockers().any(Locker::is_shut_down)
     }
 
-    pub(super) fn longest(&self, time: impl Fn(&dyn Backend) -> Duration) -> Duration {
-        self.engines().map(|engine| time(&*engine.backend)).max().unwrap_or_default()
+    pub(super) fn longest(&self, time: impl Fn(&Locker) -> Duration) -> Duration {
+        self.lockers().map(time).max().unwrap_or_default()
     }
 
     /// Asks all servers for the lock, at the same time. Without a majority everything is given back.
@@ -197,7 +183,7 @@ impl Servers {
 
     /// Returns the deadline for answers to requests that are sent now.
     fn answered_by(&self) -> Uptime {
-        clock::uptime().after(self.longest(|backend| backend.command_timeout())).after(ANSWER_GRACE)
+        clock::uptime().after(self.longest(Locker::command_timeout)).after(ANSWER_GRACE)
     }
 
     /// Returns the error if only these servers have agreed, with the answers of the others.
@@ -226,8 +212,7 @@ impl Servers {
 fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
     let twin = servers.iter().enumerate().find(|(index, one)| {
         servers[..*index].iter().any(|other| {
-            one.name.eq_ignore_ascii_case(&other.name)
-                || Arc::ptr_eq(&one.engine().identity, &other.engine().identity)
+            one.name.eq_ignore_ascii_case(&other.name) || one.lock.locker().is_clone_of(other.lock.locker())
         })
     });
     if let (Some((_, Server { name, .. })), 1) = (twin, servers.len() % 2) {
@@ -235,7 +220,7 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
             "{name} is there twice, so its failure would count double; give each server once"
         ));
     }
-    let prefixes: Vec<&Key> = servers.iter().map(|server| server.engine().key_prefix()).collect();
+    let prefixes: Vec<&Key> = servers.iter().map(|server| server.lock.locker().key_prefix()).collect();
     if prefixes.windows(2).any(|two| two[0] != two[1]) {
         return Some("its lockers have different key prefixes; give all the same".to_owned());
     }

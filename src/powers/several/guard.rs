@@ -167,7 +167,7 @@ impl Drop for MultiLockGuard {
     /// Releases the locks, and reports a failure to the log and the observer.
     fn drop(&mut self) {
         // Those of a nested call end nothing.
-        if self.guards.iter().any(|guard| guard.hold().options.releases_later) {
+        if self.guards.iter().any(|guard| guard.options().releases_later) {
             return LockGuard::end_all_later(&mut self.guards);
         }
         // A failure has been reported.

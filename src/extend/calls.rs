@@ -1,0 +1,259 @@
+//! Calls for many locks: they are asked for, and given back, in one trip.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{iter, slice};
+
+use proto::unresolved::Unresolved;
+use proto::values::{Key, Token};
+
+use crate::api::guard::LockGuard;
+use crate::net::Failure;
+use crate::report::error::Error;
+use crate::report::event::Event;
+use crate::run::hold::Hold;
+use crate::run::thread_holds::HoldKind;
+use crate::run::{Acquired, Asked, Call, Leaving, RELEASED_IF_ACQUIRED, Want};
+use crate::system::clock;
+use crate::values::options::LockOptions;
+
+/// What part of the expiration may have passed of a lease, when the last of several locks is held, before it is
+/// extended.
+const FRESH: u32 = 10;
+
+impl<'a> Call<'a> {
+    /// Begins a call for several locks, which lasts until what is returned is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is sent then: one of the locks is not to be waited for, or the call was ended from outside.
+    pub(crate) fn begin_all(&self, keys: &[Key]) -> Result<impl Sized + use<'a>, Error> {
+        let acquiring = self.engine.acquiring();
+        let begun = self.may_begin_all(keys).and_then(|()| {
+            let registered = self.register();
+            self.agree_on_readers(&keys[0])?;
+            Ok(registered)
+        });
+        let registered = begun.inspect_err(|error| self.report_failed(keys, error, 0))?;
+        Ok((acquiring, registered))
+    }
+
+    fn may_begin_all(&self, keys: &[Key]) -> Result<(), Error> {
+        self.engine.refuse_after_fork(&keys[0])?;
+        self.refuse_unset_clock(&keys[0])?;
+        keys.iter().try_for_each(|key| self.engine.refuse_nested(key))?;
+        self.check(&keys[0])
+    }
+
+    /// Reports a call that has failed before one of the locks was waited for by itself.
+    pub(crate) fn report_failed(&self, keys: &[Key], error: &Error, attempts: u32) {
+        // An error of none of them is that of all.
+        let all = !keys.iter().any(|key| names(error, key));
+        let waited = self.waited();
+        for key in keys.iter().filter(|key| all || names(error, key)) {
+            let outcome = Err(error);
+            self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
+        }
+    }
+
+    /// Asks for locks in one trip, if there are two at least: up to the first that a thread of this process has or
+    /// waits for, or that is left to a process which was just notified of its release. It may be none.
+    pub(crate) fn ask_together<'k>(&self, keys: &'k [Key]) -> VecDeque<Asked<'k>> {
+        let is_busy = |key| self.may_wait() && (!self.engine.queue.is_open_to(key) || self.is_left(key));
+        let keys = &keys[..keys.iter().take_while(|key| !is_busy(*key)).count()];
+        if keys.len() < 2 {
+            return VecDeque::new();
+        }
+        let probed = self.probe(&keys[0]);
+        let (now, protocol) = (clock::now(), self.engine.protocol_of(self.options));
+        let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| self.asks(key, protocol, now)).collect();
+        match probed {
+            Ok(()) => self.ask_all(&mut asked),
+            Err(failure) => asked.iter_mut().for_each(|asked| asked.fail(&failure)),
+        }
+        asked.into()
+    }
+
+    /// Holds locks that were all granted in one trip. All are held before the observer learns of one.
+    pub(crate) fn hold_all(&self, mut asked: VecDeque<Asked<'_>>) -> Vec<LockGuard> {
+        let guards = asked.iter_mut().map(|asked| self.guard(self.hold(self.shared, asked))).collect();
+        for asked in &asked {
+            self.report_granted(asked.key, asked.at);
+        }
+        guards
+    }
+
+    /// Holds a lock if it was granted, else waits for it; without what came of asking for it, from the beginning. The
+    /// keeper extends the lease while others are waited for, unless this is the last.
+    pub(crate) fn hold_or_wait(
+        &self,
+        key: &'a Key,
+        asked: Option<Asked<'a>>,
+        is_last: bool,
+    ) -> Result<LockGuard, Error> {
+        let call = Call { began: clock::now(), ..*self };
+        let acquired = match asked {
+            Some(mut asked) if asked.is_granted_at(call.began) => {
+                asked.at = call.began;
+                let acquired = call.hold(call.shared, &mut asked);
+                call.report_granted(key, asked.at);
+                acquired
+            }
+            asked => {
+                // Where a reply was lost, the wait says so.
+                if !asked.as_ref().is_some_and(Asked::is_lost) {
+                    call.check(key)
+                        .inspect_err(|error| self.report_failed(slice::from_ref(key), error, 0))?;
+                }
+                let acquired = call.wait_for(Want::Lock(key), asked);
+                acquired.map_err(|error| with_whole_wait(error, self.waited()))?.1
+            }
+        };
+        Ok(self.hold_early(acquired, is_last))
+    }
+
+    /// Begins a hold that is kept while other locks are waited for.
+    fn hold_early(&self, acquired: Acquired, is_last: bool) -> LockGuard {
+        let options = self.options.while_waiting(LockOptions::MAX_EXPIRATION);
+        let at = acquired.hold.acquired;
+        let early = self.engine.begun_anew(acquired, &options, at);
+        let rest = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
+        if !is_last && options.terms.expiration.is_some_and(|expiration| rest > expiration / 2) {
+            self.engine.keep_from_now_on(&early.hold);
+        } else if !is_last {
+            self.engine.look_once(&early.hold);
+        }
+        self.guard(early)
+    }
+
+    /// Begins holds that were kept for one another as those of all locks, which begin now. Leases that have lasted for
+    /// a while are extended before.
+    ///
+    /// # Errors
+    ///
+    /// Why one of the locks was lost; then all are as they were.
+    pub(crate) fn hold_together(&self, early: &mut Vec<LockGuard>) -> Result<Vec<LockGuard>, Error> {
+        if let Some(expiration) = self.options.terms.expiration {
+            let fresh = expiration.saturating_sub(expiration / FRESH);
+            let is_stale = |guard: &&LockGuard| guard.remaining().is_none_or(|left| left < fresh);
+            let stale: Vec<&Arc<Hold>> = early.iter().filter(is_stale).map(LockGuard::hold).collect();
+            self.engine.extend(&stale, None).into_iter().collect::<Result<(), Error>>()?;
+        }
+        // The keeper may have found out what the extensions did not see.
+        for guard in &*early {
+            let mut state = guard.hold().state();
+            state.over = true;
+            self.engine.forget(&mut state);
+        }
+        early.iter().try_for_each(LockGuard::ensure_held)?;
+        let now = clock::now();
+        let anew = |early: Acquired| {
+            // The keeper may know it.
+            early.hold.finish();
+            self.guard(self.engine.begun_anew(early, self.options, now))
+        };
+        Ok(early.drain(..).filter_map(LockGuard::into_acquired).map(anew).collect())
+    }
+
+    /// Releases, in one trip, locks that are held early or granted, and not wanted now. One whose command had no reply
+    /// is owed. Returns what may still be held, and why.
+    pub(crate) fn give_back(&self, mut early: Vec<LockGuard>, asked: VecDeque<Asked<'_>>) -> Vec<Error> {
+        let (now, is_last) = (clock::now(), true);
+        let mut not_released = Vec::new();
+        for mut asked in asked {
+            if asked.is_carried_out() {
+                asked.at = now;
+                early.push(self.hold_early(self.hold(self.shared, &mut asked), is_last));
+            }
+            not_released.extend(self.owe(asked).err());
+        }
+        let parts = early.into_iter().filter_map(LockGuard::into_acquired);
+        let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) =
+            parts.map(|Acquired { hold, holder }| (hold, holder)).unzip();
+        let ending = holds.iter().map(|hold| &**hold).zip(holders);
+        for (hold, released) in self.engine.end_holds(ending, Leaving::Release) {
+            if let Some(error) = released.err().filter(|error| !error.is_lost()) {
+                self.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
+                not_released.push(error);
+            }
+        }
+        not_released
+    }
+
+    /// Leaves a lock whose command had no reply. It is owed, and in doubt until it is held after all.
+    ///
+    /// # Errors
+    ///
+    /// That it is in doubt.
+    pub(crate) fn owe(&self, asked: Asked<'_>) -> Result<(), Error> {
+        let Some(Err(Failure::Lost(cause))) = asked.sent.reply else { return Ok(()) };
+        let (key, command) = (asked.key.clone(), asked.trip.name());
+        self.engine.observer.reply_lost(&key, command, &cause);
+        let mut unresolved = Unresolved::default();
+        unresolved.add(0, asked.lease, None, asked.at);
+        let is_owed =
+            self.engine.owe_unresolved(slice::from_ref(&key), self.shared, self.options, unresolved);
+        let advice = if is_owed { RELEASED_IF_ACQUIRED } else { self.advice() };
+        Err(Error::InDoubt { key, command, advice, cause })
+    }
+
+    /// Has the keeper work on locks that were acquired, and notes them for this thread.
+    pub(crate) fn begun(&self, guards: &[LockGuard], kind: HoldKind) {
+        for guard in guards {
+            self.engine.keep_by_options(guard.hold());
+            guard.note(kind);
+        }
+    }
+
+    pub(crate) fn may_wait(&self) -> bool {
+        self.options.timeout != Some(Duration::ZERO)
+    }
+
+    pub(crate) fn has_time(&self) -> bool {
+        self.deadline.is_none_or(|deadline| clock::uptime() < deadline)
+    }
+
+    pub(crate) fn expires(&self) -> bool {
+        self.options.terms.expiration.is_some()
+    }
+
+    fn waited(&self) -> Duration {
+        clock::uptime().since(self.began.uptime)
+    }
+
+    /// Goes on with the lock of a token: see [`Lock::resume`](crate::Lock::resume).
+    pub(crate) fn go_on_with(&self, token: &Token) -> Result<LockGuard, Error> {
+        self.resume(token).map(|acquired| self.guard(acquired))
+    }
+
+    /// Waits for one of these locks: which is told.
+    pub(crate) fn acquire_one_of(&self, want: Want<'a>, kind: HoldKind) -> Result<(usize, LockGuard), Error> {
+        let (slot, acquired) = self.acquire(want, Some(kind))?;
+        Ok((slot, self.guard(acquired)))
+    }
+
+    fn guard(&self, acquired: Acquired) -> LockGuard {
+        LockGuard::new(Arc::clone(self.engine), acquired)
+    }
+}
+
+/// Returns true if an error is about this key, among others perhaps.
+fn names(error: &Error, key: &Key) -> bool {
+    match error {
+        Error::Several { cause, others } => {
+            iter::once(&**cause).chain(others).any(|error| error.key() == Some(key))
+        }
+        error => error.key() == Some(key),
+    }
+}
+
+/// Returns the error of a wait for one lock as that of the wait for all.
+fn with_whole_wait(mut error: Error, whole: Duration) -> Error {
+    match &mut error {
+        Error::Contended { details, .. } => details.waited = whole,
+        Error::Cancelled { waited, .. } | Error::ShutDown { waited, .. } => *waited = whole,
+        _ => {}
+    }
+    error
+}

@@ -1,0 +1,107 @@
+//! Guards of one locker, for which commands go together, and what a guard knows of its hold.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::values::{Key, Token};
+
+use crate::api::guard::LockGuard;
+use crate::api::locker::Locker;
+use crate::api::loss_signal::LossSignal;
+use crate::report::error::Error;
+use crate::report::state::LossReason;
+use crate::run::Engine;
+use crate::run::hold::Hold;
+use crate::run::thread_holds::{self, HoldKind};
+use crate::system::clock;
+use crate::values::options::LockOptions;
+
+/// What a guard knows of its hold.
+impl LockGuard {
+    pub(crate) fn options(&self) -> &LockOptions {
+        &self.hold().options
+    }
+
+    /// Notes that this thread has the lock.
+    pub(crate) fn note(&self, kind: HoldKind) {
+        thread_holds::note(&self.engine().identity, self.hold(), kind);
+    }
+
+    /// Notes that this thread has given the lock up, which is released later.
+    pub(crate) fn give_up(&self) {
+        self.hold().give_up(clock::now());
+        thread_holds::forget(self.hold());
+    }
+
+    /// Returns why the lock was lost, if that was noticed.
+    pub(crate) fn noticed_loss(&self) -> Option<LossReason> {
+        self.hold().noticed_loss().map(LossReason::of)
+    }
+
+    /// Returns what has the keeper look whether it is lost: see [`loss_signal`](Self::loss_signal). It keeps no guard
+    /// from being dropped.
+    pub(crate) fn watching(&self) -> impl FnOnce() + Send + use<> {
+        let (engine, hold) = (Arc::clone(self.engine()), Arc::clone(self.hold()));
+        move || engine.watch(&hold)
+    }
+
+    /// Returns what another process goes on with the lock by. The server may be asked once.
+    pub(crate) fn token(&self) -> Result<Token, Error> {
+        self.engine().refuse_after_fork(self.key())?;
+        self.engine().token(self.hold())
+    }
+}
+
+/// Joins the enclosing `with` of this thread on this key, if that is reentrant.
+pub(crate) fn enclosing(locker: &Locker, key: &Key) -> Option<LockGuard> {
+    LockGuard::enclosing(locker.engine(), key)
+}
+
+/// Extends the leases of locks of one locker: see [`LockGuard::extend`] and [`LockGuard::extend_by`].
+///
+/// # Errors
+///
+/// The first loss, otherwise the first failure.
+pub(crate) fn extend_all(guards: &[LockGuard], lease: Option<Duration>) -> Result<(), Error> {
+    // Those of nested calls may have different options.
+    guards.iter().try_for_each(|guard| guard.lease(lease).map(drop))?;
+    first_failure(on_all(guards, |engine, holds| engine.extend(holds, lease))?)
+}
+
+/// Asks the server whether locks of one locker are still held: see [`LockGuard::verify`].
+///
+/// # Errors
+///
+/// The first loss, otherwise the first failure.
+pub(crate) fn verify_all(guards: &[LockGuard]) -> Result<(), Error> {
+    first_failure(on_all(guards, Engine::verify)?)
+}
+
+/// Returns the fencing token of each lock: see [`LockGuard::fencing_token`].
+pub(crate) fn fencing_tokens(guards: &[LockGuard]) -> Result<Vec<Result<u64, Error>>, Error> {
+    on_all(guards, |engine, holds| engine.fencing_tokens(holds))
+}
+
+/// Returns the signal of the first loss among these locks: see [`LockGuard::loss_signal`].
+pub(crate) fn loss_signal_of_all(guards: &[LockGuard]) -> LossSignal {
+    for guard in guards {
+        guard.watching()();
+    }
+    LossSignal::of_all(guards.iter().map(|guard| Arc::clone(guard.hold())))
+}
+
+/// Does something with the holds of one locker, of which there is one at least.
+fn on_all<T>(
+    guards: &[LockGuard],
+    act: impl FnOnce(&Arc<Engine>, &[&Arc<Hold>]) -> Vec<Result<T, Error>>,
+) -> Result<Vec<Result<T, Error>>, Error> {
+    let Some(first) = guards.first() else { return Ok(Vec::new()) };
+    first.engine().refuse_after_fork(first.key())?;
+    Ok(act(first.engine(), &guards.iter().map(LockGuard::hold).collect::<Vec<_>>()))
+}
+
+fn first_failure(outcomes: Vec<Result<(), Error>>) -> Result<(), Error> {
+    let mut failures: Vec<Error> = outcomes.into_iter().filter_map(Result::err).collect();
+    failures.sort_by_key(|error| !error.is_lost());
+    failures.into_iter().next().map_or(Ok(()), Err)
+}
