@@ -29,10 +29,10 @@ use std::sync::Arc;
 
 use crate::net::Backend;
 use crate::run::identity::Identity;
-pub(crate) use acquire::{Asked, Call, Want};
+pub(crate) use acquire::{Asked, Call, parking};
 pub(crate) use debts::RELEASED_IF_ACQUIRED;
 pub(crate) use ending::Leaving;
-pub(crate) use engine::{Debt, Engine};
+pub(crate) use engine::{Acquiring, Debt, Engine};
 pub(crate) use held::{Acquired, Delivery};
 pub(crate) use open_debts::OpenDebt;
 pub(crate) use readers::ReaderCount;

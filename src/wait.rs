@@ -14,7 +14,7 @@ pub(crate) use key_hash::KeyHash;
 pub(crate) use proto::Observation;
 use proto::values::{Key, Uptime};
 use proto::window::Activity;
-pub(crate) use wait_queue::{Called, Hint, HolderTicket, Ticket, WaitQueue, Wake, no_hold};
+pub(crate) use wait_queue::{Called, Hint, HolderTicket, Place, Ticket, WaitQueue, Wake, no_hold};
 
 /// How a thread waits, for a holder that hands its lock over.
 #[derive(Clone, Copy, Debug)]

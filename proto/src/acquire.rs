@@ -25,6 +25,7 @@ use super::task::Io;
 use super::unresolved::Unresolved;
 use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
 use crate::values::{Now, Protocol, State, Tag, Terms, Uptime, Wall};
+pub(crate) use pace::free_at;
 pub use pace::{Pace, Params, Round};
 
 /// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another
@@ -32,40 +33,32 @@ pub use pace::{Pace, Params, Round};
 /// second, of which it uses up a part.
 pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 
-/// Acquires a lock: asks in rounds, and pauses in between. `cue` says how it begins. Of several locks, the one of
-/// [`Io::slot`] is held then.
+/// Acquires a lock: asks in rounds, and pauses in between. `cue` says how it begins.
 ///
 /// # Errors
 ///
 /// Why the attempt ended without the lock.
-pub async fn acquire(io: &Io, attempt: &mut impl Rounds, mut cue: Cue) -> Result<Lease, GiveUp> {
+pub async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Result<Lease, GiveUp> {
     loop {
-        match attempt.round(io, cue).await {
+        let Break(round) = attempt.round(io, cue).await;
+        match round {
             Round::Held(lease) => return Ok(lease),
             Round::GiveUp(reason) => return Err(reason),
-            Round::Pause(time) => cue = io.sleep(attempt.pace().pause(time)).await,
+            Round::Pause(time) => cue = io.sleep(attempt.pace.pause(time)).await,
         }
     }
-}
-
-/// What asks for a lock, or for one of several, in rounds.
-pub trait Rounds {
-    /// Asks for the lock, and looks who has it, until it is held or there is nothing to do at once.
-    fn round(&mut self, io: &Io, cue: Cue) -> impl Future<Output = Round>;
-
-    /// Returns when it looks again, and what is known so far.
-    fn pace(&self) -> &Pace;
 }
 
 /// One attempt to acquire one lock: what is wanted, and what is known so far.
 #[derive(Debug)]
 pub struct Attempt {
-    pub(crate) pace: Pace,
+    /// When it looks again, and what is known so far.
+    pub pace: Pace,
     unresolved: Unresolved,
     /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
     looks_until: Option<Uptime>,
     /// Why the server has refused the last command, if it has.
-    pub(super) refused: Option<WhyRefused>,
+    refused: Option<WhyRefused>,
 }
 
 /// What the key holds.
@@ -99,17 +92,6 @@ pub(super) fn may_take_over(state: &State, now: Wall) -> bool {
     matches!(state, State::Until { until, .. } if *until < now)
 }
 
-impl Rounds for Attempt {
-    async fn round(&mut self, io: &Io, cue: Cue) -> Round {
-        let Break(round) = self.go_on(io, cue).await;
-        round
-    }
-
-    fn pace(&self) -> &Pace {
-        &self.pace
-    }
-}
-
 impl Attempt {
     /// Begins an attempt that asks for the lock by these parameters.
     pub fn new(params: Params) -> Self {
@@ -117,11 +99,12 @@ impl Attempt {
     }
 
     /// Returns what commands without a reply may have acquired besides.
-    pub(super) fn into_unresolved(self) -> Unresolved {
+    pub fn into_unresolved(self) -> Unresolved {
         self.unresolved
     }
 
-    async fn go_on(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
+    /// Asks for the lock, and looks who has it, until it is held or there is nothing to do at once.
+    async fn round(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
         self.pace.may_begin(&cue, io.now())?;
         let mut looked = None;
         match self.first(io, cue)? {
@@ -244,11 +227,11 @@ impl Attempt {
         self.pace.in_doubt = false;
         let state = State::of_value(found.as_deref());
         // A SETNX of our own may have arrived late in between: then our own value was replaced.
-        let was_ours = self.unresolved.proven(io.slot(), found.as_deref()).is_some();
+        let was_ours = self.unresolved.proven(found.as_deref()).is_some();
         if was_ours || state == State::Absent || self.may_take_over(&state, judged_at.wall) {
             return Break(self.granted(io, lease, Some(state)));
         }
-        if self.unresolved.shows_getset(io.slot(), found.as_deref()) {
+        if self.unresolved.shows_getset(found.as_deref()) {
             // One of our own came late, perhaps over a winner's value: this one proves as little.
             self.note_lost_getset(io, lease, Some(state.clone()));
         } else {
@@ -308,10 +291,10 @@ impl Attempt {
     /// Ends if the key shows that a command without a reply has
     /// acquired the lock. One that may yet come leaves it in doubt.
     fn resolve(&mut self, io: &Io, found: Option<&[u8]>) -> ControlFlow<Round> {
-        if let Some((lease, from)) = self.unresolved.take(io.slot(), found) {
+        if let Some((lease, from)) = self.unresolved.take(found) {
             return Break(self.granted(io, lease, from));
         }
-        self.pace.in_doubt = self.unresolved.leaves_in_doubt(io.slot(), found, io.now());
+        self.pace.in_doubt = self.unresolved.leaves_in_doubt(found, io.now());
         Continue(())
     }
 
@@ -333,13 +316,13 @@ impl Attempt {
     /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.
     fn note_lost(&mut self, io: &Io, lease: Lease, from: Option<State>) {
         self.pace.in_doubt = true;
-        self.unresolved.add(io.slot(), lease, from, io.now());
+        self.unresolved.add(lease, from, io.now());
     }
 
     /// Keeps the lease of a GETSET without a reply, with what it takes over from.
     fn note_lost_getset(&mut self, io: &Io, lease: Lease, from: Option<State>) {
         self.pace.in_doubt = true;
-        self.unresolved.add_getset(io.slot(), lease, from, io.now());
+        self.unresolved.add_getset(lease, from, io.now());
     }
 
     fn may_take_over(&self, state: &State, now: Wall) -> bool {

@@ -55,7 +55,7 @@
 //!
 //! # The rules
 //!
-//! [`acquire`](mod@acquire), [`choose`] and [`hold`] are `async fn`s without a runtime: a [`Task`](task::Task) stops
+//! [`acquire`](mod@acquire) and [`hold`] are `async fn`s without a runtime: a [`Task`](task::Task) stops
 //! them at each [`Trip`], and returns it as a [`Step`]. The others are plain functions. In the order to read them:
 //!
 //! - [`acquire`](mod@acquire): one lock, as the gem acquires it, and the loop of every call;
@@ -66,7 +66,7 @@
 //! - [`keeping`]: when to extend and verify;
 //! - [`window`]: when a busy process leaves a key to pollers;
 //! - [`waiting_list`]: which process is notified;
-//! - several locks: [`choose`] acquires any one, [`quorum`] a majority.
+//! - several locks: [`permits`] finds one that is free, [`quorum`] a majority.
 //!
 //! Where the rules come from: the "Handling deadlocks" section of the Redis documentation of SETNX, the lock of the
 //! Ruby gem redis-objects 0.2.3 to 1.4.1, and for Watched and Ttl the Redis documentation of WATCH.
@@ -81,12 +81,13 @@ extern crate alloc;
 mod readme {}
 
 pub mod acquire;
-pub mod choose;
+
 pub mod fencing;
 pub mod hold;
 pub mod keeping;
 pub mod lease;
 pub mod ownership;
+pub mod permits;
 pub mod quorum;
 mod step;
 pub mod task;

@@ -24,14 +24,12 @@ pub struct Io {
     replies: Cell<Option<Replies>>,
     cue: Cell<Option<Cue>>,
     now: Cell<Now>,
-    notes: RefCell<Vec<(usize, Note)>>,
-    /// Which of several locks the commands are for.
-    slot: Cell<usize>,
+    notes: RefCell<Vec<Note>>,
 }
 
 impl fmt::Debug for Io {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Io").field("now", &self.now()).field("slot", &self.slot()).finish_non_exhaustive()
+        f.debug_struct("Io").field("now", &self.now()).finish_non_exhaustive()
     }
 }
 
@@ -49,7 +47,6 @@ impl Io {
             cue: Cell::default(),
             now: Cell::new(now),
             notes: RefCell::default(),
-            slot: Cell::new(0),
         }
     }
 
@@ -64,16 +61,6 @@ impl Io {
         future::poll_fn(|_| self.replies.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// Has the commands that follow sent for this one of several locks.
-    pub fn on(&self, slot: usize) {
-        self.slot.set(slot);
-    }
-
-    /// Returns which of several locks the commands are for.
-    pub fn slot(&self) -> usize {
-        self.slot.get()
-    }
-
     /// Pauses, and returns how to go on.
     pub async fn sleep(&self, pause: Pause) -> Cue {
         self.asked.set(Some(Awaited::Pause(pause)));
@@ -82,11 +69,11 @@ impl Io {
 
     /// Notes something to be reported.
     pub(super) fn note(&self, note: Note) {
-        self.notes.borrow_mut().push((self.slot(), note));
+        self.notes.borrow_mut().push(note);
     }
 
-    /// Takes what is to be reported since the last step, with the lock that each is about.
-    pub fn take_notes(&self) -> Vec<(usize, Note)> {
+    /// Takes what is to be reported since the last step.
+    pub fn take_notes(&self) -> Vec<Note> {
         if self.notes.borrow().is_empty() { Vec::new() } else { self.notes.take() }
     }
 
@@ -124,8 +111,8 @@ pub trait Rules {
     /// Goes on after the trip of the last step.
     fn resume(&mut self, replies: impl Into<Replies>, now: Now) -> Step<Self::Outcome>;
 
-    /// Takes what is to be reported since the last step, with the lock that each is about.
-    fn take_notes(&self) -> Vec<(usize, Note)>;
+    /// Takes what is to be reported since the last step.
+    fn take_notes(&self) -> Vec<Note>;
 }
 
 /// Code that has been begun, and waits for the replies to the trip of its last [`Step`].
@@ -157,7 +144,7 @@ impl<T> Rules for Task<T> {
         self.step()
     }
 
-    fn take_notes(&self) -> Vec<(usize, Note)> {
+    fn take_notes(&self) -> Vec<Note> {
         self.io.take_notes()
     }
 }

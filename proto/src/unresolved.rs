@@ -5,15 +5,13 @@ use alloc::vec::Vec;
 use super::lease::Lease;
 use crate::values::{Now, State};
 
-/// The leases of commands without a reply, each with its lock's number among those that a call is about. It may have
-/// begun, or begin yet. Its value names this client alone (I2), so in the key it proves that the lock was granted,
-/// except one of GETSET: that may have overwritten a winner's.
+/// The leases of commands without a reply. Each may have begun, or begin yet. Its value names this client alone (I2), so
+/// in the key it proves that the lock was granted, except one of GETSET: that may have overwritten a winner's.
 #[derive(Debug, Default)]
 pub struct Unresolved(Vec<Unanswered>);
 
 #[derive(Debug)]
 struct Unanswered {
-    slot: usize,
     lease: Lease,
     /// What it takes over from, unless it is SETNX.
     from: Option<State>,
@@ -29,15 +27,15 @@ impl Unanswered {
 
 impl Unresolved {
     /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.
-    pub fn add(&mut self, slot: usize, lease: Lease, from: Option<State>, now: Now) {
+    pub fn add(&mut self, lease: Lease, from: Option<State>, now: Now) {
         self.forget_passed(now);
-        self.0.push(Unanswered { slot, lease, from, proves: true });
+        self.0.push(Unanswered { lease, from, proves: true });
     }
 
     /// Keeps the lease of a GETSET without a reply, with what it takes over from.
-    pub(super) fn add_getset(&mut self, slot: usize, lease: Lease, from: Option<State>, now: Now) {
+    pub(super) fn add_getset(&mut self, lease: Lease, from: Option<State>, now: Now) {
         self.forget_passed(now);
-        self.0.push(Unanswered { slot, lease, from, proves: false });
+        self.0.push(Unanswered { lease, from, proves: false });
     }
 
     /// Adds those of another.
@@ -45,54 +43,54 @@ impl Unresolved {
         self.0.append(&mut other.0);
     }
 
-    /// Takes out the lease that the value in the key of this lock proves, and what it was taken over from.
-    pub fn take(&mut self, slot: usize, found: Option<&[u8]>) -> Option<(Lease, Option<State>)> {
-        let Unanswered { lease, from, .. } = self.0.swap_remove(self.position(slot, found)?);
+    /// Takes out the lease that the value in the key proves, and what it was taken over from.
+    pub fn take(&mut self, found: Option<&[u8]>) -> Option<(Lease, Option<State>)> {
+        let Unanswered { lease, from, .. } = self.0.swap_remove(self.position(found)?);
         Some((lease, from))
     }
 
-    /// Returns the lease that the value in the key of this lock proves.
-    pub(super) fn proven(&self, slot: usize, found: Option<&[u8]>) -> Option<&Lease> {
-        Some(&self.0[self.position(slot, found)?].lease)
+    /// Returns the lease that the value in the key proves.
+    pub(super) fn proven(&self, found: Option<&[u8]>) -> Option<&Lease> {
+        Some(&self.0[self.position(found)?].lease)
     }
 
-    fn position(&self, slot: usize, found: Option<&[u8]>) -> Option<usize> {
-        self.0.iter().position(|one| one.proves && one.slot == slot && one.is_in(found))
+    fn position(&self, found: Option<&[u8]>) -> Option<usize> {
+        self.0.iter().position(|one| one.proves && one.is_in(found))
     }
 
     /// Returns true if what the key holds leaves the lock in doubt: it is the value of a GETSET, or what a command
     /// would change, which may yet come while its lease has not passed.
-    pub(crate) fn leaves_in_doubt(&mut self, slot: usize, found: Option<&[u8]>, now: Now) -> bool {
+    pub(crate) fn leaves_in_doubt(&mut self, found: Option<&[u8]>, now: Now) -> bool {
         self.forget_passed(now);
         if self.is_empty() {
             return false;
         }
         let state = State::of_value(found);
         let changes = |one: &Unanswered| one.from.as_ref().unwrap_or(&State::Absent) == &state;
-        self.shows_getset(slot, found) || self.0.iter().any(|one| one.slot == slot && changes(one))
+        self.shows_getset(found) || self.0.iter().any(changes)
     }
 
-    /// Returns true if the key of this lock holds the value of a GETSET, which may have overwritten a winner's.
-    pub(super) fn shows_getset(&self, slot: usize, found: Option<&[u8]>) -> bool {
-        self.0.iter().any(|one| !one.proves && one.slot == slot && one.is_in(found))
+    /// Returns true if the key holds the value of a GETSET, which may have overwritten a winner's.
+    pub(super) fn shows_getset(&self, found: Option<&[u8]>) -> bool {
+        self.0.iter().any(|one| !one.proves && one.is_in(found))
     }
 
-    /// Returns true if there is a lease of this lock that has not passed. One that has passed is forgotten.
-    pub fn may_hold(&mut self, slot: usize, now: Now) -> bool {
+    /// Returns true if there is a lease that has not passed. One that has passed is forgotten.
+    pub fn may_hold(&mut self, now: Now) -> bool {
         self.forget_passed(now);
-        self.0.iter().any(|one| one.slot == slot)
+        !self.is_empty()
     }
 
     fn forget_passed(&mut self, now: Now) {
         self.0.retain(|one| !one.lease.has_passed(now));
     }
 
-    /// Returns the leases of commands that may yet be carried out, each with its lock's number. A client that finds the
+    /// Returns the leases of commands that may yet be carried out. A client that finds the
     /// value of one in its key may release that lock, with [`Ending`](super::hold::Ending); the reply to the call says
     /// that it is not held. That of a GETSET is not among them: another client may have the lock (I6).
-    pub fn into_owed(self) -> impl Iterator<Item = (usize, Lease)> {
+    pub fn into_owed(self) -> impl Iterator<Item = Lease> {
         let owed = self.0.into_iter().filter(|one| one.proves && one.lease.end.is_some());
-        owed.map(|one| (one.slot, one.lease.by_own_bytes_only()))
+        owed.map(|one| one.lease.by_own_bytes_only())
     }
 
     /// Returns true if there is none.

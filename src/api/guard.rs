@@ -329,6 +329,10 @@ impl LockGuard {
         ended.map(drop)
     }
 
+    pub(crate) fn holder(&mut self) -> Option<&mut HolderTicket<Delivery>> {
+        self.holder.as_mut()
+    }
+
     /// Returns the hold, for another guard. The lock is not released.
     pub(crate) fn into_acquired(mut self) -> Option<Acquired> {
         Some(Acquired { hold: Arc::clone(&self.hold), holder: self.holder.take()? })

@@ -9,8 +9,8 @@ use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
 use crate::report::state::{Holder, LockState};
+use crate::run::Call;
 use crate::run::thread_holds::HoldKind;
-use crate::run::{Call, Want};
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 
@@ -278,8 +278,7 @@ impl Lock {
     pub(crate) fn acquire(&self, options: &LockOptions, kind: Option<HoldKind>) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
         let call = Call::new(engine, options, self.cancel_token.as_ref());
-        let (_, acquired) = call.acquire(Want::Lock(&self.key), kind)?;
-        Ok(LockGuard::new(Arc::clone(engine), acquired))
+        Ok(LockGuard::new(Arc::clone(engine), call.acquire(&self.key, kind)?))
     }
 
     /// Joins the enclosing `with` of this thread on this key if both are reentrant.

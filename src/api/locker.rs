@@ -9,6 +9,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::api::guard::LockGuard;
 use crate::net::{Backend, NodeId};
 use crate::report::error::Error;
 use crate::run::identity::Identity;
@@ -17,6 +18,7 @@ use crate::run::timer::Timer;
 use crate::run::{Debt, Engine, Reports, engine_over};
 use crate::system::clock;
 use crate::values::contained::contained;
+use crate::wait::WaitQueue;
 pub use builder::LockerBuilder;
 pub use held::{Drained, HeldKey, Unsettled};
 use url::Topology;
@@ -48,6 +50,8 @@ pub struct Locker {
     engine: Arc<Engine>,
     /// The thread that a quorum has for this server.
     jobs: Arc<Timer<QuorumJob>>,
+    /// The threads of which each wants one of several locks.
+    lines: Arc<WaitQueue<LockGuard>>,
     end_of_use: Arc<EndOfUse>,
 }
 
@@ -317,7 +321,11 @@ impl Locker {
         let reports = Arc::clone(&engine.reports);
         let end_of_use = EndOfUse { debts, reports, at_most: engine.backend.command_timeout() };
         let end_of_use = Arc::new(end_of_use);
-        Self { engine: Arc::new(engine), jobs, end_of_use }
+        Self { engine: Arc::new(engine), jobs, lines: Arc::default(), end_of_use }
+    }
+
+    pub(crate) fn lines(&self) -> &Arc<WaitQueue<LockGuard>> {
+        &self.lines
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

@@ -1,49 +1,109 @@
 //! Calls for many locks: they are asked for, and given back, in one trip.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{iter, slice};
 
+use proto::Command;
 use proto::unresolved::Unresolved;
-use proto::values::{Key, Token};
+use proto::values::{Key, Protocol, Terms, Token, Uptime};
+
+use super::guards::begin_anew;
+use super::line::Line;
 
 use crate::api::guard::LockGuard;
 use crate::net::Failure;
-use crate::report::error::Error;
+use crate::report::error::{Contention, Error};
 use crate::report::event::Event;
+use crate::report::state::LockState;
 use crate::run::hold::Hold;
-use crate::run::thread_holds::HoldKind;
-use crate::run::{Acquired, Asked, Call, Leaving, RELEASED_IF_ACQUIRED, Want};
+use crate::run::thread_holds::{self, HoldKind};
+use crate::run::{Acquired, Acquiring, Asked, Call, Leaving, RELEASED_IF_ACQUIRED, ReaderCount};
 use crate::system::clock;
 use crate::values::options::LockOptions;
+use crate::wait::Registered;
 
 /// What part of the expiration may have passed of a lease, when the last of several locks is held, before it is
 /// extended.
 const FRESH: u32 = 10;
 
-impl<'a> Call<'a> {
+/// A call that asks for several locks of one locker, or for one of several.
+pub(crate) struct SeveralCall<'a> {
+    call: Call<'a>,
+    /// The queue by the name of the locks, if they have one: each has a place in it.
+    line: Option<&'a Line>,
+}
+
+impl Call<'_> {
+    /// Goes on with the lock of a token: see [`Lock::resume`](crate::Lock::resume).
+    pub(crate) fn go_on_with(&self, token: &Token) -> Result<LockGuard, Error> {
+        self.resume(token).map(|acquired| LockGuard::new(Arc::clone(self.engine), acquired))
+    }
+}
+
+impl<'a> Deref for SeveralCall<'a> {
+    type Target = Call<'a>;
+
+    fn deref(&self) -> &Call<'a> {
+        &self.call
+    }
+}
+
+impl<'a> SeveralCall<'a> {
+    pub(crate) fn new(call: Call<'a>, line: Option<&'a Line>) -> Self {
+        Self { call, line }
+    }
+
     /// Begins a call for several locks, which lasts until what is returned is dropped.
     ///
     /// # Errors
     ///
     /// Nothing is sent then: one of the locks is not to be waited for, or the call was ended from outside.
-    pub(crate) fn begin_all(&self, keys: &[Key]) -> Result<impl Sized + use<'a>, Error> {
-        let acquiring = self.engine.acquiring();
-        let begun = self.may_begin_all(keys).and_then(|()| {
-            let registered = self.register();
-            self.agree_on_readers(&keys[0])?;
-            Ok(registered)
-        });
-        let registered = begun.inspect_err(|error| self.report_failed(keys, error, 0))?;
-        Ok((acquiring, registered))
+    pub(crate) fn begin_all(
+        &self,
+        keys: &[Key],
+        readers: Option<&ReaderCount>,
+    ) -> Result<impl Sized + use<'a>, Error> {
+        let nested = || keys.iter().try_for_each(|key| self.engine.refuse_nested(key));
+        let begun = self.begin(&keys[0], nested, readers);
+        begun.inspect_err(|error| self.report_failed(keys, error, 0))
     }
 
-    fn may_begin_all(&self, keys: &[Key]) -> Result<(), Error> {
-        self.engine.refuse_after_fork(&keys[0])?;
-        self.refuse_unset_clock(&keys[0])?;
-        keys.iter().try_for_each(|key| self.engine.refuse_nested(key))?;
-        self.check(&keys[0])
+    /// Begins a call for one of several locks that have this name, which lasts until what is returned is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Nothing is sent then: none of the locks is to be waited for, or the call was ended from outside.
+    pub(crate) fn begin_one_of(
+        &self,
+        name: &Key,
+        keys: &[Key],
+        readers: Option<&ReaderCount>,
+    ) -> Result<impl Sized + use<'a>, Error> {
+        let nested = || {
+            let all_are = keys.iter().all(|key| self.engine.refuse_nested(key).is_err());
+            if all_are { Err(Error::Nested { key: name.clone() }) } else { Ok(()) }
+        };
+        let begun = self.begin(name, nested, readers);
+        begun.inspect_err(|error| self.report_one_of(name, 0, Err(error)))
+    }
+
+    fn begin(
+        &self,
+        key: &Key,
+        refuse_nested: impl FnOnce() -> Result<(), Error>,
+        readers: Option<&ReaderCount>,
+    ) -> Result<(Acquiring<'a>, Option<Registered<'a>>), Error> {
+        let acquiring = self.engine.acquiring();
+        self.engine.refuse_after_fork(key)?;
+        self.refuse_unset_clock(key)?;
+        refuse_nested()?;
+        self.check(key)?;
+        let registered = self.register();
+        readers.map_or(Ok(()), |count| self.agree_on_readers(count, key))?;
+        Ok((acquiring, registered))
     }
 
     /// Reports a call that has failed before one of the locks was waited for by itself.
@@ -77,7 +137,7 @@ impl<'a> Call<'a> {
 
     /// Holds locks that were all granted in one trip. All are held before the observer learns of one.
     pub(crate) fn hold_all(&self, mut asked: VecDeque<Asked<'_>>) -> Vec<LockGuard> {
-        let guards = asked.iter_mut().map(|asked| self.guard(self.hold(self.shared, asked))).collect();
+        let guards = asked.iter_mut().map(|asked| self.guard(self.hold(asked))).collect();
         for asked in &asked {
             self.report_granted(asked.key, asked.at);
         }
@@ -92,11 +152,11 @@ impl<'a> Call<'a> {
         asked: Option<Asked<'a>>,
         is_last: bool,
     ) -> Result<LockGuard, Error> {
-        let call = Call { began: clock::now(), ..*self };
+        let call = Call { began: clock::now(), ..self.call };
         let acquired = match asked {
             Some(mut asked) if asked.is_granted_at(call.began) => {
                 asked.at = call.began;
-                let acquired = call.hold(call.shared, &mut asked);
+                let acquired = call.hold(&mut asked);
                 call.report_granted(key, asked.at);
                 acquired
             }
@@ -106,8 +166,8 @@ impl<'a> Call<'a> {
                     call.check(key)
                         .inspect_err(|error| self.report_failed(slice::from_ref(key), error, 0))?;
                 }
-                let acquired = call.wait_for(Want::Lock(key), asked);
-                acquired.map_err(|error| with_whole_wait(error, self.waited()))?.1
+                let acquired = call.wait_for(key, asked);
+                acquired.map_err(|error| with_whole_wait(error, self.waited()))?
             }
         };
         Ok(self.hold_early(acquired, is_last))
@@ -148,12 +208,7 @@ impl<'a> Call<'a> {
         }
         early.iter().try_for_each(LockGuard::ensure_held)?;
         let now = clock::now();
-        let anew = |early: Acquired| {
-            // The keeper may know it.
-            early.hold.finish();
-            self.guard(self.engine.begun_anew(early, self.options, now))
-        };
-        Ok(early.drain(..).filter_map(LockGuard::into_acquired).map(anew).collect())
+        Ok(early.drain(..).map(|guard| begin_anew(guard, self.options, now)).collect())
     }
 
     /// Releases, in one trip, locks that are held early or granted, and not wanted now. One whose command had no reply
@@ -164,7 +219,7 @@ impl<'a> Call<'a> {
         for mut asked in asked {
             if asked.is_carried_out() {
                 asked.at = now;
-                early.push(self.hold_early(self.hold(self.shared, &mut asked), is_last));
+                early.push(self.hold_early(self.hold(&mut asked), is_last));
             }
             not_released.extend(self.owe(asked).err());
         }
@@ -191,9 +246,8 @@ impl<'a> Call<'a> {
         let (key, command) = (asked.key.clone(), asked.trip.name());
         self.engine.observer.reply_lost(&key, command, &cause);
         let mut unresolved = Unresolved::default();
-        unresolved.add(0, asked.lease, None, asked.at);
-        let is_owed =
-            self.engine.owe_unresolved(slice::from_ref(&key), self.shared, self.options, unresolved);
+        unresolved.add(asked.lease, None, asked.at);
+        let is_owed = self.engine.owe_unresolved(&key, self.options, unresolved);
         let advice = if is_owed { RELEASED_IF_ACQUIRED } else { self.advice() };
         Err(Error::InDoubt { key, command, advice, cause })
     }
@@ -222,19 +276,117 @@ impl<'a> Call<'a> {
         clock::uptime().since(self.began.uptime)
     }
 
-    /// Goes on with the lock of a token: see [`Lock::resume`](crate::Lock::resume).
-    pub(crate) fn go_on_with(&self, token: &Token) -> Result<LockGuard, Error> {
-        self.resume(token).map(|acquired| self.guard(acquired))
+    /// Acquires one lock, as a call for it alone.
+    pub(crate) fn acquire_lock(&self, key: &'a Key, kind: HoldKind) -> Result<LockGuard, Error> {
+        Ok(LockGuard::new(Arc::clone(self.engine), self.acquire(key, Some(kind))?))
     }
 
-    /// Waits for one of these locks: which is told.
-    pub(crate) fn acquire_one_of(&self, want: Want<'a>, kind: HoldKind) -> Result<(usize, LockGuard), Error> {
-        let (slot, acquired) = self.acquire(want, Some(kind))?;
-        Ok((slot, self.guard(acquired)))
+    /// Asks for one of several locks, and what all hold, in one trip.
+    pub(crate) fn ask_and_look<'k>(&self, key: &'k Key, all: &Arc<[Key]>) -> Asked<'k> {
+        let probed = self.probe(key);
+        let mut asked = self.asks(key, self.engine.protocol_of(self.options), clock::now());
+        asked.trip.behind = Some(Box::new(Command::GetAll(Arc::clone(all))));
+        match probed {
+            Ok(()) => self.ask_all(slice::from_mut(&mut asked)),
+            Err(failure) => asked.fail(&failure),
+        }
+        asked
+    }
+
+    /// Holds one of several locks that was granted.
+    pub(crate) fn hold_one(&self, mut asked: Asked<'_>) -> LockGuard {
+        LockGuard::new(Arc::clone(self.engine), self.hold(&mut asked))
+    }
+
+    /// Tries once to acquire one of several locks, after what came of asking for it, if that was done. `None` if
+    /// another holder has it.
+    pub(crate) fn try_one(&self, key: &'a Key, asked: Option<Asked<'a>>) -> Result<Option<LockGuard>, Error> {
+        let began = clock::now();
+        let options =
+            LockOptions { terms: Terms { max_attempts: None, ..self.options.terms }, ..*self.options };
+        let options = options.timeout(Duration::ZERO);
+        let call = Call { began, options: &options, deadline: Some(began.uptime), ..self.call };
+        let (acquired, _) = call.try_or_wait_for(key, asked);
+        let acquired = Error::unless_contended(acquired)?;
+        Ok(acquired.map(|acquired| LockGuard::new(Arc::clone(self.engine), acquired)))
+    }
+
+    /// Begins a hold with the options of this call, now, in place of one that another thread has handed on.
+    pub(crate) fn go_on(&self, handed: LockGuard) -> LockGuard {
+        begin_anew(handed, self.options, clock::now())
+    }
+
+    /// Returns the error of a call for one of several locks that has found all of them held.
+    pub(crate) fn contended(
+        &self,
+        name: &Key,
+        locks: &[Key],
+        attempts: u32,
+        seen: Option<LockState>,
+        ahead: usize,
+    ) -> Error {
+        let is_ours = |key: &Key| thread_holds::by_this_thread(&self.engine.identity, key).is_some();
+        let details = Contention {
+            attempts,
+            waited: self.waited(),
+            seen,
+            expiring: self.expires(),
+            ahead,
+            permits: Some(locks.len()),
+            taken_by_this_thread: locks.iter().all(is_ours),
+        };
+        let timeout = (!self.has_time()).then(|| self.options.timeout.unwrap_or(Duration::MAX));
+        Error::Contended { key: name.clone(), timeout, details: Box::new(details) }
+    }
+
+    /// Reports how a call for one of several locks that have this name has ended.
+    pub(crate) fn report_one_of(&self, name: &Key, attempts: u32, acquired: Result<&LockGuard, &Error>) {
+        let at = acquired.map_or_else(|_| clock::uptime(), |guard| guard.hold().acquired.uptime);
+        self.report_ended(name, attempts, at, acquired.map(drop));
+    }
+
+    /// Returns random bits.
+    pub(crate) fn random(&self) -> u64 {
+        self.engine.identity.next_nonce().seed()
+    }
+
+    /// Returns the protocol that the options mean.
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.engine.protocol_of(self.options)
+    }
+
+    /// Returns true if the lock of an error may be held still, which was in doubt then: it is owed, or what has acquired
+    /// it is no debt and lasts.
+    pub(crate) fn may_be_held(&self, in_doubt: &Error, since: Uptime) -> bool {
+        let Error::InDoubt { key, command, .. } = in_doubt else { return false };
+        let lasts = clock::uptime().since(since) < self.options.terms.expiration.unwrap_or(Duration::MAX);
+        lasts && (*command == "GETSET" || self.engine.open_debts().contains_key(key))
+    }
+
+    /// Reports a refusal that is waited out.
+    pub(crate) fn report_refusal(&self, error: &Error) {
+        if let Error::Refused { key, refusal, .. } = error {
+            self.engine.observer.notify(&Event::RefusedForNow { key, refusal });
+        }
+    }
+
+    /// For how long the call goes on while the server is unreachable.
+    pub(crate) fn retry_for(&self) -> Duration {
+        self.engine.retry_for(self.began.uptime)
+    }
+
+    /// Notes that it has given up since the server is unreachable: others behind it need not wait as long.
+    pub(crate) fn note_unreachable(&self) {
+        self.engine.note_unreachable();
     }
 
     fn guard(&self, acquired: Acquired) -> LockGuard {
-        LockGuard::new(Arc::clone(self.engine), acquired)
+        let at = acquired.hold.acquired.uptime;
+        let mut guard = LockGuard::new(Arc::clone(self.engine), acquired);
+        if let Some(line) = self.line {
+            line.place(&mut guard, at);
+        }
+        guard
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::{Key, Token};
+use proto::values::{Key, Now, Token};
 
 use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
@@ -15,6 +15,7 @@ use crate::run::hold::Hold;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::system::clock;
 use crate::values::options::LockOptions;
+use crate::wait::Place;
 
 /// What a guard knows of its hold.
 impl LockGuard {
@@ -43,6 +44,24 @@ impl LockGuard {
     pub(crate) fn watching(&self) -> impl FnOnce() + Send + use<> {
         let (engine, hold) = (Arc::clone(self.engine()), Arc::clone(self.hold()));
         move || engine.watch(&hold)
+    }
+
+    /// Has this dropped when the lock is released, whoever does that, or has no holder in this process any more for
+    /// another reason; unless something is already.
+    pub(crate) fn ends_with(&mut self, place: impl FnOnce() -> Box<dyn Place>) {
+        if let Some(holder) = self.holder() {
+            holder.ends_with(place);
+        }
+    }
+
+    /// Returns true if another thread of this process may go on with the lock: its lease is still to be relied on, and
+    /// no thread waits for this very lock.
+    pub(super) fn can_be_handed_on(&self, now: Now) -> bool {
+        let hold = self.hold();
+        let is_held_for_long_enough =
+            hold.acquired.uptime.after(hold.options.terms.hold_at_least) <= now.uptime;
+        let lasts = hold.remaining(now).is_some_and(|left| !left.is_zero());
+        lasts && is_held_for_long_enough && !self.engine().queue.is_waited_for(self.key())
     }
 
     /// Returns what another process goes on with the lock by. The server may be asked once.
@@ -104,4 +123,27 @@ fn first_failure(outcomes: Vec<Result<(), Error>>) -> Result<(), Error> {
     let mut failures: Vec<Error> = outcomes.into_iter().filter_map(Result::err).collect();
     failures.sort_by_key(|error| !error.is_lost());
     failures.into_iter().next().map_or(Ok(()), Err)
+}
+
+/// Begins a hold with other options, at that time, in place of the one that a guard has.
+pub(super) fn begin_anew(guard: LockGuard, options: &LockOptions, at: Now) -> LockGuard {
+    let engine = Arc::clone(guard.engine());
+    let Some(before) = guard.into_acquired() else { unreachable!("it is no nested one, and not released") };
+    // The keeper may know it.
+    before.hold.finish();
+    let acquired = engine.begun_anew(before, options, at);
+    LockGuard::new(engine, acquired)
+}
+
+/// Has other threads of this process go on with locks of one locker, in one trip: their leases begin anew, and the holds
+/// end as by a release. Returns a guard that could not be handed on.
+pub(super) fn hand_on(guards: Vec<LockGuard>) -> Vec<Result<LockGuard, LockGuard>> {
+    let Some(first) = guards.first() else { return Vec::new() };
+    let handed = first.engine().hand_on(&guards.iter().map(LockGuard::hold).collect::<Vec<_>>());
+    let now = clock::now();
+    let next = |(guard, handed): (LockGuard, bool)| {
+        let options = *guard.options();
+        if handed { Ok(begin_anew(guard, &options, now)) } else { Err(guard) }
+    };
+    guards.into_iter().zip(handed).map(next).collect()
 }

@@ -8,7 +8,7 @@ use proto::values::Key;
 
 use super::semaphore::{Permit, Semaphore, slot_key};
 use super::several::{MultiLock, MultiLockGuard};
-use crate::extend::{HoldKind, ReaderCount};
+use crate::extend::{HoldKind, Line, ReaderCount};
 use crate::{CancelToken, Error, LockOptions, Locker};
 
 /// A lock for readers and writers: several readers at a time, or one writer.
@@ -74,7 +74,7 @@ impl RwLock {
         // Readers notify no writer.
         let options = options.notify_waiters(false);
         let locks = MultiLock::of_whole_keys(locker, semaphore.keys().iter().cloned(), options)?;
-        let locks = locks.of_writer(&count, semaphore.queue());
+        let locks = locks.of_writer(&count, semaphore.line());
         Ok(Self { semaphore, locks, readers: count })
     }
 
@@ -220,7 +220,8 @@ impl RwLock {
 
     fn writing(&self, guard: MultiLockGuard) -> WriteGuard {
         let reader = self.semaphore.keys().len() - 1;
-        WriteGuard { guard, reader, key: self.semaphore.keys()[reader].clone() }
+        let (key, line) = (self.semaphore.keys()[reader].clone(), self.semaphore.line().clone());
+        WriteGuard { guard, reader, key, line }
     }
 }
 
@@ -231,6 +232,7 @@ pub struct WriteGuard {
     /// The number of the permit that a reader keeps.
     reader: usize,
     key: Key,
+    line: Line,
 }
 
 impl WriteGuard {
@@ -242,8 +244,8 @@ impl WriteGuard {
     /// There is no way back: a reader that wants to write must release
     /// first, because two such readers would wait for each other.
     pub fn downgrade(self) -> Permit {
-        let Self { guard, reader, key } = self;
-        Permit::new(guard.release_except(&key), reader)
+        let Self { guard, reader, key, line } = self;
+        Permit::new(guard.release_except(&key), reader, line)
     }
 
     /// Releases the lock and reports the outcome: see [`MultiLockGuard::release`].

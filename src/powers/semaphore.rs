@@ -1,14 +1,18 @@
 //! Semaphores and their permits: at most `n` holders at a time, over all processes.
 
+mod waiting;
+
 use std::fmt;
 use std::ops::Deref;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::values::Key;
 
-use crate::extend::{HoldKind, ReaderCount, Want, look_at_all, problem};
+use crate::extend::{HoldKind, Line, ReaderCount, SeveralCall, look_at_all, problem};
 use crate::{CancelToken, Error, LockGuard, LockOptions, LockState, Locker};
+use waiting::Waiting;
 
 /// A pool of permits: at most `n` holders at a time, over all processes.
 ///
@@ -41,8 +45,7 @@ pub struct Semaphore {
     locker: Locker,
     pub(super) name: Key,
     slots: Arc<[Key]>,
-    /// The name of the queue that the permits share.
-    queue: Key,
+    line: Line,
     pub(super) options: LockOptions,
     cancel_token: Option<CancelToken>,
     /// If they are readers' permits: the number of readers, which all callers must share.
@@ -81,9 +84,9 @@ impl Semaphore {
             return Err(Error::invalid(name, problem));
         }
         let slots = (0..permits).map(|slot| slot_key(&name, slot)).collect();
-        let queue = queue_key(&name, permits);
+        let line = Line::of(locker, queue_key(&name, permits));
         let options = options.notify_waiters(false);
-        Ok(Self { locker: locker.clone(), name, slots, queue, options, cancel_token: None, readers: None })
+        Ok(Self { locker: locker.clone(), name, slots, line, options, cancel_token: None, readers: None })
     }
 
     /// Returns the keys of the permits, in the order of their [slots](Permit::slot).
@@ -101,10 +104,9 @@ impl Semaphore {
         &self.locker
     }
 
-    /// Returns the name of the queue of the threads that accept any
-    /// permit. `None` with one permit, whose key has its own queue.
-    pub(super) fn queue(&self) -> Option<&Key> {
-        (self.slots.len() > 1).then_some(&self.queue)
+    /// Returns the queue of the threads that accept any permit.
+    pub(super) fn line(&self) -> &Line {
+        &self.line
     }
 
     /// Returns the semaphore with a [`CancelToken`] that ends its waits.
@@ -186,10 +188,16 @@ impl Semaphore {
     }
 
     fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<Permit, Error> {
-        let Self { name, slots, queue, readers, cancel_token, .. } = self;
-        let call = self.locker.call(options, cancel_token.as_ref()).comparing(readers.as_ref());
-        let (slot, guard) = call.acquire_one_of(Want::one_of(name, slots, queue), kind)?;
-        Ok(Permit::new(guard, slot))
+        let Self { name, slots, line, .. } = self;
+        let asking = SeveralCall::new(self.locker.call(options, self.cancel_token.as_ref()), Some(line));
+        if let [only] = &**slots {
+            let _begun = asking.begin_one_of(only, slots, self.readers.as_ref())?;
+            return Ok(Permit::new(asking.acquire_lock(only, kind)?, 0, line.clone()));
+        }
+        let _begun = asking.begin_one_of(name, slots, self.readers.as_ref())?;
+        let (slot, guard) = Waiting::new(&asking, name, slots, line).acquire()?;
+        asking.begun(slice::from_ref(&guard), kind);
+        Ok(Permit::new(guard, slot, line.clone()))
     }
 }
 
@@ -214,13 +222,15 @@ fn queue_key(name: &Key, permits: usize) -> Key {
 /// It is the guard of an ordinary lock, and has all methods of a [`LockGuard`].
 #[must_use = "if unused, the permit is released at once"]
 pub struct Permit {
-    guard: LockGuard,
+    /// `None` once it is released.
+    guard: Option<LockGuard>,
     slot: usize,
+    line: Line,
 }
 
 impl Permit {
-    pub(super) fn new(guard: LockGuard, slot: usize) -> Self {
-        Self { guard, slot }
+    pub(super) fn new(guard: LockGuard, slot: usize, line: Line) -> Self {
+        Self { guard: Some(guard), slot, line }
     }
 
     /// Returns the number of this permit, counted from 0. While their leases last, no two holders have the same
@@ -230,18 +240,23 @@ impl Permit {
         self.slot
     }
 
+    fn take(&mut self) -> LockGuard {
+        self.guard.take().unwrap_or_else(|| unreachable!("a permit is released once"))
+    }
+
     /// Releases the permit and reports the outcome: see [`LockGuard::release`].
     ///
     /// # Errors
     ///
     /// Those of [`LockGuard::release`].
-    pub fn release(self) -> Result<(), Error> {
-        self.guard.release()
+    pub fn release(mut self) -> Result<(), Error> {
+        let guard = self.take();
+        self.line.release(guard)
     }
 
     /// Releases the permit in the background, and returns at once: see [`LockGuard::release_later`].
-    pub fn release_later(self) {
-        self.guard.release_later();
+    pub fn release_later(mut self) {
+        self.take().release_later();
     }
 
     /// Ends the hold without releasing the permit: see [`LockGuard::leave_to_expire`].
@@ -249,12 +264,12 @@ impl Permit {
     /// # Errors
     ///
     /// Those of [`LockGuard::leave_to_expire`].
-    pub fn leave_to_expire(self) -> Result<(), Error> {
-        self.guard.leave_to_expire()
+    pub fn leave_to_expire(mut self) -> Result<(), Error> {
+        self.take().leave_to_expire()
     }
 
-    pub(super) fn leave(self) -> Result<(), Error> {
-        self.guard.leave()
+    fn leave(self) -> Result<(), Error> {
+        self.release().or_else(Error::unless_lost)
     }
 }
 
@@ -262,12 +277,23 @@ impl Deref for Permit {
     type Target = LockGuard;
 
     fn deref(&self) -> &LockGuard {
-        &self.guard
+        self.guard.as_ref().unwrap_or_else(|| unreachable!("it is there until the permit is gone"))
+    }
+}
+
+impl Drop for Permit {
+    /// Releases the permit, and reports a failure to the log and the observer.
+    fn drop(&mut self) {
+        // One that is to be released later does that as it is dropped.
+        if let Some(guard) = self.guard.take().filter(|guard| !guard.options().releases_later) {
+            // A failure has been reported.
+            let _ = self.line.release(guard);
+        }
     }
 }
 
 impl fmt::Debug for Permit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("slot", &self.slot).field("guard", &self.guard).finish()
+        f.debug_struct("Permit").field("slot", &self.slot).field("guard", &self.guard).finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use proto::values::Key;
 
-use crate::extend::{HoldKind, ReaderCount, enclosing, problem};
+use crate::extend::{HoldKind, Line, ReaderCount, SeveralCall, enclosing, problem};
 use crate::{CancelToken, Error, LockOptions, Locker};
 pub use guard::MultiLockGuard;
 use in_order::acquire_in_order;
@@ -44,7 +44,7 @@ pub struct MultiLock {
     options: LockOptions,
     cancel_token: Option<CancelToken>,
     /// If the locks are permits: the queue of their semaphore.
-    shared: Option<Key>,
+    line: Option<Line>,
     /// If they are a writer's: the number of readers, which all callers must share.
     readers: Option<ReaderCount>,
 }
@@ -97,14 +97,14 @@ impl MultiLock {
             keys: keys.into(),
             options,
             cancel_token: None,
-            shared: None,
+            line: None,
             readers: None,
         })
     }
 
-    /// Returns the locks as a writer's. `queue` is the queue of the threads that accept any of the permits.
-    pub(super) fn of_writer(self, readers: &ReaderCount, queue: Option<&Key>) -> Self {
-        Self { shared: queue.cloned(), readers: Some(readers.clone()), ..self }
+    /// Returns the locks as a writer's. `line` is the queue of the threads that accept any of the permits.
+    pub(super) fn of_writer(self, readers: &ReaderCount, line: &Line) -> Self {
+        Self { readers: Some(readers.clone()), line: Some(line.clone()), ..self }
     }
 
     /// Returns locks of other keys, with the same options and the same token, for no writer.
@@ -197,20 +197,19 @@ impl MultiLock {
     }
 
     pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<MultiLockGuard, Error> {
-        let Self { keys, shared, cancel_token, readers, .. } = self;
-        let call = self.locker.call(options, cancel_token.as_ref());
-        let call = call.for_permits_of(shared.as_ref()).comparing(readers.as_ref());
-        let _begun = call.begin_all(keys)?;
-        let guards = acquire_in_order(&call, keys)?;
-        call.begun(&guards, kind);
-        Ok(MultiLockGuard::of(guards))
+        let call = self.locker.call(options, self.cancel_token.as_ref());
+        let asking = SeveralCall::new(call, self.line.as_ref());
+        let _begun = asking.begin_all(&self.keys, self.readers.as_ref())?;
+        let guards = acquire_in_order(&asking, &self.keys)?;
+        asking.begun(&guards, kind);
+        Ok(MultiLockGuard::of(guards, self.line.clone()))
     }
 
     /// Joins the enclosing calls of this thread on all keys if all are reentrant.
     fn enclosing(&self) -> Option<MultiLockGuard> {
         let of_key = |key| enclosing(&self.locker, key);
         let guards = || self.keys.iter().map(of_key).collect::<Option<_>>();
-        self.options.reentrant.then(guards)?.map(MultiLockGuard::of)
+        self.options.reentrant.then(guards)?.map(|guards| MultiLockGuard::of(guards, None))
     }
 }
 

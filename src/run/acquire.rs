@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::{mem, slice};
 
 use proto::acquire::first_command;
-use proto::choose::first_trip;
 use proto::lease::Lease;
 use proto::values::{Key, Now, Protocol, Uptime};
 use proto::{Observation, Reply, Trip};
@@ -25,62 +24,67 @@ use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{CancelToken, Registered};
 use wait::Wait;
+pub(crate) use wait::parking;
 
 impl<'a> Call<'a> {
-    /// Waits until a lock is held, or there is an error. Returns which of several it is. With a `kind`, the hold is
-    /// noted for this thread.
-    pub(crate) fn acquire(&self, want: Want<'a>, kind: Option<HoldKind>) -> Result<(usize, Acquired), Error> {
-        let (slot, acquired) = self.ask_or_wait(want)?;
+    /// Waits until the lock is held, or there is an error. With a `kind`, the hold is noted for this thread.
+    pub(crate) fn acquire(&self, key: &'a Key, kind: Option<HoldKind>) -> Result<Acquired, Error> {
+        let acquired = self.ask_or_wait(key)?;
         self.engine.note_begun(slice::from_ref(&acquired), kind);
-        Ok((slot, acquired))
+        Ok(acquired)
     }
 
-    fn ask_or_wait(&self, want: Want<'a>) -> Result<(usize, Acquired), Error> {
+    fn ask_or_wait(&self, key: &'a Key) -> Result<Acquired, Error> {
         let (_acquiring, _registered) = (self.engine.acquiring(), self.register());
-        if !self.may_ask(want) {
-            return self.wait_for(want, None);
+        if !self.may_ask(key) {
+            return self.wait_for(key, None);
         }
-        let protocol = self.engine.protocol_of(self.options);
-        let (mut asked, shared) = match want {
-            Want::Lock(key) => (self.asks(key, protocol, self.began), self.shared),
-            Want::OneOf { slots, queue, .. } => {
-                let tag = self.engine.tag();
-                let (slot, lease, trip) = first_trip(&self.options.terms, protocol, slots, &tag, self.began);
-                (Asked { slot, ..Asked::of(&slots[slot], lease, trip, self.began) }, Some(queue))
-            }
-        };
+        let mut asked = self.asks(key, self.engine.protocol_of(self.options), self.began);
         self.ask_all(slice::from_mut(&mut asked));
         if !asked.is_granted_at(asked.at) {
-            return self.wait_for(want, Some(asked));
+            return self.wait_for(key, Some(asked));
         }
-        let acquired = self.hold(shared, &mut asked);
-        self.report_granted(want.name(), asked.at);
-        Ok((asked.slot, acquired))
+        let acquired = self.hold(&mut asked);
+        self.report_granted(key, asked.at);
+        Ok(acquired)
     }
 
-    /// Returns true if a lock may be asked for before it is waited for: no thread of this
+    /// Returns true if the lock may be asked for before it is waited for: no thread of this
     /// process has it or waits for it, so that this one is in no `with` on it, it is not
     /// left to a process that was just notified, and it is known what the options mean.
-    fn may_ask(&self, want: Want<'_>) -> bool {
+    fn may_ask(&self, key: &Key) -> bool {
         let Self { engine, .. } = self;
         engine.identity.is_this_process()
             && self.knows_time()
             && !self.is_cancelled()
             && engine.knows_meaning_of(self.options)
-            && self.readers.is_none_or(|count| engine.has_compared(count))
-            && engine.queue.is_open_to(want.queue())
-            && !self.is_left(want.name())
+            && engine.queue.is_open_to(key)
+            && !self.is_left(key)
     }
 
-    /// Waits for a lock, after what came of asking for it, if it was asked for. Returns which of several it is.
+    /// Waits for a lock, after what came of asking for it, if it was asked for.
     #[cold]
     #[inline(never)]
-    pub(crate) fn wait_for(
+    pub(crate) fn wait_for(&self, key: &'a Key, first: Option<Asked<'a>>) -> Result<Acquired, Error> {
+        let (acquired, attempts) = self.try_or_wait_for(key, first);
+        let at = acquired.as_ref().map_or_else(|_| clock::uptime(), |it| it.hold.acquired.uptime);
+        self.report_ended(key, attempts, at, acquired.as_ref().map(drop));
+        acquired
+    }
+
+    /// The same without a report. Returns also how often the server was asked for it.
+    pub(crate) fn try_or_wait_for(
         &self,
-        want: Want<'a>,
+        key: &'a Key,
         first: Option<Asked<'a>>,
-    ) -> Result<(usize, Acquired), Error> {
-        Wait::new(self, want, first).acquire()
+    ) -> (Result<Acquired, Error>, u32) {
+        Wait::new(self, key, first).acquire()
+    }
+
+    /// Reports how a call for a lock, or for one of several that have this name, has ended then.
+    pub(crate) fn report_ended(&self, key: &Key, attempts: u32, at: Uptime, outcome: Result<(), &Error>) {
+        let waited = at.since(self.began.uptime);
+        self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
     }
 }
 
@@ -121,10 +125,6 @@ pub(crate) struct Call<'a> {
     pub(crate) engine: &'a Arc<Engine>,
     pub(crate) options: &'a LockOptions,
     pub(crate) cancel_token: Option<&'a CancelToken>,
-    /// Where the locks are a reader's or a writer's: the number of readers, which all callers must share.
-    pub(crate) readers: Option<&'a ReaderCount>,
-    /// If the locks are permits: the queue of their semaphore.
-    pub(crate) shared: Option<&'a Key>,
     pub(crate) began: Now,
     pub(crate) deadline: Option<Uptime>,
 }
@@ -133,58 +133,12 @@ pub(crate) struct Call<'a> {
 #[derive(Clone)]
 pub(crate) struct Asked<'a> {
     pub(crate) key: &'a Key,
-    /// Which of several it is.
-    pub(crate) slot: usize,
     /// What it acquires.
     pub(crate) lease: Lease,
     pub(crate) trip: Trip,
     pub(crate) sent: Sent,
     /// When that was known.
     pub(crate) at: Now,
-}
-
-/// What a call wants: a lock, or one of several, whichever is free.
-#[derive(Clone, Copy)]
-pub(crate) enum Want<'a> {
-    Lock(&'a Key),
-    /// `name` is no lock, but what they are called; `queue` is that of the threads that want one of them.
-    OneOf {
-        name: &'a Key,
-        slots: &'a Arc<[Key]>,
-        queue: &'a Key,
-    },
-}
-
-impl<'a> Want<'a> {
-    /// One of these locks, of which there is one at least.
-    pub(crate) fn one_of(name: &'a Key, slots: &'a Arc<[Key]>, queue: &'a Key) -> Self {
-        if let [only] = &**slots { Self::Lock(only) } else { Self::OneOf { name, slots, queue } }
-    }
-
-    fn name(self) -> &'a Key {
-        match self {
-            Self::Lock(name) | Self::OneOf { name, .. } => name,
-        }
-    }
-
-    /// The locks of which one will do.
-    fn slots(&self) -> &'a [Key] {
-        match *self {
-            Self::Lock(key) => slice::from_ref(key),
-            Self::OneOf { slots, .. } => slots,
-        }
-    }
-
-    fn queue(self) -> &'a Key {
-        match self {
-            Self::Lock(queue) | Self::OneOf { queue, .. } => queue,
-        }
-    }
-
-    /// The locks, if there are more than one.
-    fn several(self) -> Option<&'a Arc<[Key]>> {
-        if let Self::OneOf { slots, .. } = self { Some(slots) } else { None }
-    }
 }
 
 impl<'a> Call<'a> {
@@ -196,17 +150,7 @@ impl<'a> Call<'a> {
     ) -> Self {
         let began = clock::now();
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
-        Self { engine, options, cancel_token, readers: None, shared: None, began, deadline }
-    }
-
-    /// Returns the call as one that compares the number of readers first, if there is one.
-    pub(crate) fn comparing(self, readers: Option<&'a ReaderCount>) -> Self {
-        Self { readers, ..self }
-    }
-
-    /// Returns the call as one for permits that have this queue, if there is one.
-    pub(crate) fn for_permits_of(self, shared: Option<&'a Key>) -> Self {
-        Self { shared, ..self }
+        Self { engine, options, cancel_token, began, deadline }
     }
 
     /// Has this thread woken when the call is cancelled. A forked child may find the token's mutex locked for ever.
@@ -259,21 +203,21 @@ impl<'a> Call<'a> {
     }
 
     /// Makes the hold of a lock that was granted when it was first asked
-    /// for. `shared`: if it is a permit, the queue of its semaphore.
-    pub(crate) fn hold(&self, shared: Option<&Key>, asked: &mut Asked<'_>) -> Acquired {
-        self.hold_lease(asked.key, shared, mem::take(&mut asked.lease), asked.at)
+    /// for.
+    pub(crate) fn hold(&self, asked: &mut Asked<'_>) -> Acquired {
+        self.hold_lease(asked.key, mem::take(&mut asked.lease), asked.at)
     }
 
     /// Makes the hold of a lock that a thread has got then without a place in its queue.
     #[inline]
-    pub(super) fn hold_lease(&self, key: &Key, shared: Option<&Key>, lease: Lease, at: Now) -> Acquired {
+    pub(super) fn hold_lease(&self, key: &Key, lease: Lease, at: Now) -> Acquired {
         let Self { engine, options, .. } = self;
         if engine.notifies(options, key) {
             engine.notifications.of(key).acquired(key);
         }
         let observation = Observation::of(&lease, at);
         let hold = engine.make_hold(key.clone(), options, lease, at);
-        let holder = engine.queue.hold(key, shared, &observation, Arc::downgrade(&hold) as _);
+        let holder = engine.queue.hold(key, &observation, Arc::downgrade(&hold) as _);
         Acquired { hold, holder }
     }
 
@@ -310,8 +254,7 @@ impl<'a> Call<'a> {
 
     /// Compares the number of readers with that of other callers, where the locks are a reader's or a writer's. Waits
     /// as for a lock; `key` is the first.
-    pub(crate) fn agree_on_readers(&self, key: &Key) -> Result<(), Error> {
-        let Some(count) = self.readers else { return Ok(()) };
+    pub(crate) fn agree_on_readers(&self, count: &ReaderCount, key: &Key) -> Result<(), Error> {
         let session = Session::new(self.engine, &count.key, Protocol::Classic, self.deadline);
         let session = session.stopped_by(self, self.engine.retry_for(self.began.uptime));
         // Where the wait was ended from outside, that is the reason.
@@ -342,7 +285,7 @@ impl Stop for Call<'_> {
 impl<'a> Asked<'a> {
     #[inline]
     fn of(key: &'a Key, lease: Lease, trip: Trip, at: Now) -> Self {
-        Self { key, slot: 0, lease, trip, sent: Sent::default(), at }
+        Self { key, lease, trip, sent: Sent::default(), at }
     }
 
     /// Notes that it was not sent.
@@ -366,7 +309,7 @@ impl<'a> Asked<'a> {
     }
 
     /// Returns true if another client has the lock.
-    fn found_another(&self) -> bool {
+    pub(crate) fn found_another(&self) -> bool {
         matches!(self.sent.reply, Some(Ok(Reply::Integer(0))))
     }
 

@@ -69,19 +69,16 @@ pub(super) fn work(due: Vec<Debt>) {
 }
 
 impl Engine {
-    /// Owes locks that commands without a reply may have acquired: `slots` are those that the call was about. Returns
-    /// true if there are some.
+    /// Owes what commands without a reply may have acquired of this lock. Returns true if there is something.
     pub(crate) fn owe_unresolved(
         self: &Arc<Self>,
-        slots: &[Key],
-        shared: Option<&Key>,
+        key: &Key,
         options: &LockOptions,
         unresolved: Unresolved,
     ) -> bool {
-        let owe = |(slot, lease): (usize, Lease)| {
-            let (key, shared) = (&slots[slot], shared.cloned());
+        let owe = |lease: Lease| {
             let owed = self.open_debts.enter(key.clone(), lease.end, clock::now());
-            let debt = Debt { shared, lease, is_first: false, ..self.debt(key, options, owed) };
+            let debt = Debt { lease, is_first: false, ..self.debt(key, options, owed) };
             // Without a thread for it, it expires.
             self.owe(debt).map_err(|_| self.open_debts.leave(owed)).ok()
         };
@@ -146,7 +143,6 @@ impl Engine {
             engine: Arc::clone(self),
             key: key.clone(),
             options: *options,
-            shared: None,
             lease: Lease::default(),
             holder: None,
             hold: None,
@@ -253,11 +249,11 @@ impl Engine {
         let now = clock::now();
         let mut later = Vec::new();
         for (mut debt, Sent { reply: found, .. }) in in_doubt.into_iter().zip(found) {
-            let Debt { key, shared, lease, .. } = &debt;
+            let Debt { key, lease, .. } = &debt;
             match found {
                 Some(Ok(Reply::Bulk(Some(found)))) if lease.value == *found => {
                     let observation = Observation::of(lease, now);
-                    debt.holder = Some(self.queue.hold(key, shared.as_ref(), &observation, no_hold()));
+                    debt.holder = Some(self.queue.hold(key, &observation, no_hold()));
                     held.push(debt);
                 }
                 found => {

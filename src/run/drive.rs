@@ -64,7 +64,7 @@ impl<'a, R: Rules> Job<'a, R> {
     /// Returns what came of a task that was driven, once. What happened on the way is reported later.
     #[inline]
     pub(super) fn outcome(&mut self, outbox: &Outbox) -> Result<R::Outcome, GiveUp> {
-        for (_, note) in self.rules.take_notes() {
+        for note in self.rules.take_notes() {
             outbox.push(LateReport::Note(self.key.clone(), note));
         }
         let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));

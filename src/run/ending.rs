@@ -132,6 +132,32 @@ impl Engine {
         ended.into_iter().map(outcome).collect()
     }
 
+    /// Has locks go on with other threads of this process: their leases begin anew, in one trip, and the holds end as by
+    /// a release. Returns for each whether it has; one that has not is as after an extension that failed.
+    pub(crate) fn hand_on(self: &Arc<Self>, holds: &[&Arc<Hold>]) -> Vec<bool> {
+        let (outbox, began) = (Outbox::default(), clock::uptime());
+        let mut locked = self.lock_all(holds);
+        let extended = self.extend_locked(&mut locked, &outbox, |hold, _| hold.options.terms.expiration);
+        for ((_, state), extended) in locked.iter_mut().zip(&extended) {
+            if extended.is_ok() {
+                state.over = true;
+                self.forget(state);
+            }
+        }
+        drop(locked);
+        outbox.flush(&self.observer);
+        let end = |(hold, extended): (&&Arc<Hold>, Result<bool, Error>)| {
+            let Ok(certified) = extended else { return false };
+            thread_holds::forget(hold);
+            hold.finish();
+            let held = began.since(hold.acquired.uptime);
+            let ended = Ended { held, certified, left_to_expire: false, outlived_lease: false };
+            self.report_end(hold, Leaving::Release, &Ok(ended));
+            true
+        };
+        holds.iter().zip(extended).map(end).collect()
+    }
+
     /// Leaves locks to expire, each after the rest of the time that its options have it held.
     #[cold]
     fn let_expire(

@@ -85,8 +85,6 @@ pub(crate) struct Debt {
     pub(super) engine: Arc<Engine>,
     pub(super) key: Key,
     pub(super) options: LockOptions,
-    /// If the lock is a permit: the queue of its semaphore.
-    pub(super) shared: Option<Key>,
     /// The values that may be in the key, and until when that matters.
     pub(super) lease: Lease,
     /// Its place in the queue, so that threads of this process wait for the release; `None` until the key has shown that
@@ -224,13 +222,13 @@ impl Engine {
         }
     }
 
-    pub(super) fn note_unreachable(&self) {
+    pub(crate) fn note_unreachable(&self) {
         self.unreachable_since.store(clock::uptime().micros(), Ordering::Relaxed);
     }
 
     /// How long a wait that began then retries while the server is unreachable: only briefly where another thread has
     /// just given up while this one was queued behind it. Otherwise the waits of a queue would add up.
-    pub(super) fn retry_for(&self, began: Uptime) -> Duration {
+    pub(crate) fn retry_for(&self, began: Uptime) -> Duration {
         let full = self.backend.retry_for();
         let found = Uptime::of(Duration::from_micros(self.unreachable_since.load(Ordering::Relaxed)));
         let just_now = began < found && clock::uptime().since(found) < full;

@@ -42,7 +42,6 @@ impl<'a> HeldLock<'a> {
 /// A lock that a holder hands over to a thread which waits for it.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    pub(crate) key: Key,
     pub(crate) lease: Lease,
     /// True if only the key can tell if the lock was handed over.
     pub(crate) in_doubt: bool,

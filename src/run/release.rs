@@ -48,8 +48,7 @@ impl Engine {
         locks: Vec<HeldLock<'_>>,
         now: Now,
     ) -> Vec<Result<Release, Error>> {
-        // The last key first: a writer waits for the first, and would
-        // go on before the readers, for which any will do, are told.
+        // The last key first: who wants all of them waits for the first.
         let mut taken = Vec::new();
         let begin = |lock| self.begin_release(lock, &mut taken, now);
         let mut under_way: Vec<Releasing<'_>> = locks.into_iter().rev().map(begin).collect();
@@ -141,17 +140,14 @@ impl Engine {
             self.open_debts.released(key);
         }
         let holder = match lease.zip(next.as_deref()) {
-            Some((lease, mode)) => {
-                let (lock_key, key) = (key, key.clone());
-                match holder.deliver(mode, Delivery { key, lease, in_doubt }, now) {
-                    Ok(()) => return outcome,
-                    Err((holder, _)) if in_doubt => holder,
-                    Err((holder, Delivery { lease, .. })) => {
-                        self.release_unwanted(HeldLock::new(lock_key, options, lease, holder));
-                        return outcome;
-                    }
+            Some((lease, mode)) => match holder.deliver(mode, Delivery { lease, in_doubt }, now) {
+                Ok(()) => return outcome,
+                Err((holder, _)) if in_doubt => holder,
+                Err((holder, Delivery { lease, .. })) => {
+                    self.release_unwanted(HeldLock::new(key, options, lease, holder));
+                    return outcome;
                 }
-            }
+            },
             None => holder,
         };
         holder.finish(self.wake(key, &turn, released, taken, now), now);

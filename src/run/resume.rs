@@ -118,15 +118,15 @@ impl Call<'_> {
             // I3
             Ok(Extension::Extended(lease)) if lease.has_passed(now) => lost(Loss::Expired),
             Ok(Extension::Extended(lease)) => {
-                let acquired = self.hold_lease(key, None, lease, now);
+                let acquired = self.hold_lease(key, lease, now);
                 acquired.hold.state().token = token.fencing_token;
                 Ok(acquired)
             }
             Ok(Extension::Lost(reason)) => lost(reason),
             Ok(Extension::Unknown { lease, proves: true }) => {
                 let mut unresolved = Unresolved::default();
-                unresolved.add(0, lease, None, now);
-                let is_owed = engine.owe_unresolved(slice::from_ref(key), None, options, unresolved);
+                unresolved.add(lease, None, now);
+                let is_owed = engine.owe_unresolved(key, options, unresolved);
                 let released = "the token may be used up: then a background thread releases the lock, or it frees itself when its lease has passed";
                 Err(session.error(GiveUp::Unknown, if is_owed { released } else { advice }))
             }

@@ -334,12 +334,6 @@ impl Session<'_> {
             _ => true,
         }
     }
-
-    /// Goes on from a session for another lock of the call, whose command without a reply may have been carried out.
-    pub(super) fn after(self, before: &mut Self) -> Self {
-        Self { unanswered: before.unanswered.take(), ..self }
-    }
-
     /// Notes why a command was not sent. Returns why the call gives up.
     pub(super) fn refuse(&mut self, failure: Failure) -> GiveUp {
         self.reply(Err(failure), "SET", Effect::Reads).gives_up()

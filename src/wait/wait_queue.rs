@@ -25,10 +25,9 @@
 //! in the middle of a command gets none: it might have the lock twice. A lease that was delivered is
 //! found at the next look, before a hint, the end of the sleep and the end of all waiting.
 //!
-//! The permits of a semaphore have one queue. A holder of a permit looks first whether a thread waits for that very
-//! key, then in the shared queue. A thread that leaves with a permit tells the next what it knows of others: the hint
-//! that it has not acted upon, and that one is free. A thread that waits for one key and leaves without it tells the
-//! shared queue of a release that it alone has learnt of.
+//! Threads of which each wants one of several locks, whichever is free, have a queue by the name of these. What a
+//! thread holds of such a name is a place: the lock has its own queue besides. A thread that leaves with one of the
+//! locks tells the next what it knows of others: the hint that it has not acted upon, and that one is free.
 //!
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a model checker chooses.
 
@@ -44,7 +43,7 @@ use std::sync::{Arc, Weak};
 
 use super::sync::{Mutex, Thread, current};
 use super::{Activity, HashMap, Key, KeyHash, Observation, Uptime, WaitMode};
-pub(crate) use holder::{HolderTicket, Wake};
+pub(crate) use holder::{HolderTicket, Place, Wake};
 pub(crate) use ticket::Ticket;
 
 /// The wait queues of a locker. `A` is a lease that a holder delivers.
@@ -80,8 +79,6 @@ struct KeyQueue<A> {
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
     waiters: VecDeque<Waiter<A>>,
-    /// If the lock is a permit: the queue of its semaphore, as the last holder knows it.
-    shared: Option<Key>,
 }
 
 struct Waiter<A> {
@@ -131,7 +128,6 @@ impl<A> Default for KeyQueue<A> {
             activity: None,
             observation: None,
             waiters: VecDeque::new(),
-            shared: None,
         }
     }
 }
@@ -163,16 +159,56 @@ impl<A> WaitQueue<A> {
         Ticket::new(self, key, id)
     }
 
-    /// Notes a lock that was acquired without being queued. If it is a permit, `shared` is the queue of its semaphore.
+    /// Notes a lock that was acquired without being queued.
     pub(crate) fn hold(
         self: &Arc<Self>,
         key: &Key,
-        shared: Option<&Key>,
         observation: &Observation,
         hold: AnyHold,
     ) -> HolderTicket<A> {
-        self.0.lock().hold(key, shared, observation, hold);
-        HolderTicket::new(self, key, shared)
+        self.0.lock().hold(key, observation, hold);
+        HolderTicket::new(self, key)
+    }
+
+    /// Notes that one of several locks was acquired without being queued. That says nothing of the others, so what was
+    /// last seen of those stays.
+    pub(crate) fn hold_one_of(self: &Arc<Self>, name: &Key, at: Uptime) -> HolderTicket<A> {
+        self.0.lock().keys.entry(name.clone()).or_default().hold(at);
+        HolderTicket::new(self, name)
+    }
+
+    /// Returns how the first thread waits that sleeps and is not among those `taken`, so that a lease can be written
+    /// for it; `None` if none does, or if that one cannot take a lease. Notes it as taken.
+    pub(crate) fn next(
+        &self,
+        key: &Key,
+        taken: &mut Vec<u64>,
+        can_take: impl FnOnce(&WaitMode) -> bool,
+    ) -> Option<WaitMode> {
+        let all = self.0.lock();
+        if all.closed {
+            return None;
+        }
+        let mut waiters = all.keys.get(key)?.waiters.iter();
+        let waiter = waiters.find(|waiter| waiter.is_free() && !taken.contains(&waiter.id))?;
+        let mode = Some(waiter.mode).filter(can_take)?;
+        taken.push(waiter.id);
+        Some(mode)
+    }
+
+    /// Delivers the lease of one of several locks to the first thread that sleeps and takes leases of this mode. Returns
+    /// it if there is none.
+    pub(crate) fn deliver(&self, name: &Key, mode: &WaitMode, lease: A, now: Uptime) -> Result<(), A> {
+        let mut all = self.0.lock();
+        let Some(queue) = all.keys.get_mut(name) else { return Err(lease) };
+        let thread = queue.deliver(mode, lease)?;
+        // A hold has ended, and another begins.
+        if let Some(activity) = &mut queue.activity {
+            activity.ended(now);
+        }
+        drop(all);
+        thread.unpark();
+        Ok(())
     }
 
     /// Returns true if no thread of this process has or waits for the key, and waiting has not ended.
@@ -236,11 +272,7 @@ impl<A> WaitQueue<A> {
 }
 
 impl<A> All<A> {
-    /// That one of several locks was acquired says nothing of the others, so what was last seen of those stays.
-    fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation, hold: AnyHold) {
-        if let Some(shared) = shared {
-            self.keys.entry(shared.clone()).or_default().hold(observation.at);
-        }
+    fn hold(&mut self, key: &Key, observation: &Observation, hold: AnyHold) {
         let queue = self.keys.entry(key.clone()).or_default();
         if queue.holders > 0 {
             queue.earlier.retain(|earlier| earlier.strong_count() > 0);
@@ -249,9 +281,6 @@ impl<A> All<A> {
         queue.hold = hold;
         queue.hold(observation.at);
         queue.observation = Some(observation.clone());
-        if shared.is_some() {
-            queue.shared = shared.cloned();
-        }
     }
 
     fn held(&self) -> impl Iterator<Item = Arc<dyn Any + Send + Sync>> {
@@ -284,6 +313,15 @@ impl<A> KeyQueue<A> {
         let head = self.waiters.front_mut()?;
         head.hint = head.hint.max(Some(hint));
         Some(head.thread.clone())
+    }
+
+    /// Delivers a lease to the first thread that sleeps and takes leases of this mode. Returns its thread, to unpark
+    /// once the mutex is free; the lease if there is none.
+    fn deliver(&mut self, mode: &WaitMode, lease: A) -> Result<Thread, A> {
+        let takes = |waiter: &&mut Waiter<A>| waiter.is_free() && waiter.mode.takes_leases_of(mode);
+        let Some(waiter) = self.waiters.iter_mut().find(takes) else { return Err(lease) };
+        waiter.lease = Some(lease);
+        Ok(waiter.thread.clone())
     }
 
     fn position(&self, id: u64) -> Option<usize> {

@@ -6,7 +6,6 @@
 //! | search | what it runs |
 //! |---|---|
 //! | `lock` | clients and gems on one key: they acquire, extend, hand over, count, release, crash |
-//! | `permits` | clients that want one of two locks |
 //! | `quorum` | clients that want a majority of servers |
 //! | `fencing` | clients that take tokens over failovers that lose numbers |
 //!
@@ -14,12 +13,9 @@
 
 #[allow(missing_docs, clippy::must_use_candidate, reason = "the tests of the rules use them")]
 pub mod simulated;
-#[allow(missing_docs, clippy::must_use_candidate, reason = "the tests of the rules use them")]
-pub mod stepped;
 
 mod fencing;
 mod lock;
-mod permits;
 mod quorum;
 
 use std::cell::Cell;
@@ -30,8 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestError, TestRunner};
 
-use setnx_lock_proto::acquire::{Params, acquire};
-use setnx_lock_proto::choose::Attempts;
+use setnx_lock_proto::acquire::{Attempt, Params, acquire};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::{Io, Task};
 use setnx_lock_proto::values::Now;
@@ -44,12 +39,7 @@ type Searches = [(&'static str, fn())];
 /// Returns the searches with their names.
 #[must_use]
 pub fn searches() -> Vec<(String, fn())> {
-    let parts = [
-        ("lock", lock::SEARCHES),
-        ("permits", permits::SEARCHES),
-        ("quorum", quorum::SEARCHES),
-        ("fencing", fencing::SEARCHES),
-    ];
+    let parts = [("lock", lock::SEARCHES), ("quorum", quorum::SEARCHES), ("fencing", fencing::SEARCHES)];
     let named = |(part, searches): (&str, &Searches)| {
         let name = |(name, search): &(&str, fn())| (format!("{part}::{name}"), *search);
         searches.iter().map(name).collect::<Vec<_>>()
@@ -113,10 +103,10 @@ fn owing(params: Params, cue: Cue, now: Now) -> (Task<Lease>, Step<Lease>, Owed)
     let owed = Owed::default();
     let all = Arc::clone(&owed);
     let attempt = async move |io: &Io| {
-        let mut attempts = Attempts::new(params, None);
-        let ended = acquire(io, &mut attempts, cue).await;
-        let left = attempts.into_unresolved().into_owed();
-        all.lock().unwrap_or_else(PoisonError::into_inner).extend(left.map(|(_, lease)| lease));
+        let mut attempt = Attempt::new(params);
+        let ended = acquire(io, &mut attempt, cue).await;
+        let left = attempt.into_unresolved().into_owed();
+        all.lock().unwrap_or_else(PoisonError::into_inner).extend(left);
         ended
     };
     let (attempt, step) = Task::begin(now, attempt);

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use crate::lease::{Lease, TTL_GUARD, TTL_SHOWN_LATER};
 use crate::task::Io;
-use crate::values::{Now, Protocol, State, Tag, Terms, Uptime};
+use crate::values::{Now, Protocol, State, Tag, Terms, Uptime, Wall};
 use crate::{Cue, GiveUp, Note, Pause, WhyRefused};
 
 /// The server counts a time to live from when it receives the command. A look that comes too early costs a poll
@@ -197,16 +197,9 @@ impl Pace {
         if !self.expires() || until < now.wall {
             return removed;
         }
-        // The bytes do not show whether the server removes the key earlier.
-        let may_be_removed = until.before(TTL_SHOWN_LATER).after(TTL_GUARD).after(IN_TRANSIT);
         let is_known = removed < Duration::MAX;
-        let free = if self.protocol == Protocol::Ttl && !is_known && may_be_removed >= now.wall {
-            may_be_removed
-        } else {
-            until
-        };
-        // Only a time in the past is taken over: one microsecond more.
-        removed.min(free.since(now.wall) + Duration::from_micros(1))
+        let protocol = if is_known { Protocol::Watched } else { self.protocol };
+        removed.min(free_at(until, protocol, now.wall).since(now.wall))
     }
 
     /// Returns a pause of this time, with what others may know.
@@ -314,6 +307,15 @@ impl Pace {
     }
 }
 
+/// Returns when a lock is free whose key shows this time, as far as is known.
+pub(crate) fn free_at(until: Wall, protocol: Protocol, now: Wall) -> Wall {
+    // The bytes do not show whether the server removes the key earlier.
+    let may_be_removed = until.before(TTL_SHOWN_LATER).after(TTL_GUARD).after(IN_TRANSIT);
+    let free = if protocol == Protocol::Ttl && may_be_removed >= now { may_be_removed } else { until };
+    // Only a time in the past is taken over.
+    free.after(Duration::from_micros(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -365,7 +367,7 @@ mod tests {
         let (mut attempt, _) = stepped(params(Terms::expiring_after(LEASE)), Cue::Ask, START);
         let late = Now { wall: START.wall.after(2 * LEASE), uptime: START.uptime.after(2 * LEASE) };
         let step = attempt.resume(Reply::Integer(1), late);
-        assert_eq!(attempt.io().take_notes(), [(0, Note::LateGrant)]);
+        assert_eq!(attempt.io().take_notes(), [Note::LateGrant]);
         // The expiration and the gem's second, less what has passed, and one microsecond.
         assert_eq!(pause(step), Duration::from_micros(900_001));
     }

@@ -125,7 +125,7 @@ impl Rules for Ending {
     }
 
     #[inline]
-    fn take_notes(&self) -> Vec<(usize, Note)> {
+    fn take_notes(&self) -> Vec<Note> {
         self.rules.as_ref().map_or_else(Vec::new, Task::take_notes)
     }
 }

@@ -56,11 +56,6 @@ impl Nonce {
         let own = value.parts().map_or(0, |(_, nonce)| nonce.0);
         Self(own / OF_HOLD * OF_HOLD + self.0 % OF_HOLD)
     }
-
-    /// Returns one behind those that an attempt which does not wait may use.
-    pub(crate) fn behind_an_attempt(self) -> Self {
-        Self((self.0 + 1000) % NONCES)
-    }
 }
 
 /// Whose a value is: digits that no other value has, and the holder's name if it has one.

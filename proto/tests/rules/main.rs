@@ -1,5 +1,4 @@
 //! The rules on a simulated server: scenarios in which every interleaving
-//! is written out, and what each reply leads to for permits.
+//! is written out.
 
-mod permits;
 mod scenarios;

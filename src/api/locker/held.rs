@@ -100,6 +100,8 @@ impl Locker {
         // I10: a forked child has no threads that wait, and may find the queue in the middle of a change.
         if self.engine.identity.is_this_process() {
             let until = began.after(at_most);
+            self.engine.queue.close();
+            self.lines.close();
             self.engine.drain(until);
             // A quorum's guards have ended before its thread has released their locks.
             self.jobs.finish(until.since(clock::uptime()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use proto::values::Key;
 
-use crate::extend::{Leaving, extend_all, fencing_tokens, loss_signal_of_all, verify_all};
+use crate::extend::{Leaving, Line, extend_all, fencing_tokens, loss_signal_of_all, verify_all};
 use crate::system::sync::Mutex;
 use crate::{Error, LockGuard, LossReason, LossSignal};
 
@@ -19,11 +19,21 @@ use crate::{Error, LockGuard, LossReason, LossSignal};
 pub struct MultiLockGuard {
     /// In the order of their keys; at least one.
     guards: Vec<LockGuard>,
+    /// If the locks are permits: the queue of their semaphore.
+    line: Option<Line>,
 }
 
 impl MultiLockGuard {
-    pub(super) fn of(guards: Vec<LockGuard>) -> Self {
-        Self { guards }
+    pub(super) fn of(guards: Vec<LockGuard>, line: Option<Line>) -> Self {
+        Self { guards, line }
+    }
+
+    /// Ends the holds. Threads that wait for one of several permits get those that they can.
+    fn end(&mut self) -> Result<(), Error> {
+        if let Some(line) = &self.line {
+            line.hand_on(&mut self.guards);
+        }
+        LockGuard::end_all(&mut self.guards, Leaving::Release)
     }
 
     /// Releases all locks except the one of this key, and returns its guard.
@@ -149,7 +159,7 @@ impl MultiLockGuard {
     /// first such key. Otherwise the error of the key that failed, or [`Error::Several`]
     /// if more than one failed. Events report the outcome of each key.
     pub fn release(mut self) -> Result<(), Error> {
-        LockGuard::end_all(&mut self.guards, Leaving::Release)
+        self.end()
     }
 
     /// Releases all locks in the background, and returns at once: see [`LockGuard::release_later`].
@@ -171,7 +181,7 @@ impl Drop for MultiLockGuard {
             return LockGuard::end_all_later(&mut self.guards);
         }
         // A failure has been reported.
-        let _ = LockGuard::end_all(&mut self.guards, Leaving::Release);
+        let _ = self.end();
     }
 }
 

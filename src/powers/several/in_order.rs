@@ -5,12 +5,12 @@
 use std::collections::VecDeque;
 use std::mem;
 
-use crate::extend::{Asked, Call};
+use crate::extend::{Asked, SeveralCall};
 use crate::{Error, Key, LockGuard};
 
 /// A call that some of its locks were not granted to at once.
 struct InOrder<'a> {
-    call: &'a Call<'a>,
+    call: &'a SeveralCall<'a>,
     keys: &'a [Key],
     /// Those of the first keys.
     held: Vec<LockGuard>,
@@ -22,7 +22,10 @@ struct InOrder<'a> {
 
 /// Acquires these locks: at least one, in the order of their bytes, and no two equal. After an error none is held, as
 /// far as is known.
-pub(super) fn acquire_in_order<'a>(call: &'a Call<'a>, keys: &'a [Key]) -> Result<Vec<LockGuard>, Error> {
+pub(super) fn acquire_in_order<'a>(
+    call: &'a SeveralCall<'a>,
+    keys: &'a [Key],
+) -> Result<Vec<LockGuard>, Error> {
     loop {
         let asked = call.ask_together(keys);
         if asked.len() == keys.len() && asked.iter().all(Asked::is_granted) {

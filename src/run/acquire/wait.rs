@@ -8,15 +8,14 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::acquire::{Params, Rounds, acquire};
-use proto::choose::Attempts;
+use proto::acquire::{Attempt, Params, acquire};
 use proto::lease::Lease;
 use proto::task::Io;
 use proto::unresolved::Unresolved;
 use proto::values::{Key, Now, State, Uptime};
 use proto::{Command, Cue, GiveUp, Note, Replies, Reply, Step, Trip};
 
-use super::{Asked, Call, Want};
+use super::{Asked, Call};
 use crate::report::error::{Contention, Error};
 use crate::report::event::Event;
 use crate::report::state::LockState;
@@ -24,23 +23,22 @@ use crate::run::debts::RELEASED_IF_ACQUIRED;
 use crate::run::engine::Engine;
 use crate::run::held::{Acquired, Delivery, HeldLock};
 use crate::run::session::Session;
-use crate::run::thread_holds::{self, HoldKind};
+use crate::run::thread_holds;
 use crate::system::clock;
 use crate::wait::{Hint, Observation, Ticket, WaitMode};
+pub(crate) use turn::parking;
 
 /// One wait.
 pub(super) struct Wait<'a> {
     call: &'a Call<'a>,
-    want: Want<'a>,
+    key: &'a Key,
     /// What came of asking before the wait, until the rules know it.
     asked_before: Option<Asked<'a>>,
     /// The place in the queue, until a lock is held. A call that tries once has none.
     ticket: Option<Ticket<Delivery>>,
-    /// True if this process enters the key's waiting list. Permits have none.
+    /// True if this process enters the key's waiting list.
     notifies: bool,
-    /// The commands for one of the locks, and which that is.
     session: Session<'a>,
-    slot: usize,
     now: Now,
     /// When a lock was last looked at.
     looked: Uptime,
@@ -78,16 +76,15 @@ impl Engine {
 }
 
 impl<'a> Wait<'a> {
-    pub(super) fn new(call: &'a Call<'a>, want: Want<'a>, asked_before: Option<Asked<'a>>) -> Self {
+    pub(super) fn new(call: &'a Call<'a>, key: &'a Key, asked_before: Option<Asked<'a>>) -> Self {
         let now = asked_before.as_ref().map_or(call.began, |asked| asked.at);
         Self {
             call,
-            want,
+            key,
             asked_before,
             ticket: None,
             notifies: false,
-            session: call.session(&want.slots()[0]),
-            slot: 0,
+            session: call.session(key),
             now,
             looked: now.uptime,
             attempts: 0,
@@ -97,15 +94,12 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Waits until a lock is held, or there is an error, and reports how that has ended. Returns which of several it
-    /// is. Contention until the deadline is an [`Error::Contended`]. What commands without a reply may have acquired
-    /// besides is owed.
-    pub(super) fn acquire(mut self) -> Result<(usize, Acquired), Error> {
+    /// Waits until the lock is held, or there is an error. Contention until the deadline is an [`Error::Contended`].
+    /// What commands without a reply may have acquired besides is owed. Returns also how often the server was asked.
+    pub(super) fn acquire(mut self) -> (Result<Acquired, Error>, u32) {
         let mut acquired = self.begin().and_then(|()| self.in_queue());
-        let ended = acquired.as_ref().map_or_else(|_| clock::uptime(), |(_, it)| it.hold.acquired.uptime);
-        let shared = self.shared();
-        let Self { call, want, attempts, unresolved, .. } = self;
-        let is_owed = call.engine.owe_unresolved(want.slots(), shared, call.options, unresolved);
+        let Self { call, key, attempts, unresolved, .. } = self;
+        let is_owed = call.engine.owe_unresolved(key, call.options, unresolved);
         // What a GETSET has written is not.
         if let Err(Error::InDoubt { advice, command, .. }) = &mut acquired
             && is_owed
@@ -113,14 +107,12 @@ impl<'a> Wait<'a> {
         {
             *advice = RELEASED_IF_ACQUIRED;
         }
-        let (waited, outcome) = (ended.since(call.began.uptime), acquired.as_ref().map(|_| ()));
-        call.engine.observer.notify(&Event::AcquireFinished { key: want.name(), waited, attempts, outcome });
-        acquired
+        (acquired, attempts)
     }
 
     /// Fails where the lock is not to be waited for, or what its options mean cannot be found out.
     fn begin(&mut self) -> Result<(), Error> {
-        let (call, name) = (self.call, self.want.name());
+        let (call, key) = (self.call, self.key);
         if self.asked_before.is_some() {
             self.check()?;
             if self.is_lost() || call.engine.knows_meaning_of(call.options) {
@@ -130,10 +122,9 @@ impl<'a> Wait<'a> {
             self.asked_before = None;
         } else {
             self.may_begin()?;
-            call.check(name)?;
-            call.agree_on_readers(name)?;
+            call.check(key)?;
         }
-        let probed = call.probe(&self.want.slots()[0]);
+        let probed = call.probe(key);
         // No lease begins before.
         self.now = clock::now();
         probed.map_err(|failure| {
@@ -144,25 +135,21 @@ impl<'a> Wait<'a> {
     }
 
     fn may_begin(&self) -> Result<(), Error> {
-        let Self { call: Call { engine, .. }, want, .. } = self;
-        engine.refuse_after_fork(want.name())?;
-        self.call.refuse_unset_clock(want.name())?;
-        let is_ours = |slot| thread_holds::by_this_thread(&engine.identity, slot) == Some(HoldKind::Scoped);
-        if want.slots().iter().all(is_ours) {
-            return Err(Error::Nested { key: want.name().clone() });
-        }
-        Ok(())
+        let Self { call: Call { engine, .. }, key, .. } = self;
+        engine.refuse_after_fork(key)?;
+        self.call.refuse_unset_clock(key)?;
+        engine.refuse_nested(key)
     }
 
     /// Is queued until a lock is held, or there is an error.
-    fn in_queue(&mut self) -> Result<(usize, Acquired), Error> {
+    fn in_queue(&mut self) -> Result<Acquired, Error> {
         let Call { engine, options, .. } = self.call;
-        self.notifies = self.want.several().is_none() && engine.notifies(options, self.want.name());
+        self.notifies = engine.notifies(options, self.key);
         if options.timeout == Some(Duration::ZERO) {
             let cue = self.beginning();
             return self.attempt(cue);
         }
-        let (queue, key, mode) = (&engine.queue, self.want.queue(), WaitMode::of(options, self.notifies));
+        let (queue, key, mode) = (&engine.queue, self.key, WaitMode::of(options, self.notifies));
         // One that may have the lock is ahead of those that came while it asked.
         let ticket = if self.is_lost() { queue.join_ahead(key, mode) } else { queue.join(key, mode) };
         self.ticket = Some(ticket);
@@ -170,7 +157,6 @@ impl<'a> Wait<'a> {
         if let Some(ticket) = self.ticket.take() {
             let hint = ticket.leave();
             if self.notifies {
-                let key = self.want.name();
                 let notified = hint == Some(Hint::Freed) || self.has_unused_release;
                 let ends = |deadline: Uptime| deadline.after(engine.backend.command_timeout());
                 engine.notifications.of(key).note_gone(
@@ -184,22 +170,21 @@ impl<'a> Wait<'a> {
     }
 
     /// Does what the rules say.
-    fn attempt(&mut self, cue: Cue) -> Result<(usize, Acquired), Error> {
-        let (io, mut attempts) = (Io::new(self.now), Attempts::new(self.params(), self.want.several()));
-        io.on(self.slot);
-        let ended = self.follow(&io, pin!(acquire(&io, &mut attempts, cue)));
+    fn attempt(&mut self, cue: Cue) -> Result<Acquired, Error> {
+        let (io, mut attempt) = (Io::new(self.now), Attempt::new(self.params()));
+        let ended = self.follow(&io, pin!(acquire(&io, &mut attempt, cue)));
         // What was asked before the wait, and did not count for it, was an attempt as well.
-        self.attempts += attempts.pace().attempts;
+        self.attempts += attempt.pace.attempts;
         let acquired = match ended {
-            Ok(Ok(lease)) => self.enter(io.slot(), lease, attempts.another_is_free()),
+            Ok(Ok(lease)) => self.enter(lease),
             Ok(Err(GiveUp::Timeout)) => {
-                let pace = attempts.pace();
+                let pace = &attempt.pace;
                 Err(self.contended(pace.seen.clone(), pace.has_used_its_attempts()))
             }
             Ok(Err(reason)) => Err(self.ended(reason)),
             Err(error) => Err(error),
         };
-        self.unresolved.append(attempts.into_unresolved());
+        self.unresolved.append(attempt.into_unresolved());
         acquired
     }
 
@@ -228,14 +213,14 @@ impl<'a> Wait<'a> {
             if mem::take(&mut is_answered) && !matches!(&step, Step::Sleep(pause) if pause.leaves) {
                 self.has_unused_release = false;
             }
-            for (slot, note) in io.take_notes() {
-                self.call.engine.report_note(&self.want.slots()[slot], &note, &self.session);
+            for note in io.take_notes() {
+                self.call.engine.report_note(self.key, &note, &self.session);
                 // The observer may have taken long.
                 self.now = clock::now();
             }
             match step {
                 Step::Send(trip) => {
-                    let replies = self.carry_out(io.slot(), &trip);
+                    let replies = self.carry_out(&trip);
                     let last = replies.reply.as_ref().or(replies.found.as_ref());
                     is_answered = matches!(last, Some(Reply::Integer(_) | Reply::Bulk(_)));
                     has_looked = false;
@@ -246,8 +231,6 @@ impl<'a> Wait<'a> {
                     let saw = if looks { self.look_before(&mut pause) } else { None };
                     (is_answered, has_looked) = (saw.is_some(), saw.is_some());
                     let cue = saw.map_or_else(|| self.wait(Some(pause)), Ok)?;
-                    // That of a delivered lease.
-                    io.on(self.slot);
                     io.wake(cue, self.now);
                 }
                 Step::Done(lease) => return Ok(Ok(lease)),
@@ -256,21 +239,11 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Makes a trip for this one of the locks.
-    fn carry_out(&mut self, slot: usize, trip: &Trip) -> Replies {
-        self.is_at(slot);
+    fn carry_out(&mut self, trip: &Trip) -> Replies {
         let listed = if trip.command == Command::Get { self.look_listed(self.now) } else { None };
         let replies = listed.map_or_else(|| self.session.send(trip, self.now), Replies::from);
         self.heard(replies.reply.as_ref().or(replies.found.as_ref()));
         replies
-    }
-
-    /// Has the commands that follow sent for this one of the locks.
-    fn is_at(&mut self, slot: usize) {
-        if slot != self.slot {
-            let session = self.call.session(&self.want.slots()[slot]);
-            (self.slot, self.session) = (slot, session.after(&mut self.session));
-        }
     }
 
     /// Notes that a command has been answered, or could not be.
@@ -282,36 +255,26 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Leaves the queue with a lock.
-    fn enter(
-        &mut self,
-        slot: usize,
-        lease: Lease,
-        another_is_free: bool,
-    ) -> Result<(usize, Acquired), Error> {
-        let (call, key, now) = (self.call, &self.want.slots()[slot], self.now);
+    /// Leaves the queue with the lock.
+    fn enter(&mut self, lease: Lease) -> Result<Acquired, Error> {
+        let (call, key, now) = (self.call, self.key, self.now);
         if self.notifies {
             call.engine.notifications.of(key).acquired(key);
         }
-        let (shared, observation) = (self.shared(), Observation::of(&lease, now));
+        let observation = Observation::of(&lease, now);
         let hold = call.engine.make_hold(key.clone(), call.options, lease, now);
         let known = Arc::downgrade(&hold) as _;
         let holder = match self.ticket.take() {
-            Some(ticket) => ticket.enter(key, shared, &observation, known, another_is_free),
-            None => call.engine.queue.hold(key, shared, &observation, known),
+            Some(ticket) => ticket.enter(&observation, known),
+            None => call.engine.queue.hold(key, &observation, known),
         };
         // A command of its own would not have been sent.
-        if let (true, Err(ended)) = (self.handed_over, call.check(self.want.name())) {
+        if let (true, Err(ended)) = (self.handed_over, call.check(key)) {
             let lease = mem::take(&mut hold.state().lease);
             call.engine.release_unwanted(HeldLock::new(key, call.options, lease, holder));
             return Err(ended);
         }
-        Ok((slot, Acquired { hold, holder }))
-    }
-
-    /// If the lock is a permit: the queue of its semaphore.
-    fn shared(&self) -> Option<&'a Key> {
-        if self.want.several().is_some() { Some(self.want.queue()) } else { self.call.shared }
+        Ok(Acquired { hold, holder })
     }
 }
 
@@ -319,8 +282,7 @@ impl Wait<'_> {
     /// The error of an attempt that has given up.
     fn ended(&mut self, reason: GiveUp) -> Error {
         // Unless the outcome is unknown, the end of the wait from outside is the reason.
-        let from_outside =
-            if reason == GiveUp::Unknown { None } else { self.call.check(self.want.name()).err() };
+        let from_outside = if reason == GiveUp::Unknown { None } else { self.call.check(self.key).err() };
         from_outside.unwrap_or_else(|| self.given_up(reason))
     }
 
@@ -346,31 +308,26 @@ impl Wait<'_> {
         let (details, now) = (self.contention(seen, 0), self.now);
         let is_at_deadline = self.call.deadline.is_some_and(|deadline| now.uptime >= deadline);
         if exhausted && !is_at_deadline {
-            return Error::Contended {
-                key: self.want.name().clone(),
-                timeout: None,
-                details: Box::new(details),
-            };
+            return Error::Contended { key: self.key.clone(), timeout: None, details: Box::new(details) };
         }
         self.timed_out(details)
     }
 
     fn timed_out(&self, details: Contention) -> Error {
         let timeout = Some(self.call.options.timeout.unwrap_or(Duration::MAX));
-        Error::Contended { key: self.want.name().clone(), timeout, details: Box::new(details) }
+        Error::Contended { key: self.key.clone(), timeout, details: Box::new(details) }
     }
 
     fn contention(&self, seen: Option<State>, ahead: usize) -> Contention {
-        let Self { call: Call { engine, options, .. }, want, .. } = self;
-        let is_ours = |key: &Key| thread_holds::by_this_thread(&engine.identity, key).is_some();
+        let Call { engine, options, .. } = self.call;
         Contention {
             attempts: self.attempts,
             waited: self.now.uptime.since(self.call.began.uptime),
             seen: seen.map(LockState::of),
             expiring: options.terms.expiration.is_some(),
             ahead,
-            permits: want.several().map(|slots| slots.len()),
-            taken_by_this_thread: want.slots().iter().all(is_ours),
+            permits: None,
+            taken_by_this_thread: thread_holds::by_this_thread(&engine.identity, self.key).is_some(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The holders, as the queue knows them: how a release reaches the head, and how a lease is delivered.
 
-use std::iter;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use super::{
@@ -19,61 +19,50 @@ pub(crate) enum Wake {
     Delivered,
 }
 
+/// What ends with a lock, when it is dropped: a place in another queue.
+pub(crate) trait Place: Send + Sync + UnwindSafe + RefUnwindSafe {}
+
 /// A lock that a thread of this process holds, as the queue knows it. The waiters are notified when it is dropped.
 pub(crate) struct HolderTicket<A> {
     queue: Arc<WaitQueue<A>>,
     key: Key,
-    /// If the lock is a permit: the queue of its semaphore.
-    shared: Option<Key>,
     over: bool,
+    place: Option<Box<dyn Place>>,
 }
 
 impl<A> HolderTicket<A> {
-    pub(super) fn new(queue: &Arc<WaitQueue<A>>, key: &Key, shared: Option<&Key>) -> Self {
-        Self { queue: Arc::clone(queue), key: key.clone(), shared: shared.cloned(), over: false }
+    pub(super) fn new(queue: &Arc<WaitQueue<A>>, key: &Key) -> Self {
+        Self { queue: Arc::clone(queue), key: key.clone(), over: false, place: None }
     }
 
-    /// Returns the queue whose threads are next: that of the lock, if
-    /// one waits there, else the shared one. And whether it is that.
-    fn next_queue<'a>(&self, all: &'a mut All<A>) -> Option<(&'a mut KeyQueue<A>, bool)> {
-        let is_waited_for = |key: &&Key| all.keys.get(*key).is_some_and(|queue| !queue.waiters.is_empty());
-        let key = iter::once(&self.key).chain(&self.shared).find(is_waited_for)?;
-        Some((all.keys.get_mut(key)?, *key != self.key))
+    /// Has this dropped when it ends, unless something is already.
+    pub(crate) fn ends_with(&mut self, place: impl FnOnce() -> Box<dyn Place>) {
+        self.place.get_or_insert_with(place);
     }
 
-    /// Returns what `judge` says of the queue whose threads are next; `None` if no thread waits.
+    /// Returns what `judge` says of the key; `None` if no thread waits.
     pub(crate) fn of_next<T>(&self, judge: impl FnOnce(&Key, Activity) -> T) -> Option<T> {
-        let mut all = self.queue.0.lock();
-        let (queue, is_shared) = self.next_queue(&mut all)?;
-        let key = if is_shared { self.shared.as_ref()? } else { &self.key };
-        Some(judge(key, queue.activity?))
+        let all = self.queue.0.lock();
+        let queue = all.keys.get(&self.key).filter(|queue| !queue.waiters.is_empty())?;
+        Some(judge(&self.key, queue.activity?))
     }
 
     /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits,
     /// or the first that does learns of a release by this holder alone.
     pub(crate) fn slice(&self) -> Option<Uptime> {
-        let mut all = self.queue.0.lock();
-        let (queue, _) = self.next_queue(&mut all)?;
+        let all = self.queue.0.lock();
+        let queue = all.keys.get(&self.key)?;
         queue.waiters.front().filter(|head| head.mode.is_notified())?;
         queue.slice_since
     }
 
-    /// Returns how the first thread waits that sleeps and is not among those `taken`, so that a lease can be written
-    /// for it; `None` if none does, or if that one cannot take a lease. Notes it as taken.
+    /// Returns how the thread waits that comes next: see [`WaitQueue::next`].
     pub(crate) fn next(
         &self,
         taken: &mut Vec<u64>,
         can_take: impl FnOnce(&WaitMode) -> bool,
     ) -> Option<WaitMode> {
-        let mut all = self.queue.0.lock();
-        if all.closed {
-            return None;
-        }
-        let (queue, _) = self.next_queue(&mut all)?;
-        let waiter = queue.waiters.iter().find(|waiter| waiter.is_free() && !taken.contains(&waiter.id))?;
-        let mode = Some(waiter.mode).filter(can_take)?;
-        taken.push(waiter.id);
-        Some(mode)
+        self.queue.next(&self.key, taken, can_take)
     }
 
     /// Delivers the lease of this lock that was written for a waiting thread, to the first
@@ -81,20 +70,23 @@ impl<A> HolderTicket<A> {
     /// If there is none, returns the lease with this holder, whose it is to release.
     pub(crate) fn deliver(mut self, mode: &WaitMode, lease: A, now: Uptime) -> Result<(), (Self, A)> {
         let mut all = self.queue.0.lock();
-        let waiter = self.next_queue(&mut all).and_then(|(queue, _)| {
-            queue.waiters.iter_mut().find(|waiter| waiter.is_free() && waiter.mode.takes_leases_of(mode))
-        });
-        let Some(waiter) = waiter else {
-            drop(all);
-            return Err((self, lease));
+        let delivered = match all.keys.get_mut(&self.key) {
+            Some(queue) => queue.deliver(mode, lease),
+            None => Err(lease),
         };
-        waiter.lease = Some(lease);
-        let thread = waiter.thread.clone();
-        self.over = true;
-        self.leave(&mut all, Wake::Delivered, Some(now));
-        drop(all);
-        thread.unpark();
-        Ok(())
+        match delivered {
+            Ok(thread) => {
+                self.over = true;
+                self.leave(&mut all, Wake::Delivered, Some(now));
+                drop(all);
+                thread.unpark();
+                Ok(())
+            }
+            Err(lease) => {
+                drop(all);
+                Err((self, lease))
+            }
+        }
     }
 
     /// Notes another hold in place of the one that the lock was acquired with.
@@ -119,14 +111,7 @@ impl<A> HolderTicket<A> {
 
     /// Returns the thread to unpark once the mutex is free.
     fn leave(&self, all: &mut All<A>, wake: Wake, now: Option<Uptime>) -> Option<Thread> {
-        let end = |queue: &mut KeyQueue<A>| (!queue.waiters.is_empty(), queue.end_hold(wake, now));
-        let (is_waited_for, head) = all.leave(&self.key, end).unwrap_or_default();
-        let shared = self.shared.as_ref().and_then(|shared| {
-            // One thread learns of it.
-            let wake = if is_waited_for { Wake::Delivered } else { wake };
-            all.leave(shared, |queue| queue.end_hold(wake, now)).flatten()
-        });
-        head.or(shared)
+        all.leave(&self.key, |queue| queue.end_hold(wake, now)).flatten()
     }
 }
 
@@ -151,7 +136,7 @@ impl<A> KeyQueue<A> {
 
 impl<A> Waiter<A> {
     /// Returns true if a lease may be delivered to it. A hint that it has not seen yet has it ask for the lock.
-    fn is_free(&self) -> bool {
+    pub(super) fn is_free(&self) -> bool {
         self.asleep && self.hint.is_none() && self.lease.is_none()
     }
 }

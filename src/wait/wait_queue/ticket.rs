@@ -72,25 +72,28 @@ impl<A> Ticket<A> {
         }
     }
 
-    /// Leaves the queue with a lock, and with what others may know of it. The next thread becomes a head. `shared`: if
-    /// the lock is a permit, the queue of its semaphore. If this is that queue, and not the lock's own, the next also
-    /// learns of a release that this thread has not acted upon, and of another permit that is free.
-    pub(crate) fn enter(
+    /// Leaves the queue with the lock. The next thread becomes a head.
+    pub(crate) fn enter(mut self, observation: &Observation, hold: AnyHold) -> HolderTicket<A> {
+        let mut all = self.queue.0.lock();
+        all.hold(&self.key, observation, hold);
+        let next = all.keys.get_mut(&self.key).and_then(|queue| queue.remove(self.id)?.1);
+        drop(all);
+        self.has_left = true;
+        unpark(next.as_ref());
+        HolderTicket::new(&self.queue, &self.key)
+    }
+
+    /// Leaves the queue with one of several locks, and with what it has seen of them. The next thread becomes a head,
+    /// and learns of a release that this one has not acted upon, and that `another_is_free`.
+    pub(crate) fn enter_with_one(
         mut self,
-        key: &Key,
-        shared: Option<&Key>,
         observation: &Observation,
-        hold: AnyHold,
         another_is_free: bool,
     ) -> HolderTicket<A> {
         let mut all = self.queue.0.lock();
-        all.hold(key, shared, observation, hold);
         let woken = all.keys.get_mut(&self.key).and_then(|queue| {
+            queue.hold(observation.at);
             let (waiter, next) = queue.remove(self.id)?;
-            if *key == self.key {
-                return Some([next, None]);
-            }
-            // It has seen all permits, or learns here of what it has not seen.
             queue.observation = Some(observation.clone());
             let hint = waiter.hint.max(another_is_free.then_some(Hint::Freed));
             Some([next, hint.and_then(|hint| queue.notify(hint))])
@@ -98,7 +101,7 @@ impl<A> Ticket<A> {
         drop(all);
         self.has_left = true;
         woken.iter().flatten().for_each(|thread| unpark(thread.as_ref()));
-        HolderTicket::new(&self.queue, key, shared)
+        HolderTicket::new(&self.queue, &self.key)
     }
 
     /// Leaves the queue without the lock. The next thread gets the
@@ -113,21 +116,19 @@ impl<A> Ticket<A> {
         }
         self.has_left = true;
         let mut all = self.queue.0.lock();
-        let (mut woken, hint, shared) = all.leave(&self.key, |queue| {
+        let (next, first, hint, left) = all.leave(&self.key, |queue| {
             let (Waiter { hint, lease, .. }, next) = queue.remove(self.id)?;
             // A lease that is left, after a panic, expires: the next thread looks when.
-            let hint = hint.max(lease.map(|_| Hint::Changed));
+            let hint = hint.max(lease.as_ref().map(|_| Hint::Changed));
             // A hint that was not acted upon is for the first, which may wait in another mode.
             let first = hint.and_then(|hint| queue.notify(hint));
-            // A release that this queue alone was told of, and that no thread has looked at since.
-            let is_unseen = queue.waiters.is_empty() && queue.observation.is_none();
-            let shared = queue.shared.clone().filter(|_| is_unseen);
-            Some((vec![next, first.clone()], hint.filter(|_| first.is_none()), shared))
+            let hint = hint.filter(|_| first.is_none());
+            Some((next, first, hint, lease))
         })??;
-        let shared = shared.and_then(|shared| all.keys.get_mut(&shared));
-        woken.push(shared.and_then(|queue| queue.notify(hint.unwrap_or(Hint::Changed))));
         drop(all);
-        woken.iter().flatten().for_each(Thread::unpark);
+        // It may be a guard, which releases.
+        drop(left);
+        [next, first].iter().flatten().for_each(Thread::unpark);
         hint
     }
 }

@@ -1,4 +1,4 @@
-//! Two locks of which any will do, in a queue that they share, and threads that wait for one of them or for both.
+//! Two locks of which any will do, with a queue by their name, and threads that wait for one of them or for both.
 
 use std::sync::Arc;
 
@@ -14,9 +14,17 @@ use super::{Key, Observation, WaitMode};
 
 /// The lease of one of the locks.
 type ForOne = (usize, Lease);
-type HolderTicket = subject::HolderTicket<ForOne>;
+
+/// A lock that was acquired, its holder, and that one's place in the queue by the name.
+struct Held {
+    at: usize,
+    lease: Lease,
+    holder: subject::HolderTicket<ForOne>,
+    place: subject::HolderTicket<Held>,
+}
 
 const LOCKS: usize = 2;
+const FREED: Wake = Wake::Hint(Hint::Freed);
 
 /// What a thread wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +76,9 @@ impl Behavior {
 /// The queue, the server, and the threads.
 struct Pool {
     queue: Arc<WaitQueue<ForOne>>,
+    line: Arc<WaitQueue<Held>>,
     locks: [Key; LOCKS],
-    shared: Key,
+    name: Key,
     servers: [Arc<Server>; LOCKS],
     threads: Vec<Thread>,
     ends: Vec<AtomicBool>,
@@ -84,8 +93,9 @@ pub(super) fn run(behaviors: &[Behavior], meet: bool) {
     let key = |name| Key { name, copies: Arc::new(()) };
     let pool = Arc::new(Pool {
         queue: Arc::default(),
+        line: Arc::default(),
         locks: [key(0), key(1)],
-        shared: key(LOCKS),
+        name: key(LOCKS),
         servers: [Server::new(false), Server::new(false)],
         threads: behaviors.iter().map(|_| Thread::default()).collect(),
         ends: behaviors.iter().map(|_| AtomicBool::new(false)).collect(),
@@ -113,7 +123,7 @@ pub(super) fn run(behaviors: &[Behavior], meet: bool) {
     for server in &pool.servers {
         assert!(server.is_free(), "a lock is lost");
     }
-    for key in pool.locks.iter().chain([&pool.shared]) {
+    for key in pool.locks.iter().chain([&pool.name]) {
         assert_eq!(Arc::strong_count(&key.copies), 1, "an entry outlives its last holder and waiter");
     }
 }
@@ -123,9 +133,6 @@ struct Worker<'a> {
     number: usize,
     behavior: Behavior,
 }
-
-/// A lock that was acquired, and its holder.
-type Held = (usize, Lease, HolderTicket);
 
 impl Worker<'_> {
     fn run(&self) {
@@ -142,46 +149,38 @@ impl Worker<'_> {
         }
     }
 
-    /// Waits as the engine does for a permit.
+    /// Waits as a semaphore does.
     fn any(&self) -> Option<Held> {
         let pool = self.pool;
-        let mut ticket = pool.queue.join(&pool.shared, Self::MODE);
-        let (mut delivered, mut look) = match ticket.wait(None, false, || self.park()) {
-            Called::Lease(lease) => (Some(lease), false),
+        let mut ticket = pool.line.join(&pool.name, Self::MODE);
+        let (mut handed, mut look) = match ticket.wait(None, false, || self.park()) {
+            Called::Lease(held) => (Some(held), false),
             Called::Over { .. } => return None,
             Called::Head { seen, .. } => (None, seen.is_none()),
         };
         let mut over = false;
         loop {
-            let granted = match delivered.take() {
-                Some((at, lease)) => Some((at, lease, false)),
-                None if look => self.ask(),
-                None => None,
-            };
-            if let Some((at, lease, another_is_free)) = granted {
+            if let Some(held) = handed.take() {
+                held.lease.assert_held();
+                ticket.leave();
+                return Some(held);
+            }
+            if look && let Some((at, lease, another_is_free)) = self.ask() {
                 lease.assert_held();
-                let observation = Observation::default();
-                return Some((
-                    at,
-                    lease,
-                    ticket.enter(
-                        &pool.locks[at],
-                        Some(&pool.shared),
-                        &observation,
-                        no_hold(),
-                        another_is_free,
-                    ),
-                ));
+                let seen = Observation::default();
+                let holder = pool.queue.hold(&pool.locks[at], &seen, no_hold());
+                let place = ticket.enter_with_one(&seen, another_is_free);
+                return Some(Held { at, lease, holder, place });
             }
             if over {
                 return None;
             }
             look = true;
             match ticket.wait(Some(Observation::default()), false, || self.park()) {
-                Called::Lease(lease) => delivered = Some(lease),
+                Called::Lease(held) => handed = Some(held),
                 // A thread that is past its deadline passes the hint on.
                 Called::Head { hint: Some(hint), .. } if self.is_over() => {
-                    pool.queue.notify(&pool.shared, hint);
+                    pool.line.notify(&pool.name, hint);
                     return None;
                 }
                 Called::Head { .. } => {}
@@ -205,11 +204,9 @@ impl Worker<'_> {
             let lease = delivered.take().or_else(|| if look { pool.servers[at].set() } else { None });
             if let Some(lease) = lease {
                 lease.assert_held();
-                return Some((
-                    at,
-                    lease,
-                    ticket.enter(key, Some(&pool.shared), &Observation::default(), no_hold(), false),
-                ));
+                let holder = ticket.enter(&Observation::default(), no_hold());
+                let place = pool.line.hold_one_of(&pool.name, super::Uptime);
+                return Some(Held { at, lease, holder, place });
             }
             if over {
                 return None;
@@ -257,7 +254,7 @@ impl Worker<'_> {
     }
 
     fn work(&self, held: &[Held]) {
-        let Some(((_, first, _), others)) = held.split_first() else { return };
+        let Some((Held { lease: first, .. }, others)) = held.split_first() else { return };
         let meet = || {
             let (count, changed) = &self.pool.held;
             let mut count = count.lock();
@@ -268,33 +265,56 @@ impl Worker<'_> {
             }
         };
         match others.first() {
-            Some((_, other, _)) => first.work(|| other.work(meet)),
+            Some(Held { lease: other, .. }) => first.work(|| other.work(meet)),
             None => first.work(meet),
         }
     }
 
-    fn release(&self, (at, lease, holder): Held) {
-        const FREED: Wake = Wake::Hint(Hint::Freed);
+    /// Releases a lock: as a semaphore does, to the next that sleeps in the queue by the name, unless a thread waits for
+    /// this very lock. The place ends after the lock.
+    fn release(&self, held: Held) {
+        let pool = self.pool;
         let hands_over = self.behavior.releases != Releases::Plainly;
-        let next = if hands_over { holder.next(&mut Vec::new(), |_| true) } else { None };
+        let goes_on = hands_over && !pool.queue.is_waited_for(&pool.locks[held.at]);
+        let next = if goes_on { pool.line.next(&pool.name, &mut Vec::new(), |_| true) } else { None };
         match (self.behavior.releases, next) {
             (Releases::HandingOver, Some(mode)) => {
-                let delivered = holder.deliver(&mode, (at, lease.replace()), super::Uptime);
-                if let Err((holder, (_, lease))) = delivered {
-                    lease.end();
-                    holder.finish(FREED, super::Uptime);
+                let Held { at, lease, holder, place } = held;
+                let handed = Held { at, lease: lease.replace(), holder, place };
+                if let Err(held) = pool.line.deliver(&pool.name, &mode, handed, super::Uptime) {
+                    Self::end(held);
                 }
+            }
+            // It is not known whether the lease was written anew: it is released.
+            _ => self.release_alone(held, hands_over),
+        }
+    }
+
+    /// Releases a lock as the engine does.
+    fn release_alone(&self, held: Held, hands_over: bool) {
+        let next = if hands_over { held.holder.next(&mut Vec::new(), |_| true) } else { None };
+        match (self.behavior.releases, next) {
+            (Releases::HandingOver, Some(mode)) => {
+                let Held { at, lease, holder, place } = held;
+                let delivered = holder.deliver(&mode, (at, lease.replace()), super::Uptime);
+                if let Err((holder, (at, lease))) = delivered {
+                    return Self::end(Held { at, lease, holder, place });
+                }
+                place.finish(FREED, super::Uptime);
             }
             // The holder does not learn that it was written. It expires.
             (Releases::Unheard, Some(_)) => {
-                lease.replace().end();
-                drop(holder);
+                held.lease.replace().end();
+                drop((held.holder, held.place));
             }
-            _ => {
-                lease.end();
-                holder.finish(FREED, super::Uptime);
-            }
+            _ => Self::end(held),
         }
+    }
+
+    fn end(Held { lease, holder, place, .. }: Held) {
+        lease.end();
+        holder.finish(FREED, super::Uptime);
+        place.finish(FREED, super::Uptime);
     }
 
     const MODE: WaitMode = WaitMode { notified: false, variant: 0 };

@@ -35,8 +35,7 @@ impl Worker<'_> {
                 },
                 Kind::TriesOnce => {
                     let observation = Observation::default();
-                    let hold =
-                        |lease| (lease, self.harness.queue.hold(self.key(), None, &observation, no_hold()));
+                    let hold = |lease| (lease, self.harness.queue.hold(self.key(), &observation, no_hold()));
                     self.server().set().map(hold)
                 }
                 Kind::InAnotherProcess => {
@@ -77,10 +76,7 @@ impl Worker<'_> {
             let lease = delivered.take().or_else(|| if look { self.ask() } else { None });
             if let Some(lease) = lease {
                 lease.assert_held();
-                return Some((
-                    lease,
-                    ticket.enter(self.key(), None, &Observation::default(), no_hold(), false),
-                ));
+                return Some((lease, ticket.enter(&Observation::default(), no_hold())));
             }
             if over {
                 return None;

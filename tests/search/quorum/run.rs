@@ -261,9 +261,9 @@ impl Run {
             Message::Reply(_, false) => {}
             Message::Doubt(value, mut unresolved) => {
                 let found = self.servers[server].key.clone();
-                if !unresolved.may_hold(0, self.now(client)) {
+                if !unresolved.may_hold(self.now(client)) {
                     self.abandoned.push(value);
-                } else if let Some((lease, _)) = unresolved.take(0, found.as_deref()) {
+                } else if let Some((lease, _)) = unresolved.take(found.as_deref()) {
                     send(self, Message::GiveBack(lease));
                 } else {
                     send(self, Message::Doubt(value, unresolved));
@@ -342,7 +342,7 @@ impl Run {
         }
         if self.conditions.flaw != Some(Flaw::ForgetsLostReplies) {
             let (value, mut unresolved) = (lease.value.clone(), Unresolved::default());
-            unresolved.add(0, lease, None, now);
+            unresolved.add(lease, None, now);
             self.messages.push(Sent { client, call, server, message: Message::Doubt(value, unresolved) });
         }
     }

@@ -123,7 +123,7 @@ impl Client {
     pub(super) fn shown(&mut self, step: Step<Lease>) -> String {
         let mut shown: Vec<String> = Vec::new();
         if let Some(attempt) = &self.attempt {
-            shown.extend(attempt.io().take_notes().into_iter().filter_map(|(_, note)| {
+            shown.extend(attempt.io().take_notes().into_iter().filter_map(|note| {
                 Some(match note {
                     Note::RefusedForNow => return None,
                     Note::TakenOver(_) => "takes over".into(),
@@ -293,16 +293,16 @@ pub(super) fn shown_release(outcome: &Result<Release, GiveUp>) -> String {
     }
 }
 
-fn notes_of<T>(task: Option<Task<T>>) -> Vec<(usize, Note)> {
+fn notes_of<T>(task: Option<Task<T>>) -> Vec<Note> {
     task.map(|task| task.take_notes()).unwrap_or_default()
 }
 
 /// What the rules have noted on the way.
-pub(super) fn shown_notes(notes: &[(usize, Note)]) -> &'static str {
+pub(super) fn shown_notes(notes: &[Note]) -> &'static str {
     match notes.first() {
-        Some((_, Note::ValueOverwritten(_))) => ", overwrites it",
-        Some((_, Note::WasOverwritten(_))) => ", was overwritten",
-        Some((_, Note::WentBack)) => ", the server went back",
+        Some(Note::ValueOverwritten(_)) => ", overwrites it",
+        Some(Note::WasOverwritten(_)) => ", was overwritten",
+        Some(Note::WentBack) => ", the server went back",
         _ => "",
     }
 }

@@ -36,7 +36,7 @@ impl Wait<'_> {
         self.now = clock::now();
         if begins {
             // Those ahead may have found the server unreachable.
-            self.session = self.call.session(&self.want.slots()[0]);
+            self.session = self.call.session(self.key);
             self.looked = self.now.uptime;
             self.judge_asked_before(&called);
         }
@@ -50,19 +50,15 @@ impl Wait<'_> {
     }
 
     fn cue(&mut self, called: Called<Delivery>, begins: bool, in_doubt: bool) -> Result<Cue, Error> {
-        let is_one_of = self.want.several().is_some();
-        // At its beginning a thread that wants one of several looks at
-        // all of them, and one that is not the head has its last look.
-        let heeds_window = !begins || matches!(called, Called::Head { .. }) && !is_one_of;
+        // One that is not the head has its last look.
+        let heeds_window = !begins || matches!(called, Called::Head { .. });
         let window = if heeds_window && !in_doubt { self.window() } else { None };
         Ok(match (called, window) {
-            (Called::Lease(Delivery { key, lease, in_doubt }), _) => {
+            (Called::Lease(Delivery { lease, in_doubt }), _) => {
                 // It has the lock, so what came of asking before is over.
                 if self.asked_before.take().is_some() {
                     self.attempts = 1;
                 }
-                let slot = self.want.slots().iter().position(|slot| *slot == key);
-                self.is_at(slot.unwrap_or_else(|| unreachable!("only these locks share the queue")));
                 (self.looked, self.handed_over) = (self.now.uptime, true);
                 Cue::HandedOver { lease, in_doubt }
             }
@@ -73,8 +69,6 @@ impl Wait<'_> {
             // All that follow are of a thread that begins.
             _ if !begins => Cue::Look,
             (Called::Head { seen: None, .. }, _) => self.head_start().map_or(Cue::Ask, Cue::Leave),
-            // A permit was released, and another thread has seen all others held.
-            (Called::Head { hint: Some(_), .. }, _) if is_one_of => Cue::Ask,
             (Called::Head { seen: Some(observation), .. }, _) => {
                 self.looked = observation.at;
                 Cue::Behind(observation)
@@ -94,10 +88,9 @@ impl Wait<'_> {
 
     /// Returns how the rules begin: with what came of asking for a lock before, or by asking for one.
     pub(super) fn beginning(&mut self) -> Cue {
-        let Some(Asked { slot, lease, trip, sent, at, .. }) = self.asked_before.take() else {
+        let Some(Asked { lease, trip, sent, at, .. }) = self.asked_before.take() else {
             return Cue::Ask;
         };
-        self.is_at(slot);
         if let Some(Ok(_)) = &sent.reply {
             self.looked = at.uptime;
         }
@@ -113,7 +106,7 @@ impl Wait<'_> {
     fn judge_asked_before(&mut self, called: &Called<Delivery>) {
         let Some(asked) = &self.asked_before else { return };
         let Terms { expiration, max_attempts, .. } = self.call.options.terms;
-        let is_followed_by_a_look = self.want.several().is_none() && expiration.is_some();
+        let is_followed_by_a_look = expiration.is_some();
         let nothing_newer = matches!(called, Called::Head { seen: None, hint: None });
         let is_known = !asked.found_another() || max_attempts.is_some() || is_followed_by_a_look;
         if !(asked.is_lost() || asked.is_carried_out() || nothing_newer && is_known) {
@@ -136,10 +129,9 @@ impl Wait<'_> {
     /// Returns the end of the window in which this process leaves the
     /// lock to pollers now; `None` too if a thread of it has the lock.
     fn window(&self) -> Option<Uptime> {
-        let (queue, key) = (&self.call.engine.queue, self.want.queue());
-        let is_one_of = self.want.several().is_some();
-        let activity = queue.activity(key).filter(|_| is_one_of || !queue.is_held(key))?;
-        activity.window(key, self.now)
+        let queue = &self.call.engine.queue;
+        let activity = queue.activity(self.key).filter(|_| !queue.is_held(self.key))?;
+        activity.window(self.key, self.now)
     }
 
     /// Returns true if a command from before the wait may have acquired a lock.
@@ -150,18 +142,18 @@ impl Wait<'_> {
     /// Fails where the wait was ended from outside, by [`Error::InDoubt`]
     /// if a command from before it may have acquired a lock.
     pub(super) fn check(&mut self) -> Result<(), Error> {
-        if self.is_lost() { self.check_in_doubt() } else { self.call.check(self.want.name()) }
+        if self.is_lost() { self.check_in_doubt() } else { self.call.check(self.key) }
     }
 
     /// Fails where the wait was ended from outside, by [`Error::InDoubt`]: a command from before it, or of the rules,
     /// may have acquired a lock.
     fn check_in_doubt(&mut self) -> Result<(), Error> {
-        if self.call.check(self.want.name()).is_ok() {
+        if self.call.check(self.key).is_ok() {
             return Ok(());
         }
         // That of the rules is theirs to return.
         if let Some(asked) = &self.asked_before {
-            self.unresolved.add(asked.slot, asked.lease.clone(), None, self.now);
+            self.unresolved.add(asked.lease.clone(), None, self.now);
             self.attempts = 1;
             self.beginning();
         }
@@ -171,13 +163,13 @@ impl Wait<'_> {
     /// Leaves a hint that this thread does not act upon: when it leaves the queue, the next gets it.
     fn pass_on(&self, hint: Option<Hint>) {
         if let Some(hint) = hint {
-            self.call.engine.queue.notify(self.want.queue(), hint);
+            self.call.engine.queue.notify(self.key, hint);
         }
     }
 }
 
 /// Returns how a thread sleeps until then, or until another wakes it: a function that returns whether to sleep on.
-fn parking(call: &Call<'_>, until: Option<Uptime>) -> impl FnMut() -> bool {
+pub(crate) fn parking(call: &Call<'_>, until: Option<Uptime>) -> impl FnMut() -> bool {
     move || {
         let left = until.map(|until| until.since(clock::uptime()));
         if call.is_cancelled() || left == Some(Duration::ZERO) {
@@ -194,7 +186,7 @@ fn parking(call: &Call<'_>, until: Option<Uptime>) -> impl FnMut() -> bool {
 impl Wait<'_> {
     /// Until when this thread leaves the lock to a process that was just notified.
     pub(super) fn head_start(&self) -> Option<Uptime> {
-        let key = self.want.name();
+        let key = self.key;
         if self.notifies { self.call.engine.notifications.of(key).head_start(key) } else { None }
     }
 
@@ -204,7 +196,7 @@ impl Wait<'_> {
         if !self.notifies || self.ticket.is_none() {
             return None;
         }
-        let (Engine { notifications, queue, observer, .. }, key) = (&**self.call.engine, self.want.name());
+        let (Engine { notifications, queue, observer, .. }, key) = (&**self.call.engine, self.key);
         let notifications = notifications.of(key);
         notifications.want(key, observer);
         if queue.is_held(key) { None } else { notifications.enter(key) }
@@ -212,7 +204,7 @@ impl Wait<'_> {
 
     /// Looks at the key, as a process that waits for notifications, if something is to be done with the waiting list.
     pub(super) fn look_listed(&mut self, mut now: Now) -> Option<Reply> {
-        let (Engine { notifications, observer, .. }, key) = (&**self.call.engine, self.want.name());
+        let (Engine { notifications, observer, .. }, key) = (&**self.call.engine, self.key);
         let mut waiting = self.entering()?;
         loop {
             let behind = Some(Box::new(Command::Get));

@@ -1,0 +1,125 @@
+//! A queue by a name: of the threads of this process of which each wants one of several locks, whichever is free. A
+//! thread that has one has a place in it as well, which ends with the lock, however that ends; the next learns of it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use proto::values::{Key, Now, Uptime};
+
+use super::guards::hand_on;
+use crate::api::guard::LockGuard;
+use crate::api::locker::Locker;
+use crate::report::error::Error;
+use crate::system::clock;
+use crate::values::options::LockOptions;
+use crate::wait::{Hint, HolderTicket, Observation, Place, Ticket, WaitMode, WaitQueue, Wake};
+
+/// The queue of a name, through one locker or its clones.
+#[derive(Clone)]
+pub(crate) struct Line {
+    queue: Arc<WaitQueue<LockGuard>>,
+    name: Key,
+}
+
+/// What a thread that has one of the locks has in the queue. The next thread learns when it is dropped.
+struct InLine(Option<HolderTicket<LockGuard>>);
+
+impl Place for InLine {}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.0.take() {
+            ticket.finish(Wake::Hint(Hint::Freed), clock::uptime());
+        }
+    }
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Line").field(&self.name).finish()
+    }
+}
+
+impl Line {
+    pub(crate) fn of(locker: &Locker, name: Key) -> Self {
+        Self { queue: Arc::clone(locker.lines()), name }
+    }
+
+    /// Returns true if no thread has one of the locks or waits for one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_open_to(&self.name)
+    }
+
+    /// Queues this thread as the last.
+    pub(crate) fn join(&self, options: &LockOptions) -> Ticket<LockGuard> {
+        self.queue.join(&self.name, WaitMode::of(options, false))
+    }
+
+    /// Leaves the queue with one of the locks, unless the thread is not queued. The next learns whether another is free.
+    pub(crate) fn enter(
+        &self,
+        ticket: Option<Ticket<LockGuard>>,
+        guard: &mut LockGuard,
+        seen: &Observation,
+        another_is_free: bool,
+    ) {
+        let place = match ticket {
+            Some(ticket) => ticket.enter_with_one(seen, another_is_free),
+            None => self.queue.hold_one_of(&self.name, seen.at),
+        };
+        guard.ends_with(|| Box::new(InLine(Some(place))));
+    }
+
+    /// Gives a lock a place that this thread has got otherwise.
+    pub(crate) fn place(&self, guard: &mut LockGuard, at: Uptime) {
+        guard.ends_with(|| Box::new(InLine(Some(self.queue.hold_one_of(&self.name, at)))));
+    }
+
+    /// Tells the first thread that one of the locks may be free.
+    pub(crate) fn notify(&self, hint: Hint) {
+        self.queue.notify(&self.name, hint);
+    }
+
+    /// Returns the end of the window in which this process leaves the locks to pollers, if it does so now.
+    pub(crate) fn window(&self, now: Now) -> Option<Uptime> {
+        self.queue.activity(&self.name)?.window(&self.name, now)
+    }
+
+    /// Releases one of the locks: the first thread that sleeps gets it, if it can be handed on.
+    pub(crate) fn release(&self, guard: LockGuard) -> Result<(), Error> {
+        let mut kept = vec![guard];
+        self.hand_on(&mut kept);
+        kept.pop().map_or(Ok(()), LockGuard::release)
+    }
+
+    /// Hands locks on to threads that sleep, the last first, in one trip. What is left in the list is to be released.
+    pub(crate) fn hand_on(&self, guards: &mut Vec<LockGuard>) {
+        let now = clock::now();
+        if self.window(now).is_some() {
+            return;
+        }
+        let (mut taken, mut modes, mut handed) = (Vec::new(), Vec::new(), Vec::new());
+        while let Some(guard) = guards.pop_if(|guard| guard.can_be_handed_on(now)) {
+            let options = guard.options();
+            let (protocol, terms) = (options.protocol, options.terms);
+            let is_like = |mode: &WaitMode| {
+                mode.options().protocol == protocol && mode.options().terms.expiration == terms.expiration
+            };
+            let Some(mode) = self.queue.next(&self.name, &mut taken, is_like) else {
+                guards.push(guard);
+                break;
+            };
+            modes.push(mode);
+            handed.push(guard);
+        }
+        for (mode, handed) in modes.iter().zip(hand_on(handed)) {
+            match handed {
+                Ok(next) => {
+                    // It may have gone meanwhile; then the lock is released.
+                    drop(self.queue.deliver(&self.name, mode, next, now.uptime));
+                }
+                Err(guard) => guards.push(guard),
+            }
+        }
+    }
+}
