@@ -15,6 +15,7 @@ mod calls;
 mod guards;
 mod line;
 mod locker;
+mod one_of;
 
 pub(crate) use crate::api::lock::problem;
 pub(crate) use crate::api::loss_signal::Losable;

@@ -1,6 +1,6 @@
 //! Semaphores and their permits: at most `n` holders at a time, over all processes.
 
-mod waiting;
+mod wait;
 
 use std::fmt;
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use proto::values::Key;
 
 use crate::extend::{HoldKind, Line, ReaderCount, SeveralCall, look_at_all, problem};
 use crate::{CancelToken, Error, LockGuard, LockOptions, LockState, Locker};
-use waiting::Waiting;
+use wait::PermitWait;
 
 /// A pool of permits: at most `n` holders at a time, over all processes.
 ///
@@ -195,7 +195,7 @@ impl Semaphore {
             return Ok(Permit::new(asking.acquire_lock(only, kind)?, 0, line.clone()));
         }
         let _begun = asking.begin_one_of(name, slots, self.readers.as_ref())?;
-        let (slot, guard) = Waiting::new(&asking, name, slots, line).acquire()?;
+        let (slot, guard) = PermitWait::new(&asking, name, slots, line).acquire()?;
         asking.begun(slice::from_ref(&guard), kind);
         Ok(Permit::new(guard, slot, line.clone()))
     }

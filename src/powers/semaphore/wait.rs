@@ -13,7 +13,7 @@ use crate::system::clock;
 use crate::{Error, LockGuard, RefusalKind};
 
 /// A call for one of several permits.
-pub(super) struct Waiting<'a> {
+pub(super) struct PermitWait<'a> {
     asking: &'a SeveralCall<'a>,
     name: &'a Key,
     slots: &'a Arc<[Key]>,
@@ -35,7 +35,7 @@ pub(super) struct Waiting<'a> {
 /// A permit that was acquired: its number, and whether another looks free.
 type Acquired = (usize, LockGuard, bool);
 
-impl<'a> Waiting<'a> {
+impl<'a> PermitWait<'a> {
     pub(super) fn new(
         asking: &'a SeveralCall<'a>,
         name: &'a Key,
