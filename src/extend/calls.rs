@@ -9,7 +9,7 @@ use std::{iter, slice};
 use proto::unresolved::Unresolved;
 use proto::values::{Key, Token};
 
-use super::guards::begin_anew;
+use super::guards::{begin_anew, give_back};
 use super::line::Line;
 
 use crate::api::guard::LockGuard;
@@ -18,7 +18,7 @@ use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::run::hold::Hold;
 use crate::run::thread_holds::HoldKind;
-use crate::run::{Acquired, Acquiring, Asked, Call, Leaving, RELEASED_IF_ACQUIRED, ReaderCount};
+use crate::run::{Acquired, Acquiring, Asked, Call, RELEASED_IF_ACQUIRED, ReaderCount};
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::Registered;
@@ -203,16 +203,7 @@ impl<'a> SeveralCall<'a> {
             }
             not_released.extend(self.owe(asked).err());
         }
-        let parts = early.into_iter().filter_map(LockGuard::into_acquired);
-        let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) =
-            parts.map(|Acquired { hold, holder }| (hold, holder)).unzip();
-        let ending = holds.iter().map(|hold| &**hold).zip(holders);
-        for (hold, released) in self.engine.end_holds(ending, Leaving::Release) {
-            if let Some(error) = released.err().filter(|error| !error.is_lost()) {
-                self.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
-                not_released.push(error);
-            }
-        }
+        not_released.extend(give_back(early));
         not_released
     }
 

@@ -9,10 +9,11 @@ use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
 use crate::api::loss_signal::LossSignal;
 use crate::report::error::Error;
+use crate::report::event::Event;
 use crate::report::state::LossReason;
-use crate::run::Engine;
 use crate::run::hold::Hold;
 use crate::run::thread_holds::{self, HoldKind};
+use crate::run::{Engine, Leaving};
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::Place;
@@ -44,6 +45,10 @@ impl LockGuard {
     pub(crate) fn watching(&self) -> impl FnOnce() + Send + use<> {
         let (engine, hold) = (Arc::clone(self.engine()), Arc::clone(self.hold()));
         move || engine.watch(&hold)
+    }
+
+    pub(crate) fn refuse_after_fork(&self) -> Result<(), Error> {
+        self.engine().refuse_after_fork(self.key())
     }
 
     /// Has this dropped when the lock is released, whoever does that, or has no holder in this process any more for
@@ -146,4 +151,20 @@ pub(super) fn hand_on(guards: Vec<LockGuard>) -> Vec<Result<LockGuard, LockGuard
         if handed { Ok(begin_anew(guard, &options, now)) } else { Err(guard) }
     };
     guards.into_iter().zip(handed).map(next).collect()
+}
+
+/// Releases locks of one locker, in one trip, that the program never had. Returns why some were not released.
+pub(crate) fn give_back(guards: Vec<LockGuard>) -> Vec<Error> {
+    let Some(engine) = guards.first().map(|first| Arc::clone(first.engine())) else { return Vec::new() };
+    let parts = guards.into_iter().filter_map(LockGuard::into_acquired);
+    let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.map(|it| (it.hold, it.holder)).unzip();
+    let ending = holds.iter().map(|hold| &**hold).zip(holders);
+    let mut not_released = Vec::new();
+    for (hold, released) in engine.end_holds(ending, Leaving::Release) {
+        if let Some(error) = released.err().filter(|error| !error.is_lost()) {
+            engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
+            not_released.push(error);
+        }
+    }
+    not_released
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proto::values::{Key, Now, Uptime};
 
-use super::guards::hand_on;
+use super::guards::{give_back, hand_on};
 use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
@@ -94,8 +94,10 @@ impl Line {
 
     /// Hands locks on to threads that sleep, the last first, in one trip. What is left in the list is to be released.
     pub(crate) fn hand_on(&self, guards: &mut Vec<LockGuard>) {
+        // I10: in a forked child a thread that is not there may have the queue's mutex.
+        let is_forked = guards.first().is_none_or(|first| first.refuse_after_fork().is_err());
         let now = clock::now();
-        if self.window(now).is_some() {
+        if is_forked || !self.queue.is_waited_for(&self.name) || self.window(now).is_some() {
             return;
         }
         let (mut taken, mut modes, mut handed) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,10 +116,12 @@ impl Line {
         }
         for (mode, handed) in modes.iter().zip(hand_on(handed)) {
             match handed {
-                Ok(next) => {
-                    // It may have gone meanwhile; then the lock is released.
-                    drop(self.queue.deliver(&self.name, mode, next, now.uptime));
-                }
+                // The thread may have gone meanwhile.
+                Ok(next) => match self.queue.deliver(&self.name, mode, next, now.uptime) {
+                    Ok(()) => {}
+                    // A failure is reported.
+                    Err(unwanted) => drop(give_back(vec![unwanted])),
+                },
                 Err(guard) => guards.push(guard),
             }
         }

@@ -8,7 +8,7 @@ use proto::permits::{self, TRIES, Values};
 use proto::values::{Key, Uptime};
 use proto::{Observation, Reply};
 
-use crate::extend::{Called, Failure, Line, LockState, SeveralCall, Ticket, parking};
+use crate::extend::{Called, Failure, Line, LockState, SeveralCall, Ticket, give_back, parking};
 use crate::system::clock;
 use crate::{Error, LockGuard, RefusalKind};
 
@@ -70,7 +70,7 @@ impl<'a> PermitWait<'a> {
         if may_wait && !self.line.is_empty() {
             return self.in_line();
         }
-        match self.attempt() {
+        match self.attempt(false) {
             Ok(Some(acquired)) => Ok(self.enter(None, acquired)),
             Ok(None) if !may_wait || self.has_used_its_attempts() => Err(self.contended(0)),
             Ok(None) => self.in_line(),
@@ -99,7 +99,7 @@ impl<'a> PermitWait<'a> {
             }
             let is_over = !asking.has_time();
             if self.is_to_ask(&called, begins, is_over) {
-                match self.attempt() {
+                match self.attempt(true) {
                     Ok(Some(acquired)) => return Ok(self.enter(Some(ticket), acquired)),
                     Ok(None) => self.failed = None,
                     Err(error) => self.judge(error)?,
@@ -149,7 +149,8 @@ impl<'a> PermitWait<'a> {
     }
 
     /// Asks once: for a random permit, and for those that look free. Permits of other callers are not waited for.
-    fn attempt(&mut self) -> Result<Option<Acquired>, Error> {
+    /// With a place in the queue the next thread is to know whether another is free.
+    fn attempt(&mut self, is_queued: bool) -> Result<Option<Acquired>, Error> {
         let (asking, slots) = (self.asking, self.slots);
         self.attempts += 1;
         let slot = permits::first(asking.random(), slots.len());
@@ -157,8 +158,9 @@ impl<'a> PermitWait<'a> {
         self.seen.at = asked.at.uptime;
         let looked = asked.sent.behind.take();
         if asked.is_granted() {
-            let free = |values: &Values| !self.free(values, slot).is_empty();
-            let another = !matches!(&looked, Some(Ok(Reply::Bulks(values))) if !free(values));
+            let is_seen_held = |values: &Values| self.free(values, slot).is_empty();
+            let another =
+                is_queued && !matches!(&looked, Some(Ok(Reply::Bulks(values))) if is_seen_held(values));
             return Ok(Some((slot, asking.hold_one(asked), another)));
         }
         if !asked.found_another() {
@@ -234,7 +236,11 @@ impl<'a> PermitWait<'a> {
     fn take(&mut self, ticket: Ticket<LockGuard>, handed: LockGuard) -> Result<(usize, LockGuard), Error> {
         ticket.leave();
         let guard = self.asking.go_on(handed);
-        self.asking.check(self.name)?;
+        if let Err(ended) = self.asking.check(self.name) {
+            // A failure is reported.
+            drop(give_back(vec![guard]));
+            return Err(ended);
+        }
         let slot = self.slots.iter().position(|slot| slot == guard.key());
         Ok((slot.unwrap_or_else(|| unreachable!("only these permits have this queue")), guard))
     }
