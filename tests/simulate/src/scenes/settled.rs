@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::iter;
 use std::sync::Mutex;
 
-use setnx_lock::{Error, Event, Observer};
+use setnx_lock::{Error, Event, Observer, Settlement};
 use world::run;
 
 use crate::laws::broken;
@@ -14,6 +14,7 @@ use crate::laws::broken;
 pub(super) struct Settled {
     promised: Mutex<BTreeSet<String>>,
     settled: Mutex<BTreeSet<String>>,
+    left: Mutex<BTreeSet<String>>,
 }
 
 impl Settled {
@@ -30,6 +31,11 @@ impl Settled {
         }
     }
 
+    /// Returns true if the library has said that this key is left to expire.
+    pub(super) fn is_left_to_expire(&self, key: &str) -> bool {
+        self.left.lock().unwrap().contains(key)
+    }
+
     pub(super) fn is_whole(&self) {
         let settled = self.settled.lock().unwrap();
         if let Some(key) = self.promised.lock().unwrap().iter().find(|key| !settled.contains(*key)) {
@@ -43,7 +49,12 @@ impl Observer for Settled {
         run::note(&format!("event: {event:?}"));
         match event {
             Event::ReleaseFailed { error, .. } => self.note(error),
-            Event::Settled { key, .. } => _ = self.settled.lock().unwrap().insert(key.to_string()),
+            Event::Settled { key, outcome, .. } => {
+                self.settled.lock().unwrap().insert(key.to_string());
+                if *outcome == Settlement::LeftToExpire {
+                    self.left.lock().unwrap().insert(key.to_string());
+                }
+            }
             _ => {}
         }
     }
