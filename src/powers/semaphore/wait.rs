@@ -144,7 +144,8 @@ impl<'a> PermitWait<'a> {
             Duration::MAX
         };
         let looks = self.seen.at.after(pause).min(now.uptime.after(until_free));
-        let until = self.line.window(now).map_or(looks, |end| end.max(looks));
+        // What was released in a window is asked for at its end.
+        let until = self.line.window(now).unwrap_or(looks);
         Some(asking.deadline.map_or(until, |deadline| until.min(deadline)))
     }
 

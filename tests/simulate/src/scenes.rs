@@ -6,6 +6,7 @@ mod changes;
 mod limits;
 mod orders;
 mod others;
+mod permits;
 mod servers;
 mod settled;
 
@@ -27,13 +28,14 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 23] = [
+pub(crate) const SCENES: [(&str, fn()); 24] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
     ("outlasts", holders_outlast_their_leases),
     ("stopped", a_stopped_process_releases_several),
     ("orders", orders::calls_want_keys_in_different_company),
+    ("permits", permits::each_is_woken_by_who_releases),
     ("together", keys_of_others_change),
     ("memory", nothing_is_left_in_memory),
     ("back", a_server_is_back),
