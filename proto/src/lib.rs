@@ -81,7 +81,6 @@ extern crate alloc;
 mod readme {}
 
 pub mod acquire;
-
 pub mod fencing;
 pub mod hold;
 pub mod keeping;

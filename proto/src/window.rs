@@ -19,6 +19,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 const LOOKS: Duration = Duration::from_millis(3);
 pub(super) const ASKS: Duration = Duration::from_millis(2);
 
+/// Holds that end within this time end together.
+const TOGETHER: Duration = Duration::from_micros(500);
+
 /// What the threads of a process have done with a key since one
 /// of them has had a lease or waited for one without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ impl Activity {
 
     /// Notes that a hold has ended. Several permits that are released together are one.
     pub fn ended(&mut self, now: Uptime) {
-        if self.ended[0] != Some(now) {
+        if self.ended[0].is_none_or(|last| now.since(last) >= TOGETHER) {
             self.ended = [Some(now), self.ended[0]];
         }
     }

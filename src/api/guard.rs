@@ -329,6 +329,11 @@ impl LockGuard {
         ended.map(drop)
     }
 
+    /// Returns true if this guard is to release the lock.
+    pub(crate) fn has_holder(&self) -> bool {
+        self.holder.is_some()
+    }
+
     pub(crate) fn holder(&mut self) -> Option<&mut HolderTicket<Delivery>> {
         self.holder.as_mut()
     }

@@ -66,7 +66,10 @@ impl LockGuard {
         let is_held_for_long_enough =
             hold.acquired.uptime.after(hold.options.terms.hold_at_least) <= now.uptime;
         let lasts = hold.remaining(now).is_some_and(|left| !left.is_zero());
-        lasts && is_held_for_long_enough && !self.engine().queue.is_waited_for(self.key())
+        self.has_holder()
+            && lasts
+            && is_held_for_long_enough
+            && !self.engine().queue.is_waited_for(self.key())
     }
 
     /// Returns what another process goes on with the lock by. The server may be asked once.
@@ -141,14 +144,18 @@ pub(super) fn begin_anew(guard: LockGuard, options: &LockOptions, at: Now) -> Lo
 }
 
 /// Has other threads of this process go on with locks of one locker, in one trip: their leases begin anew, and the holds
-/// end as by a release. Returns a guard that could not be handed on.
-pub(super) fn hand_on(guards: Vec<LockGuard>) -> Vec<Result<LockGuard, LockGuard>> {
+/// end as by a release. Returns a guard for the next thread, or the one that there was with why that did not go.
+pub(super) fn hand_on(guards: Vec<LockGuard>) -> Vec<(LockGuard, Option<Error>)> {
     let Some(first) = guards.first() else { return Vec::new() };
     let handed = first.engine().hand_on(&guards.iter().map(LockGuard::hold).collect::<Vec<_>>());
     let now = clock::now();
-    let next = |(guard, handed): (LockGuard, bool)| {
-        let options = *guard.options();
-        if handed { Ok(begin_anew(guard, &options, now)) } else { Err(guard) }
+    let next = |(guard, handed): (LockGuard, Result<(), Error>)| {
+        // What the options say of the time that it is held begins with the thread that gets it.
+        let options = guard.options().while_waiting(LockOptions::MAX_EXPIRATION);
+        match handed {
+            Ok(()) => (begin_anew(guard, &options, now), None),
+            Err(error) => (guard, Some(error)),
+        }
     };
     guards.into_iter().zip(handed).map(next).collect()
 }

@@ -14,6 +14,9 @@ use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{Hint, HolderTicket, Observation, Place, Ticket, WaitMode, WaitQueue, Wake};
 
+/// What becomes of a lock that could not be handed on.
+const LATER: &str = "it is released in the background, or frees itself when its lease has passed";
+
 /// The queue of a name, through one locker or its clones.
 #[derive(Clone)]
 pub(crate) struct Line {
@@ -88,17 +91,21 @@ impl Line {
     /// Releases one of the locks: the first thread that sleeps gets it, if it can be handed on.
     pub(crate) fn release(&self, guard: LockGuard) -> Result<(), Error> {
         let mut kept = vec![guard];
-        self.hand_on(&mut kept);
-        kept.pop().map_or(Ok(()), LockGuard::release)
+        let handed_on = self.hand_on(&mut kept);
+        kept.pop().map_or(handed_on, LockGuard::release)
     }
 
     /// Hands locks on to threads that sleep, the last first, in one trip. What is left in the list is to be released.
-    pub(crate) fn hand_on(&self, guards: &mut Vec<LockGuard>) {
+    ///
+    /// # Errors
+    ///
+    /// The server could not be asked, which has taken the time of a release: the background thread releases the lock.
+    pub(crate) fn hand_on(&self, guards: &mut Vec<LockGuard>) -> Result<(), Error> {
         // I10: in a forked child a thread that is not there may have the queue's mutex.
         let is_forked = guards.first().is_none_or(|first| first.refuse_after_fork().is_err());
         let now = clock::now();
         if is_forked || !self.queue.is_waited_for(&self.name) || self.window(now).is_some() {
-            return;
+            return Ok(());
         }
         let (mut taken, mut modes, mut handed) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(guard) = guards.pop_if(|guard| guard.can_be_handed_on(now)) {
@@ -114,16 +121,27 @@ impl Line {
             modes.push(mode);
             handed.push(guard);
         }
-        for (mode, handed) in modes.iter().zip(hand_on(handed)) {
-            match handed {
-                // The thread may have gone meanwhile.
-                Ok(next) => match self.queue.deliver(&self.name, mode, next, now.uptime) {
-                    Ok(()) => {}
-                    // A failure is reported.
-                    Err(unwanted) => drop(give_back(vec![unwanted])),
-                },
-                Err(guard) => guards.push(guard),
+        let mut failed = Vec::new();
+        for (mode, (guard, error)) in modes.iter().zip(hand_on(handed)) {
+            match error {
+                None => {
+                    // The thread may have gone meanwhile. A failure is reported.
+                    let delivered = self.queue.deliver(&self.name, mode, guard, now.uptime);
+                    drop(delivered.map_err(|unwanted| give_back(vec![unwanted])));
+                }
+                // The server was asked; a release says the same.
+                Some(error) if error.is_lost() => guards.push(guard),
+                Some(error) => {
+                    guard.release_later();
+                    failed.push(match error {
+                        Error::InDoubt { key, command, cause, .. } => {
+                            Error::InDoubt { key, command, advice: LATER, cause }
+                        }
+                        error => error.not_released(LATER),
+                    });
+                }
             }
         }
+        Error::of_all(failed.into_iter().map(Err))
     }
 }

@@ -11,6 +11,7 @@ use crate::report::event::Event;
 use crate::report::state::LockState;
 use crate::run::thread_holds::{self, HoldKind};
 use crate::run::{Call, ReaderCount};
+use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::CancelToken;
 
@@ -88,6 +89,6 @@ impl Locker {
 
 /// Returns what these keys hold, in one trip: see [`Lock::state`](crate::Lock::state).
 pub(crate) fn look_at_all(locker: &Locker, name: &Key, keys: &Arc<[Key]>) -> Result<Vec<LockState>, Error> {
-    let found = locker.engine().states(name, keys)?;
+    let found = locker.engine().states(name, keys, clock::now())?;
     Ok(found.iter().map(|found| LockState::of_value(found.as_deref())).collect())
 }

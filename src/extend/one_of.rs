@@ -53,6 +53,14 @@ impl<'a> SeveralCall<'a> {
         asked
     }
 
+    /// Returns what all of several locks hold.
+    pub(crate) fn look_at(&self, name: &Key, all: &Arc<[Key]>) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        let now = clock::now();
+        // As a try.
+        let began = if self.has_time() { now } else { self.began };
+        self.engine.states(name, all, began)
+    }
+
     /// Holds one of several locks that was granted.
     pub(crate) fn hold_one(&self, mut asked: Asked<'_>) -> LockGuard {
         LockGuard::new(Arc::clone(self.engine), self.hold(&mut asked))
@@ -65,9 +73,14 @@ impl<'a> SeveralCall<'a> {
         let options =
             LockOptions { terms: Terms { max_attempts: None, ..self.options.terms }, ..*self.options };
         let options = options.timeout(Duration::ZERO);
-        let call = Call { began, options: &options, deadline: Some(began.uptime), ..self.call };
-        let (acquired, _) = call.try_or_wait_for(key, asked);
-        let acquired = Error::unless_contended(acquired)?;
+        // The tries of a call share its time.
+        let deadline = Some(self.deadline.map_or(began.uptime, |deadline| deadline.min(began.uptime)));
+        let call = Call { began, options: &options, deadline, ..self.call };
+        let acquired = match call.try_or_wait_for(key, asked).0 {
+            // A permit of this thread that is lost.
+            Err(Error::Nested { .. }) => return Ok(None),
+            acquired => Error::unless_contended(acquired)?,
+        };
         Ok(acquired.map(|acquired| LockGuard::new(Arc::clone(self.engine), acquired)))
     }
 

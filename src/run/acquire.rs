@@ -1,5 +1,5 @@
 //! Acquiring: asks for locks, waits for those that are not granted, and makes the hold: what guard, signals and keeper
-//! share of one. A call knows its limits and its locks, and asks for these in one trip before it waits for any.
+//! share of one. A call knows its limits, and asks for its lock before it waits for it.
 
 mod wait;
 
@@ -202,8 +202,7 @@ impl<'a> Call<'a> {
         self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome: Ok(()) });
     }
 
-    /// Makes the hold of a lock that was granted when it was first asked
-    /// for.
+    /// Makes the hold of a lock that was granted when it was first asked for.
     pub(crate) fn hold(&self, asked: &mut Asked<'_>) -> Acquired {
         self.hold_lease(asked.key, mem::take(&mut asked.lease), asked.at)
     }

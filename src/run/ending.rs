@@ -133,8 +133,8 @@ impl Engine {
     }
 
     /// Has locks go on with other threads of this process: their leases begin anew, in one trip, and the holds end as by
-    /// a release. Returns for each whether it has; one that has not is as after an extension that failed.
-    pub(crate) fn hand_on(self: &Arc<Self>, holds: &[&Arc<Hold>]) -> Vec<bool> {
+    /// a release. One that fails is as after an extension that failed.
+    pub(crate) fn hand_on(self: &Arc<Self>, holds: &[&Arc<Hold>]) -> Vec<Result<(), Error>> {
         let (outbox, began) = (Outbox::default(), clock::uptime());
         let mut locked = self.lock_all(holds);
         let extended = self.extend_locked(&mut locked, &outbox, |hold, _| hold.options.terms.expiration);
@@ -147,13 +147,13 @@ impl Engine {
         drop(locked);
         outbox.flush(&self.observer);
         let end = |(hold, extended): (&&Arc<Hold>, Result<bool, Error>)| {
-            let Ok(certified) = extended else { return false };
+            let certified = extended?;
             thread_holds::forget(hold);
             hold.finish();
             let held = began.since(hold.acquired.uptime);
             let ended = Ended { held, certified, left_to_expire: false, outlived_lease: false };
             self.report_end(hold, Leaving::Release, &Ok(ended));
-            true
+            Ok(())
         };
         holds.iter().zip(extended).map(end).collect()
     }

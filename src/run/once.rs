@@ -48,9 +48,14 @@ impl Engine {
         }
     }
 
-    /// Reads what several keys hold, with one MGET.
-    pub(crate) fn states(&self, name: &Key, keys: &Arc<[Key]>) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        match self.once(name, Command::GetAll(Arc::clone(keys)))? {
+    /// Reads what several keys hold, with one MGET, within one command timeout of when the call `began`.
+    pub(crate) fn states(
+        &self,
+        name: &Key,
+        keys: &Arc<[Key]>,
+        began: Now,
+    ) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        match self.once_with(name, Command::GetAll(Arc::clone(keys)), None, began)?.0 {
             Reply::Bulks(found) => Ok(found),
             _ => unreachable!("a backend answers MGET with bulks"),
         }

@@ -334,6 +334,7 @@ impl Session<'_> {
             _ => true,
         }
     }
+
     /// Notes why a command was not sent. Returns why the call gives up.
     pub(super) fn refuse(&mut self, failure: Failure) -> GiveUp {
         self.reply(Err(failure), "SET", Effect::Reads).gives_up()

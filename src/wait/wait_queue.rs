@@ -89,6 +89,8 @@ struct Waiter<A> {
     asleep: bool,
     hint: Option<Hint>,
     lease: Option<A>,
+    /// What ends with the lock of the lease.
+    place: Option<Box<dyn Place>>,
 }
 
 /// What a head is told of its key.
@@ -153,7 +155,7 @@ impl<A> WaitQueue<A> {
         let id = all.next_id;
         all.next_id += 1;
         let thread = current();
-        let waiter = Waiter { id, thread, mode, asleep: false, hint: None, lease: None };
+        let waiter = Waiter { id, thread, mode, asleep: false, hint: None, lease: None, place: None };
         join(&mut all.keys.entry(key.clone()).or_default().waiters, waiter);
         drop(all);
         Ticket::new(self, key, id)
@@ -201,7 +203,7 @@ impl<A> WaitQueue<A> {
     pub(crate) fn deliver(&self, name: &Key, mode: &WaitMode, lease: A, now: Uptime) -> Result<(), A> {
         let mut all = self.0.lock();
         let Some(queue) = all.keys.get_mut(name) else { return Err(lease) };
-        let thread = queue.deliver(mode, lease)?;
+        let thread = queue.deliver(mode, lease, &mut None)?;
         // A hold has ended, and another begins.
         if let Some(activity) = &mut queue.activity {
             activity.ended(now);
@@ -316,11 +318,16 @@ impl<A> KeyQueue<A> {
     }
 
     /// Delivers a lease to the first thread that sleeps and takes leases of this mode. Returns its thread, to unpark
-    /// once the mutex is free; the lease if there is none.
-    fn deliver(&mut self, mode: &WaitMode, lease: A) -> Result<Thread, A> {
+    /// once the mutex is free; the lease if there is none. The place goes with it.
+    fn deliver(
+        &mut self,
+        mode: &WaitMode,
+        lease: A,
+        place: &mut Option<Box<dyn Place>>,
+    ) -> Result<Thread, A> {
         let takes = |waiter: &&mut Waiter<A>| waiter.is_free() && waiter.mode.takes_leases_of(mode);
         let Some(waiter) = self.waiters.iter_mut().find(takes) else { return Err(lease) };
-        waiter.lease = Some(lease);
+        (waiter.lease, waiter.place) = (Some(lease), place.take());
         Ok(waiter.thread.clone())
     }
 

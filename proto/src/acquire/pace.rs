@@ -76,7 +76,7 @@ pub struct Pace {
     pub(crate) asks_until: Option<Uptime>,
     /// How often it has looked whether the lock is free.
     pub attempts: u32,
-    /// What the key was last seen to hold; of several, the one that is free first.
+    /// What the key was last seen to hold.
     pub seen: Option<State>,
     /// When the server removes a key that was left to it.
     pub(crate) removed_at: Option<Uptime>,

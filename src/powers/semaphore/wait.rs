@@ -8,9 +8,12 @@ use proto::permits::{self, TRIES, Values};
 use proto::values::{Key, Uptime};
 use proto::{Observation, Reply};
 
-use crate::extend::{Called, Failure, Line, LockState, SeveralCall, Ticket, give_back, parking};
+use crate::extend::{Called, Failure, Hint, Line, LockState, SeveralCall, Ticket, give_back, parking};
 use crate::system::clock;
 use crate::{Error, LockGuard, RefusalKind};
+
+/// How long a pause is at most after the server has refused for now.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A call for one of several permits.
 pub(super) struct PermitWait<'a> {
@@ -24,10 +27,14 @@ pub(super) struct PermitWait<'a> {
     no_locks: Vec<usize>,
     /// What the permit holds that frees itself first, and when that was seen.
     seen: Observation,
-    /// When the server last answered.
-    reached: Uptime,
+    /// Since when the server gives no answer.
+    failing_since: Option<Uptime>,
     /// Why the last attempt has failed, if another may not.
     failed: Option<Error>,
+    /// How long the pause is before the next attempt: longer after refusals.
+    pause: Duration,
+    /// A hint that this thread has not acted upon.
+    unused: Option<Hint>,
     /// Permits that commands without a reply may have acquired, and since when that is known.
     in_doubt: Vec<(Uptime, Error)>,
 }
@@ -52,104 +59,120 @@ impl<'a> PermitWait<'a> {
             attempts: 0,
             no_locks: Vec::new(),
             seen,
-            reached: at,
+            failing_since: None,
             failed: None,
+            pause: asking.options.terms.poll_interval,
+            unused: None,
             in_doubt: Vec::new(),
         }
     }
 
     /// Waits for a permit. Returns its number with it.
     pub(super) fn acquire(mut self) -> Result<(usize, LockGuard), Error> {
-        let acquired = self.at_once().map_err(|error| self.or_in_doubt(error));
+        let acquired = self.ask_or_wait().map_err(|error| self.or_in_doubt(error));
+        // The next thread acts upon what this one has not.
+        if let Some(hint) = self.unused {
+            self.line.notify(hint);
+        }
         self.asking.report_one_of(self.name, self.attempts, acquired.as_ref().map(|(_, guard)| guard));
         acquired
     }
 
-    fn at_once(&mut self) -> Result<(usize, LockGuard), Error> {
+    fn ask_or_wait(&mut self) -> Result<(usize, LockGuard), Error> {
         let may_wait = self.asking.may_wait();
         if may_wait && !self.line.is_empty() {
             return self.in_line();
         }
         match self.attempt(false) {
-            Ok(Some(acquired)) => Ok(self.enter(None, acquired)),
-            Ok(None) if !may_wait || self.has_used_its_attempts() => Err(self.contended(0)),
-            Ok(None) => self.in_line(),
-            Err(error) if !may_wait => Err(error),
-            Err(error) => self.judge(error).and_then(|()| self.in_line()),
+            Ok(Some(acquired)) => return Ok(self.enter(None, acquired)),
+            Ok(None) => {}
+            Err(error) => self.judge(error)?,
         }
+        if !may_wait || self.has_used_its_attempts() {
+            return Err(self.failed.take().unwrap_or_else(|| self.contended(0)));
+        }
+        self.in_line()
     }
 
     /// Waits in the queue.
     fn in_line(&mut self) -> Result<(usize, LockGuard), Error> {
         let asking = self.asking;
         let mut ticket = self.line.join(asking.options);
-        // One that has asked already waits first.
-        let saw = (self.attempts > 0).then(|| self.seen.clone());
-        let mut begins = saw.is_none();
-        let mut called = ticket.wait(saw, false, parking(asking, self.until(begins)));
+        // One that has asked before asks again as it is the first: a permit may have been released in between.
+        let mut called = ticket.wait(None, false, parking(asking, asking.deadline));
+        let mut begins = true;
         loop {
-            let ahead = match called {
-                Called::Lease(handed) => return self.take(ticket, handed),
-                Called::Over { ahead, .. } => ahead,
-                Called::Head { .. } => 0,
+            let ahead = match &called {
+                Called::Over { ahead, .. } => *ahead,
+                Called::Lease(_) | Called::Head { .. } => 0,
             };
-            if let Err(ended) = asking.check(self.name) {
-                self.pass_on(&called);
-                return Err(ended);
-            }
-            let is_over = !asking.has_time();
-            if self.is_to_ask(&called, begins, is_over) {
+            let is_to_ask = match called {
+                Called::Lease(handed) => match self.take(handed)? {
+                    Some(acquired) => {
+                        ticket.leave();
+                        return Ok(acquired);
+                    }
+                    None => true,
+                },
+                called => {
+                    if let Called::Head { hint, .. } = &called {
+                        self.unused = self.unused.max(*hint);
+                    }
+                    self.is_to_ask(&called, begins)
+                }
+            };
+            asking.check(self.name)?;
+            if is_to_ask {
+                self.unused = None;
                 match self.attempt(true) {
                     Ok(Some(acquired)) => return Ok(self.enter(Some(ticket), acquired)),
-                    Ok(None) => self.failed = None,
+                    Ok(None) => {}
                     Err(error) => self.judge(error)?,
                 }
             }
-            if is_over || self.has_used_its_attempts() {
+            if !asking.has_time() || self.has_used_its_attempts() {
                 return Err(self.failed.take().unwrap_or_else(|| self.contended(ahead)));
             }
             begins = false;
-            called = ticket.wait(Some(self.seen.clone()), false, parking(asking, self.until(false)));
+            called = ticket.wait(Some(self.seen.clone()), false, parking(asking, Some(self.until())));
         }
     }
 
-    /// Returns true if this thread asks now, and takes over what others have seen.
-    fn is_to_ask(&mut self, called: &Called<LockGuard>, begins: bool, is_over: bool) -> bool {
+    /// Returns true if this thread asks now. Takes over what others have seen.
+    fn is_to_ask(&mut self, called: &Called<LockGuard>, begins: bool) -> bool {
+        let (is_over, window) = (!self.asking.has_time(), self.line.window(clock::now()));
         match called {
-            // Another has just seen them held.
-            Called::Head { seen: Some(seen), hint: None } if begins && !is_over => {
+            // Another has just seen them held: the thread ahead, or one that was.
+            Called::Head { seen: Some(seen), hint: None } | Called::Over { seen: Some(seen), ahead: 1.. }
+                if begins && seen.seen.is_some() =>
+            {
                 self.seen = seen.clone();
+                is_over && window.is_some()
+            }
+            _ if begins || is_over || window.is_none() => true,
+            _ => {
+                // Others are not to rely on what was seen before.
+                self.seen.seen = None;
                 false
             }
-            // The threads ahead have seen a holder.
-            Called::Over { seen: Some(seen), ahead: 1.. } if seen.seen.is_some() => {
-                self.seen = seen.clone();
-                false
-            }
-            _ => begins || is_over || self.line.window(clock::now()).is_none(),
         }
     }
 
-    /// Until when the thread sleeps unless it is called: to its deadline where another asks for it.
-    fn until(&self, behind_others: bool) -> Option<Uptime> {
-        let asking = self.asking;
-        if behind_others {
-            return asking.deadline;
-        }
-        let now = clock::now();
-        let pause = asking.options.terms.poll_interval;
+    /// Until when the thread sleeps unless it is called.
+    fn until(&self) -> Uptime {
+        let (asking, now) = (self.asking, clock::now());
         let until_free = if asking.expires() {
             permits::until_free(self.seen.seen.as_ref(), asking.protocol(), now.wall)
         } else {
             Duration::MAX
         };
-        let looks = self.seen.at.after(pause).min(now.uptime.after(until_free));
+        let looks = self.seen.at.after(self.pause).min(now.uptime.after(until_free));
         // What was released in a window is asked for at its end.
         let until = self.line.window(now).unwrap_or(looks);
-        Some(asking.deadline.map_or(until, |deadline| until.min(deadline)))
+        asking.deadline.map_or(until, |deadline| until.min(deadline))
     }
 
-    /// Asks once: for a random permit, and for those that look free. Permits of other callers are not waited for.
+    /// Asks once: for a random permit, and for those that look free.
     /// With a place in the queue the next thread is to know whether another is free.
     fn attempt(&mut self, is_queued: bool) -> Result<Option<Acquired>, Error> {
         let (asking, slots) = (self.asking, self.slots);
@@ -164,16 +187,19 @@ impl<'a> PermitWait<'a> {
                 is_queued && !matches!(&looked, Some(Ok(Reply::Bulks(values))) if is_seen_held(values));
             return Ok(Some((slot, asking.hold_one(asked), another)));
         }
-        if !asked.found_another() {
-            let acquired = asking.try_one(&slots[slot], Some(asked))?;
-            return Ok(acquired.map(|guard| (slot, guard, true)));
+        if !asked.found_another()
+            && let Some(guard) = asking.try_one(&slots[slot], Some(asked))?
+        {
+            return Ok(Some((slot, guard, true)));
         }
         let values = match looked {
             Some(Ok(Reply::Bulks(values))) => values,
-            Some(Err(failure)) => return Err(Error::of_failure(self.name.clone(), "MGET", failure)),
-            _ => return Err(Error::of_failure(self.name.clone(), "MGET", Failure::TooLate)),
+            Some(Err(failure @ Failure::Refused(_))) => {
+                return Err(Error::of_failure(self.name.clone(), "MGET", failure));
+            }
+            _ => asking.look_at(self.name, slots)?,
         };
-        self.reached = clock::uptime();
+        (self.failing_since, self.failed, self.pause) = (None, None, asking.options.terms.poll_interval);
         self.seen.seen = permits::first_to_end(&values);
         let (free, mut tries) = (self.free(&values, slot), 0);
         for (position, slot) in free.iter().enumerate() {
@@ -203,19 +229,35 @@ impl<'a> PermitWait<'a> {
 
     /// Keeps the failure of an attempt if another may not fail.
     fn judge(&mut self, error: Error) -> Result<(), Error> {
-        let now = clock::uptime();
-        let is_refused = matches!(error, Error::Refused { .. });
-        if is_refused {
-            self.reached = now;
+        let asking = self.asking;
+        if !error.may_hold_lock() {
+            // Where the call was ended from outside, that is the reason.
+            asking.check(self.name)?;
         }
-        let is_unreachable = now.since(self.reached) >= self.asking.retry_for();
-        if !error.is_transient() || is_unreachable || error.may_hold_lock() && !self.asking.expires() {
-            if is_unreachable {
-                self.asking.note_unreachable();
-            }
+        let (now, terms) = (clock::uptime(), &asking.options.terms);
+        let is_refused = match &error {
+            // A replica is waited for as a server that is not there.
+            Error::Refused { refusal, .. } => refusal.kind() != RefusalKind::ReadOnly,
+            _ => false,
+        };
+        let since = if is_refused { now } else { self.failing_since.unwrap_or(now) };
+        self.failing_since = (!is_refused).then_some(since);
+        let is_unreachable = !is_refused && now.since(since) >= asking.retry_for();
+        if is_unreachable {
+            asking.note_unreachable();
+        }
+        let is_final = !error.is_transient() || error.may_hold_lock() && !asking.expires();
+        if is_final || is_unreachable || terms.max_attempts == Some(1) {
             return Err(error);
         }
-        self.asking.report_refusal(&error);
+        if is_refused {
+            if asking.may_wait() {
+                asking.report_refusal(&error);
+            }
+            // It was no attempt that found the permits held.
+            self.attempts -= 1;
+            self.pause = (2 * self.pause).min(LONGEST_PAUSE.max(terms.poll_interval));
+        }
         if error.may_hold_lock() {
             self.in_doubt.push((now, error));
         } else {
@@ -233,17 +275,17 @@ impl<'a> PermitWait<'a> {
         }
     }
 
-    /// Goes on with a permit that another thread has handed on.
-    fn take(&mut self, ticket: Ticket<LockGuard>, handed: LockGuard) -> Result<(usize, LockGuard), Error> {
-        ticket.leave();
-        let guard = self.asking.go_on(handed);
-        if let Err(ended) = self.asking.check(self.name) {
+    /// Goes on with a permit that another thread has handed on, unless its lease has passed meanwhile.
+    fn take(&mut self, handed: LockGuard) -> Result<Option<(usize, LockGuard)>, Error> {
+        let ended = self.asking.check(self.name);
+        if ended.is_err() || handed.remaining() == Some(Duration::ZERO) {
             // A failure is reported.
-            drop(give_back(vec![guard]));
-            return Err(ended);
+            drop(give_back(vec![handed]));
+            return ended.map(|()| None);
         }
+        let guard = self.asking.go_on(handed);
         let slot = self.slots.iter().position(|slot| slot == guard.key());
-        Ok((slot.unwrap_or_else(|| unreachable!("only these permits have this queue")), guard))
+        Ok(Some((slot.unwrap_or_else(|| unreachable!("only these permits have this queue")), guard)))
     }
 
     fn enter(
@@ -253,13 +295,6 @@ impl<'a> PermitWait<'a> {
     ) -> (usize, LockGuard) {
         self.line.enter(ticket, &mut guard, &self.seen, another);
         (slot, guard)
-    }
-
-    /// Leaves a hint that this thread does not act upon to the next.
-    fn pass_on(&self, called: &Called<LockGuard>) {
-        if let Called::Head { hint: Some(hint), .. } = called {
-            self.line.notify(*hint);
-        }
     }
 
     fn has_used_its_attempts(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Several locks that are held together.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,10 +31,10 @@ impl MultiLockGuard {
 
     /// Ends the holds. Threads that wait for one of several permits get those that they can.
     fn end(&mut self) -> Result<(), Error> {
-        if let Some(line) = &self.line {
-            line.hand_on(&mut self.guards);
-        }
-        LockGuard::end_all(&mut self.guards, Leaving::Release)
+        let mut guards = mem::take(&mut self.guards);
+        let handed_on = self.line.as_ref().map_or(Ok(()), |line| line.hand_on(&mut guards));
+        let released = LockGuard::end_all(&mut guards, Leaving::Release);
+        Error::of_all([released, handed_on].into_iter())
     }
 
     /// Releases all locks except the one of this key, and returns its guard.
@@ -147,7 +148,7 @@ impl MultiLockGuard {
     ///
     /// Those of [`LockGuard::leave_to_expire`], chosen as in [`release`](Self::release).
     pub fn leave_to_expire(mut self) -> Result<(), Error> {
-        LockGuard::end_all(&mut self.guards, Leaving::ToExpire)
+        LockGuard::end_all(&mut mem::take(&mut self.guards), Leaving::ToExpire)
     }
 
     /// Releases all locks and reports the outcome: see [`LockGuard::release`]. If one release fails, the other
@@ -164,7 +165,7 @@ impl MultiLockGuard {
 
     /// Releases all locks in the background, and returns at once: see [`LockGuard::release_later`].
     pub fn release_later(mut self) {
-        LockGuard::end_all_later(&mut self.guards);
+        LockGuard::end_all_later(&mut mem::take(&mut self.guards));
     }
 
     /// Ends the holds of a call with a body: see [`LockGuard::leave`].

@@ -55,7 +55,7 @@ impl InOrder<'_> {
             let first = self.asked.pop_front();
             if self.call.may_wait() && !first.as_ref().is_some_and(Asked::is_granted) {
                 let behind = mem::take(&mut self.asked);
-                self.not_released.extend(self.call.give_back(Vec::new(), behind));
+                self.give_back(Vec::new(), behind);
             }
             let is_last = self.held.len() + 1 == self.keys.len();
             self.held.push(self.call.hold_or_wait(key, first, is_last)?);
@@ -82,9 +82,17 @@ impl InOrder<'_> {
 
     /// Gives back what is held or granted. Returns why some were not, unless that is the `error` of the call.
     fn end(mut self, error: &Error) -> Vec<Error> {
-        let not_released = self.call.give_back(self.held, self.asked);
         self.not_released.retain(|other| !(error.may_hold_lock() && other.key() == error.key()));
-        self.not_released.extend(not_released);
+        let (held, asked) = (mem::take(&mut self.held), mem::take(&mut self.asked));
+        self.give_back(held, asked);
         self.not_released
+    }
+
+    /// Gives locks back. What comes of it says more than what is known of their keys.
+    fn give_back(&mut self, held: Vec<LockGuard>, asked: VecDeque<Asked<'_>>) {
+        let keys: Vec<Key> =
+            held.iter().map(LockGuard::key).chain(asked.iter().map(|one| one.key)).cloned().collect();
+        self.not_released.retain(|error| !error.key().is_some_and(|key| keys.contains(key)));
+        self.not_released.extend(self.call.give_back(held, asked));
     }
 }

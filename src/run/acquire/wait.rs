@@ -1,5 +1,5 @@
-//! A call that waits for a lock, or for one of several: it waits for its turn in the queue, then does what the rules
-//! say, until a lock is held, or there is an error.
+//! A call that waits for a lock: it waits for its turn in the queue, then does what the rules
+//! say, until the lock is held, or there is an error.
 
 mod turn;
 

@@ -32,7 +32,11 @@ pub(crate) struct HolderTicket<A> {
 
 impl<A> HolderTicket<A> {
     pub(super) fn new(queue: &Arc<WaitQueue<A>>, key: &Key) -> Self {
-        Self { queue: Arc::clone(queue), key: key.clone(), over: false, place: None }
+        Self::ending_with(queue, key, None)
+    }
+
+    pub(super) fn ending_with(queue: &Arc<WaitQueue<A>>, key: &Key, place: Option<Box<dyn Place>>) -> Self {
+        Self { queue: Arc::clone(queue), key: key.clone(), over: false, place }
     }
 
     /// Has this dropped when it ends, unless something is already.
@@ -71,7 +75,7 @@ impl<A> HolderTicket<A> {
     pub(crate) fn deliver(mut self, mode: &WaitMode, lease: A, now: Uptime) -> Result<(), (Self, A)> {
         let mut all = self.queue.0.lock();
         let delivered = match all.keys.get_mut(&self.key) {
-            Some(queue) => queue.deliver(mode, lease),
+            Some(queue) => queue.deliver(mode, lease, &mut self.place),
             None => Err(lease),
         };
         match delivered {

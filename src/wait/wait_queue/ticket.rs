@@ -76,11 +76,12 @@ impl<A> Ticket<A> {
     pub(crate) fn enter(mut self, observation: &Observation, hold: AnyHold) -> HolderTicket<A> {
         let mut all = self.queue.0.lock();
         all.hold(&self.key, observation, hold);
-        let next = all.keys.get_mut(&self.key).and_then(|queue| queue.remove(self.id)?.1);
+        let left = all.keys.get_mut(&self.key).and_then(|queue| queue.remove(self.id));
         drop(all);
         self.has_left = true;
+        let (place, next) = left.map(|(waiter, next)| (waiter.place, next)).unwrap_or_default();
         unpark(next.as_ref());
-        HolderTicket::new(&self.queue, &self.key)
+        HolderTicket::ending_with(&self.queue, &self.key, place)
     }
 
     /// Leaves the queue with one of several locks, and with what it has seen of them. The next thread becomes a head,
@@ -117,13 +118,13 @@ impl<A> Ticket<A> {
         self.has_left = true;
         let mut all = self.queue.0.lock();
         let (next, first, hint, left) = all.leave(&self.key, |queue| {
-            let (Waiter { hint, lease, .. }, next) = queue.remove(self.id)?;
+            let (Waiter { hint, lease, place, .. }, next) = queue.remove(self.id)?;
             // A lease that is left, after a panic, expires: the next thread looks when.
             let hint = hint.max(lease.as_ref().map(|_| Hint::Changed));
             // A hint that was not acted upon is for the first, which may wait in another mode.
             let first = hint.and_then(|hint| queue.notify(hint));
             let hint = hint.filter(|_| first.is_none());
-            Some((next, first, hint, lease))
+            Some((next, first, hint, (lease, place)))
         })??;
         drop(all);
         // It may be a guard, which releases.

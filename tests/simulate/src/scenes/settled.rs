@@ -13,7 +13,7 @@ use crate::laws::broken;
 #[derive(Default)]
 pub(super) struct Settled {
     promised: Mutex<BTreeSet<String>>,
-    settled: Mutex<BTreeSet<String>>,
+    done: Mutex<BTreeSet<String>>,
     left: Mutex<BTreeSet<String>>,
 }
 
@@ -37,7 +37,7 @@ impl Settled {
     }
 
     pub(super) fn is_whole(&self) {
-        let settled = self.settled.lock().unwrap();
+        let settled = self.done.lock().unwrap();
         if let Some(key) = self.promised.lock().unwrap().iter().find(|key| !settled.contains(*key)) {
             broken(&format!("{key} is not settled, as an error has promised"));
         }
@@ -50,7 +50,7 @@ impl Observer for Settled {
         match event {
             Event::ReleaseFailed { error, .. } => self.note(error),
             Event::Settled { key, outcome, .. } => {
-                self.settled.lock().unwrap().insert(key.to_string());
+                self.done.lock().unwrap().insert(key.to_string());
                 if *outcome == Settlement::LeftToExpire {
                     self.left.lock().unwrap().insert(key.to_string());
                 }
