@@ -20,6 +20,8 @@ trials_of! {
     "permits";
     a_free_permit_takes_one_trip,
     a_shutdown_ends_all_waits,
+    a_writer_that_releases_later_lets_readers_in,
+    each_thread_polls_at_its_own_interval,
     several_processes_get_their_turn_among_the_threads_of_another,
 }
 
@@ -160,6 +162,42 @@ fn a_shutdown_ends_all_waits() -> Outcome {
     permits.iter().try_for_each(|permit| permit.ensure_held())?;
     drop(permits);
     assert_eq!(held(&server, 2), [0_usize; 0]);
+    Ok(())
+}
+
+fn a_writer_that_releases_later_lets_readers_in() -> Outcome {
+    for protocol in PROTOCOLS {
+        let server = TestServer::start();
+        let locker = opened(&server.url())?;
+        let lock = RwLock::new(&locker, NAME, 3, UNPOLLED.protocol(protocol))?;
+        let writing = lock.write()?;
+        let readers = [(); 4].map(|()| {
+            let lock = lock.clone();
+            waiting(move || lock.read()?.release())
+        });
+        writing.release_later();
+        readers.into_iter().try_for_each(Sleeper::join)?;
+        assert!(locker.drain(LONG).unsettled.is_empty());
+        assert_eq!(held(&server, 3), [0_usize; 0], "{protocol:?}");
+    }
+    Ok(())
+}
+
+/// The first of the queue would look much later.
+fn each_thread_polls_at_its_own_interval() -> Outcome {
+    let server = TestServer::start();
+    let locker = opened(&server.url())?;
+    let others = pool(&opened(&server.url())?, 2, expiring());
+    let (first, second) = (others.acquire()?, others.acquire()?);
+    let patient = pool(&locker, 2, UNPOLLED);
+    let patient = waiting(move || patient.acquire());
+    let eager = pool(&locker, 2, UNPOLLED.poll_interval(millis(20)));
+    let eager = Sleeper::start(move || eager.acquire());
+    first.release()?;
+    // Another that is released wakes the first.
+    eager.join()?.release()?;
+    patient.join()?.release()?;
+    second.release()?;
     Ok(())
 }
 

@@ -81,8 +81,12 @@ impl Each {
         let guard = waited("write", || self.shared.write());
         let holding = Holding::begin(guard.guards(), None, limits());
         holding.work(millis(0, 20));
-        match random(0..3) {
+        match random(0..4) {
             0 => holding.end().by(|| guard.release()),
+            3 => {
+                holding.end().done();
+                guard.release_later();
+            }
             1 => holding.end().by_dropping(guard),
             _ => {
                 let released = holding.end();
