@@ -90,9 +90,18 @@ impl Line {
 
     /// Releases one of the locks: the first thread that sleeps gets it, if it can be handed on.
     pub(crate) fn release(&self, guard: LockGuard) -> Result<(), Error> {
+        if !self.is_waited_for(&guard) {
+            return guard.release();
+        }
         let mut kept = vec![guard];
         let handed_on = self.hand_on(&mut kept);
         kept.pop().map_or(handed_on, LockGuard::release)
+    }
+
+    /// Returns true if a thread waits for the locks of this one's name. I10: in a forked child none does, and one that is
+    /// not there may have the queue's mutex.
+    fn is_waited_for(&self, guard: &LockGuard) -> bool {
+        guard.refuse_after_fork().is_ok() && self.queue.is_waited_for(&self.name)
     }
 
     /// Hands locks on to threads that sleep, the last first, in one trip. What is left in the list is to be released.
@@ -101,10 +110,8 @@ impl Line {
     ///
     /// The server could not be asked, which has taken the time of a release: the background thread releases the lock.
     pub(crate) fn hand_on(&self, guards: &mut Vec<LockGuard>) -> Result<(), Error> {
-        // I10: in a forked child a thread that is not there may have the queue's mutex.
-        let is_forked = guards.first().is_none_or(|first| first.refuse_after_fork().is_err());
         let now = clock::now();
-        if is_forked || !self.queue.is_waited_for(&self.name) || self.window(now).is_some() {
+        if !guards.first().is_some_and(|first| self.is_waited_for(first)) || self.window(now).is_some() {
             return Ok(());
         }
         let (mut taken, mut modes, mut handed) = (Vec::new(), Vec::new(), Vec::new());
