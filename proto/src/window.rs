@@ -143,6 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn holds_that_end_together_make_no_process_hot() {
+        let key = Key::from("k");
+        let is_hot = |apart: Duration| {
+            let mut activity = Activity::since(uptime(0));
+            activity.ended(uptime(5000));
+            activity.ended(uptime(5000).after(apart));
+            (5001..6000).any(|millis| activity.window(&key, at(millis)).is_some())
+        };
+        assert!(!is_hot(Duration::ZERO) && !is_hot(Duration::from_micros(100)));
+        assert!(is_hot(Duration::from_millis(1)));
+    }
+
+    #[test]
     fn keys_have_different_windows() {
         let begins = |n: u64| spared(&Key::from(format!("k{n}")), 0, 1, 0..2000)[0];
         let mut begins: Vec<u64> = (0..100).map(begins).collect();

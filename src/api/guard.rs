@@ -329,11 +329,7 @@ impl LockGuard {
         ended.map(drop)
     }
 
-    /// Returns true if this guard is to release the lock.
-    pub(crate) fn has_holder(&self) -> bool {
-        self.holder.is_some()
-    }
-
+    /// Returns what releases the lock; `None` in a nested call, and once it is released.
     pub(crate) fn holder(&mut self) -> Option<&mut HolderTicket<Delivery>> {
         self.holder.as_mut()
     }

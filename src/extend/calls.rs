@@ -11,7 +11,6 @@ use proto::values::{Key, Token};
 
 use super::guards::{begin_anew, give_back};
 use super::line::Line;
-
 use crate::api::guard::LockGuard;
 use crate::net::Failure;
 use crate::report::error::Error;
@@ -108,11 +107,16 @@ impl<'a> SeveralCall<'a> {
         let probed = self.probe(&keys[0]);
         let (now, protocol) = (clock::now(), self.engine.protocol_of(self.options));
         let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| self.asks(key, protocol, now)).collect();
+        self.ask(&mut asked, probed);
+        asked.into()
+    }
+
+    /// Asks in one trip, if it is known what the options mean.
+    pub(super) fn ask(&self, asked: &mut [Asked<'_>], probed: Result<(), Failure>) {
         match probed {
-            Ok(()) => self.ask_all(&mut asked),
+            Ok(()) => self.ask_all(asked),
             Err(failure) => asked.iter_mut().for_each(|asked| asked.fail(&failure)),
         }
-        asked.into()
     }
 
     /// Holds locks that were all granted in one trip. All are held before the observer learns of one.

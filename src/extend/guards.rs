@@ -51,8 +51,7 @@ impl LockGuard {
         self.engine().refuse_after_fork(self.key())
     }
 
-    /// Has this dropped when the lock is released, whoever does that, or has no holder in this process any more for
-    /// another reason; unless something is already.
+    /// Has this dropped when this process has the lock no longer, for whatever reason, unless something is already.
     pub(crate) fn ends_with(&mut self, place: impl FnOnce() -> Box<dyn Place>) {
         if let Some(holder) = self.holder() {
             holder.ends_with(place);
@@ -61,20 +60,18 @@ impl LockGuard {
 
     /// Returns true if another thread of this process may go on with the lock: its lease is still to be relied on, and
     /// no thread waits for this very lock.
-    pub(super) fn can_be_handed_on(&self, now: Now) -> bool {
+    pub(super) fn can_be_handed_on(&mut self, now: Now) -> bool {
+        let is_to_release = self.holder().is_some();
         let hold = self.hold();
         let is_held_for_long_enough =
             hold.acquired.uptime.after(hold.options.terms.hold_at_least) <= now.uptime;
         let lasts = hold.remaining(now).is_some_and(|left| !left.is_zero());
-        self.has_holder()
-            && lasts
-            && is_held_for_long_enough
-            && !self.engine().queue.is_waited_for(self.key())
+        is_to_release && lasts && is_held_for_long_enough && !self.engine().queue.is_waited_for(self.key())
     }
 
     /// Returns what another process goes on with the lock by. The server may be asked once.
     pub(crate) fn token(&self) -> Result<Token, Error> {
-        self.engine().refuse_after_fork(self.key())?;
+        self.refuse_after_fork()?;
         self.engine().token(self.hold())
     }
 }
@@ -123,7 +120,7 @@ fn on_all<T>(
     act: impl FnOnce(&Arc<Engine>, &[&Arc<Hold>]) -> Vec<Result<T, Error>>,
 ) -> Result<Vec<Result<T, Error>>, Error> {
     let Some(first) = guards.first() else { return Ok(Vec::new()) };
-    first.engine().refuse_after_fork(first.key())?;
+    first.refuse_after_fork()?;
     Ok(act(first.engine(), &guards.iter().map(LockGuard::hold).collect::<Vec<_>>()))
 }
 

@@ -58,22 +58,19 @@ impl Line {
         self.queue.join(&self.name, WaitMode::of(options, false))
     }
 
-    /// Leaves the queue with one of the locks, unless the thread is not queued. The next learns whether another is free.
+    /// Leaves the queue with one of the locks, which has the place from now on. The next thread learns whether another
+    /// is free.
     pub(crate) fn enter(
-        &self,
-        ticket: Option<Ticket<LockGuard>>,
+        ticket: Ticket<LockGuard>,
         guard: &mut LockGuard,
         seen: &Observation,
         another_is_free: bool,
     ) {
-        let place = match ticket {
-            Some(ticket) => ticket.enter_with_one(seen, another_is_free),
-            None => self.queue.hold_one_of(&self.name, seen.at),
-        };
+        let place = ticket.enter_with_one(seen, another_is_free);
         guard.ends_with(|| Box::new(InLine(Some(place))));
     }
 
-    /// Gives a lock a place that this thread has got otherwise.
+    /// Gives a place to a lock that this thread has got without being queued.
     pub(crate) fn place(&self, guard: &mut LockGuard, at: Uptime) {
         guard.ends_with(|| Box::new(InLine(Some(self.queue.hold_one_of(&self.name, at)))));
     }

@@ -46,18 +46,14 @@ impl<'a> SeveralCall<'a> {
         let probed = self.probe(key);
         let mut asked = self.asks(key, self.engine.protocol_of(self.options), clock::now());
         asked.trip.behind = Some(Box::new(Command::GetAll(Arc::clone(all))));
-        match probed {
-            Ok(()) => self.ask_all(slice::from_mut(&mut asked)),
-            Err(failure) => asked.fail(&failure),
-        }
+        self.ask(slice::from_mut(&mut asked), probed);
         asked
     }
 
     /// Returns what all of several locks hold.
     pub(crate) fn look_at(&self, name: &Key, all: &Arc<[Key]>) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        let now = clock::now();
-        // As a try.
-        let began = if self.has_time() { now } else { self.began };
+        // A try shares the time of its call.
+        let began = if self.has_time() { clock::now() } else { self.began };
         self.engine.states(name, all, began)
     }
 

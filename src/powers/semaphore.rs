@@ -189,14 +189,14 @@ impl Semaphore {
 
     fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<Permit, Error> {
         let Self { name, slots, line, .. } = self;
-        let asking = SeveralCall::new(self.locker.call(options, self.cancel_token.as_ref()), Some(line));
+        let call = SeveralCall::new(self.locker.call(options, self.cancel_token.as_ref()), Some(line));
         if let [only] = &**slots {
-            let _begun = asking.begin_one_of(only, slots, self.readers.as_ref())?;
-            return Ok(Permit::new(asking.acquire_lock(only, kind)?, 0, line.clone()));
+            let _begun = call.begin_one_of(only, slots, self.readers.as_ref())?;
+            return Ok(Permit::new(call.acquire_lock(only, kind)?, 0, line.clone()));
         }
-        let _begun = asking.begin_one_of(name, slots, self.readers.as_ref())?;
-        let (slot, guard) = PermitWait::new(&asking, name, slots, line).acquire()?;
-        asking.begun(slice::from_ref(&guard), kind);
+        let _begun = call.begin_one_of(name, slots, self.readers.as_ref())?;
+        let (slot, guard) = PermitWait::new(&call, name, slots, line).acquire()?;
+        call.begun(slice::from_ref(&guard), kind);
         Ok(Permit::new(guard, slot, line.clone()))
     }
 }

@@ -198,10 +198,10 @@ impl MultiLock {
 
     pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<MultiLockGuard, Error> {
         let call = self.locker.call(options, self.cancel_token.as_ref());
-        let asking = SeveralCall::new(call, self.line.as_ref());
-        let _begun = asking.begin_all(&self.keys, self.readers.as_ref())?;
-        let guards = acquire_in_order(&asking, &self.keys)?;
-        asking.begun(&guards, kind);
+        let call = SeveralCall::new(call, self.line.as_ref());
+        let _begun = call.begin_all(&self.keys, self.readers.as_ref())?;
+        let guards = acquire_in_order(&call, &self.keys)?;
+        call.begun(&guards, kind);
         Ok(MultiLockGuard::of(guards, self.line.clone()))
     }
 

@@ -12,7 +12,7 @@ use crate::extend::Losable;
 use crate::system::clock;
 use crate::system::sync::{Mutex, MutexGuard};
 use crate::system::thread;
-use crate::{Error, LockGuard, LossReason, LossSignal};
+use crate::{Error, LockGuard, Locker, LossReason, LossSignal};
 
 /// How often a thread that waits for a loss checks the guards.
 const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);
@@ -234,7 +234,8 @@ impl QuorumGuard {
         if answers.is_held() {
             // A process that ends now would leave the others undone, and they need about as long.
             let now = clock::uptime();
-            complete(&inbox, now.after(now.since(began)));
+            let at_most = began.after(2 * self.servers().longest(Locker::command_timeout));
+            complete(&inbox, now.after(now.since(began)).min(at_most));
             return Ok(());
         }
         let mut lost: Vec<_> = answers.refused.iter().filter_map(|(_, error)| error.loss_reason()).collect();
@@ -338,8 +339,8 @@ impl fmt::Debug for QuorumGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::LockOptions;
     use crate::net::scripted::ScriptedBackend;
-    use crate::{LockOptions, Locker};
     use std::sync::mpsc;
 
     #[test]

@@ -17,7 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A call for one of several permits.
 pub(super) struct PermitWait<'a> {
-    asking: &'a SeveralCall<'a>,
+    call: &'a SeveralCall<'a>,
     name: &'a Key,
     slots: &'a Arc<[Key]>,
     line: &'a Line,
@@ -44,15 +44,15 @@ type Acquired = (usize, LockGuard, bool);
 
 impl<'a> PermitWait<'a> {
     pub(super) fn new(
-        asking: &'a SeveralCall<'a>,
+        call: &'a SeveralCall<'a>,
         name: &'a Key,
         slots: &'a Arc<[Key]>,
         line: &'a Line,
     ) -> Self {
-        let at = asking.began.uptime;
+        let at = call.began.uptime;
         let seen = Observation { seen: None, at };
         Self {
-            asking,
+            call,
             name,
             slots,
             line,
@@ -61,7 +61,7 @@ impl<'a> PermitWait<'a> {
             seen,
             failing_since: None,
             failed: None,
-            pause: asking.options.terms.poll_interval,
+            pause: call.options.terms.poll_interval,
             unused: None,
             in_doubt: Vec::new(),
         }
@@ -74,12 +74,12 @@ impl<'a> PermitWait<'a> {
         if let Some(hint) = self.unused {
             self.line.notify(hint);
         }
-        self.asking.report_one_of(self.name, self.attempts, acquired.as_ref().map(|(_, guard)| guard));
+        self.call.report_one_of(self.name, self.attempts, acquired.as_ref().map(|(_, guard)| guard));
         acquired
     }
 
     fn ask_or_wait(&mut self) -> Result<(usize, LockGuard), Error> {
-        let may_wait = self.asking.may_wait();
+        let may_wait = self.call.may_wait();
         if may_wait && !self.line.is_empty() {
             return self.in_line();
         }
@@ -96,10 +96,10 @@ impl<'a> PermitWait<'a> {
 
     /// Waits in the queue.
     fn in_line(&mut self) -> Result<(usize, LockGuard), Error> {
-        let asking = self.asking;
-        let mut ticket = self.line.join(asking.options);
+        let call = self.call;
+        let mut ticket = self.line.join(call.options);
         // One that has asked before asks again as it is the first: a permit may have been released in between.
-        let mut called = ticket.wait(None, false, parking(asking, asking.deadline));
+        let mut called = ticket.wait(None, false, parking(call, call.deadline));
         let mut begins = true;
         loop {
             let ahead = match &called {
@@ -121,7 +121,7 @@ impl<'a> PermitWait<'a> {
                     self.is_to_ask(&called, begins)
                 }
             };
-            asking.check(self.name)?;
+            call.check(self.name)?;
             if is_to_ask {
                 self.unused = None;
                 match self.attempt(true) {
@@ -130,17 +130,17 @@ impl<'a> PermitWait<'a> {
                     Err(error) => self.judge(error)?,
                 }
             }
-            if !asking.has_time() || self.has_used_its_attempts() {
+            if !call.has_time() || self.has_used_its_attempts() {
                 return Err(self.failed.take().unwrap_or_else(|| self.contended(ahead)));
             }
             begins = false;
-            called = ticket.wait(Some(self.seen.clone()), false, parking(asking, Some(self.until())));
+            called = ticket.wait(Some(self.seen.clone()), false, parking(call, Some(self.until())));
         }
     }
 
     /// Returns true if this thread asks now. Takes over what others have seen.
     fn is_to_ask(&mut self, called: &Called<LockGuard>, begins: bool) -> bool {
-        let (is_over, window) = (!self.asking.has_time(), self.line.window(clock::now()));
+        let (is_over, window) = (!self.call.has_time(), self.line.window(clock::now()));
         match called {
             // Another has just seen them held: the thread ahead, or one that was.
             Called::Head { seen: Some(seen), hint: None } | Called::Over { seen: Some(seen), ahead: 1.. }
@@ -160,35 +160,35 @@ impl<'a> PermitWait<'a> {
 
     /// Until when the thread sleeps unless it is called.
     fn until(&self) -> Uptime {
-        let (asking, now) = (self.asking, clock::now());
-        let until_free = if asking.expires() {
-            permits::until_free(self.seen.seen.as_ref(), asking.protocol(), now.wall)
+        let (call, now) = (self.call, clock::now());
+        let until_free = if call.expires() {
+            permits::until_free(self.seen.seen.as_ref(), call.protocol(), now.wall)
         } else {
             Duration::MAX
         };
         let looks = self.seen.at.after(self.pause).min(now.uptime.after(until_free));
         // What was released in a window is asked for at its end.
         let until = self.line.window(now).unwrap_or(looks);
-        asking.deadline.map_or(until, |deadline| until.min(deadline))
+        call.deadline.map_or(until, |deadline| until.min(deadline))
     }
 
     /// Asks once: for a random permit, and for those that look free.
     /// With a place in the queue the next thread is to know whether another is free.
     fn attempt(&mut self, is_queued: bool) -> Result<Option<Acquired>, Error> {
-        let (asking, slots) = (self.asking, self.slots);
+        let (call, slots) = (self.call, self.slots);
         self.attempts += 1;
-        let slot = permits::first(asking.random(), slots.len());
-        let mut asked = asking.ask_and_look(&slots[slot], slots);
+        let slot = permits::first(call.random(), slots.len());
+        let mut asked = call.ask_and_look(&slots[slot], slots);
         self.seen.at = asked.at.uptime;
         let looked = asked.sent.behind.take();
         if asked.is_granted() {
             let is_seen_held = |values: &Values| self.free(values, slot).is_empty();
             let another =
                 is_queued && !matches!(&looked, Some(Ok(Reply::Bulks(values))) if is_seen_held(values));
-            return Ok(Some((slot, asking.hold_one(asked), another)));
+            return Ok(Some((slot, call.hold_one(asked), another)));
         }
         if !asked.found_another()
-            && let Some(guard) = asking.try_one(&slots[slot], Some(asked))?
+            && let Some(guard) = call.try_one(&slots[slot], Some(asked))?
         {
             return Ok(Some((slot, guard, true)));
         }
@@ -197,13 +197,13 @@ impl<'a> PermitWait<'a> {
             Some(Err(failure @ Failure::Refused(_))) => {
                 return Err(Error::of_failure(self.name.clone(), "MGET", failure));
             }
-            _ => asking.look_at(self.name, slots)?,
+            _ => call.look_at(self.name, slots)?,
         };
-        (self.failing_since, self.failed, self.pause) = (None, None, asking.options.terms.poll_interval);
+        (self.failing_since, self.failed, self.pause) = (None, None, call.options.terms.poll_interval);
         self.seen.seen = permits::first_to_end(&values);
         let (free, mut tries) = (self.free(&values, slot), 0);
         for (position, slot) in free.iter().enumerate() {
-            match asking.try_one(&slots[*slot], None) {
+            match call.try_one(&slots[*slot], None) {
                 Ok(Some(guard)) => return Ok(Some((*slot, guard, position + 1 < free.len()))),
                 Ok(None) => tries += 1,
                 Err(error) if is_no_lock(&error) => {
@@ -222,19 +222,19 @@ impl<'a> PermitWait<'a> {
     }
 
     fn free(&self, values: &Values, asked: usize) -> Vec<usize> {
-        let mut free = permits::free(values, asked, self.asking.expires(), clock::now().wall);
+        let mut free = permits::free(values, asked, self.call.expires(), clock::now().wall);
         free.retain(|slot| !self.no_locks.contains(slot));
         free
     }
 
     /// Keeps the failure of an attempt if another may not fail.
     fn judge(&mut self, error: Error) -> Result<(), Error> {
-        let asking = self.asking;
+        let call = self.call;
         if !error.may_hold_lock() {
             // Where the call was ended from outside, that is the reason.
-            asking.check(self.name)?;
+            call.check(self.name)?;
         }
-        let (now, terms) = (clock::uptime(), &asking.options.terms);
+        let (now, terms) = (clock::uptime(), &call.options.terms);
         let is_refused = match &error {
             // A replica is waited for as a server that is not there.
             Error::Refused { refusal, .. } => refusal.kind() != RefusalKind::ReadOnly,
@@ -242,17 +242,17 @@ impl<'a> PermitWait<'a> {
         };
         let since = if is_refused { now } else { self.failing_since.unwrap_or(now) };
         self.failing_since = (!is_refused).then_some(since);
-        let is_unreachable = !is_refused && now.since(since) >= asking.retry_for();
+        let is_unreachable = !is_refused && now.since(since) >= call.retry_for();
         if is_unreachable {
-            asking.note_unreachable();
+            call.note_unreachable();
         }
-        let is_final = !error.is_transient() || error.may_hold_lock() && !asking.expires();
+        let is_final = !error.is_transient() || error.may_hold_lock() && !call.expires();
         if is_final || is_unreachable || terms.max_attempts == Some(1) {
             return Err(error);
         }
         if is_refused {
-            if asking.may_wait() {
-                asking.report_refusal(&error);
+            if call.may_wait() {
+                call.report_refusal(&error);
             }
             // It was no attempt that found the permits held.
             self.attempts -= 1;
@@ -268,7 +268,7 @@ impl<'a> PermitWait<'a> {
 
     /// Returns the error of the call: that a permit is in doubt, as long as it may be held.
     fn or_in_doubt(&mut self, error: Error) -> Error {
-        let may_be = |(since, in_doubt): &(Uptime, Error)| self.asking.may_be_held(in_doubt, *since);
+        let may_be = |(since, in_doubt): &(Uptime, Error)| self.call.may_be_held(in_doubt, *since);
         match self.in_doubt.iter().position(may_be) {
             Some(at) if !error.may_hold_lock() => self.in_doubt.swap_remove(at).1,
             _ => error,
@@ -277,13 +277,13 @@ impl<'a> PermitWait<'a> {
 
     /// Goes on with a permit that another thread has handed on, unless its lease has passed meanwhile.
     fn take(&mut self, handed: LockGuard) -> Result<Option<(usize, LockGuard)>, Error> {
-        let ended = self.asking.check(self.name);
+        let ended = self.call.check(self.name);
         if ended.is_err() || handed.remaining() == Some(Duration::ZERO) {
             // A failure is reported.
             drop(give_back(vec![handed]));
             return ended.map(|()| None);
         }
-        let guard = self.asking.go_on(handed);
+        let guard = self.call.go_on(handed);
         let slot = self.slots.iter().position(|slot| slot == guard.key());
         Ok(Some((slot.unwrap_or_else(|| unreachable!("only these permits have this queue")), guard)))
     }
@@ -293,18 +293,21 @@ impl<'a> PermitWait<'a> {
         ticket: Option<Ticket<LockGuard>>,
         (slot, mut guard, another): Acquired,
     ) -> (usize, LockGuard) {
-        self.line.enter(ticket, &mut guard, &self.seen, another);
+        match ticket {
+            Some(ticket) => Line::enter(ticket, &mut guard, &self.seen, another),
+            None => self.line.place(&mut guard, self.seen.at),
+        }
         (slot, guard)
     }
 
     fn has_used_its_attempts(&self) -> bool {
-        self.asking.options.terms.max_attempts.is_some_and(|most| self.attempts >= most)
+        self.call.options.terms.max_attempts.is_some_and(|most| self.attempts >= most)
     }
 
     /// The error of a call that has found all permits held, with so many threads ahead.
     fn contended(&self, ahead: usize) -> Error {
         let seen = self.seen.seen.clone().map(LockState::of);
-        self.asking.contended(self.name, self.slots, self.attempts, seen, ahead)
+        self.call.contended(self.name, self.slots, self.attempts, seen, ahead)
     }
 }
 

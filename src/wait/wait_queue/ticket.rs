@@ -119,7 +119,7 @@ impl<A> Ticket<A> {
         let mut all = self.queue.0.lock();
         let (next, first, hint, left) = all.leave(&self.key, |queue| {
             let (Waiter { hint, lease, place, .. }, next) = queue.remove(self.id)?;
-            // A lease that is left, after a panic, expires: the next thread looks when.
+            // A lease that is left, after a panic, expires, and a guard releases: the next thread looks when.
             let hint = hint.max(lease.as_ref().map(|_| Hint::Changed));
             // A hint that was not acted upon is for the first, which may wait in another mode.
             let first = hint.and_then(|hint| queue.notify(hint));
@@ -127,7 +127,7 @@ impl<A> Ticket<A> {
             Some((next, first, hint, (lease, place)))
         })??;
         drop(all);
-        // It may be a guard, which releases.
+        // Without the mutex, which a guard takes as it releases.
         drop(left);
         [next, first].iter().flatten().for_each(Thread::unpark);
         hint
