@@ -12,6 +12,7 @@ pub(crate) mod hold;
 mod holder;
 pub(crate) mod identity;
 mod keeper;
+mod life;
 mod notifications;
 mod once;
 mod open_debts;

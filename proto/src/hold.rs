@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 pub use count::{Counted, count};
 use extend::replace;
 pub use extend::{Extension, extend};
-pub use hand_over::{Ending, HandedOver};
+pub use hand_over::{HandedOver, end};
 pub use release::Release;
 use release::release;
 pub use resume::{resume, settle};

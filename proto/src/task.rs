@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 use core::fmt;
 use core::future;
+use core::ops::DerefMut;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 
@@ -56,9 +57,10 @@ impl Io {
     }
 
     /// Makes a trip to the server, and returns the replies.
-    pub async fn send(&self, trip: Trip) -> Replies {
+    #[inline]
+    pub fn send(&self, trip: Trip) -> impl Future<Output = Replies> {
         self.asked.set(Some(Awaited::Trip(trip)));
-        future::poll_fn(|_| self.replies.take().map_or(Poll::Pending, Poll::Ready)).await
+        future::poll_fn(|_| self.replies.take().map_or(Poll::Pending, Poll::Ready))
     }
 
     /// Pauses, and returns how to go on.
@@ -113,6 +115,37 @@ pub trait Rules {
 
     /// Takes what is to be reported since the last step.
     fn take_notes(&self) -> Vec<Note>;
+}
+
+/// Code that has been begun where its caller keeps it: on the stack, or in a box.
+#[derive(Debug)]
+pub struct Begun<'a, P> {
+    io: &'a Io,
+    code: Pin<P>,
+}
+
+impl<'a, T, P: DerefMut<Target: Future<Output = Result<T, GiveUp>>>> Begun<'a, P> {
+    /// Begins `code`, which was made with this `Io`. Returns its first step with it.
+    #[inline]
+    pub fn begin(io: &'a Io, mut code: Pin<P>) -> (Self, Step<T>) {
+        let step = io.step(code.as_mut());
+        (Self { io, code }, step)
+    }
+}
+
+impl<T, P: DerefMut<Target: Future<Output = Result<T, GiveUp>>>> Rules for Begun<'_, P> {
+    type Outcome = T;
+
+    #[inline]
+    fn resume(&mut self, replies: impl Into<Replies>, now: Now) -> Step<T> {
+        self.io.answer(replies.into(), now);
+        self.io.step(self.code.as_mut())
+    }
+
+    #[inline]
+    fn take_notes(&self) -> Vec<Note> {
+        self.io.take_notes()
+    }
 }
 
 /// Code that has been begun, and waits for the replies to the trip of its last [`Step`].

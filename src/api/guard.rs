@@ -259,8 +259,9 @@ impl LockGuard {
     /// Takes at most one command timeout, after waiting for a free connection. That wait ends with the lease; without
     /// an expiration it lasts as long as the server answers. On your own pool it counts towards the command timeout.
     ///
-    /// After the lease has ended, a Classic release deletes nothing and returns [`Error::Lost`]. A Watched or Ttl
-    /// release still deletes the key if it holds this holder's value.
+    /// After the lease has ended, a Classic release deletes nothing and returns [`Error::Lost`]; one that had to wait for
+    /// a connection until then deletes nothing either, but that is no loss. A Watched or Ttl release still deletes the
+    /// key if it holds this holder's value.
     ///
     /// If another thread of this process is queued for the key through the same
     /// [`Locker`](crate::Locker), the lock is handed to that thread. Otherwise, with
@@ -349,11 +350,11 @@ impl LockGuard {
     pub(crate) fn end_all(guards: &mut [Self], leaving: Leaving) -> Result<(), Error> {
         let Some(of_one) = guards.iter().find(|guard| guard.holder.is_some()) else { return Ok(()) };
         let engine = Arc::clone(&of_one.engine);
-        let holds = guards.iter_mut().filter_map(|Self { hold, holder, .. }| Some((&**hold, holder.take()?)));
+        let holds = guards.iter_mut().filter_map(|Self { hold, holder, .. }| Some((&*hold, holder.take()?)));
         if !engine.identity.is_this_process() {
             return Error::of_all(holds.map(|(hold, holder)| Err(forked(hold, holder))));
         }
-        let ended = engine.end_holds(holds, leaving);
+        let ended = engine.end_holds(holds.collect(), leaving);
         for (hold, ended) in &ended {
             engine.report_end(hold, leaving, ended);
         }

@@ -186,9 +186,8 @@ impl<'a> SeveralCall<'a> {
         }
         // The keeper may have found out what the extensions did not see.
         for guard in &*early {
-            let mut state = guard.hold().state();
-            state.over = true;
-            self.engine.forget(&mut state);
+            let hold = guard.hold();
+            self.engine.give_up(hold, &mut hold.state(), clock::now());
         }
         early.iter().try_for_each(LockGuard::ensure_held)?;
         let now = clock::now();

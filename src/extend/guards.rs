@@ -135,7 +135,7 @@ pub(super) fn begin_anew(guard: LockGuard, options: &LockOptions, at: Now) -> Lo
     let engine = Arc::clone(guard.engine());
     let Some(before) = guard.into_acquired() else { unreachable!("it is no nested one, and not released") };
     // The keeper may know it.
-    before.hold.finish();
+    before.hold.go_over(at);
     let acquired = engine.begun_anew(before, options, at);
     LockGuard::new(engine, acquired)
 }
@@ -162,7 +162,7 @@ pub(crate) fn give_back(guards: Vec<LockGuard>) -> Vec<Error> {
     let Some(engine) = guards.first().map(|first| Arc::clone(first.engine())) else { return Vec::new() };
     let parts = guards.into_iter().filter_map(LockGuard::into_acquired);
     let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.map(|it| (it.hold, it.holder)).unzip();
-    let ending = holds.iter().map(|hold| &**hold).zip(holders);
+    let ending = holds.iter().zip(holders).collect();
     let mut not_released = Vec::new();
     for (hold, released) in engine.end_holds(ending, Leaving::Release) {
         if let Some(error) = released.err().filter(|error| !error.is_lost()) {

@@ -137,12 +137,7 @@ impl Line {
                 Some(error) if error.is_lost() => guards.push(guard),
                 Some(error) => {
                     guard.release_later();
-                    failed.push(match error {
-                        Error::InDoubt { key, command, cause, .. } => {
-                            Error::InDoubt { key, command, advice: LATER, cause }
-                        }
-                        error => error.not_released(LATER),
-                    });
+                    failed.push(error.not_released(LATER, LATER));
                 }
             }
         }

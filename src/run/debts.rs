@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proto::hold::Release;
@@ -154,7 +155,9 @@ impl Engine {
 
     /// Returns what is owed now: also what is being released.
     pub(crate) fn open_debts(&self) -> BTreeMap<Key, OpenDebt> {
-        let given_up = self.holds().filter(|hold| hold.given_up().is_some());
+        let is_given_up =
+            |hold: &Arc<Hold>| hold.is_dropped.load(Ordering::Relaxed) && hold.given_up().is_some();
+        let given_up = self.holds().filter(is_given_up);
         let given_up = given_up.map(|hold| (hold.key.clone(), OpenDebt { end: hold.end(), why: None }));
         // Before those that have an entry: one whose release fails meanwhile gets it first.
         let given_up: Vec<_> = given_up.collect();
@@ -223,7 +226,7 @@ impl Engine {
         // In the order of their keys, those of several: the last was added first.
         let ended: Vec<_> = owed.into_iter().rev().filter_map(|debt| debt.hold.zip(debt.holder)).collect();
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = ended.into_iter().unzip();
-        let ending = holds.iter().map(|hold| &**hold).zip(holders);
+        let ending = holds.iter().zip(holders).collect();
         for (hold, ended) in self.end_holds(ending, Leaving::Release) {
             self.report_end(hold, Leaving::Release, &ended);
         }

@@ -1,8 +1,6 @@
 //! Runs tasks until they end. The commands of several go together: what stands alone in one trip, and transactions as
 //! one. They share the time of one call, which those of other nodes get once more if a node gives no answer.
 
-use std::mem;
-
 use proto::task::Rules;
 use proto::values::{Key, Now, Protocol};
 use proto::{Command, GiveUp, Reply, Step, Trip};
@@ -14,16 +12,20 @@ use crate::net::{KeyTrip, NodeId};
 use crate::system::clock;
 
 /// Rules that were begun, and the commands that they send.
-pub(super) struct Job<'a, R: Rules> {
-    pub(super) key: &'a Key,
-    pub(super) rules: R,
+pub(super) struct Job<'j, 'a, R: Rules> {
+    key: &'j Key,
+    rules: R,
     step: Step<R::Outcome>,
-    pub(super) session: Session<'a>,
+    session: &'j mut Session<'a>,
 }
 
-impl<'a, R: Rules> Job<'a, R> {
+impl<'j, 'a, R: Rules> Job<'j, 'a, R> {
     #[inline]
-    pub(super) fn new(key: &'a Key, (rules, step): (R, Step<R::Outcome>), session: Session<'a>) -> Self {
+    pub(super) fn new(
+        key: &'j Key,
+        (rules, step): (R, Step<R::Outcome>),
+        session: &'j mut Session<'a>,
+    ) -> Self {
         Self { key, rules, step, session }
     }
 
@@ -61,27 +63,22 @@ impl<'a, R: Rules> Job<'a, R> {
         }
     }
 
-    /// Returns what came of a task that was driven, once. What happened on the way is reported later.
+    /// Returns what came of a task that was driven. What happened on the way is reported later.
     #[inline]
-    pub(super) fn outcome(&mut self, outbox: &Outbox) -> Result<R::Outcome, GiveUp> {
+    pub(super) fn outcome(self, outbox: &Outbox) -> Result<R::Outcome, GiveUp> {
         for note in self.rules.take_notes() {
             outbox.push(LateReport::Note(self.key.clone(), note));
         }
-        let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
-        step.outcome().unwrap_or_else(|_| unreachable!("it was driven"))
-    }
-
-    pub(super) fn into_outcome(mut self, outbox: &Outbox) -> (Result<R::Outcome, GiveUp>, Session<'a>) {
-        (self.outcome(outbox), self.session)
+        self.step.outcome().unwrap_or_else(|_| unreachable!("it was driven"))
     }
 }
 
 impl Engine {
     /// Runs the jobs of these, which `job` returns, until all have ended.
-    pub(super) fn drive<'a, R: Rules + 'a, J>(
+    pub(super) fn drive<'j, 'a: 'j, R: Rules + 'j, J>(
         &self,
         jobs: &mut [J],
-        job: impl Fn(&mut J) -> Option<&mut Job<'a, R>>,
+        job: impl Fn(&mut J) -> Option<&mut Job<'j, 'a, R>>,
         now: Now,
     ) {
         if let [one] = jobs {
@@ -90,13 +87,13 @@ impl Engine {
             }
             return;
         }
-        let mut jobs: Vec<&mut Job<'a, R>> = jobs.iter_mut().filter_map(job).collect();
+        let mut jobs: Vec<&mut Job<'j, 'a, R>> = jobs.iter_mut().filter_map(job).collect();
         self.go_together(&mut jobs, now);
-        let node = |job: &&mut Job<'_, R>| self.backend.node_of(job.key);
+        let node = |job: &&mut Job<'_, '_, R>| self.backend.node_of(job.key);
         let hung: Vec<NodeId> = jobs.iter().filter(|job| job.session.has_failed()).map(node).collect();
         // Those of other nodes have waited for one that gives no answer.
         let mut others: Vec<_> = jobs.into_iter().filter(|job| job.trip().is_some()).collect();
-        let is_hung = |job: &&mut Job<'_, R>| hung.is_empty() || hung.contains(&node(job));
+        let is_hung = |job: &&mut Job<'_, '_, R>| hung.is_empty() || hung.contains(&node(job));
         let now = clock::now();
         others.extract_if(.., |job| is_hung(job)).for_each(|job| job.run(now));
         for job in &mut others {
@@ -109,7 +106,7 @@ impl Engine {
     }
 
     /// Has jobs go together as long as there are several, and time.
-    fn go_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], mut now: Now) {
+    fn go_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, '_, R>], mut now: Now) {
         while self.send_together(jobs, now) {
             // A lost reply may have been reported, to an observer that takes long.
             now = clock::now();
@@ -118,14 +115,14 @@ impl Engine {
 
     /// Sends what each is to send next together, now, and changes the keys that transactions change by as few as
     /// possible. Returns false if there are no two that can go, or none went.
-    fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, R>], now: Now) -> bool {
+    fn send_together<R: Rules>(&self, jobs: &mut [&mut Job<'_, '_, R>], now: Now) -> bool {
         let goes = |trip: &Trip| match (&trip.if_holds, &trip.command) {
             (Some(expected), _) => !expected.without_ttl,
             (None, Command::Get | Command::GetSet(_) | Command::Del | Command::GetDel) => true,
             (None, command) => matches!(command, Command::Count { .. } | Command::ForgetAfter(_)),
         };
         let jobs = jobs.iter_mut().map(|job| &mut **job);
-        let jobs: Vec<&mut Job<'_, R>> =
+        let jobs: Vec<&mut Job<'_, '_, R>> =
             jobs.filter_map(|job| job.next(now).is_some_and(goes).then_some(job)).collect();
         if jobs.len() < 2 {
             return false;
@@ -133,7 +130,7 @@ impl Engine {
         let trips = jobs.iter().filter_map(|job| Some(job.session.trip(job.trip()?)));
         let trips: Vec<KeyTrip<'_>> = trips.collect();
         let needs =
-            |job: &&mut Job<'_, R>| job.trip().map_or(Protocol::Classic, |trip| job.session.needs(trip));
+            |job: &&mut Job<'_, '_, R>| job.trip().map_or(Protocol::Classic, |trip| job.session.needs(trip));
         let needs = jobs.iter().map(needs).max_by_key(|protocol| protocol.min_version()).unwrap_or_default();
         let sent = self.backend.send_all(&trips, &jobs[0].session.limits_together(needs, now));
         drop(trips);

@@ -12,6 +12,7 @@ use proto::ownership::Loss;
 use proto::values::{Key, Now, Protocol, Uptime};
 
 use super::changes::Changes;
+use super::life::{Ending, Life, Released};
 use super::timer;
 use crate::report::event::ProblemKind;
 use crate::report::state::LossReason;
@@ -58,8 +59,6 @@ pub(crate) struct HoldState {
     pub(crate) failed: Option<Uptime>,
     /// When the keeper looks at it next, if it was to do so.
     pub(crate) due: Option<timer::Due>,
-    /// True if the server is to be asked nothing more: the lock is released, or left.
-    pub(crate) over: bool,
     /// False once the keeper has worked, until a call has had its turn: one that waits by then goes first.
     is_keepers_turn: bool,
 }
@@ -74,7 +73,7 @@ impl HoldState {
 struct Status {
     /// Until when the lock can be relied on; `None` without an expiration.
     end: Option<End>,
-    phase: Phase,
+    life: Life,
     /// True if the loss is still to be reported.
     unreported: bool,
     on_loss: Vec<Contained<OnLoss>>,
@@ -87,28 +86,6 @@ enum KeeperState {
     /// Why not, to be reported.
     Failed(String),
     Reported,
-}
-
-#[derive(Clone, PartialEq, Eq)]
-enum Phase {
-    Held,
-    /// Given up then, and not released yet: its lease may end meanwhile.
-    GivenUp(Now),
-    Lost(Loss),
-    /// Released before a loss was noticed.
-    Over,
-}
-
-impl Status {
-    fn has_passed(&self, now: Now) -> bool {
-        self.end.is_some_and(|end| end.has_passed(now))
-    }
-}
-
-impl Phase {
-    fn may_be_lost(&self) -> bool {
-        matches!(self, Self::Held | Self::GivenUp(_))
-    }
 }
 
 /// What a program does when a lock is lost.
@@ -125,7 +102,7 @@ impl Hold {
     ) -> Self {
         let status = Status {
             end: lease.end,
-            phase: Phase::Held,
+            life: Life::Held,
             unreported: false,
             on_loss: Vec::new(),
             keeper: KeeperState::Works,
@@ -146,7 +123,6 @@ impl Hold {
                 asked,
                 failed: None,
                 due: None,
-                over: false,
                 is_keepers_turn: true,
             }),
             waiting: AtomicUsize::new(0),
@@ -192,8 +168,8 @@ impl Hold {
     /// How long it can still be relied on: no longer if it is lost.
     pub(crate) fn remaining(&self, now: Now) -> Option<Duration> {
         let status = self.status.lock();
-        match status.phase {
-            Phase::Lost(_) => Some(Duration::ZERO),
+        match status.life {
+            Life::Lost(_) => Some(Duration::ZERO),
             _ => status.end.map(|end| end.remaining(now)),
         }
     }
@@ -206,60 +182,63 @@ impl Hold {
         self.changes.note();
     }
 
+    /// Goes on in the life of the hold, if there is a next state. Returns why the lock is lost, if that was noticed by now.
+    #[inline]
+    fn go_on(&self, next: impl FnOnce(&Life, Option<End>) -> Option<Life>) -> Option<Loss> {
+        let mut status = self.status.lock();
+        let Some(next) = next(&status.life, status.end) else { return status.life.loss().cloned() };
+        status.unreported = next.loss().is_some();
+        let unused = if matches!(next, Life::Over) { mem::take(&mut status.on_loss) } else { Vec::new() };
+        status.life = next;
+        let loss = status.life.loss().cloned();
+        drop(status);
+        self.changes.note();
+        // Without the mutex: they are the program's.
+        drop(unused);
+        loss
+    }
+
     /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final
     /// then. The loss is reported by [`report`](Self::report).
     pub(crate) fn lost(&self, now: Now) -> Option<Loss> {
-        let status = self.status.lock();
-        let now = match &status.phase {
-            Phase::Lost(reason) => return Some(reason.clone()),
-            Phase::Over => return None,
-            Phase::GivenUp(at) => *at,
-            Phase::Held => now,
-        };
-        let passed = status.has_passed(now);
-        drop(status);
-        passed.then(|| {
-            let reason = if now.is_plausible() { Loss::Expired } else { Loss::ClockUnset };
-            self.lose(&reason);
-            reason
-        })
+        self.go_on(|life, end| life.at(now, end))
     }
 
     /// Returns why the lock was lost, if that was noticed, whatever the clocks say by now.
     pub(crate) fn noticed_loss(&self) -> Option<Loss> {
-        match &self.status.lock().phase {
-            Phase::Lost(reason) => Some(reason.clone()),
-            _ => None,
-        }
+        self.status.lock().life.loss().cloned()
     }
 
-    /// Notes that its program has given it up now: no lease that ends after that concerns the program.
-    pub(crate) fn give_up(&self, now: Now) {
-        let mut status = self.status.lock();
-        if status.phase == Phase::Held {
-            status.phase = Phase::GivenUp(now);
-            drop(status);
-            self.changes.note();
-        }
+    /// Notes that its program has given it up now. Returns why it was lost, if that was noticed before.
+    pub(crate) fn give_up(&self, now: Now) -> Option<Loss> {
+        self.go_on(|life, _| life.given_up(now))
     }
 
     /// Returns when its program has given it up, if it has not been released since.
     pub(super) fn given_up(&self) -> Option<Now> {
-        if let Phase::GivenUp(at) = self.status.lock().phase { Some(at) } else { None }
+        self.status.lock().life.since_given_up()
     }
 
-    /// Notes that the lock is lost. Only the first loss counts. [`report`](Self::report) reports it.
-    pub(crate) fn lose(&self, reason: &Loss) {
-        let mut status = self.status.lock();
-        // A lease that ends after that is no loss.
-        let is_over =
-            matches!(status.phase, Phase::GivenUp(at) if *reason == Loss::Expired && !status.has_passed(at));
-        if status.phase.may_be_lost() && !is_over {
-            status.phase = Phase::Lost(reason.clone());
-            status.unreported = true;
-            drop(status);
-            self.changes.note();
-        }
+    /// Notes that the lock is lost. Only the first loss counts, which is returned. [`report`](Self::report) reports it.
+    pub(crate) fn lose(&self, reason: &Loss) -> Option<Loss> {
+        self.go_on(|life, end| life.lost(reason, end))
+    }
+
+    /// Notes what its end has come to: see [`Life::ended`]. Returns also whether the lock was lost, by its end or before.
+    pub(super) fn finish(&self, released: Option<&Released>, now: Now) -> (Ending, bool) {
+        let mut ending = None;
+        let loss = self.go_on(|life, end| ending.insert(life.ended(released, end, now)).take_next());
+        (ending.unwrap_or_else(|| unreachable!("it was judged")), loss.is_some())
+    }
+
+    /// Notes that the lock goes on with another hold.
+    pub(crate) fn go_over(&self, now: Now) {
+        self.finish(Some(&None), now);
+    }
+
+    /// Returns true if it is neither lost, as far as was noticed, nor given up.
+    pub(crate) fn is_held(&self) -> bool {
+        self.status.lock().life.is_held()
     }
 
     /// Notes whether the keeper could be asked to work on the lock. [`report`](Self::report) reports a failure, once
@@ -288,7 +267,7 @@ impl Hold {
             self.observer.problem(Some(&self.key), kind, details);
             status = self.status.lock();
         }
-        let Phase::Lost(reason) = status.phase.clone() else { return };
+        let Life::Lost(reason) = status.life.clone() else { return };
         let unreported = mem::take(&mut status.unreported);
         let on_loss = mem::take(&mut status.on_loss);
         drop(status);
@@ -309,32 +288,11 @@ impl Hold {
         }
     }
 
-    /// Notes that the holder has the lock no longer because it does
-    /// not want it. Returns whether a loss had been noticed before.
-    pub(crate) fn finish(&self) -> bool {
-        let mut status = self.status.lock();
-        if !status.phase.may_be_lost() {
-            return true;
-        }
-        status.phase = Phase::Over;
-        let on_loss = mem::take(&mut status.on_loss);
-        drop(status);
-        self.changes.note();
-        // Dropped without the mutex: they are the program's.
-        drop(on_loss);
-        false
-    }
-
-    /// Returns true if it is neither lost, as far as was noticed, nor given up.
-    pub(crate) fn is_held(&self) -> bool {
-        self.status.lock().phase == Phase::Held
-    }
-
     /// Has this done when the lock is lost; if it was released, never.
     pub(crate) fn on_loss(&self, act: OnLoss) {
         let act = Contained::new(act);
         let mut status = self.status.lock();
-        if status.phase != Phase::Over {
+        if !matches!(status.life, Life::Over) {
             status.on_loss.push(act);
         }
     }

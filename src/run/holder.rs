@@ -56,21 +56,26 @@ impl Engine {
         &self,
         locked: &mut [Locked<'h>],
         outbox: &Outbox,
+        now: Now,
         begin: impl Fn(&Hold, &HoldState, Now) -> Option<(Task<T>, Step<T>)>,
         end: impl Fn(&Hold, &mut HoldState, Option<(Result<T, GiveUp>, Session<'_>)>) -> R,
     ) -> Vec<R> {
-        let now = clock::now();
-        let mut jobs: Vec<Option<Job<'_, Task<T>>>> = Vec::with_capacity(locked.len());
-        for (hold, state) in locked.iter() {
+        let session = |(hold, _): &Locked<'h>| {
             let hold: &'h Arc<Hold> = hold;
-            let job = |task| Job::new(&hold.key, task, self.session(hold, now, outbox));
-            jobs.push(begin(hold, state, now).map(job));
+            self.session(hold, now, outbox)
+        };
+        let mut sessions: Vec<Session<'_>> = locked.iter().map(session).collect();
+        let mut jobs: Vec<Option<Job<'_, '_, Task<T>>>> = Vec::with_capacity(locked.len());
+        for ((hold, state), session) in locked.iter().zip(&mut sessions) {
+            let task = begin(hold, state, now);
+            jobs.push(task.map(|task| Job::new(&hold.key, task, session)));
         }
         self.drive(&mut jobs, Option::as_mut, now);
-        let end = |((hold, state), job): (&mut Locked<'h>, Option<Job<'_, Task<T>>>)| {
-            end(hold, state, job.map(|job| job.into_outcome(outbox)))
+        let outcomes: Vec<_> = jobs.into_iter().map(|job| Some(job?.outcome(outbox))).collect();
+        let end = |((hold, state), (outcome, session)): (&mut Locked<'h>, (Option<_>, Session<'_>))| {
+            end(hold, state, outcome.map(|outcome| (outcome, session)))
         };
-        locked.iter_mut().zip(jobs).map(end).collect()
+        locked.iter_mut().zip(outcomes.into_iter().zip(sessions)).map(end).collect()
     }
 
     /// The commands of a holder.
@@ -87,7 +92,7 @@ impl Engine {
     ) -> Vec<Result<(), Error>> {
         let outbox = Outbox::default();
         let mut locked = self.lock_all(holds);
-        let extended = self.extend_locked(&mut locked, &outbox, |hold, now| {
+        let extended = self.extend_locked(&mut locked, &outbox, clock::now(), |hold, _, now| {
             // A lock that goes on by a token may have to be held for longer than its expiration.
             let at_least = hold.acquired.uptime.after(hold.options.terms.hold_at_least).since(now.uptime);
             let lease = asked.or(hold.options.terms.expiration.map(|expiration| expiration.max(at_least)));
@@ -136,10 +141,11 @@ impl Engine {
         &self,
         locked: &mut [Locked<'_>],
         outbox: &Outbox,
-        time: impl Fn(&Hold, Now) -> Option<Duration>,
+        now: Now,
+        time: impl Fn(&Hold, &HoldState, Now) -> Option<Duration>,
     ) -> Vec<Result<bool, Error>> {
         let begin = |hold: &Hold, state: &HoldState, now| {
-            let time = time(hold, now)?;
+            let time = time(hold, state, now)?;
             let (lease, new) = (state.lease.clone(), self.next_lease(hold, &state.lease, time, now));
             let counter = state.token.and(hold.options.terms.forget_tokens_after);
             Some(Task::begin(now, async move |io| hold::extend(io, &lease, new, counter).await))
@@ -148,7 +154,7 @@ impl Engine {
             Some((outcome, session)) => Self::end_extension(hold, state, outcome, session),
             None => Err(Self::loss_of(hold)),
         };
-        self.on_each(locked, outbox, begin, end)
+        self.on_each(locked, outbox, now, begin, end)
     }
 
     /// Returns the lease that replaces that of a hold if an extension
@@ -232,7 +238,7 @@ impl Engine {
             (state.asked, state.failed) = (now.uptime, None);
             Ok(())
         };
-        self.on_each(locked, outbox, begin, end)
+        self.on_each(locked, outbox, clock::now(), begin, end)
     }
 
     /// Unlocks verified holds, and reports what has happened.
@@ -265,7 +271,7 @@ impl Engine {
                 None => Err(Error::invalid(hold.key.clone(), self.no_counter(hold).unwrap_or_default())),
             },
         };
-        let tokens = self.on_each(&mut locked, &outbox, begin, end);
+        let tokens = self.on_each(&mut locked, &outbox, clock::now(), begin, end);
         drop(locked);
         self.report_all(holds, &outbox);
         tokens
@@ -319,8 +325,8 @@ impl Engine {
 
     /// Notes that a lock is lost, and returns the error.
     pub(super) fn lose(hold: &Hold, reason: Loss) -> Error {
-        hold.lose(&reason);
-        Self::lost(hold, hold.noticed_loss().unwrap_or(reason), clock::now())
+        let noticed = hold.lose(&reason);
+        Self::lost(hold, noticed.unwrap_or(reason), clock::now())
     }
 
     /// Returns the error of a lock that is lost.

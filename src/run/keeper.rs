@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proto::keeping::{self, Duty, NextLook, Progress};
+use proto::ownership::Loss;
 use proto::values::{Now, Uptime};
 
 use super::engine::{Engine, Kept, for_each_engine};
@@ -61,17 +62,19 @@ impl Engine {
 
     /// Looks again when something is due for a lock. The hold reports a failure later, when nothing is locked.
     pub(super) fn reschedule(self: &Arc<Self>, hold: &Arc<Hold>, state: &mut HoldState) {
-        if state.over {
-            return;
-        }
         let is_kept = state.due.is_some() || hold.is_kept.load(Ordering::Relaxed);
         if is_kept || state.lease.end.is_some() && self.gems.were_seen(state.began) {
             self.schedule(hold, state);
         }
     }
 
-    /// Has the keeper do no more for a lock.
-    pub(crate) fn forget(&self, state: &mut HoldState) {
+    /// The program gives a lock up: the keeper does no more for it. Returns why it was lost, if that was noticed.
+    pub(crate) fn give_up(&self, hold: &Hold, state: &mut HoldState, now: Now) -> Option<Loss> {
+        self.forget(state);
+        hold.give_up(now)
+    }
+
+    fn forget(&self, state: &mut HoldState) {
         if let Some(due) = state.due.take() {
             self.keeper.remove(due);
         }
@@ -121,9 +124,10 @@ impl Engine {
             state.is_kept_now();
         }
         // By the clock that the new lease begins with: the lock is not held for longer in total than the options say.
-        let time =
-            |hold: &Hold, now: Now| keeping::lease(&hold.options.terms, hold.acquired.uptime, now.uptime);
-        let extended = self.extend_locked(&mut to_extend, &outbox, time);
+        let time = |hold: &Hold, _: &HoldState, now: Now| {
+            keeping::lease(&hold.options.terms, hold.acquired.uptime, now.uptime)
+        };
+        let extended = self.extend_locked(&mut to_extend, &outbox, clock::now(), time);
         let now = clock::now();
         for ((hold, state), extended) in to_extend.iter().zip(&extended) {
             if extended.is_err() && state.lease.has_passed(now) {
@@ -151,7 +155,7 @@ impl Engine {
             self.look_at(hold, now.uptime.after(BUSY), Duration::ZERO);
             return None;
         };
-        if state.over || !hold.is_held() {
+        if !hold.is_held() {
             return None;
         }
         let NextLook { at, duty, slack } = keeping::next(&hold.options.terms, progress(hold, &state, now))?;

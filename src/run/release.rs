@@ -1,11 +1,13 @@
 //! The end of holds: a lock is handed over to the next queued thread of this process, or released, and the next process
 //! that waits learns of it.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use proto::hold::{self, HandedOver, Release};
 use proto::lease::Lease;
+use proto::task::{Begun, Io};
 use proto::values::{Key, Now, Uptime};
 use proto::waiting_list::Waiting;
 use proto::{GiveUp, Reply};
@@ -14,7 +16,6 @@ use super::drive::Job;
 use super::engine::Engine;
 use super::held::{Delivery, HeldLock};
 use super::notifications::Passed;
-use super::open_debts::DebtId;
 use super::outbox::Outbox;
 use super::session::Session;
 use crate::net::Failure;
@@ -30,13 +31,16 @@ const SLICE: Duration = Duration::from_millis(10);
 
 /// A release that has begun.
 struct Releasing<'a> {
-    options: &'a LockOptions,
-    owed: Option<DebtId>,
-    holder: HolderTicket<Delivery>,
+    lock: HeldLock<'a>,
     turn: Turn,
-    /// How the thread waits that it is handed over to.
-    next: Option<Box<WaitMode>>,
-    job: Job<'a, hold::Ending>,
+    next: Option<Box<Next>>,
+}
+
+/// The thread that a lock is handed over to.
+struct Next {
+    /// How it waits.
+    mode: WaitMode,
+    lease: Lease,
 }
 
 impl Engine {
@@ -51,12 +55,19 @@ impl Engine {
         // The last key first: who wants all of them waits for the first.
         let mut taken = Vec::new();
         let begin = |lock| self.begin_release(lock, &mut taken, now);
-        let mut under_way: Vec<Releasing<'_>> = locks.into_iter().rev().map(begin).collect();
-        self.drive(&mut under_way, |release| Some(&mut release.job), now);
+        let (under_way, mut sessions): (Vec<_>, Vec<_>) = locks.into_iter().rev().map(begin).unzip();
+        let ios: Vec<Io> = under_way.iter().map(|_| Io::new(now)).collect();
+        let mut jobs = Vec::with_capacity(under_way.len());
+        for ((release, io), session) in under_way.iter().zip(&ios).zip(&mut sessions) {
+            let rules = Box::pin(release.rules(io, session.command_timeout()));
+            jobs.push(Job::new(release.lock.key, Begun::begin(io, rules), session));
+        }
+        self.drive(&mut jobs, |job| Some(job), now);
         // Reported when each next thread has its lock.
         let outbox = Outbox::default();
-        let end = |release| self.end_release(release, &outbox, now.uptime);
-        let mut released: Vec<_> = under_way.into_iter().map(end).collect();
+        let ended: Vec<_> = jobs.into_iter().map(|job| job.outcome(&outbox)).collect();
+        let end = |((release, session), ended)| self.end_release(release, ended, session, now.uptime);
+        let mut released: Vec<_> = under_way.into_iter().zip(sessions).zip(ended).map(end).collect();
         outbox.flush(&self.observer);
         released.reverse();
         released
@@ -64,19 +75,29 @@ impl Engine {
 
     /// Releases one lock.
     pub(super) fn release(self: &Arc<Self>, lock: HeldLock<'_>, now: Now) -> Result<Release, Error> {
-        let mut release = self.begin_release(lock, &mut Vec::new(), now);
-        release.job.run(now);
-        let outbox = Outbox::default();
-        let released = self.end_release(release, &outbox, now.uptime);
+        let (release, mut session) = self.begin_release(lock, &mut Vec::new(), now);
+        let (io, outbox) = (Io::new(now), Outbox::default());
+        let ended = {
+            let rules = pin!(release.rules(&io, session.command_timeout()));
+            let mut job = Job::new(release.lock.key, Begun::begin(&io, rules), &mut session);
+            job.run(now);
+            job.outcome(&outbox)
+        };
+        let released = self.end_release(release, ended, session, now.uptime);
         outbox.flush(&self.observer);
         released
     }
 
     /// Begins to hand a lock over to a thread that is not among those `taken`, or to release it.
     #[inline]
-    fn begin_release<'a>(&'a self, lock: HeldLock<'a>, taken: &mut Vec<u64>, now: Now) -> Releasing<'a> {
-        let HeldLock { key, options, lease, holder, owed } = lock;
-        let turn = self.turn(&holder, key, options, now);
+    fn begin_release<'a>(
+        &'a self,
+        lock: HeldLock<'a>,
+        taken: &mut Vec<u64>,
+        now: Now,
+    ) -> (Releasing<'a>, Session<'a>) {
+        let HeldLock { key, options, lease, holder, owed } = &lock;
+        let turn = self.turn(holder, key, options, now);
         let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
         // A later attempt does not keep others waiting for a connection.
         if owed.is_none() {
@@ -89,7 +110,7 @@ impl Engine {
                 let is_like = |mode: &WaitMode| {
                     mode.options().protocol == options.protocol && mode.options().terms.expiration.is_some()
                 };
-                holder.next(taken, is_like).map(Box::new)
+                holder.next(taken, is_like)
             }
             Turn::NextThread | Turn::WhoComes | Turn::Pollers => None,
             Turn::Listed(taking) => {
@@ -97,12 +118,12 @@ impl Engine {
                 None
             }
         };
-        let next_lease = next.as_ref().map(|mode| {
+        let next = next.map(|mode| {
             // As the lock was acquired: that is decided for Auto.
-            Lease::of(&mode.options().terms, lease.protocol, &self.tag(), now)
+            let lease = Lease::of(&mode.options().terms, lease.protocol, &self.tag(), now);
+            Box::new(Next { mode, lease })
         });
-        let ending = hold::Ending::begin(lease, next_lease.as_ref(), session.command_timeout(), now);
-        Releasing { options, owed, holder, turn, next, job: Job::new(key, ending, session) }
+        (Releasing { lock, turn, next }, session)
     }
 
     /// Has the next waiter get the lock, or learn of the release.
@@ -110,21 +131,21 @@ impl Engine {
     fn end_release(
         self: &Arc<Self>,
         release: Releasing<'_>,
-        outbox: &Outbox,
+        ended: Result<HandedOver, GiveUp>,
+        mut session: Session<'_>,
         now: Uptime,
     ) -> Result<Release, Error> {
-        let Releasing { options, owed, holder, turn, next, mut job } = release;
-        let (key, outcome) = (job.key, job.outcome(outbox));
-        let taken = job.session.take_listed();
-        let (outcome, lease, in_doubt) = match outcome {
+        let Releasing { lock, turn, next } = release;
+        let (key, options) = (lock.key, lock.options);
+        let taken = session.take_listed();
+        let (outcome, lease, in_doubt) = match ended {
             Ok(HandedOver { release, next, in_doubt }) => (release, next, in_doubt),
             Err(reason) => (Err(reason), None, false),
         };
         let (outcome, holder) = match outcome {
-            Ok(release) => (Ok(release), holder),
+            Ok(release) => (Ok(release), lock.holder),
             Err(reason) => {
-                let lock = HeldLock { key, options, lease: job.rules.into_own(), holder, owed };
-                match self.not_released(lock, reason, lease.as_ref(), in_doubt, job.session) {
+                match self.not_released(lock, reason, lease.as_ref(), in_doubt, session) {
                     (error, Some(holder)) => (Err(error), holder),
                     (error, None) => {
                         // A process that was taken from the list is notified, looks, and enters it again.
@@ -140,7 +161,8 @@ impl Engine {
             self.open_debts.released(key);
         }
         let holder = match lease.zip(next.as_deref()) {
-            Some((lease, mode)) => match holder.deliver(mode, Delivery { lease, in_doubt }, now) {
+            Some((lease, Next { mode, .. })) => match holder.deliver(mode, Delivery { lease, in_doubt }, now)
+            {
                 Ok(()) => return outcome,
                 Err((holder, _)) if in_doubt => holder,
                 Err((holder, Delivery { lease, .. })) => {
@@ -180,7 +202,7 @@ impl Engine {
             Err(lock.holder)
         };
         let (if_unknown, if_refused) = if_not_released(end.is_some(), in_doubt, again.is_ok());
-        let error = session.release_error(reason, if_unknown, if_refused);
+        let error = session.error(reason, "").not_released(if_unknown, if_refused);
         self.open_debts.note(owed, &error);
         match before {
             _ if again.is_ok() => {}
@@ -240,6 +262,13 @@ impl Engine {
             }
         }
         if yields.is_some() { Turn::NextThread } else { Turn::WhoComes }
+    }
+}
+
+impl Releasing<'_> {
+    async fn rules(&self, io: &Io, command_timeout: Duration) -> Result<HandedOver, GiveUp> {
+        let next = self.next.as_deref().map(|next| &next.lease);
+        hold::end(io, &self.lock.lease, next, command_timeout).await
     }
 }
 

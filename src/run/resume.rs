@@ -49,13 +49,12 @@ impl Engine {
                     return Err(session.error(reason, "the lock is released instead"));
                 }
             }
-            state.over = true;
-            self.forget(state);
+            self.give_up(hold, state, clock::now());
             let token = state.lease.token(&hold.key, &hold.options.terms, hold.acquired.wall);
             let (fencing_token, notifies) = (state.token, self.notifies(&hold.options, &hold.key));
             Ok(Token { fencing_token, notifies, ..token })
         };
-        let token = self.on_each(&mut locked, &outbox, begin, end).pop();
+        let token = self.on_each(&mut locked, &outbox, clock::now(), begin, end).pop();
         drop(locked);
         self.report_all(&[hold], &outbox);
         token.unwrap_or_else(|| unreachable!("each hold has its outcome"))
@@ -105,9 +104,9 @@ impl Call<'_> {
         let new = move |now| first.resumed(&terms, &tag, acquired, now);
         let counter = token.fencing_token.and(options.terms.forget_tokens_after);
         let task = Task::begin(now, async move |io| hold::resume(io, &given, new, counter).await);
-        let mut job = Job::new(key, task, session);
+        let mut job = Job::new(key, task, &mut session);
         job.run(now);
-        let (outcome, session) = job.into_outcome(&outbox);
+        let outcome = job.outcome(&outbox);
         outbox.flush(&engine.observer);
         let now = clock::now();
         let useless = Some("do not begin the work");

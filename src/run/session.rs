@@ -359,16 +359,6 @@ impl Session<'_> {
         self.take_error(reason, advice)
     }
 
-    /// Makes the error of a release, which says of each failure what it means for the lock.
-    pub(super) fn release_error(
-        self,
-        reason: GiveUp,
-        if_unknown: &'static str,
-        if_refused: &'static str,
-    ) -> Error {
-        self.error(reason, if_unknown).not_released(if_refused)
-    }
-
     /// Makes the user's error, and forgets the failure that it names.
     pub(super) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
         if let (GiveUp::Unknown | GiveUp::UnknownAlone, Some((key, command, cause))) =

@@ -86,7 +86,8 @@ fn a_full_server_is_sent_no_deletion_alone_while_a_transaction_may_yet_come() {
         for own in [own(), own().by_own_bytes_only()] {
             let found = Some(Reply::Bulk(Some(own.value.to_vec())));
             let own = own.again(before, None, now).expect("its lease has not passed");
-            let (mut ending, _) = Ending::begin(own, None, EXPIRATION / 10, now);
+            let (mut ending, _) =
+                Task::begin(now, async move |io| end(io, &own, None, EXPIRATION / 10).await);
             let step = ending.resume(Replies { found, reply: refused.clone(), ..Replies::default() }, now);
             let looks = matches!(step, Step::Send(Trip { command: Command::Get, .. }));
             assert_eq!(looks, goes_on, "{step:?} after {before:?}");

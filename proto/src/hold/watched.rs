@@ -48,8 +48,11 @@ pub(super) async fn change_watched(
     seen: Option<Seen>,
     until: &mut Option<End>,
 ) -> Result<Changed, GiveUp> {
-    let ours = || Seen { bytes: own.value.to_vec(), whose: Ownership::Ours };
-    let Seen { mut bytes, mut whose } = seen.unwrap_or_else(ours);
+    // Our own bytes, unless something else was seen.
+    let (mut seen, mut whose) = match seen {
+        Some(Seen { bytes, whose }) => (Some(bytes), whose),
+        None => (None, Ownership::Ours),
+    };
     let (mut looked_again, mut rewritten) = (false, 0);
     // As often it may hold something else that is ours.
     for _ in 0..2 * LOOKS {
@@ -64,7 +67,8 @@ pub(super) async fn change_watched(
         // A loser's bytes are changed within our lease only; our own at any time. That they were seen soon enough is
         // not checked again: EXEC proves that they still stand.
         let before = if replaced == Replaced::Anything { own.end } else { None };
-        let if_holds = Some(Expected { bytes: bytes.clone(), without_ttl: false });
+        let bytes = seen.as_deref().unwrap_or(&own.value);
+        let if_holds = Some(Expected { bytes: bytes.to_vec(), without_ttl: false });
         let Replies { found, reply, epoch, .. } =
             io.send(Trip { before, if_holds, ..Trip::of(change.clone()) }).await;
         match (reply, found) {
@@ -81,21 +85,22 @@ pub(super) async fn change_watched(
             (Some(_), _) => return Ok(Changed::Unanswered { replaced, holds: read(io).await }),
             // What was expected is not judged again: it may have been changed meanwhile. Either its time has passed, or
             // the thread that was to send it for this one has not.
-            (None, Some(Reply::Bulk(found))) if found.as_ref() == Some(&bytes) => {
+            (None, Some(Reply::Bulk(found))) if found.as_deref() == Some(bytes) => {
                 if replaced == Replaced::Anything && own.has_passed(io.now()) {
                     return Ok(Changed::NotOurs(Loss::Expired));
                 }
             }
             (None, Some(Reply::Bulk(found))) => {
                 whose = Ownership::judge(own, found.as_deref(), io.now());
-                bytes = found.unwrap_or_default();
+                let found = found.unwrap_or_default();
                 if let Ownership::Lost(reason) = &whose {
                     // No other client's, so that it can go.
-                    let is_left = change == Command::Del && matches!(own.wrote(&bytes), Wrote::Before(_));
+                    let is_left = change == Command::Del && matches!(own.wrote(&found), Wrote::Before(_));
                     if !is_left {
                         return Ok(Changed::NotOurs(reason.clone()));
                     }
                 }
+                seen = Some(found);
             }
             (None, Some(Reply::Lost)) if !looked_again => looked_again = true,
             (None, failed) => return Err(failed.unwrap_or(Reply::Unsent).gives_up()),

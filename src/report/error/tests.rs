@@ -146,7 +146,7 @@ fn seconds_are_written_as_they_were_given() {
 fn a_release_that_failed_says_what_that_means_for_the_lock() {
     let reset = TransportError::at("a:1", io::ErrorKind::ConnectionReset, " closed the connection");
     let error =
-        Error::of_failure(Key::from("k"), "WATCH", Failure::Lost(reset)).not_released("it frees itself");
+        Error::of_failure(Key::from("k"), "WATCH", Failure::Lost(reset)).not_released("", "it frees itself");
     assert_eq!(error.to_string(), "lock k: WATCH failed at a:1; it frees itself");
 }
 

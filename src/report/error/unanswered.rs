@@ -46,8 +46,11 @@ impl Error {
     }
 
     /// Returns the error of a release that was not carried out, with what that means for the lock.
-    pub(crate) fn not_released(self, means: &'static str) -> Self {
+    pub(crate) fn not_released(self, if_unknown: &'static str, means: &'static str) -> Self {
         match self {
+            Self::InDoubt { key, command, cause, .. } => {
+                Self::InDoubt { key, command, advice: if_unknown, cause }
+            }
             Self::Refused { key, refusal, .. } => Self::Refused { key, refusal, advice: Some(means) },
             Self::Unavailable { key, mut problem, cause } => {
                 let what = problem.split(';').next().unwrap_or_default().len();

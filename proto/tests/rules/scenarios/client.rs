@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{COMMAND_TIMEOUT, ScriptResult, time};
-use setnx_lock_proto::hold::{Counted, Ending, Extension, HandedOver, Release, Verification};
+use setnx_lock_proto::hold::{self, Counted, Extension, HandedOver, Release, Verification};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::ownership::Loss;
 use setnx_lock_proto::task::{Rules, Task};
@@ -26,12 +26,12 @@ pub(super) struct Client {
     pub(super) observation: Option<Observation>,
     pub(super) lease: Option<Lease>,
     /// The release of the lease, if it has begun.
-    pub(super) releasing: Option<Ending>,
+    pub(super) releasing: Option<Task<HandedOver>>,
     /// What it releases, and what another attempt to release it may be for.
     pub(super) ended: Option<Lease>,
     pub(super) again: Option<Lease>,
     /// What hands the lock over, and to whom.
-    pub(super) handing_over: Option<(Ending, String)>,
+    pub(super) handing_over: Option<(Task<HandedOver>, String)>,
     /// The extension of the lease, if it has begun.
     pub(super) extending: Option<Task<Extension>>,
     pub(super) verifying: Option<Task<Verification>>,
@@ -179,7 +179,8 @@ impl Client {
 
     pub(super) fn release(&mut self, own: Lease, now: Now) -> String {
         self.ended = Some(own.clone());
-        let (ending, step) = Ending::begin(own, None, COMMAND_TIMEOUT, now);
+        let (ending, step) =
+            Task::begin(now, async move |io| hold::end(io, &own, None, COMMAND_TIMEOUT).await);
         self.releasing = Some(ending);
         self.shown_release(step, now)
     }

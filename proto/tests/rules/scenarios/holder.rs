@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::client::{shown_notes, shown_release};
 use super::{COMMAND_TIMEOUT, Interpreter, MANY, ScriptResult};
-use setnx_lock_proto::hold::{self, Ending, HandedOver};
+use setnx_lock_proto::hold::{self, HandedOver};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::{Rules, Task};
 use setnx_lock_proto::values::Nonce;
@@ -103,7 +103,8 @@ impl Interpreter {
         let next = Lease::of(&terms, own.protocol, &tag, now);
         client.lease = None;
         client.ended = Some(own.clone());
-        let (ending, step) = Ending::begin(own, Some(&next), COMMAND_TIMEOUT, now);
+        let (ending, step) =
+            Task::begin(now, async move |io| hold::end(io, &own, Some(&next), COMMAND_TIMEOUT).await);
         client.handing_over = Some((ending, other.to_owned()));
         self.shows_hand_over(name, step)
     }

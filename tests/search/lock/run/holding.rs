@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::releasing::{Releasing, release_of};
+use super::releasing::{Releasing, ending, release_of};
 use super::{Client, Conditions, Doing, Gems, Run, START};
-use setnx_lock_proto::hold::{self, Counted, Ending, Extension, HandedOver, Release, Verification};
+use setnx_lock_proto::hold::{self, Counted, Extension, HandedOver, Release, Verification};
 use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::ownership::Loss;
 use setnx_lock_proto::task::{Io, Rules, Task};
@@ -34,7 +34,7 @@ pub(super) enum Power {
     Counting(Task<Counted>),
     /// It has ended its hold: a lease of this length is written for
     /// another client, which sleeps. With the number of the hold.
-    HandingOver(Box<Ending>, u64, Duration),
+    HandingOver(Task<HandedOver>, u64, Duration),
     /// It makes a token, of the hold with this number.
     HandingOut(Task<Extension>, u64),
     /// It has no lock yet: it uses this token.
@@ -96,8 +96,8 @@ impl Run {
                 let terms = Terms { expiration: Some(expiration), ..self.terms(n) };
                 let next = Lease::of(&terms, own.protocol, &self.fresh_tag(n), now);
                 self.clients[n].ended = Some(own.clone());
-                let (ending, step) = Ending::begin(own, Some(&next), self.command_timeout(), now);
-                self.clients[n].power = Some(Power::HandingOver(Box::new(ending), number, expiration));
+                let (ending, step) = ending(own, Some(next), self.command_timeout(), now);
+                self.clients[n].power = Some(Power::HandingOver(ending, number, expiration));
                 self.act_on_hand_over(n, step);
             }
         }
@@ -148,8 +148,8 @@ impl Run {
     pub(super) fn release(&mut self, n: usize, own: Lease, now: Now) {
         self.begins(n, &own);
         self.clients[n].ended = Some(own.clone());
-        let (ending, step) = Ending::begin(own, None, self.command_timeout(), now);
-        self.clients[n].releasing = Some(Releasing::Own(Box::new(ending)));
+        let (ending, step) = ending(own, None, self.command_timeout(), now);
+        self.clients[n].releasing = Some(Releasing::Own(ending));
         self.act_on_release(n, release_of(step));
     }
 

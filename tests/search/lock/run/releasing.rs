@@ -1,13 +1,16 @@
 //! Releases in the random search: by this library's rules, or by a gem's.
 
-use setnx_lock_proto::hold::{Ending, HandedOver, Release};
+use std::time::Duration;
+
+use setnx_lock_proto::hold::{self, HandedOver, Release};
+use setnx_lock_proto::lease::Lease;
 use setnx_lock_proto::task::{Rules, Task};
 use setnx_lock_proto::values::Now;
 use setnx_lock_proto::{Replies, Step};
 
 #[derive(Debug)]
 pub(super) enum Releasing {
-    Own(Box<Ending>),
+    Own(Task<HandedOver>),
     Gem(Task<Release>),
 }
 
@@ -18,6 +21,16 @@ impl Releasing {
             Self::Gem(task) => task.resume(replies, now),
         }
     }
+}
+
+/// Begins the end of a hold, by this library's rules.
+pub(super) fn ending(
+    own: Lease,
+    next: Option<Lease>,
+    command_timeout: Duration,
+    now: Now,
+) -> (Task<HandedOver>, Step<HandedOver>) {
+    Task::begin(now, async move |io| hold::end(io, &own, next.as_ref(), command_timeout).await)
 }
 
 /// A release by this library's rules hands the lock over to nobody.
