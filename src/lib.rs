@@ -56,8 +56,8 @@
 //! - `macros`: the attribute `#[setnx_lock::locked]` for a function that runs while a lock is held.
 
 // To read, as docs/internals.md follows one call:
-// 1. without contention: api/lock, run/acquire, proto/acquire, proto/lease, run/session, net/server, net/server/sharing, net/lanes, net/trip, net/connections/socket, run/hold;
-// 2. with contention: run/acquire/wait, wait/wait_queue, run/acquire/wait/turn, proto/task, proto/acquire/cues, proto/acquire/pace, run/notifications;
+// 1. without contention: api/lock, run/acquire, proto/acquire, proto/lease, run/session, net/server, net/server/sharing, net/lanes, net/trip, net/connections/socket, run/hold, run/life;
+// 2. with contention: run/acquire/wait, wait/wait_queue, run/acquire/wait/sleep, run/turns, proto/task, proto/acquire/cues, proto/acquire/pace;
 // 3. the release: api/guard, run/ending, run/release, proto/hold/hand_over, run/drive, wait/wait_queue/holder, proto/hold.
 mod api;
 pub mod documentation;

@@ -13,7 +13,6 @@ mod holder;
 pub(crate) mod identity;
 mod keeper;
 mod life;
-mod notifications;
 mod once;
 mod open_debts;
 mod outbox;
@@ -25,6 +24,7 @@ mod session;
 pub(crate) mod sink;
 pub(crate) mod thread_holds;
 pub(crate) mod timer;
+mod turns;
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(crate) use acquire::{Asked, Call, parking};
 pub(crate) use debts::RELEASED_IF_ACQUIRED;
 pub(crate) use ending::Leaving;
 pub(crate) use engine::{Acquiring, Debt, Engine};
-pub(crate) use held::{Acquired, Delivery};
+pub(crate) use held::{Acquired, Holder};
 pub(crate) use open_debts::OpenDebt;
 pub(crate) use readers::ReaderCount;
 pub(crate) use reports::Reports;

@@ -24,7 +24,7 @@ use super::lease::{End, Lease};
 use super::task::Io;
 use super::unresolved::Unresolved;
 use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
-use crate::values::{Now, Protocol, State, Tag, Terms, Uptime, Wall};
+use crate::values::{Now, Protocol, State, Tag, Terms, Wall};
 pub(crate) use pace::free_at;
 pub use pace::{Pace, Params, Round};
 
@@ -55,8 +55,6 @@ pub struct Attempt {
     /// When it looks again, and what is known so far.
     pub pace: Pace,
     unresolved: Unresolved,
-    /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
-    looks_until: Option<Uptime>,
     /// Why the server has refused the last command, if it has.
     refused: Option<WhyRefused>,
 }
@@ -95,7 +93,7 @@ pub(super) fn may_take_over(state: &State, now: Wall) -> bool {
 impl Attempt {
     /// Begins an attempt that asks for the lock by these parameters.
     pub fn new(params: Params) -> Self {
-        Self { pace: Pace::new(params), unresolved: Unresolved::default(), looks_until: None, refused: None }
+        Self { pace: Pace::new(params), unresolved: Unresolved::default(), refused: None }
     }
 
     /// Returns what commands without a reply may have acquired besides.
@@ -195,7 +193,6 @@ impl Attempt {
         self.resolve(io, found)?;
         let state = State::of_value(found);
         self.pace.seen = Some(state.clone());
-        self.look_for_poller(io, &state, found)?;
         if state == State::Absent {
             self.pace.retry(io)?;
             return Continue(Judged::Free);

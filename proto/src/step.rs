@@ -50,12 +50,10 @@ impl Reply {
 pub enum Cue {
     /// The lock is probably free.
     Ask,
-    /// Another client probably has it.
-    Look,
+    /// Another client probably has it. With what the key holds, if it was read meanwhile.
+    Look(Option<Option<Vec<u8>>>),
     /// Another thread has just seen this, as if the attempt had looked itself. Only the beginning of an attempt.
     Behind(Observation),
-    /// The key was read meanwhile.
-    Saw(Option<Vec<u8>>),
     /// What asks for the lock was sent for the attempt, with this lease and these replies.
     Sent(Lease, Replies),
     /// A holder of the same process has written a lease for the attempt.
@@ -65,11 +63,6 @@ pub enum Cue {
         /// True if only the key shows whether it was written (I6).
         in_doubt: bool,
     },
-    /// The lock is left to other processes until then.
-    Leave(Uptime),
-    /// It is left to pollers in a window that ends then. Now and then the attempt looks at it, and asks for it for a
-    /// moment if a poller has it.
-    Window(Uptime),
 }
 
 /// A pause of an attempt, with what others may know of it. No connection is held meanwhile (I9).
@@ -81,9 +74,6 @@ pub struct Pause {
     pub seen: Option<State>,
     /// True if a command whose reply was lost may have acquired the lock.
     pub in_doubt: bool,
-    /// True if the lock is not asked for meanwhile, even if it is
-    /// free: it is left to other processes, or the server refuses.
-    pub leaves: bool,
     /// True if the server refuses: a look would only lead to what it refuses.
     pub is_refused: bool,
 }
@@ -107,8 +97,6 @@ pub enum Note {
     NeverExpires(State),
     /// The server refuses for now.
     RefusedForNow,
-    /// In a window, a poller has the lock.
-    PollerMet,
 }
 
 /// What was last seen of a lock, and when: by the thread that talked to the server before.

@@ -14,10 +14,11 @@ const WINDOW: Duration = Duration::from_millis(110);
 const SECOND_POLL: Duration = Duration::from_millis(100);
 /// From one window to the next, and for how long a process keeps a key busy until it is hot.
 const PERIOD: Duration = Duration::from_secs(1);
-/// A hot process looks at the key at intervals of 3 to 9 ms, and asks for it for 2 ms if a poller has it. At fixed
-/// intervals, pollers that were served one after the other would meet each other in each window.
+/// A hot process looks at the key at intervals of 3 to 9 ms. At fixed intervals, pollers that were served one after the
+/// other would meet each other in each window.
 const LOOKS: Duration = Duration::from_millis(3);
-pub(super) const ASKS: Duration = Duration::from_millis(2);
+/// For how long a thread asks for a lock that a poller has in a window.
+pub const ASKS: Duration = Duration::from_millis(2);
 
 /// Holds that end within this time end together.
 const TOGETHER: Duration = Duration::from_micros(500);
@@ -64,7 +65,7 @@ impl Activity {
 }
 
 /// Returns how long a process waits in a window until it looks at the key. `random` is any number.
-pub(super) fn until_look(random: u64) -> Duration {
+pub fn until_look(random: u64) -> Duration {
     let spread = random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
     LOOKS + LOOKS / 512 * u32::try_from(spread).unwrap_or(0)
 }

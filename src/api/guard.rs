@@ -13,10 +13,9 @@ use crate::report::error::Error;
 use crate::report::state::{LossReason, date};
 use crate::run::hold::Hold;
 use crate::run::thread_holds;
-use crate::run::{Acquired, Delivery, Engine, Leaving};
+use crate::run::{Acquired, Engine, Holder, Leaving};
 use crate::system::clock;
 use crate::values::options::LockOptions;
-use crate::wait::HolderTicket;
 
 /// A lock that is held. It is released when dropped, even by a panic.
 ///
@@ -35,7 +34,7 @@ pub struct LockGuard {
     /// True if an enclosing call releases.
     is_nested: bool,
     /// Taken out at the release; none in a nested call.
-    holder: Option<HolderTicket<Delivery>>,
+    holder: Option<Holder>,
 }
 
 impl LockGuard {
@@ -331,7 +330,7 @@ impl LockGuard {
     }
 
     /// Returns what releases the lock; `None` in a nested call, and once it is released.
-    pub(crate) fn holder(&mut self) -> Option<&mut HolderTicket<Delivery>> {
+    pub(crate) fn holder(&mut self) -> Option<&mut Holder> {
         self.holder.as_mut()
     }
 
@@ -364,7 +363,7 @@ impl LockGuard {
 
 /// I10: the parent holds the lock, and its connections and its queue are not the child's to use.
 #[cold]
-fn forked(hold: &Hold, holder: HolderTicket<Delivery>) -> Error {
+fn forked(hold: &Hold, holder: Holder) -> Error {
     mem::forget(holder);
     Error::Forked { key: hold.key.clone() }
 }

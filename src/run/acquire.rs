@@ -162,7 +162,7 @@ impl<'a> Call<'a> {
     /// Returns true if this process leaves the lock to one that was just notified.
     pub(crate) fn is_left(&self, key: &Key) -> bool {
         let Self { engine, options, .. } = self;
-        engine.notifies(options, key) && engine.notifications.of(key).head_start(key).is_some()
+        engine.turn(engine.notifies(options, key), key).head_start().is_some()
     }
 
     /// Probes what the options mean on the server, where that depends on it and is not known.
@@ -211,9 +211,7 @@ impl<'a> Call<'a> {
     #[inline]
     pub(super) fn hold_lease(&self, key: &Key, lease: Lease, at: Now) -> Acquired {
         let Self { engine, options, .. } = self;
-        if engine.notifies(options, key) {
-            engine.notifications.of(key).acquired(key);
-        }
+        engine.turn(engine.notifies(options, key), key).acquired();
         let observation = Observation::of(&lease, at);
         let hold = engine.make_hold(key.clone(), options, lease, at);
         let holder = engine.queue.hold(key, &observation, Arc::downgrade(&hold) as _);

@@ -22,7 +22,7 @@ use proto::{Command, GiveUp, Reply, Trip};
 
 use super::ending::Leaving;
 use super::engine::{Debt, Engine, for_each_engine};
-use super::held::{Delivery, HeldLock};
+use super::held::{HeldLock, Holder};
 use super::hold::Hold;
 use super::open_debts::{DebtId, OpenDebt};
 use super::session::Session;
@@ -32,7 +32,7 @@ use crate::report::error::Error;
 use crate::report::event::{Event, Settlement};
 use crate::system::clock;
 use crate::values::options::LockOptions;
-use crate::wait::{HolderTicket, Observation, no_hold};
+use crate::wait::{Observation, no_hold};
 
 /// The shortest and the longest pause before the next attempt. It is as long as the debt is old; and at least a tenth of
 /// that where the key does not show the lock.
@@ -99,7 +99,7 @@ impl Engine {
         gave_up: GiveUp,
         next: Option<&Lease>,
         now: Now,
-    ) -> Result<(), HolderTicket<Delivery>> {
+    ) -> Result<(), Holder> {
         let HeldLock { key, options, lease, holder, .. } = failed;
         let Some(lease) = lease.again(gave_up, next, now) else { return Err(holder) };
         let left = match lease.end {
@@ -122,7 +122,7 @@ impl Engine {
     }
 
     /// Has the worker end a hold that its program has given up, at once; without a thread for it this thread does it.
-    pub(crate) fn release_later(self: &Arc<Self>, hold: &Arc<Hold>, holder: HolderTicket<Delivery>) {
+    pub(crate) fn release_later(self: &Arc<Self>, hold: &Arc<Hold>, holder: Holder) {
         let now = clock::now();
         // It is listed by that.
         hold.give_up(now);

@@ -10,7 +10,7 @@ use proto::ownership::Loss;
 use proto::values::Now;
 
 use super::engine::Engine;
-use super::held::{Delivery, HeldLock};
+use super::held::{HeldLock, Holder};
 use super::holder::Locked;
 use super::life::{Ending, Released};
 use super::outbox::Outbox;
@@ -19,7 +19,6 @@ use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::run::hold::{Hold, HoldState};
 use crate::system::clock;
-use crate::wait::HolderTicket;
 
 /// How a holder ends its hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -57,7 +56,7 @@ impl Engine {
     pub(crate) fn end_hold(
         self: &Arc<Self>,
         hold: &Arc<Hold>,
-        holder: HolderTicket<Delivery>,
+        holder: Holder,
         leaving: Leaving,
     ) -> Result<Ended, Error> {
         let mut state = hold.state();
@@ -78,7 +77,7 @@ impl Engine {
     /// Ends holds that began together. What is sent for them goes together.
     pub(crate) fn end_holds<'a>(
         self: &Arc<Self>,
-        holds: Vec<(&'a Arc<Hold>, HolderTicket<Delivery>)>,
+        holds: Vec<(&'a Arc<Hold>, Holder)>,
         leaving: Leaving,
     ) -> Vec<(&'a Arc<Hold>, Result<Ended, Error>)> {
         let (holds, holders): (Vec<&'a Arc<Hold>>, Vec<_>) = holds.into_iter().unzip();

@@ -10,13 +10,13 @@ use proto::lease::Lease;
 use proto::values::{Key, Protocol, Tag, Uptime, can_share_slot, classic_time};
 
 use super::changes::Changes;
-use super::held::Delivery;
+use super::held::{Holder, Queue};
 use super::hold::Hold;
-use super::notifications::{Name, NotificationsByNode};
 use super::open_debts::{DebtId, OpenDebts};
 use super::reports::Reports;
 use super::thread_holds::{self, HoldKind};
 use super::timer::{Timer, Work};
+use super::turns::{Name, Turn, Turns};
 use crate::net::{Backend, Budget, NodeId};
 use crate::report::error::Error;
 use crate::run::identity::Identity;
@@ -26,7 +26,6 @@ use crate::system::random::HashMap;
 use crate::system::sync::Mutex;
 use crate::system::thread;
 use crate::values::options::LockOptions;
-use crate::wait::{HolderTicket, WaitQueue};
 
 /// How long a connection is waited for of a server that another thread has just found unreachable.
 const SHORT_CONNECT_WAIT: Duration = Duration::from_millis(50);
@@ -40,10 +39,10 @@ pub(crate) struct Engine {
     /// What tells people who holds a lock.
     pub(crate) holder_name: Option<Arc<str>>,
     pub(crate) identity: Arc<Identity>,
-    pub(crate) queue: Arc<WaitQueue<Delivery>>,
+    pub(crate) queue: Arc<Queue>,
     /// How many calls acquire locks.
     acquiring: Arc<AtomicUsize>,
-    pub(super) notifications: Arc<NotificationsByNode>,
+    turns: Arc<Turns>,
     pub(super) keeper: Arc<Timer<Kept>>,
     pub(crate) debts: Arc<Timer<Debt>>,
     pub(super) open_debts: Arc<OpenDebts>,
@@ -89,7 +88,7 @@ pub(crate) struct Debt {
     pub(super) lease: Lease,
     /// Its place in the queue, so that threads of this process wait for the release; `None` until the key has shown that
     /// the lock is held.
-    pub(super) holder: Option<HolderTicket<Delivery>>,
+    pub(super) holder: Option<Holder>,
     /// If a program has ended its hold, and wants to hear how that ends: then this has the lease.
     pub(super) hold: Option<Arc<Hold>>,
     pub(super) owed: DebtId,
@@ -107,10 +106,9 @@ impl Engine {
         keep: Work<Kept>,
         pay: Work<Debt>,
     ) -> Self {
-        let queue = Arc::<WaitQueue<Delivery>>::default();
+        let queue = Arc::<Queue>::default();
         let name = Name { prefix: Key::from(""), random: identity.next_nonce().seed() };
-        let notifications =
-            Arc::new(NotificationsByNode::new(Arc::clone(&backend), Arc::clone(&queue), name.clone()));
+        let turns = Arc::new(Turns::new(Arc::clone(&backend), Arc::clone(&queue), name.clone()));
         let reports = Arc::new(Reports::new());
         Self {
             backend,
@@ -120,7 +118,7 @@ impl Engine {
             identity: Arc::new(identity),
             queue,
             acquiring: Arc::default(),
-            notifications,
+            turns,
             keeper: Arc::new(Timer::new("setnx-lock keeper", keep)),
             debts: Arc::new(Timer::new("setnx-lock debts", pay)),
             open_debts: Arc::default(),
@@ -166,6 +164,11 @@ impl Engine {
         let asked = options.notifies;
         asked.unwrap_or_else(|| options.protocol == Protocol::Auto && self.backend.notifies())
             && self.has_side_keys(key)
+    }
+
+    /// Returns the turns at a key, for a lock that has notifications if it `notifies`.
+    pub(super) fn turn<'a>(&'a self, notifies: bool, key: &'a Key) -> Turn<'a> {
+        self.turns.at(key, notifies, &self.observer)
     }
 
     /// Returns true if the side keys of this key are on its node.
@@ -239,7 +242,7 @@ impl Engine {
     pub(crate) fn begin_keys_with(&mut self, prefix: Key) {
         self.name.prefix = prefix;
         let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
-        self.notifications = Arc::new(NotificationsByNode::new(backend, queue, self.name.clone()));
+        self.turns = Arc::new(Turns::new(backend, queue, self.name.clone()));
     }
 
     /// Returns a key of the program with the locker's prefix; an empty one as it is.

@@ -9,12 +9,18 @@ use proto::values::Key;
 use super::hold::Hold;
 use super::open_debts::DebtId;
 use crate::values::options::LockOptions;
-use crate::wait::HolderTicket;
+use crate::wait::{HolderTicket, WaitQueue};
+
+/// The wait queues of a locker.
+pub(crate) type Queue = WaitQueue<Delivery>;
+
+/// A lock that a thread of this process has, as its queue knows it.
+pub(crate) type Holder = HolderTicket<Delivery>;
 
 /// A lock that was acquired.
 pub(crate) struct Acquired {
     pub(crate) hold: Arc<Hold>,
-    pub(crate) holder: HolderTicket<Delivery>,
+    pub(crate) holder: Holder,
 }
 
 /// A held lock, to be released.
@@ -22,19 +28,14 @@ pub(super) struct HeldLock<'a> {
     pub(super) key: &'a Key,
     pub(super) options: &'a LockOptions,
     pub(super) lease: Lease,
-    pub(super) holder: HolderTicket<Delivery>,
+    pub(super) holder: Holder,
     /// The debt that it is, if the first attempt to release it has failed.
     pub(super) owed: Option<DebtId>,
 }
 
 impl<'a> HeldLock<'a> {
     /// The lock as its acquisition has made it.
-    pub(super) fn new(
-        key: &'a Key,
-        options: &'a LockOptions,
-        lease: Lease,
-        holder: HolderTicket<Delivery>,
-    ) -> Self {
+    pub(super) fn new(key: &'a Key, options: &'a LockOptions, lease: Lease, holder: Holder) -> Self {
         Self { key, options, lease, holder, owed: None }
     }
 }

@@ -5,39 +5,33 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use proto::GiveUp;
 use proto::hold::{self, HandedOver, Release};
 use proto::lease::Lease;
 use proto::task::{Begun, Io};
-use proto::values::{Key, Now, Uptime};
-use proto::waiting_list::Waiting;
-use proto::{GiveUp, Reply};
+use proto::values::{Now, Uptime};
 
 use super::drive::Job;
 use super::engine::Engine;
-use super::held::{Delivery, HeldLock};
-use super::notifications::Passed;
+use super::held::{Delivery, HeldLock, Holder};
 use super::outbox::Outbox;
 use super::session::Session;
-use crate::net::Failure;
+use super::turns::{Next, Turn};
 use crate::report::error::Error;
 use crate::report::event::Settlement;
 use crate::system::clock;
-use crate::values::options::LockOptions;
-use crate::wait::{Hint, HolderTicket, WaitMode, Wake};
-
-/// For how long the lock passes among the threads of a process before it is the turn of another that waits for
-/// notifications.
-const SLICE: Duration = Duration::from_millis(10);
+use crate::wait::WaitMode;
 
 /// A release that has begun.
 struct Releasing<'a> {
     lock: HeldLock<'a>,
-    turn: Turn,
-    next: Option<Box<Next>>,
+    turn: Turn<'a>,
+    next: Next,
+    successor: Option<Box<Successor>>,
 }
 
 /// The thread that a lock is handed over to.
-struct Next {
+struct Successor {
     /// How it waits.
     mode: WaitMode,
     lease: Lease,
@@ -97,7 +91,8 @@ impl Engine {
         now: Now,
     ) -> (Releasing<'a>, Session<'a>) {
         let HeldLock { key, options, lease, holder, owed } = &lock;
-        let turn = self.turn(holder, key, options, now);
+        let turn = self.turn(self.notifies(options, key), key);
+        let next = turn.after(holder, now);
         let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
         // A later attempt does not keep others waiting for a connection.
         if owed.is_none() {
@@ -105,25 +100,25 @@ impl Engine {
         } else {
             session.try_itself();
         }
-        let next = match &turn {
-            Turn::NextThread if lease.can_be_handed_over() => {
+        let successor = match &next {
+            Next::Thread if lease.can_be_handed_over() => {
                 let is_like = |mode: &WaitMode| {
                     mode.options().protocol == options.protocol && mode.options().terms.expiration.is_some()
                 };
                 holder.next(taken, is_like)
             }
-            Turn::NextThread | Turn::WhoComes | Turn::Pollers => None,
-            Turn::Listed(taking) => {
+            Next::Thread | Next::Any | Next::Pollers => None,
+            Next::Listed(taking) => {
                 session.take(taking.clone());
                 None
             }
         };
-        let next = next.map(|mode| {
+        let successor = successor.map(|mode| {
             // As the lock was acquired: that is decided for Auto.
             let lease = Lease::of(&mode.options().terms, lease.protocol, &self.tag(), now);
-            Box::new(Next { mode, lease })
+            Box::new(Successor { mode, lease })
         });
-        (Releasing { lock, turn, next }, session)
+        (Releasing { lock, turn, next, successor }, session)
     }
 
     /// Has the next waiter get the lock, or learn of the release.
@@ -135,7 +130,7 @@ impl Engine {
         mut session: Session<'_>,
         now: Uptime,
     ) -> Result<Release, Error> {
-        let Releasing { lock, turn, next } = release;
+        let Releasing { lock, turn, next, successor } = release;
         let (key, options) = (lock.key, lock.options);
         let taken = session.take_listed();
         let (outcome, lease, in_doubt) = match ended {
@@ -150,7 +145,7 @@ impl Engine {
                     (error, None) => {
                         // A process that was taken from the list is notified, looks, and enters it again.
                         let released = false;
-                        let _ = self.wake(key, &turn, released, taken, now);
+                        let _ = turn.pass_on(&next, released, taken, self.budget(Some(now)));
                         return Err(error);
                     }
                 }
@@ -160,23 +155,22 @@ impl Engine {
         if released {
             self.open_debts.released(key);
         }
-        let holder = match lease.zip(next.as_deref()) {
-            Some((lease, Next { mode, .. })) => match holder.deliver(mode, Delivery { lease, in_doubt }, now)
-            {
-                Ok(()) => return outcome,
-                Err((holder, _)) if in_doubt => holder,
-                Err((holder, Delivery { lease, .. })) => {
-                    self.release_unwanted(HeldLock::new(key, options, lease, holder));
-                    return outcome;
+        let holder = match lease.zip(successor.as_deref()) {
+            Some((lease, Successor { mode, .. })) => {
+                match holder.deliver(mode, Delivery { lease, in_doubt }, now) {
+                    Ok(()) => return outcome,
+                    Err((holder, _)) if in_doubt => holder,
+                    Err((holder, Delivery { lease, .. })) => {
+                        self.release_unwanted(HeldLock::new(key, options, lease, holder));
+                        return outcome;
+                    }
                 }
-            },
+            }
             None => holder,
         };
-        holder.finish(self.wake(key, &turn, released, taken, now), now);
-        // The threads that it was left to may have given up meanwhile.
-        let is_left_here = released && !matches!(turn, Turn::Listed(_));
-        if is_left_here && self.notifies(options, key) && !self.queue.is_waited_for(key) {
-            self.notifications.of(key).was_left_to_none(key);
+        holder.finish(turn.pass_on(&next, released, taken, self.budget(Some(now))), now);
+        if released {
+            turn.was_left(&next);
         }
         outcome
     }
@@ -191,7 +185,7 @@ impl Engine {
         next: Option<&Lease>,
         in_doubt: bool,
         session: Session<'_>,
-    ) -> (Error, Option<HolderTicket<Delivery>>) {
+    ) -> (Error, Option<Holder>) {
         let (key, before, now) = (lock.key, lock.owed, clock::now());
         // In doubt, the next thread may have it.
         let end = next.filter(|_| in_doubt).unwrap_or(&lock.lease).end;
@@ -211,77 +205,13 @@ impl Engine {
         }
         (error, again.err())
     }
-
-    /// Notifies the next process, if it is its turn. Returns how the threads of this one learn of the release.
-    fn wake(
-        &self,
-        key: &Key,
-        turn: &Turn,
-        released: bool,
-        taken: Option<Result<Reply, Failure>>,
-        now: Uptime,
-    ) -> Wake {
-        let taking = match turn {
-            Turn::Listed(taking) => taking,
-            _ if !released => return Wake::Hint(Hint::Changed),
-            Turn::NextThread | Turn::WhoComes => return Wake::Hint(Hint::Freed),
-            Turn::Pollers => return Wake::NextSlice(Hint::Freed),
-        };
-        let notifications = self.notifications.of(key);
-        notifications.sent_next(key, taking, taken.as_ref());
-        let passed = match taken {
-            // Even if the key holds another's value: the process that is
-            // notified then looks, and enters the list again.
-            Some(taken) if released || taken.is_ok() => {
-                notifications.pass_on(key, taken, self.budget(Some(now)), &self.observer)
-            }
-            _ => Passed::ToNone,
-        };
-        match passed {
-            _ if !released => Wake::Hint(Hint::Changed),
-            Passed::ToNone => Wake::NextSlice(Hint::Freed),
-            Passed::ToOther if notifications.is_listed(key) => Wake::Notification(Hint::Freed),
-            // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
-            Passed::ToOther => Wake::NextSlice(Hint::Changed),
-        }
-    }
-
-    /// Whose turn it is after a release.
-    fn turn(&self, holder: &HolderTicket<Delivery>, key: &Key, options: &LockOptions, now: Now) -> Turn {
-        let yields = holder.of_next(|key, activity| activity.window(key, now).is_some());
-        if yields == Some(true) {
-            return Turn::Pollers;
-        }
-        if self.notifies(options, key) {
-            let slice = holder.slice();
-            if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
-                return Turn::NextThread;
-            }
-            if let Some(taking) = self.notifications.of(key).next(key, slice.is_some()) {
-                return Turn::Listed(taking);
-            }
-        }
-        if yields.is_some() { Turn::NextThread } else { Turn::WhoComes }
-    }
 }
 
 impl Releasing<'_> {
     async fn rules(&self, io: &Io, command_timeout: Duration) -> Result<HandedOver, GiveUp> {
-        let next = self.next.as_deref().map(|next| &next.lease);
+        let next = self.successor.as_deref().map(|next| &next.lease);
         hold::end(io, &self.lock.lease, next, command_timeout).await
     }
-}
-
-/// Whose turn it is after a release.
-enum Turn {
-    /// A thread of this process is queued, and is next.
-    NextThread,
-    /// No thread of this process is queued.
-    WhoComes,
-    /// Other processes poll: the lock is left to them for a while.
-    Pollers,
-    /// Other processes are in the waiting list, from which the first is taken.
-    Listed(Waiting),
 }
 
 /// Returns what it means that a lock was not released: if the reply

@@ -6,8 +6,8 @@ use core::time::Duration;
 use super::{Attempt, First, Round};
 use crate::lease::Lease;
 use crate::task::Io;
-use crate::values::{Protocol, State, Uptime, classic_time};
-use crate::{Cue, Note, Observation, window};
+use crate::values::Protocol;
+use crate::{Cue, Observation};
 
 impl Attempt {
     /// Returns how a round begins, unless it is too early for one.
@@ -15,10 +15,9 @@ impl Attempt {
         self.pace.enter_round(io.now());
         match cue {
             Cue::Ask => Continue(self.freed()),
-            Cue::Look => Continue(self.woken()),
+            Cue::Look(None) => Continue(self.woken()),
             Cue::Behind(observation) => self.behind(io, observation),
-            Cue::Saw(found) => {
-                self.pace.not_before = None;
+            Cue::Look(Some(found)) => {
                 self.pace.answered();
                 Continue(First::Look(Some(found)))
             }
@@ -27,8 +26,6 @@ impl Attempt {
                 Continue(First::Ask(Some((lease, replies.plain()))))
             }
             Cue::HandedOver { lease, in_doubt } => self.handed_over(io, lease, in_doubt),
-            Cue::Leave(until) => self.leave_until(io, until),
-            Cue::Window(end) => self.in_window(io, end),
         }
     }
 
@@ -39,7 +36,7 @@ impl Attempt {
 
     /// The key is probably still held, so GET is enough; a takeover begins with it as well.
     fn woken(&mut self) -> First {
-        if self.pace.not_before.is_some() || !self.pace.expires() {
+        if !self.pace.expires() {
             return self.freed();
         }
         self.pace.begin_round();
@@ -72,55 +69,5 @@ impl Attempt {
             Protocol::Auto | Protocol::Classic => self.note_lost_getset(io, lease, None),
         }
         Continue(First::Look(None))
-    }
-
-    /// Goes on to ask for the lock at the deadline, and for a moment if a poller has it. Looks now and then.
-    fn in_window(&mut self, io: &Io, end: Uptime) -> ControlFlow<Round, First> {
-        let now = io.now();
-        if self.pace.is_last(now) || self.pace.asks(now.uptime) {
-            return Continue(self.freed());
-        }
-        // Looks would use its attempts up.
-        if self.pace.terms.max_attempts.is_some() {
-            return self.leave_until(io, end);
-        }
-        if self.pace.not_before.is_none() || self.pace.seen.is_some() {
-            return self.look_later(io, end);
-        }
-        self.pace.begin_round();
-        Continue(First::Look(None))
-    }
-
-    /// What is seen before the lock is left says nothing about it afterwards.
-    fn leave_until(&mut self, io: &Io, until: Uptime) -> ControlFlow<Round, First> {
-        self.pace.seen = None;
-        self.pace.leave_until(until, io)?;
-        Continue(self.freed())
-    }
-
-    fn look_later(&mut self, io: &Io, end: Uptime) -> ControlFlow<Round, First> {
-        let look = io.now().uptime.after(window::until_look(self.pace.tag.nonce.seed()));
-        self.pace.take_nonce();
-        self.looks_until = Some(end);
-        self.leave_until(io, look.min(end))
-    }
-
-    /// In a window, goes on to wait unless a poller has the lock: then it asks for it for a moment.
-    pub(super) fn look_for_poller(
-        &mut self,
-        io: &Io,
-        state: &State,
-        found: Option<&[u8]>,
-    ) -> ControlFlow<Round> {
-        let Some(end) = self.looks_until.take() else { return Continue(()) };
-        let now = io.now();
-        // What another process of this library has, it leaves by itself.
-        if *state == State::Empty || found.and_then(classic_time).is_some() {
-            self.pace.asks_until = Some(now.uptime.after(window::ASKS));
-            io.note(Note::PollerMet);
-        } else if now.uptime < end && !self.pace.is_last(now) {
-            return self.look_later(io, end).map_continue(drop);
-        }
-        Continue(())
     }
 }

@@ -70,10 +70,6 @@ pub struct Pace {
     /// How often in this round it went on after the key had changed, and read again after a lost reply.
     immediate: (u32, u32),
     pub(crate) never_expires_noted: bool,
-    /// Until when the lock is left to other processes.
-    pub(crate) not_before: Option<Uptime>,
-    /// Until when it asks without a pause, since a poller has the lock.
-    pub(crate) asks_until: Option<Uptime>,
     /// How often it has looked whether the lock is free.
     pub attempts: u32,
     /// What the key was last seen to hold.
@@ -99,8 +95,6 @@ impl Pace {
             read_only_since: None,
             immediate: (0, 0),
             never_expires_noted: false,
-            not_before: None,
-            asks_until: None,
             attempts: 0,
             seen: None,
             removed_at: None,
@@ -142,7 +136,6 @@ impl Pace {
     }
 
     pub(crate) fn begin_round(&mut self) {
-        self.not_before = None;
         self.attempts = self.attempts.saturating_add(1);
         self.immediate = (0, 0);
     }
@@ -205,17 +198,7 @@ impl Pace {
     /// Returns a pause of this time, with what others may know.
     pub(crate) fn pause(&self, time: Duration) -> Pause {
         let is_refused = self.refused_for.is_some();
-        let leaves = self.not_before.is_some() || is_refused;
-        Pause { time, seen: self.seen.clone(), in_doubt: self.in_doubt, leaves, is_refused }
-    }
-
-    /// Leaves the lock to other processes until then. At the deadline it goes on in any case.
-    pub(crate) fn leave_until(&mut self, until: Uptime, io: &Io) -> ControlFlow<Round> {
-        if self.is_last(io.now()) || io.now().uptime >= until {
-            return Continue(());
-        }
-        self.not_before = Some(until);
-        Break(self.wait(io))
+        Pause { time, seen: self.seen.clone(), in_doubt: self.in_doubt, is_refused }
     }
 
     /// How often the key is read. A long value is no lock's, and costs the server and the network more.
@@ -229,21 +212,12 @@ impl Pace {
         if self.has_used_its_attempts() {
             return None;
         }
-        let pause = match self.not_before {
-            Some(until) => until.since(now.uptime),
-            None if self.asks(now.uptime) => Duration::ZERO,
-            None => self.poll_interval().saturating_sub(now.uptime.since(looked)),
-        };
+        let pause = self.poll_interval().saturating_sub(now.uptime.since(looked));
         match self.deadline {
             Some(deadline) if now.uptime >= deadline => None,
             Some(deadline) => Some(pause.min(deadline.since(now.uptime))),
             None => Some(pause),
         }
-    }
-
-    /// Returns true while it asks without a pause.
-    pub(crate) fn asks(&self, now: Uptime) -> bool {
-        self.asks_until.is_some_and(|until| now < until)
     }
 
     /// After the key changed between two commands, goes on without a pause, if it did so not too often.
@@ -346,18 +320,12 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_wakes_after_a_window_asks_at_once() {
-        let (_, step) = stepped(params(Terms::expiring_after(HOUR)), Cue::Leave(START.uptime), START);
-        assert!(matches!(step, Step::Send(_)), "{step:?}");
-    }
-
-    #[test]
     fn a_look_takes_nothing_over_for_an_attempt_without_an_expiration() {
         let (mut attempt, _) = stepped(params(Terms::without_expiration()), Cue::Ask, START);
         assert_eq!(pause(attempt.resume(Reply::Integer(0), START)), HOUR);
-        let step = attempt.wake(Cue::Saw(Some(b"1532000016.5".to_vec())), START);
+        let step = attempt.wake(Cue::Look(Some(Some(b"1532000016.5".to_vec()))), START);
         assert_eq!(pause(step), HOUR);
-        let step = attempt.wake(Cue::Saw(None), START);
+        let step = attempt.wake(Cue::Look(Some(None)), START);
         assert!(matches!(step, Step::Send(_)), "{step:?}");
     }
 

@@ -11,11 +11,8 @@
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, `holding TEXT`, or `as before` the last write |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client starts, goes on after its sleep, releases the lock |
 //! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |
-//! | `ann starts after one until +10ms` | starts while the lock is left to a process that was notified, until then |
 //! | `ann is notified` | goes on at the hint that the lock was released, before its sleep is over |
 //! | `ann hands over to bob` | replaces its value by one of bob, which sleeps; if bob has left by then, ann releases its lease |
-//! | `ann yields until +80ms` | goes on in a window, in which the lock is left to pollers until then |
-//! | `ann goes on in a window until +80ms` | goes on after its sleep or at a hint, in a window that ends then |
 //! | `ann extends`, `ann extends for 30s` | replaces its lease by one that begins now, of its own expiration or of the given one |
 //! | `ann makes a token`, `bob resumes ann's token` | ends its hold for another process; goes on with it, any number of times |
 //! | `ann verifies`, `ann counts` | asks whether it still holds the lock; asks for a fencing token |
@@ -161,21 +158,9 @@ impl Interpreter {
                 let observation = self.client(other)?.observation.clone().ok_or("it has seen nothing")?;
                 self.starts(name, Cue::Behind(observation)).map(Some)
             }
-            [name, "starts", "after", "one", "until", time] => {
-                let until = Uptime::of(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                self.starts(name, Cue::Leave(until)).map(Some)
-            }
-            [name, "wakes"] => self.wakes(name, Cue::Look).map(Some),
+            [name, "wakes"] => self.wakes(name, Cue::Look(None)).map(Some),
             [name, "is", "notified"] => self.wakes(name, Cue::Ask).map(Some),
             [name, "hands", "over", "to", other] => self.hands_over(name, other).map(Some),
-            [name, "yields", "until", time] => {
-                let until = Uptime::of(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                self.wakes(name, Cue::Leave(until)).map(Some)
-            }
-            [name, "goes", "on", "in", "a", "window", "until", time] => {
-                let end = Uptime::of(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                self.wakes(name, Cue::Window(end)).map(Some)
-            }
             [name, "extends"] => {
                 let expiration = self.client(name)?.terms.expiration.ok_or("it has no expiration")?;
                 self.extends(name, expiration).map(Some)

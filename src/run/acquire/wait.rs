@@ -1,7 +1,7 @@
 //! A call that waits for a lock: it waits for its turn in the queue, then does what the rules
 //! say, until the lock is held, or there is an error.
 
-mod turn;
+mod sleep;
 
 use std::mem;
 use std::pin::{Pin, pin};
@@ -26,7 +26,7 @@ use crate::run::session::Session;
 use crate::run::thread_holds;
 use crate::system::clock;
 use crate::wait::{Hint, Observation, Ticket, WaitMode};
-pub(crate) use turn::parking;
+pub(crate) use sleep::parking;
 
 /// One wait.
 pub(super) struct Wait<'a> {
@@ -48,6 +48,8 @@ pub(super) struct Wait<'a> {
     has_unused_release: bool,
     /// True if a holder has handed the lock over since the last command.
     handed_over: bool,
+    /// Until when it asks without a pause, since a poller had the lock in a window.
+    takes_back_until: Option<Uptime>,
     /// What commands without a reply may have acquired.
     unresolved: Unresolved,
 }
@@ -70,7 +72,6 @@ impl Engine {
                     self.observer.notify(&Event::RefusedForNow { key, refusal: &refusal });
                 }
             }
-            Note::PollerMet => self.queue.met_poller(key, clock::uptime()),
         }
     }
 }
@@ -90,6 +91,7 @@ impl<'a> Wait<'a> {
             attempts: 0,
             has_unused_release: false,
             handed_over: false,
+            takes_back_until: None,
             unresolved: Unresolved::default(),
         }
     }
@@ -156,15 +158,9 @@ impl<'a> Wait<'a> {
         let acquired = self.wait(None).and_then(|cue| self.attempt(cue));
         if let Some(ticket) = self.ticket.take() {
             let hint = ticket.leave();
-            if self.notifies {
-                let notified = hint == Some(Hint::Freed) || self.has_unused_release;
-                let ends = |deadline: Uptime| deadline.after(engine.backend.command_timeout());
-                engine.notifications.of(key).note_gone(
-                    key,
-                    notified,
-                    self.call.deadline.map_or(Uptime::MAX, ends),
-                );
-            }
+            let notified = hint == Some(Hint::Freed) || self.has_unused_release;
+            let ends = |deadline: Uptime| deadline.after(engine.backend.command_timeout());
+            self.turn().gone(notified, self.call.deadline.map_or(Uptime::MAX, ends));
         }
         acquired
     }
@@ -209,8 +205,8 @@ impl<'a> Wait<'a> {
         let (mut is_answered, mut has_looked) = (false, false);
         loop {
             let step = io.step(rules.as_mut());
-            // One that leaves the lock has not acted upon its release.
-            if mem::take(&mut is_answered) && !matches!(&step, Step::Sleep(pause) if pause.leaves) {
+            // One that the server refuses has not acted upon a release.
+            if mem::take(&mut is_answered) && !matches!(&step, Step::Sleep(pause) if pause.is_refused) {
                 self.has_unused_release = false;
             }
             for note in io.take_notes() {
@@ -227,10 +223,17 @@ impl<'a> Wait<'a> {
                     io.answer(replies, self.now);
                 }
                 Step::Sleep(mut pause) => {
+                    let ends = self.now.uptime.after(pause.time);
                     let looks = !has_looked && !pause.is_refused;
-                    let saw = if looks { self.look_before(&mut pause) } else { None };
-                    (is_answered, has_looked) = (saw.is_some(), saw.is_some());
-                    let cue = saw.map_or_else(|| self.wait(Some(pause)), Ok)?;
+                    let looked = if looks { self.look_before_sleep() } else { None };
+                    let cue = if let Some(Reply::Bulk(found)) = looked {
+                        (is_answered, has_looked) = (true, true);
+                        Cue::Look(Some(found))
+                    } else {
+                        (is_answered, has_looked) = (false, false);
+                        pause.time = ends.since(self.now.uptime);
+                        self.wait(Some(pause))?
+                    };
                     io.wake(cue, self.now);
                 }
                 Step::Done(lease) => return Ok(Ok(lease)),
@@ -258,9 +261,7 @@ impl<'a> Wait<'a> {
     /// Leaves the queue with the lock.
     fn enter(&mut self, lease: Lease) -> Result<Acquired, Error> {
         let (call, key, now) = (self.call, self.key, self.now);
-        if self.notifies {
-            call.engine.notifications.of(key).acquired(key);
-        }
+        self.turn().acquired();
         let observation = Observation::of(&lease, now);
         let hold = call.engine.make_hold(key.clone(), call.options, lease, now);
         let known = Arc::downgrade(&hold) as _;

@@ -314,7 +314,7 @@ impl Run {
                 self.reply(n, leg, Reply::Lost);
             }
             paused @ Doing::Pausing { .. } if one_in(2, choice) => self.clients[n].doing = paused,
-            Doing::Pausing { .. } => self.wake(n, Cue::Look, now),
+            Doing::Pausing { .. } => self.wake(n, Cue::Look(None), now),
             replied @ Doing::Replied(..)
                 if self.conditions.late > 0 && !self.is_gem(n) && !one_in(3, choice) =>
             {
@@ -327,7 +327,9 @@ impl Run {
                 self.resumes(n, self.new_token(choice).unwrap_or_default(), now);
             }
             // A hint may be old, or of another's release.
-            Doing::Asleep { .. } => self.wake(n, if one_in(5, choice) { Cue::Ask } else { Cue::Look }, now),
+            Doing::Asleep { .. } => {
+                self.wake(n, if one_in(5, choice) { Cue::Ask } else { Cue::Look(None) }, now);
+            }
             Doing::Working if self.is_gem(n) => self.work_as_gem(n, choice),
             Doing::Working => self.work(n, choice, now),
         }

@@ -132,7 +132,6 @@ impl Client {
                     Note::WentBack => "went back".into(),
                     Note::LateGrant => "granted too late".into(),
                     Note::NeverExpires(state) => format!("never expires: {state:?}"),
-                    Note::PollerMet => return None,
                 })
             }));
         }

@@ -36,7 +36,7 @@ async fn ask(io: &Io, lease: &Lease) -> Result<Option<Found>, GiveUp> {
 }
 
 fn pause(time: Duration) -> Pause {
-    Pause { time, seen: None, in_doubt: false, leaves: false, is_refused: false }
+    Pause { time, seen: None, in_doubt: false, is_refused: false }
 }
 
 async fn acquire(io: &Io, expiration: Duration) -> Result<Lease, GiveUp> {

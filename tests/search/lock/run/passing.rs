@@ -40,7 +40,7 @@ impl Run {
                     self.clients[n].doing = Doing::Replied(leg, reply);
                 }
                 Doing::Replied(leg, reply) => self.reply(n, leg, reply),
-                Doing::Pausing { .. } => self.wake(n, Cue::Look, self.now(n)),
+                Doing::Pausing { .. } => self.wake(n, Cue::Look(None), self.now(n)),
                 Doing::Working => self.looks(n, self.now(n)),
                 doing => self.clients[n].doing = doing,
             }

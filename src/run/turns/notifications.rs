@@ -15,13 +15,13 @@ use proto::values::{Key, Uptime, Version};
 use proto::waiting_list::{ListEntry, Owed, Waiting};
 use proto::{Command, Reply, Trip};
 
-use super::held::Delivery;
 use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
+use crate::run::held::Queue;
 use crate::run::sink::EventSink;
 use crate::system::clock;
 use crate::system::random::HashMap;
 use crate::system::sync::Mutex;
-use crate::wait::{Hint, WaitQueue};
+use crate::wait::Hint;
 use listener::concerns_all_keys;
 
 /// How long a server is left alone that has refused, and how often it is reported at most.
@@ -47,7 +47,7 @@ const PUSHES_KEEP_A_LIST: Version = Version::new(2, 2, 0);
 /// The notifications of a server.
 pub(super) struct Notifications {
     backend: Arc<dyn Backend>,
-    queue: Arc<WaitQueue<Delivery>>,
+    queue: Arc<Queue>,
     /// Which server, where there are several.
     node: NodeId,
     /// What this process listens on.
@@ -94,7 +94,7 @@ pub(super) enum Passed {
 }
 
 impl Notifications {
-    fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, name: &Name, node: NodeId) -> Self {
+    fn new(backend: Arc<dyn Backend>, queue: Arc<Queue>, name: &Name, node: NodeId) -> Self {
         // What is published on one node of a cluster is heard on all.
         let of_node = if node == NodeId::ONLY { String::new() } else { format!(":{node}") };
         let own = format!("setnx-lock:{WAKE_UP}{:x}{of_node}", name.random);
@@ -356,7 +356,7 @@ impl Lists {
     }
 }
 
-pub(in crate::run) struct NotificationsByNode {
+pub(super) struct NotificationsByNode {
     /// Those of all keys, if there is one server.
     of_one: Arc<Notifications>,
     of_nodes: Mutex<HashMap<NodeId, Arc<Notifications>>>,
@@ -373,17 +373,13 @@ pub(in crate::run) struct Name {
 }
 
 impl NotificationsByNode {
-    pub(in crate::run) fn new(
-        backend: Arc<dyn Backend>,
-        queue: Arc<WaitQueue<Delivery>>,
-        name: Name,
-    ) -> Self {
+    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<Queue>, name: Name) -> Self {
         let of_one = Arc::new(Notifications::new(backend, queue, &name, NodeId::ONLY));
         Self { of_one, of_nodes: Mutex::default(), name }
     }
 
     /// Returns those of the node that has this key.
-    pub(in crate::run) fn of(&self, key: &Key) -> Cow<'_, Arc<Notifications>> {
+    pub(super) fn of(&self, key: &Key) -> Cow<'_, Arc<Notifications>> {
         let Notifications { backend, queue, .. } = &*self.of_one;
         let node = backend.node_of(key);
         if node == NodeId::ONLY {

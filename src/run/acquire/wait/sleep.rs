@@ -1,0 +1,372 @@
+//! A thread sleeps: for its turn in the queue, in a pause of the rules, and while it leaves the lock to others. With
+//! notifications, this process enters the key's waiting list along with its looks at the key.
+
+use std::time::Duration;
+
+use proto::values::{Now, State, Terms, Uptime};
+use proto::{Command, Cue, GiveUp, Pause, Reply, Trip};
+
+use super::Wait;
+use crate::report::error::Error;
+use crate::run::acquire::{Asked, Call};
+use crate::run::held::Delivery;
+use crate::run::turns::{Leave, Turn};
+use crate::system::clock;
+use crate::system::thread;
+use crate::wait::{Called, Hint, Observation};
+
+/// What a thread has done before it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// Nothing yet.
+    Beginning,
+    /// It has asked for the lock before it was queued, and the answer counts.
+    Asking,
+    /// It was in a pause of the rules.
+    Pausing,
+    /// It has left the lock to others.
+    Leaving,
+}
+
+/// Why it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// It has a lease.
+    Lease,
+    /// It is a head, and the lock was released since anything was seen of it.
+    Freed,
+    /// It is a head, and nothing was seen.
+    Head,
+    /// It is a head, and another thread has seen the key.
+    Behind,
+    /// Its time is over, and others have seen no holder that would keep it from asking.
+    OverFree,
+    /// Its time is over, and others have seen a holder.
+    OverHeld,
+}
+
+/// What it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goes {
+    WithLease,
+    WithAnswer,
+    Ask,
+    Look,
+    Behind,
+    /// It is contended: the thread had no turn.
+    WithoutLock,
+}
+
+/// What a thread does that goes on.
+fn goes_on(why: Why, before: Before) -> Goes {
+    match (why, before) {
+        (Why::Lease, _) => Goes::WithLease,
+        (_, Before::Asking) => Goes::WithAnswer,
+        (Why::Freed, _) | (_, Before::Leaving) => Goes::Ask,
+        (_, Before::Pausing) => Goes::Look,
+        (Why::Head | Why::OverFree, Before::Beginning) => Goes::Ask,
+        (Why::Behind, Before::Beginning) => Goes::Behind,
+        (Why::OverHeld, Before::Beginning) => Goes::WithoutLock,
+    }
+}
+
+impl Wait<'_> {
+    /// Waits for the thread's turn, or in a `pause` of the rules until that ends or another thread calls it; then until
+    /// it leaves the lock to others no more. Returns how the rules go on.
+    pub(super) fn wait(&mut self, pause: Option<Pause>) -> Result<Cue, Error> {
+        let begins = pause.is_none();
+        debug_assert!(begins || self.asked_before.is_none(), "the rules know it");
+        let (until, in_doubt, saw) = match pause {
+            None => (self.call.deadline, self.is_lost(), None),
+            Some(Pause { time, seen, in_doubt, .. }) => {
+                let saw = Observation { seen, at: self.looked };
+                let time = if self.takes_back() { Duration::ZERO } else { time };
+                (Some(self.now.uptime.after(time)), in_doubt, Some(saw))
+            }
+        };
+        let mut called = self.sleep(until, in_doubt, saw)?;
+        let mut before = match (begins, &self.asked_before) {
+            (false, _) if self.takes_back() => Before::Leaving,
+            (false, _) => Before::Pausing,
+            (true, None) => Before::Beginning,
+            (true, Some(_)) => Before::Asking,
+        };
+        while !in_doubt && let Some(leave) = self.leaves(&called, before) {
+            if before != Before::Leaving
+                && let Some(Reply::Bulk(Some(found))) = self.look_before_sleep()
+            {
+                return Ok(Cue::Look(Some(Some(found))));
+            }
+            before = Before::Leaving;
+            called = self.sleep_leaving(leave)?;
+            if let Called::Over { .. } = called
+                && let Some(cue) = self.look_in_window(leave)
+            {
+                return Ok(cue);
+            }
+        }
+        self.cue(called, before)
+    }
+
+    /// Sleeps until then, or until another thread calls this one.
+    fn sleep(
+        &mut self,
+        until: Option<Uptime>,
+        in_doubt: bool,
+        saw: Option<Observation>,
+    ) -> Result<Called<Delivery>, Error> {
+        let Some(ticket) = &mut self.ticket else {
+            unreachable!("at its deadline an attempt gives up rather than sleep")
+        };
+        let begins = saw.is_none();
+        let called = ticket.wait(saw, in_doubt, parking(self.call, until));
+        self.now = clock::now();
+        if begins {
+            // Those ahead may have found the server unreachable.
+            self.session = self.call.session(self.key);
+            self.looked = self.now.uptime;
+            self.judge_asked_before(&called);
+        }
+        let hint = if let Called::Head { hint, .. } = &called { *hint } else { None };
+        if !matches!(called, Called::Lease(_)) {
+            let ended = if in_doubt { self.check_in_doubt() } else { self.check() };
+            ended.inspect_err(|_| self.pass_on(hint))?;
+        }
+        self.has_unused_release |= hint == Some(Hint::Freed);
+        Ok(called)
+    }
+
+    /// Returns until when this thread leaves the lock to others. At its deadline it asks in any case.
+    fn leaves(&self, called: &Called<Delivery>, before: Before) -> Option<Leave> {
+        let (begins, has_nothing_new) = match (called, before) {
+            // It has the lock, or an answer that counts.
+            (Called::Lease(_), _) | (_, Before::Asking) => return None,
+            // The threads ahead leave it.
+            (Called::Over { .. }, Before::Beginning) => return None,
+            (Called::Head { seen: None, hint }, Before::Beginning) => (true, *hint != Some(Hint::Freed)),
+            _ => (false, false),
+        };
+        let is_last = self.call.deadline.is_some_and(|deadline| self.now.uptime >= deadline);
+        let leave = self.turn().leave(begins && has_nothing_new, self.now);
+        leave.filter(|leave| {
+            !is_last && self.now.uptime < leave.until && !(leave.in_window && self.takes_back())
+        })
+    }
+
+    /// Sleeps until the lock is left no more, or is looked at.
+    fn sleep_leaving(&mut self, leave: Leave) -> Result<Called<Delivery>, Error> {
+        let Call { engine, deadline, .. } = self.call;
+        let until = if self.looks_in_window(leave) {
+            Turn::next_look(leave, engine.identity.next_nonce().seed(), self.now)
+        } else {
+            leave.until
+        };
+        let until = deadline.map_or(until, |deadline| deadline.min(until));
+        // What was seen before says nothing about it afterwards.
+        self.sleep(Some(until), false, Some(Observation { seen: None, at: self.looked }))
+    }
+
+    /// Returns true if the lock is looked at meanwhile. A thread that takes it back asks more often than one may that has
+    /// its attempts counted.
+    fn looks_in_window(&self, leave: Leave) -> bool {
+        leave.in_window && self.call.options.terms.max_attempts.is_none()
+    }
+
+    /// Looks at a lock that is left to pollers. Returns how the rules go on if a poller has it, or the look has failed.
+    fn look_in_window(&mut self, leave: Leave) -> Option<Cue> {
+        let is_over = |now: Now, end: Option<Uptime>| end.is_some_and(|end| now.uptime >= end);
+        if !self.looks_in_window(leave)
+            || is_over(self.now, Some(leave.until))
+            || is_over(self.now, self.call.deadline)
+        {
+            return None;
+        }
+        let replies = self.carry_out(&Trip::of(Command::Get));
+        let Some(Reply::Bulk(found)) = replies.reply else { return Some(Cue::Look(None)) };
+        self.takes_back_until = self.turn().takes_back(found.as_deref(), self.now);
+        self.takes_back_until.map(|_| Cue::Ask)
+    }
+
+    /// Returns true while the thread asks without a pause, since a poller had the lock in a window.
+    fn takes_back(&self) -> bool {
+        self.takes_back_until.is_some_and(|until| self.now.uptime < until)
+    }
+
+    fn cue(&mut self, called: Called<Delivery>, before: Before) -> Result<Cue, Error> {
+        let why = match &called {
+            Called::Lease(_) => Why::Lease,
+            Called::Head { seen: None, hint: Some(Hint::Freed) } => Why::Freed,
+            Called::Head { seen: None, .. } => Why::Head,
+            Called::Head { .. } => Why::Behind,
+            // In a window the threads ahead leave it to pollers, so this one tries itself.
+            Called::Over { seen, .. }
+                if self.shows_holder(seen.as_ref()) && self.turn().leave(false, self.now).is_none() =>
+            {
+                Why::OverHeld
+            }
+            Called::Over { .. } => Why::OverFree,
+        };
+        Ok(match (goes_on(why, before), called) {
+            (Goes::WithLease, Called::Lease(Delivery { lease, in_doubt })) => {
+                // It has the lock, so what came of asking before is over.
+                if self.asked_before.take().is_some() {
+                    self.attempts = 1;
+                }
+                (self.looked, self.handed_over) = (self.now.uptime, true);
+                Cue::HandedOver { lease, in_doubt }
+            }
+            (Goes::WithAnswer, _) => self.beginning(),
+            (Goes::Look, _) => Cue::Look(None),
+            (Goes::Behind, Called::Head { seen: Some(observation), .. }) => {
+                self.looked = observation.at;
+                Cue::Behind(observation)
+            }
+            (Goes::WithoutLock, Called::Over { seen, ahead }) => {
+                let seen = seen.and_then(|observation| observation.seen);
+                return Err(self.timed_out(self.contention(seen, ahead)));
+            }
+            _ => Cue::Ask,
+        })
+    }
+
+    /// Returns how the rules begin: with what came of asking for a lock before, or by asking for one.
+    pub(super) fn beginning(&mut self) -> Cue {
+        let Some(Asked { lease, trip, sent, at, .. }) = self.asked_before.take() else {
+            return Cue::Ask;
+        };
+        if let Some(Ok(_)) = &sent.reply {
+            self.looked = at.uptime;
+        }
+        let replies = self.session.heard(&trip, sent);
+        // It may have been reported, to an observer that takes long.
+        self.now = clock::now();
+        Cue::Sent(lease, replies)
+    }
+
+    /// Forgets the answer from before the wait, if it does not count. That another
+    /// has the lock may be over, which nothing shows if a thread of this process
+    /// has released it since: where a look does not follow, it is asked for again.
+    fn judge_asked_before(&mut self, called: &Called<Delivery>) {
+        let Some(asked) = &self.asked_before else { return };
+        let Terms { expiration, max_attempts, .. } = self.call.options.terms;
+        let is_followed_by_a_look = expiration.is_some();
+        let nothing_newer = matches!(called, Called::Head { seen: None, hint: None });
+        let is_known = !asked.found_another() || max_attempts.is_some() || is_followed_by_a_look;
+        if !(asked.is_lost() || asked.is_carried_out() || nothing_newer && is_known) {
+            self.asked_before = None;
+            // One that may ask once asks when it is its turn.
+            self.attempts = u32::from(max_attempts.is_none());
+        }
+    }
+
+    /// Returns true if an observation shows a holder. Threads without an expiration do not read the key; they sleep
+    /// since another client has it.
+    fn shows_holder(&self, observation: Option<&Observation>) -> bool {
+        match observation.map(|observation| &observation.seen) {
+            Some(Some(state)) => *state != State::Absent,
+            Some(None) => self.call.options.terms.expiration.is_none(),
+            None => false,
+        }
+    }
+
+    /// Returns true if a command from before the wait may have acquired a lock.
+    pub(super) fn is_lost(&self) -> bool {
+        self.asked_before.as_ref().is_some_and(Asked::is_lost)
+    }
+
+    /// Fails where the wait was ended from outside, by [`Error::InDoubt`]
+    /// if a command from before it may have acquired a lock.
+    pub(super) fn check(&mut self) -> Result<(), Error> {
+        if self.is_lost() { self.check_in_doubt() } else { self.call.check(self.key) }
+    }
+
+    /// Fails where the wait was ended from outside, by [`Error::InDoubt`]: a command from before it, or of the rules,
+    /// may have acquired a lock.
+    fn check_in_doubt(&mut self) -> Result<(), Error> {
+        if self.call.check(self.key).is_ok() {
+            return Ok(());
+        }
+        // That of the rules is theirs to return.
+        if let Some(asked) = &self.asked_before {
+            self.unresolved.add(asked.lease.clone(), None, self.now);
+            self.attempts = 1;
+            self.beginning();
+        }
+        Err(self.given_up(GiveUp::Unknown))
+    }
+
+    /// Leaves a hint that this thread does not act upon: when it leaves the queue, the next gets it.
+    fn pass_on(&self, hint: Option<Hint>) {
+        if let Some(hint) = hint {
+            self.call.engine.queue.notify(self.key, hint);
+        }
+    }
+}
+
+/// Returns how a thread sleeps until then, or until another wakes it: a function that returns whether to sleep on.
+pub(crate) fn parking(call: &Call<'_>, until: Option<Uptime>) -> impl FnMut() -> bool {
+    move || {
+        let left = until.map(|until| until.since(clock::uptime()));
+        if call.is_cancelled() || left == Some(Duration::ZERO) {
+            return false;
+        }
+        match left {
+            Some(left) => thread::park_timeout(left),
+            None => thread::park(),
+        }
+        true
+    }
+}
+
+impl Wait<'_> {
+    pub(super) fn turn(&self) -> Turn<'_> {
+        self.call.engine.turn(self.notifies, self.key)
+    }
+
+    /// Looks at the key, as a process that waits for notifications, if something is to be done with the waiting list.
+    pub(super) fn look_listed(&mut self, mut now: Now) -> Option<Reply> {
+        self.ticket.as_ref()?;
+        let mut waiting = self.turn().enter()?;
+        loop {
+            let behind = Some(Box::new(Command::Get));
+            let trip = Trip { behind, ..Trip::of(Command::Waiting(waiting.clone())) };
+            let found = self.session.send(&trip, now).behind.unwrap_or(Reply::Unsent);
+            let listed = self.session.take_listed();
+            let Some(again) = self.turn().entered(&waiting, listed) else { return Some(found) };
+            (waiting, now) = (again, clock::now());
+        }
+    }
+
+    /// Looks at the key before the thread sleeps, if something is to be done with the waiting list.
+    pub(super) fn look_before_sleep(&mut self) -> Option<Reply> {
+        let reply = self.look_listed(self.now)?;
+        self.heard(Some(&reply));
+        Some(reply)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_of_how_a_thread_goes_on() {
+        const BEFORE: [Before; 4] = [Before::Beginning, Before::Asking, Before::Pausing, Before::Leaving];
+        let shown = |it: &dyn std::fmt::Debug| format!("{:12}", format!("{it:?}"));
+        let row = |name: String, cells: [String; 4]| format!("{name:10}{}", cells.concat().trim_end()) + "\n";
+        let mut table = String::from("\n") + &row(String::new(), BEFORE.map(|before| shown(&before)));
+        for why in [Why::Lease, Why::Freed, Why::Head, Why::Behind, Why::OverFree, Why::OverHeld] {
+            table += &row(format!("{why:?}"), BEFORE.map(|before| shown(&goes_on(why, before))));
+        }
+        let expected = "
+          Beginning   Asking      Pausing     Leaving
+Lease     WithLease   WithLease   WithLease   WithLease
+Freed     Ask         WithAnswer  Ask         Ask
+Head      Ask         WithAnswer  Look        Ask
+Behind    Behind      WithAnswer  Look        Ask
+OverFree  Ask         WithAnswer  Look        Ask
+OverHeld  WithoutLock WithAnswer  Look        Ask
+";
+        assert_eq!(table, expected, "{table}");
+    }
+}

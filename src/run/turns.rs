@@ -1,0 +1,211 @@
+//! Turns at a key: two questions, for the threads of this process. *May I ask for the lock now, or when?* And *whose turn
+//! is it after me?* The answers come from windows, which leave a busy key to pollers; from slices, for which the lock
+//! passes among the threads of one process; and from notifications between processes, where a lock has them.
+//!
+//! Nothing here knows of leases, or sends a command for a lock's key. A wrong answer costs a wait, and never lets in two
+//! holders.
+
+mod notifications;
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proto::Reply;
+use proto::values::{Key, Now, Uptime, classic_time};
+use proto::waiting_list::Waiting;
+use proto::window::{ASKS, until_look};
+
+use super::held::{Holder, Queue};
+use crate::net::{Backend, Budget, Failure};
+use crate::run::sink::EventSink;
+use crate::wait::{Hint, Wake};
+pub(super) use notifications::Name;
+use notifications::{Notifications, NotificationsByNode, Passed};
+
+/// For how long the lock passes among the threads of a process before it is the turn of another that waits for
+/// notifications.
+const SLICE: Duration = Duration::from_millis(10);
+
+/// The turns at the keys of a locker.
+pub(super) struct Turns {
+    queue: Arc<Queue>,
+    notifications: NotificationsByNode,
+}
+
+/// The turns at one key.
+pub(super) struct Turn<'a> {
+    queue: &'a Queue,
+    key: &'a Key,
+    /// `None` if no process waits for notifications of this lock, and none is sent.
+    notifications: Option<Cow<'a, Arc<Notifications>>>,
+    observer: &'a EventSink,
+}
+
+/// A thread leaves the lock to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Leave {
+    /// Until then.
+    pub(super) until: Uptime,
+    /// True if it is left to pollers, in a window.
+    pub(super) in_window: bool,
+}
+
+/// Whose turn it is after a holder.
+pub(super) enum Next {
+    /// A thread of this process that is queued.
+    Thread,
+    /// Whoever comes: no thread of this process is queued.
+    Any,
+    /// Other processes poll: the lock is left to them for a while.
+    Pollers,
+    /// Other processes are in the waiting list, from which the first is taken.
+    Listed(Waiting),
+}
+
+impl Turns {
+    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<Queue>, name: Name) -> Self {
+        Self { notifications: NotificationsByNode::new(backend, Arc::clone(&queue), name), queue }
+    }
+
+    /// Returns the turns at a key, for locks that have notifications if it `notifies`.
+    pub(super) fn at<'a>(&'a self, key: &'a Key, notifies: bool, observer: &'a EventSink) -> Turn<'a> {
+        let notifications = notifies.then(|| self.notifications.of(key));
+        Turn { queue: &self.queue, key, notifications, observer }
+    }
+}
+
+/// May I ask now, or when?
+impl Turn<'_> {
+    /// Returns until when a thread leaves the lock to others: in a window unless a thread of this process has the lock,
+    /// and as it `begins` also to a process that was just notified. `None` if it may ask now.
+    pub(super) fn leave(&self, begins: bool, now: Now) -> Option<Leave> {
+        let activity = self.queue.activity(self.key).filter(|_| !self.queue.is_held(self.key));
+        let window = activity.and_then(|activity| activity.window(self.key, now));
+        match window {
+            Some(until) => Some(Leave { until, in_window: true }),
+            None if begins => self.head_start().map(|until| Leave { until, in_window: false }),
+            None => None,
+        }
+    }
+
+    /// Until when a thread that begins leaves the lock to a process that was just notified.
+    pub(super) fn head_start(&self) -> Option<Uptime> {
+        self.notifications.as_ref()?.head_start(self.key)
+    }
+
+    /// Returns when a thread looks at a lock that it leaves to pollers. `random` is any number.
+    pub(super) fn next_look(leave: Leave, random: u64, now: Now) -> Uptime {
+        now.uptime.after(until_look(random)).min(leave.until)
+    }
+
+    /// Judges what a look in a window has found. If a poller has the lock, which would keep the others out, returns until
+    /// when the thread asks for it without a pause. What another process of this library has, it leaves by itself.
+    pub(super) fn takes_back(&self, found: Option<&[u8]>, now: Now) -> Option<Uptime> {
+        let has_poller = found.is_some_and(|found| found.is_empty() || classic_time(found).is_some());
+        has_poller.then(|| {
+            self.queue.met_poller(self.key, now.uptime);
+            now.uptime.after(ASKS)
+        })
+    }
+
+    /// Notes that a thread of this process has acquired the lock.
+    pub(super) fn acquired(&self) {
+        if let Some(notifications) = &self.notifications {
+            notifications.acquired(self.key);
+        }
+    }
+
+    /// Returns what enters this process in the key's waiting list along with a look at the key, if it is to be entered: a
+    /// thread of it waits, and none has the lock, whose release would wake this one.
+    pub(super) fn enter(&self) -> Option<Waiting> {
+        let notifications = self.notifications.as_ref()?;
+        notifications.want(self.key, self.observer);
+        if self.queue.is_held(self.key) { None } else { notifications.enter(self.key) }
+    }
+
+    /// Notes what came of entering the list; `None` is that nothing was sent. Returns what enters it anew, if it must be.
+    pub(super) fn entered(
+        &self,
+        waiting: &Waiting,
+        reply: Option<Result<Reply, Failure>>,
+    ) -> Option<Waiting> {
+        let notifications = self.notifications.as_ref()?;
+        let again = notifications.entered(self.key, waiting, reply, self.observer);
+        if again { notifications.enter(self.key) } else { None }
+    }
+
+    /// Notes that a thread does not wait any more, without the lock. `notified` says whether it had learned of a release
+    /// that it did not act upon. `ends`: when its call is to return.
+    pub(super) fn gone(&self, notified: bool, ends: Uptime) {
+        if let Some(notifications) = &self.notifications {
+            notifications.note_gone(self.key, notified, ends);
+        }
+    }
+}
+
+/// Whose turn is it after me?
+impl Turn<'_> {
+    /// Returns whose turn it is after this holder.
+    pub(super) fn after(&self, holder: &Holder, now: Now) -> Next {
+        let yields = holder.of_next(|key, activity| activity.window(key, now).is_some());
+        if yields == Some(true) {
+            return Next::Pollers;
+        }
+        if let Some(notifications) = &self.notifications {
+            let slice = holder.slice();
+            if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
+                return Next::Thread;
+            }
+            if let Some(taking) = notifications.next(self.key, slice.is_some()) {
+                return Next::Listed(taking);
+            }
+        }
+        if yields.is_some() { Next::Thread } else { Next::Any }
+    }
+
+    /// Notifies the next process, if it is its turn, after the lock was `released` or not. `taken`: what came of taking it
+    /// from the list. Returns how the threads of this process learn of the release.
+    pub(super) fn pass_on(
+        &self,
+        next: &Next,
+        released: bool,
+        taken: Option<Result<Reply, Failure>>,
+        budget: Budget,
+    ) -> Wake {
+        let taking = match next {
+            Next::Listed(taking) => taking,
+            _ if !released => return Wake::Hint(Hint::Changed),
+            Next::Thread | Next::Any => return Wake::Hint(Hint::Freed),
+            Next::Pollers => return Wake::NextSlice(Hint::Freed),
+        };
+        let Some(notifications) = &self.notifications else { return Wake::Hint(Hint::Freed) };
+        notifications.sent_next(self.key, taking, taken.as_ref());
+        let passed = match taken {
+            // Even if the key holds another's value: the process that is
+            // notified then looks, and enters the list again.
+            Some(taken) if released || taken.is_ok() => {
+                notifications.pass_on(self.key, taken, budget, self.observer)
+            }
+            _ => Passed::ToNone,
+        };
+        match passed {
+            _ if !released => Wake::Hint(Hint::Changed),
+            Passed::ToNone => Wake::NextSlice(Hint::Freed),
+            Passed::ToOther if notifications.is_listed(self.key) => Wake::Notification(Hint::Freed),
+            // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
+            Passed::ToOther => Wake::NextSlice(Hint::Changed),
+        }
+    }
+
+    /// A lock was released, and its waiting list was left alone. If the threads that it was left to have given up
+    /// meanwhile, it is the turn of the next process.
+    pub(super) fn was_left(&self, next: &Next) {
+        if let Some(notifications) = &self.notifications
+            && !matches!(next, Next::Listed(_))
+            && !self.queue.is_waited_for(self.key)
+        {
+            notifications.was_left_to_none(self.key);
+        }
+    }
+}
