@@ -28,7 +28,7 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 24] = [
+pub(crate) const SCENES: [(&str, fn()); 25] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -51,6 +51,7 @@ pub(crate) const SCENES: [(&str, fn()); 24] = [
     ("older", changes::a_server_becomes_older),
     ("settling", changes::a_new_master_settles),
     ("gems", others::gems_overwrite_a_holder),
+    ("pollers", others::pollers_get_a_busy_key),
     ("woken", others::processes_of_a_cluster_are_woken),
     ("opened", servers::connections_break_while_they_are_opened),
 ];

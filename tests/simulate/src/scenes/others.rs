@@ -10,7 +10,7 @@ use world::run::{self, random};
 use world::thread;
 
 use super::{SECOND, a_server, builder, limits, millis, start, sure};
-use crate::calls::{Holding, one_of, refused, timed};
+use crate::calls::{Holding, one_of, refused, timed, up_to};
 use crate::laws::{self, Losers, Rules, Tokens, broken};
 use crate::others::{self, Others};
 use crate::servers::{Servers, Topology};
@@ -85,4 +85,45 @@ pub(super) fn processes_of_a_cluster_are_woken() {
         });
     }
     thread::sleep(120 * SECOND);
+}
+
+/// Gems poll a key that processes keep busy, and get it in the windows in which these leave it alone.
+pub(super) fn pollers_get_a_busy_key() {
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Auto]);
+    let server = a_server((20, 300), protocol);
+    let gems = random(1..4);
+    // A process that has only waited for long polls as a gem does.
+    for number in 0..gems.min(2) {
+        Process::start(&format!("busy {number}"), Clocks::default(), move || {
+            let locker = sure(builder(server).build());
+            let options = LockOptions::expiring_after(5 * SECOND).protocol(protocol).timeout(30 * SECOND);
+            let lock = sure(Lock::new(&locker, "k", options));
+            for _ in 0..3 {
+                let lock = lock.clone();
+                thread::spawn(move || {
+                    while run::now() < 25 * SECOND {
+                        sure(lock.with(|_| thread::sleep(up_to(millis(1, 3)))));
+                    }
+                });
+            }
+        });
+    }
+    for number in 0..gems {
+        Process::start(&format!("gem {number}"), Clocks::default(), move || {
+            thread::sleep(2 * SECOND + up_to(SECOND));
+            while run::now() < 20 * SECOND {
+                let began = run::now();
+                others::have_once(&Servers::one(server), Others::OldGems, "k", 5 * SECOND, millis(1, 10));
+                let waited = run::now() - began;
+                // One alone finds a window each second. Several meet each other there.
+                let at_most = if gems == 1 { millis(2100, 2101) } else { 8 * SECOND };
+                if waited > at_most {
+                    broken(&format!("one of {gems} gems has waited {waited:?} for a key that is busy"));
+                }
+                run::note(&format!("waited {waited:?}"));
+                thread::sleep(up_to(SECOND));
+            }
+        });
+    }
+    thread::sleep(30 * SECOND);
 }
