@@ -86,7 +86,7 @@ impl Unresolved {
     }
 
     /// Returns the leases of commands that may yet be carried out. A client that finds the
-    /// value of one in its key may release that lock, with [`Ending`](super::hold::Ending); the reply to the call says
+    /// value of one in its key may release that lock, by [`end`](super::hold::end); the reply to the call says
     /// that it is not held. That of a GETSET is not among them: another client may have the lock (I6).
     pub fn into_owed(self) -> impl Iterator<Item = Lease> {
         let owed = self.0.into_iter().filter(|one| one.proves && one.lease.end.is_some());

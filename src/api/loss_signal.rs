@@ -101,8 +101,8 @@ impl LossSignal {
         self.0.loss(clock::now())
     }
 
-    /// Returns true if the lock, or each of several, is neither
-    /// lost nor released. Does not block or contact the server.
+    /// Returns true if the lock, or each of several, is neither lost nor given up: its release has not begun. Does not
+    /// block or contact the server.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.is_lost() && self.0.is_held()
@@ -110,7 +110,7 @@ impl LossSignal {
 
     /// Waits up to `timeout` for a loss. Returns true if the lock, or one of several, is lost.
     ///
-    /// Returns early when the lock is released. If the wall clock is set forward past the end of the lease, this is
+    /// Returns early as soon as the lock's release begins, which says itself if the lock was lost before. If the wall clock is set forward past the end of the lease, this is
     /// noticed within a second.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{iter, slice};
 
+use proto::ownership::Loss;
 use proto::unresolved::Unresolved;
 use proto::values::{Key, Token};
 
@@ -17,7 +18,7 @@ use crate::report::error::Error;
 use crate::report::event::Event;
 use crate::run::hold::Hold;
 use crate::run::thread_holds::HoldKind;
-use crate::run::{Acquired, Acquiring, Asked, Call, RELEASED_IF_ACQUIRED, ReaderCount};
+use crate::run::{Acquired, Acquiring, Asked, Call, Engine, RELEASED_IF_ACQUIRED, ReaderCount};
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::Registered;
@@ -176,7 +177,7 @@ impl<'a> SeveralCall<'a> {
     ///
     /// # Errors
     ///
-    /// Why one of the locks was lost; then all are as they were.
+    /// Why one of the locks was lost. Then they are to be given back.
     pub(crate) fn hold_together(&self, early: &mut Vec<LockGuard>) -> Result<Vec<LockGuard>, Error> {
         if let Some(expiration) = self.options.terms.expiration {
             let fresh = expiration.saturating_sub(expiration / FRESH);
@@ -189,8 +190,14 @@ impl<'a> SeveralCall<'a> {
             let hold = guard.hold();
             self.engine.give_up(hold, &mut hold.state(), clock::now());
         }
-        early.iter().try_for_each(LockGuard::ensure_held)?;
         let now = clock::now();
+        for guard in &*early {
+            guard.ensure_held()?;
+            // That was when it was given up; waiting for the keeper may have taken long.
+            if guard.hold().remaining(now).is_some_and(|left| left.is_zero()) {
+                return Err(Engine::lost(guard.hold(), Loss::Expired, now));
+            }
+        }
         Ok(early.drain(..).map(|guard| begin_anew(guard, self.options, now)).collect())
     }
 

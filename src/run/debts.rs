@@ -124,9 +124,8 @@ impl Engine {
     /// Has the worker end a hold that its program has given up, at once; without a thread for it this thread does it.
     pub(crate) fn release_later(self: &Arc<Self>, hold: &Arc<Hold>, holder: Holder) {
         let now = clock::now();
-        // It is listed by that.
+        // It is listed by these two. Its thread may ask for the lock again before it is released.
         hold.give_up(now);
-        // Its thread may ask for the lock again before.
         thread_holds::forget(hold);
         let owed = DebtId::unlisted(now);
         let (debt, hold) = (self.debt(&hold.key, &hold.options, owed), Some(Arc::clone(hold)));

@@ -96,7 +96,7 @@ impl Engine {
             let left = left.next();
             ended.push(match way {
                 Way::Over(outcome) => Some(Ok(outcome)),
-                Way::Expire => left.map(|left| left.map(|()| None)),
+                Way::Expire => left,
                 Way::Release => {
                     locks.push(HeldLock::new(&hold.key, &hold.options, mem::take(&mut state.lease), holder));
                     None
@@ -120,23 +120,32 @@ impl Engine {
 
     /// Leaves those of the locks to expire that are to be held for longer.
     #[cold]
-    fn let_expire(&self, locked: &mut [Locked<'_>], outbox: &Outbox, now: Now) -> Vec<Result<(), Error>> {
+    fn let_expire(
+        &self,
+        locked: &mut [Locked<'_>],
+        outbox: &Outbox,
+        now: Now,
+    ) -> Vec<Result<Released, Error>> {
         let ends: Vec<Option<End>> = locked.iter().map(|(_, state)| state.lease.end).collect();
         let rest = |hold: &Hold, state: &HoldState, now| {
-            let is_to_expire =
-                matches!(way(hold, state.lease.end, hold.noticed_loss(), Leaving::Release, now), Way::Expire);
-            is_to_expire.then(|| time_left_to_hold(hold, now))
+            let way = way(hold, state.lease.end, hold.noticed_loss(), Leaving::Release, now);
+            matches!(way, Way::Expire).then(|| time_left_to_hold(hold, now))
         };
         let left = self.extend_locked(locked, outbox, now, rest).into_iter();
-        let leave = |((hold, _), (left, end)): (&Locked<'_>, (Result<bool, Error>, _))| {
-            let advice = "it frees itself when its lease has passed, which may be later";
-            left.map(drop).map_err(|error| error.not_released(advice, advice)).inspect_err(|error| {
-                if !error.is_lost() {
-                    let owed = self.open_debts.enter(hold.key.clone(), end, now);
-                    self.open_debts.note(owed, error);
-                    self.open_debts.leave(owed);
-                }
-            })
+        let leave = |((hold, _), (left, end)): (&Locked<'_>, (Result<bool, Error>, _))| match left {
+            Ok(_) => Ok(None),
+            // If that was not noticed before, the lease has ended since the program gave the lock up.
+            Err(error) if error.is_lost() => {
+                Ok(Some(Release::Lost(hold.noticed_loss().unwrap_or(Loss::Expired))))
+            }
+            Err(error) => {
+                let advice = "it frees itself when its lease has passed, which may be later";
+                let why = error.not_released(advice, advice);
+                let owed = self.open_debts.enter(hold.key.clone(), end, now);
+                self.open_debts.note(owed, &why);
+                self.open_debts.leave(owed);
+                Err(why)
+            }
         };
         locked.iter().zip(left.zip(ends)).map(leave).collect()
     }

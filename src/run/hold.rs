@@ -144,11 +144,11 @@ impl Hold {
     }
 
     /// Notes that a call waits for this hold, or for others before it.
-    pub(crate) fn begin_waiting(&self) {
+    pub(super) fn begin_waiting(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn end_waiting(&self) {
+    pub(super) fn end_waiting(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 

@@ -45,7 +45,7 @@ impl Engine {
     }
 
     /// Returns true if the keys of these holds are on one node.
-    pub(super) fn have_one_node<'a>(&self, holds: impl Iterator<Item = &'a Hold>) -> bool {
+    fn have_one_node<'a>(&self, holds: impl Iterator<Item = &'a Hold>) -> bool {
         let mut nodes = holds.map(|hold| self.backend.node_of(&hold.key));
         let first = nodes.next();
         nodes.all(|node| Some(node) == first)
@@ -147,7 +147,9 @@ impl Engine {
         let begin = |hold: &Hold, state: &HoldState, now| {
             let time = time(hold, state, now)?;
             let (lease, new) = (state.lease.clone(), self.next_lease(hold, &state.lease, time, now));
-            let counter = state.token.and(hold.options.terms.forget_tokens_after);
+            // A lease that is cut short as the lock is given up ends before the counter is forgotten.
+            let token = state.token.filter(|_| hold.is_held());
+            let counter = token.and(hold.options.terms.forget_tokens_after);
             Some(Task::begin(now, async move |io| hold::extend(io, &lease, new, counter).await))
         };
         let end = |hold: &Hold, state: &mut HoldState, ended: Option<(_, Session<'_>)>| match ended {

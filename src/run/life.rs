@@ -85,7 +85,7 @@ impl Life {
         let outlived_lease = has_passed(end, began);
         let loss = match released {
             // After it was given up.
-            Some(Some(Release::Lost(Loss::Expired))) if !outlived_lease => None,
+            Some(Some(Release::Lost(Loss::Expired))) if self.is_given_up() && !outlived_lease => None,
             Some(Some(Release::Lost(reason))) => Some(reason.clone()),
             Some(Some(Release::Released { certified: true }) | None) => None,
             Some(Some(Release::Released { certified: false })) | None => {
@@ -104,6 +104,10 @@ impl Life {
     /// Returns true if the program has the lock, as far as was noticed.
     pub(super) fn is_held(&self) -> bool {
         matches!(self, Self::Held)
+    }
+
+    fn is_given_up(&self) -> bool {
+        matches!(self, Self::GivenUp(_))
     }
 
     fn goes_on(&self) -> bool {

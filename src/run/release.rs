@@ -145,7 +145,7 @@ impl Engine {
                     (error, None) => {
                         // A process that was taken from the list is notified, looks, and enters it again.
                         let released = false;
-                        let _ = turn.pass_on(&next, released, taken, self.budget(Some(now)));
+                        let _ = turn.pass_on(&next, released, taken, now);
                         return Err(error);
                     }
                 }
@@ -168,7 +168,7 @@ impl Engine {
             }
             None => holder,
         };
-        holder.finish(turn.pass_on(&next, released, taken, self.budget(Some(now))), now);
+        holder.finish(turn.pass_on(&next, released, taken, now), now);
         if released {
             turn.was_left(&next);
         }

@@ -17,11 +17,13 @@ use proto::waiting_list::Waiting;
 use proto::window::{ASKS, until_look};
 
 use super::held::{Holder, Queue};
-use crate::net::{Backend, Budget, Failure};
+use crate::net::{Backend, Budget, Failure, NodeId};
 use crate::run::sink::EventSink;
+use crate::system::random::HashMap;
+use crate::system::sync::Mutex;
 use crate::wait::{Hint, Wake};
 pub(super) use notifications::Name;
-use notifications::{Notifications, NotificationsByNode, Passed};
+use notifications::{Notifications, Passed};
 
 /// For how long the lock passes among the threads of a process before it is the turn of another that waits for
 /// notifications.
@@ -29,13 +31,17 @@ const SLICE: Duration = Duration::from_millis(10);
 
 /// The turns at the keys of a locker.
 pub(super) struct Turns {
+    backend: Arc<dyn Backend>,
     queue: Arc<Queue>,
-    notifications: NotificationsByNode,
+    name: Name,
+    /// The notifications of all keys, if there is one server.
+    of_one: Arc<Notifications>,
+    of_nodes: Mutex<HashMap<NodeId, Arc<Notifications>>>,
 }
 
 /// The turns at one key.
 pub(super) struct Turn<'a> {
-    queue: &'a Queue,
+    turns: &'a Turns,
     key: &'a Key,
     /// `None` if no process waits for notifications of this lock, and none is sent.
     notifications: Option<Cow<'a, Arc<Notifications>>>,
@@ -55,7 +61,7 @@ pub(super) struct Leave {
 pub(super) enum Next {
     /// A thread of this process that is queued.
     Thread,
-    /// Whoever comes: no thread of this process is queued.
+    /// Any client: no thread of this process is queued.
     Any,
     /// Other processes poll: the lock is left to them for a while.
     Pollers,
@@ -65,13 +71,29 @@ pub(super) enum Next {
 
 impl Turns {
     pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<Queue>, name: Name) -> Self {
-        Self { notifications: NotificationsByNode::new(backend, Arc::clone(&queue), name), queue }
+        let of_one = Notifications::new(Arc::clone(&backend), Arc::clone(&queue), &name, NodeId::ONLY);
+        Self { backend, queue, name, of_one: Arc::new(of_one), of_nodes: Mutex::default() }
     }
 
     /// Returns the turns at a key, for locks that have notifications if it `notifies`.
+    #[inline]
     pub(super) fn at<'a>(&'a self, key: &'a Key, notifies: bool, observer: &'a EventSink) -> Turn<'a> {
-        let notifications = notifies.then(|| self.notifications.of(key));
-        Turn { queue: &self.queue, key, notifications, observer }
+        let notifications = notifies.then(|| self.notifications(key));
+        Turn { turns: self, key, notifications, observer }
+    }
+
+    /// Returns the notifications of the node that has this key.
+    fn notifications(&self, key: &Key) -> Cow<'_, Arc<Notifications>> {
+        let node = self.backend.node_of(key);
+        if node == NodeId::ONLY {
+            return Cow::Borrowed(&self.of_one);
+        }
+        let mut of_nodes = self.of_nodes.lock();
+        let of_node = of_nodes.entry(node).or_insert_with(|| {
+            let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
+            Arc::new(Notifications::new(backend, queue, &self.name, node))
+        });
+        Cow::Owned(Arc::clone(of_node))
     }
 }
 
@@ -80,7 +102,7 @@ impl Turn<'_> {
     /// Returns until when a thread leaves the lock to others: in a window unless a thread of this process has the lock,
     /// and as it `begins` also to a process that was just notified. `None` if it may ask now.
     pub(super) fn leave(&self, begins: bool, now: Now) -> Option<Leave> {
-        let activity = self.queue.activity(self.key).filter(|_| !self.queue.is_held(self.key));
+        let activity = self.turns.queue.activity(self.key).filter(|_| !self.turns.queue.is_held(self.key));
         let window = activity.and_then(|activity| activity.window(self.key, now));
         match window {
             Some(until) => Some(Leave { until, in_window: true }),
@@ -104,12 +126,13 @@ impl Turn<'_> {
     pub(super) fn takes_back(&self, found: Option<&[u8]>, now: Now) -> Option<Uptime> {
         let has_poller = found.is_some_and(|found| found.is_empty() || classic_time(found).is_some());
         has_poller.then(|| {
-            self.queue.met_poller(self.key, now.uptime);
+            self.turns.queue.met_poller(self.key, now.uptime);
             now.uptime.after(ASKS)
         })
     }
 
     /// Notes that a thread of this process has acquired the lock.
+    #[inline]
     pub(super) fn acquired(&self) {
         if let Some(notifications) = &self.notifications {
             notifications.acquired(self.key);
@@ -121,7 +144,7 @@ impl Turn<'_> {
     pub(super) fn enter(&self) -> Option<Waiting> {
         let notifications = self.notifications.as_ref()?;
         notifications.want(self.key, self.observer);
-        if self.queue.is_held(self.key) { None } else { notifications.enter(self.key) }
+        if self.turns.queue.is_held(self.key) { None } else { notifications.enter(self.key) }
     }
 
     /// Notes what came of entering the list; `None` is that nothing was sent. Returns what enters it anew, if it must be.
@@ -147,6 +170,7 @@ impl Turn<'_> {
 /// Whose turn is it after me?
 impl Turn<'_> {
     /// Returns whose turn it is after this holder.
+    #[inline]
     pub(super) fn after(&self, holder: &Holder, now: Now) -> Next {
         let yields = holder.of_next(|key, activity| activity.window(key, now).is_some());
         if yields == Some(true) {
@@ -166,31 +190,47 @@ impl Turn<'_> {
 
     /// Notifies the next process, if it is its turn, after the lock was `released` or not. `taken`: what came of taking it
     /// from the list. Returns how the threads of this process learn of the release.
+    #[inline]
     pub(super) fn pass_on(
         &self,
         next: &Next,
         released: bool,
         taken: Option<Result<Reply, Failure>>,
-        budget: Budget,
+        now: Uptime,
     ) -> Wake {
-        let taking = match next {
-            Next::Listed(taking) => taking,
-            _ if !released => return Wake::Hint(Hint::Changed),
-            Next::Thread | Next::Any => return Wake::Hint(Hint::Freed),
-            Next::Pollers => return Wake::NextSlice(Hint::Freed),
-        };
-        let Some(notifications) = &self.notifications else { return Wake::Hint(Hint::Freed) };
+        match (next, &self.notifications) {
+            (Next::Listed(taking), Some(notifications)) => {
+                let passed = self.notify_next(notifications, taking, released, taken, now);
+                if released { passed } else { Wake::Hint(Hint::Changed) }
+            }
+            _ if !released => Wake::Hint(Hint::Changed),
+            (Next::Pollers, _) => Wake::NextSlice(Hint::Freed),
+            _ => Wake::Hint(Hint::Freed),
+        }
+    }
+
+    #[cold]
+    fn notify_next(
+        &self,
+        notifications: &Arc<Notifications>,
+        taking: &Waiting,
+        released: bool,
+        taken: Option<Result<Reply, Failure>>,
+        now: Uptime,
+    ) -> Wake {
         notifications.sent_next(self.key, taking, taken.as_ref());
         let passed = match taken {
             // Even if the key holds another's value: the process that is
             // notified then looks, and enters the list again.
             Some(taken) if released || taken.is_ok() => {
+                let backend = &self.turns.backend;
+                let (retry_for, command_timeout) = (backend.retry_for(), backend.command_timeout());
+                let budget = Budget { deadline: Some(now), retry_for, command_timeout };
                 notifications.pass_on(self.key, taken, budget, self.observer)
             }
             _ => Passed::ToNone,
         };
         match passed {
-            _ if !released => Wake::Hint(Hint::Changed),
             Passed::ToNone => Wake::NextSlice(Hint::Freed),
             Passed::ToOther if notifications.is_listed(self.key) => Wake::Notification(Hint::Freed),
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
@@ -200,10 +240,11 @@ impl Turn<'_> {
 
     /// A lock was released, and its waiting list was left alone. If the threads that it was left to have given up
     /// meanwhile, it is the turn of the next process.
+    #[inline]
     pub(super) fn was_left(&self, next: &Next) {
         if let Some(notifications) = &self.notifications
             && !matches!(next, Next::Listed(_))
-            && !self.queue.is_waited_for(self.key)
+            && !self.turns.queue.is_waited_for(self.key)
         {
             notifications.was_left_to_none(self.key);
         }

@@ -21,6 +21,7 @@ trials_of! {
     a_plain_pool_of_the_redis_crate,
     a_connection_returns_to_its_pool_with_nothing_watched,
     a_release_that_waits_for_a_connection_beyond_its_lease,
+    a_lock_that_is_to_be_held_for_longer_is_given_up_in_time,
     a_release_waits_for_another_command_beyond_the_command_timeout,
     a_pool_whose_settings_do_not_fit_is_refused,
     a_server_that_stops_answering_blocks_no_call_on_a_pool_of_ones_own,
@@ -68,6 +69,27 @@ fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
         assert_cancelled(next);
         assert_eq!(key.value().as_deref(), Some(FOREIGN));
         key.delete();
+    }
+    Ok(())
+}
+
+/// Its lease cannot be cut short before it ends: no loss, since no work was done after it.
+fn a_lock_that_is_to_be_held_for_longer_is_given_up_in_time() -> Outcome {
+    let server = TestServer::start();
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        let (locker, pool) = pool_of_one(&server, LONG)?;
+        let options = LockOptions::expiring_after(millis(300)).hold_at_least(millis(200)).protocol(protocol);
+        let held = Lock::new(&locker, format!("held longer {protocol:?}"), options)?.lock()?;
+        let signal = held.loss_signal();
+        let taken = pool.get()?;
+        let releasing = thread::spawn(move || release(held));
+        thread::sleep(millis(500));
+        drop(taken);
+        let released = releasing.join().unwrap()?;
+        if protocol == Protocol::Classic {
+            assert_eq!(released, Release::LeftToExpire);
+        }
+        assert!(!signal.is_lost(), "{protocol:?}: {released:?}");
     }
     Ok(())
 }

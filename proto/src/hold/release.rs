@@ -28,30 +28,27 @@ pub enum Release {
 /// own bytes, and within our lease what a loser of the classic takeover wrote over them
 /// (I5). A plain DEL after a transaction that failed could delete another client's key.
 pub(super) async fn release(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
-    if own.by_transaction() {
-        return match change_watched(io, own, Command::Del, None, &mut None).await {
-            // The server's time to live was over.
-            Ok(Changed::Done { count: 0, .. }) => Ok(own.lost(Loss::Gone, io.now())),
-            Ok(Changed::Done { replaced: Replaced::Expired, .. }) => Ok(Release::Lost(Loss::Expired)),
-            Ok(Changed::Done { replaced, .. }) => {
-                Ok(Release::Released { certified: own.is_certified(replaced) })
-            }
-            Ok(Changed::NotOurs(Loss::Gone)) if own.is_in_doubt() => {
-                own.deleted_if_absent(&Ok(None), io.now())
-            }
-            Ok(Changed::NotOurs(reason)) => Ok(own.lost(reason, io.now())),
-            Ok(Changed::Unanswered { holds, .. }) => own.deleted_if_absent(&holds, io.now()),
-            // I5. What an earlier attempt has sent went to another server, and cannot reach this one.
-            Err(GiveUp::TooOld(has)) => {
-                let mut older = own.clone().on(Some(has));
-                older.tried.get_or_insert(Tried::NotCarriedOut);
-                let alone = |reason| if reason == GiveUp::Unknown { GiveUp::UnknownAlone } else { reason };
-                by_del(io, &older).await.map_err(alone)
-            }
-            Err(reason) => Err(reason),
-        };
+    if own.by_transaction() { by_transaction(io, own).await } else { by_del(io, own).await }
+}
+
+async fn by_transaction(io: &Io, own: &Lease) -> Result<Release, GiveUp> {
+    match change_watched(io, own, Command::Del, None, &mut None).await {
+        // The server's time to live was over.
+        Ok(Changed::Done { count: 0, .. }) => Ok(own.lost(Loss::Gone, io.now())),
+        Ok(Changed::Done { replaced: Replaced::Expired, .. }) => Ok(Release::Lost(Loss::Expired)),
+        Ok(Changed::Done { replaced, .. }) => Ok(Release::Released { certified: own.is_certified(replaced) }),
+        Ok(Changed::NotOurs(Loss::Gone)) if own.is_in_doubt() => own.deleted_if_absent(&Ok(None), io.now()),
+        Ok(Changed::NotOurs(reason)) => Ok(own.lost(reason, io.now())),
+        Ok(Changed::Unanswered { holds, .. }) => own.deleted_if_absent(&holds, io.now()),
+        // I5. What an earlier attempt has sent went to another server, and cannot reach this one.
+        Err(GiveUp::TooOld(has)) => {
+            let mut older = own.clone().on(Some(has));
+            older.tried.get_or_insert(Tried::NotCarriedOut);
+            let alone = |reason| if reason == GiveUp::Unknown { GiveUp::UnknownAlone } else { reason };
+            by_del(io, &older).await.map_err(alone)
+        }
+        Err(reason) => Err(reason),
     }
-    by_del(io, own).await
 }
 
 /// Deletes the key by a command alone, before our own lease has passed.

@@ -227,13 +227,13 @@ impl<'a> Wait<'a> {
                     let looks = !has_looked && !pause.is_refused;
                     let looked = if looks { self.look_before_sleep() } else { None };
                     let cue = if let Some(Reply::Bulk(found)) = looked {
-                        (is_answered, has_looked) = (true, true);
                         Cue::Look(Some(found))
                     } else {
-                        (is_answered, has_looked) = (false, false);
                         pause.time = ends.since(self.now.uptime);
                         self.wait(Some(pause))?
                     };
+                    is_answered = matches!(cue, Cue::Look(Some(_)));
+                    has_looked = is_answered;
                     io.wake(cue, self.now);
                 }
                 Step::Done(lease) => return Ok(Ok(lease)),

@@ -7,7 +7,6 @@
 
 mod listener;
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -94,7 +93,7 @@ pub(super) enum Passed {
 }
 
 impl Notifications {
-    fn new(backend: Arc<dyn Backend>, queue: Arc<Queue>, name: &Name, node: NodeId) -> Self {
+    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<Queue>, name: &Name, node: NodeId) -> Self {
         // What is published on one node of a cluster is heard on all.
         let of_node = if node == NodeId::ONLY { String::new() } else { format!(":{node}") };
         let own = format!("setnx-lock:{WAKE_UP}{:x}{of_node}", name.random);
@@ -356,13 +355,6 @@ impl Lists {
     }
 }
 
-pub(super) struct NotificationsByNode {
-    /// Those of all keys, if there is one server.
-    of_one: Arc<Notifications>,
-    of_nodes: Mutex<HashMap<NodeId, Arc<Notifications>>>,
-    name: Name,
-}
-
 /// What the channels of a locker are called by.
 #[derive(Clone, Debug)]
 pub(in crate::run) struct Name {
@@ -370,25 +362,4 @@ pub(in crate::run) struct Name {
     pub(in crate::run) prefix: Key,
     /// That of no other locker.
     pub(in crate::run) random: u64,
-}
-
-impl NotificationsByNode {
-    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<Queue>, name: Name) -> Self {
-        let of_one = Arc::new(Notifications::new(backend, queue, &name, NodeId::ONLY));
-        Self { of_one, of_nodes: Mutex::default(), name }
-    }
-
-    /// Returns those of the node that has this key.
-    pub(super) fn of(&self, key: &Key) -> Cow<'_, Arc<Notifications>> {
-        let Notifications { backend, queue, .. } = &*self.of_one;
-        let node = backend.node_of(key);
-        if node == NodeId::ONLY {
-            return Cow::Borrowed(&self.of_one);
-        }
-        let mut of_nodes = self.of_nodes.lock();
-        let of_node = of_nodes.entry(node).or_insert_with(|| {
-            Arc::new(Notifications::new(Arc::clone(backend), Arc::clone(queue), &self.name, node))
-        });
-        Cow::Owned(Arc::clone(of_node))
-    }
 }

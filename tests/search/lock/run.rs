@@ -327,9 +327,7 @@ impl Run {
                 self.resumes(n, self.new_token(choice).unwrap_or_default(), now);
             }
             // A hint may be old, or of another's release.
-            Doing::Asleep { .. } => {
-                self.wake(n, if one_in(5, choice) { Cue::Ask } else { Cue::Look(None) }, now);
-            }
+            Doing::Asleep { .. } => self.wake(n, attempts::hinted(choice), now),
             Doing::Working if self.is_gem(n) => self.work_as_gem(n, choice),
             Doing::Working => self.work(n, choice, now),
         }

@@ -28,46 +28,22 @@ enum Before {
     Leaving,
 }
 
-/// Why it goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
-    /// It has a lease.
-    Lease,
-    /// It is a head, and the lock was released since anything was seen of it.
-    Freed,
-    /// It is a head, and nothing was seen.
-    Head,
-    /// It is a head, and another thread has seen the key.
-    Behind,
-    /// Its time is over, and others have seen no holder that would keep it from asking.
-    OverFree,
-    /// Its time is over, and others have seen a holder.
-    OverHeld,
-}
-
-/// What it does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Goes {
-    WithLease,
-    WithAnswer,
-    Ask,
-    Look,
-    Behind,
-    /// It is contended: the thread had no turn.
-    WithoutLock,
-}
-
-/// What a thread does that goes on.
-fn goes_on(why: Why, before: Before) -> Goes {
-    match (why, before) {
-        (Why::Lease, _) => Goes::WithLease,
-        (_, Before::Asking) => Goes::WithAnswer,
-        (Why::Freed, _) | (_, Before::Leaving) => Goes::Ask,
-        (_, Before::Pausing) => Goes::Look,
-        (Why::Head | Why::OverFree, Before::Beginning) => Goes::Ask,
-        (Why::Behind, Before::Beginning) => Goes::Behind,
-        (Why::OverHeld, Before::Beginning) => Goes::WithoutLock,
-    }
+/// Returns how the rules go on with a thread that was called, unless an answer from before counts. `is_held`: others have
+/// seen a holder.
+///
+/// # Errors
+///
+/// What others have seen, and how many threads were ahead, of a thread that had no turn before its time was over.
+fn cue(called: Called<Delivery>, before: Before, is_held: bool) -> Result<Cue, (Option<Observation>, usize)> {
+    Ok(match (called, before) {
+        (Called::Lease(Delivery { lease, in_doubt }), _) => Cue::HandedOver { lease, in_doubt },
+        // It was released, and nothing was seen of it since.
+        (Called::Head { seen: None, hint: Some(Hint::Freed) }, _) | (_, Before::Leaving) => Cue::Ask,
+        (_, Before::Pausing) => Cue::Look(None),
+        (Called::Head { seen: Some(observation), .. }, _) => Cue::Behind(observation),
+        (Called::Over { seen, ahead }, _) if is_held => return Err((seen, ahead)),
+        (Called::Head { .. } | Called::Over { .. }, _) => Cue::Ask,
+    })
 }
 
 impl Wait<'_> {
@@ -78,8 +54,11 @@ impl Wait<'_> {
         debug_assert!(begins || self.asked_before.is_none(), "the rules know it");
         let (until, in_doubt, saw) = match pause {
             None => (self.call.deadline, self.is_lost(), None),
-            Some(Pause { time, seen, in_doubt, .. }) => {
+            Some(Pause { time, seen, in_doubt, is_refused }) => {
                 let saw = Observation { seen, at: self.looked };
+                if is_refused {
+                    self.takes_back_until = None;
+                }
                 let time = if self.takes_back() { Duration::ZERO } else { time };
                 (Some(self.now.uptime.after(time)), in_doubt, Some(saw))
             }
@@ -99,13 +78,13 @@ impl Wait<'_> {
             }
             before = Before::Leaving;
             called = self.sleep_leaving(leave)?;
-            if let Called::Over { .. } = called
-                && let Some(cue) = self.look_in_window(leave)
+            if !matches!(called, Called::Lease(_))
+                && let Some(cue) = self.look_in_window(leave)?
             {
                 return Ok(cue);
             }
         }
-        self.cue(called, before)
+        self.goes_on(called, before)
     }
 
     /// Sleeps until then, or until another thread calls this one.
@@ -138,16 +117,16 @@ impl Wait<'_> {
 
     /// Returns until when this thread leaves the lock to others. At its deadline it asks in any case.
     fn leaves(&self, called: &Called<Delivery>, before: Before) -> Option<Leave> {
-        let (begins, has_nothing_new) = match (called, before) {
+        let begins = match (called, before) {
             // It has the lock, or an answer that counts.
             (Called::Lease(_), _) | (_, Before::Asking) => return None,
             // The threads ahead leave it.
             (Called::Over { .. }, Before::Beginning) => return None,
-            (Called::Head { seen: None, hint }, Before::Beginning) => (true, *hint != Some(Hint::Freed)),
-            _ => (false, false),
+            (Called::Head { seen: None, hint }, Before::Beginning) => *hint != Some(Hint::Freed),
+            _ => false,
         };
         let is_last = self.call.deadline.is_some_and(|deadline| self.now.uptime >= deadline);
-        let leave = self.turn().leave(begins && has_nothing_new, self.now);
+        let leave = self.turn().leave(begins, self.now);
         leave.filter(|leave| {
             !is_last && self.now.uptime < leave.until && !(leave.in_window && self.takes_back())
         })
@@ -166,25 +145,25 @@ impl Wait<'_> {
         self.sleep(Some(until), false, Some(Observation { seen: None, at: self.looked }))
     }
 
-    /// Returns true if the lock is looked at meanwhile. A thread that takes it back asks more often than one may that has
-    /// its attempts counted.
+    /// Returns true if the lock is looked at meanwhile. A thread whose attempts are counted would use them up.
     fn looks_in_window(&self, leave: Leave) -> bool {
         leave.in_window && self.call.options.terms.max_attempts.is_none()
     }
 
     /// Looks at a lock that is left to pollers. Returns how the rules go on if a poller has it, or the look has failed.
-    fn look_in_window(&mut self, leave: Leave) -> Option<Cue> {
-        let is_over = |now: Now, end: Option<Uptime>| end.is_some_and(|end| now.uptime >= end);
-        if !self.looks_in_window(leave)
-            || is_over(self.now, Some(leave.until))
-            || is_over(self.now, self.call.deadline)
-        {
-            return None;
+    fn look_in_window(&mut self, leave: Leave) -> Result<Option<Cue>, Error> {
+        let is_over = |end: Option<Uptime>| end.is_some_and(|end| self.now.uptime >= end);
+        if !self.looks_in_window(leave) || is_over(Some(leave.until)) || is_over(self.call.deadline) {
+            return Ok(None);
         }
-        let replies = self.carry_out(&Trip::of(Command::Get));
-        let Some(Reply::Bulk(found)) = replies.reply else { return Some(Cue::Look(None)) };
+        let found = match self.carry_out(&Trip::of(Command::Get)).reply {
+            Some(Reply::Bulk(found)) => found,
+            // The rules would wait for a connection once more.
+            Some(Reply::Unsent) => return Err(self.ended(GiveUp::Unsent)),
+            _ => return Ok(Some(Cue::Look(None))),
+        };
         self.takes_back_until = self.turn().takes_back(found.as_deref(), self.now);
-        self.takes_back_until.map(|_| Cue::Ask)
+        Ok(self.takes_back_until.map(|_| Cue::Look(Some(found))))
     }
 
     /// Returns true while the thread asks without a pause, since a poller had the lock in a window.
@@ -192,41 +171,33 @@ impl Wait<'_> {
         self.takes_back_until.is_some_and(|until| self.now.uptime < until)
     }
 
-    fn cue(&mut self, called: Called<Delivery>, before: Before) -> Result<Cue, Error> {
-        let why = match &called {
-            Called::Lease(_) => Why::Lease,
-            Called::Head { seen: None, hint: Some(Hint::Freed) } => Why::Freed,
-            Called::Head { seen: None, .. } => Why::Head,
-            Called::Head { .. } => Why::Behind,
-            // In a window the threads ahead leave it to pollers, so this one tries itself.
-            Called::Over { seen, .. }
-                if self.shows_holder(seen.as_ref()) && self.turn().leave(false, self.now).is_none() =>
-            {
-                Why::OverHeld
+    fn goes_on(&mut self, called: Called<Delivery>, before: Before) -> Result<Cue, Error> {
+        let is_lease = matches!(called, Called::Lease(_));
+        if before == Before::Asking && !is_lease {
+            return Ok(self.beginning());
+        }
+        let is_held = match &called {
+            // In a window the threads ahead leave the lock to pollers, so this one tries itself.
+            Called::Over { seen, .. } => {
+                self.shows_holder(seen.as_ref()) && self.turn().leave(false, self.now).is_none()
             }
-            Called::Over { .. } => Why::OverFree,
+            _ => false,
         };
-        Ok(match (goes_on(why, before), called) {
-            (Goes::WithLease, Called::Lease(Delivery { lease, in_doubt })) => {
-                // It has the lock, so what came of asking before is over.
-                if self.asked_before.take().is_some() {
-                    self.attempts = 1;
-                }
-                (self.looked, self.handed_over) = (self.now.uptime, true);
-                Cue::HandedOver { lease, in_doubt }
+        let cue = cue(called, before, is_held).map_err(|(seen, ahead)| {
+            let seen = seen.and_then(|observation| observation.seen);
+            self.timed_out(self.contention(seen, ahead))
+        })?;
+        if is_lease {
+            // It has the lock, so what came of asking before is over.
+            if self.asked_before.take().is_some() {
+                self.attempts = 1;
             }
-            (Goes::WithAnswer, _) => self.beginning(),
-            (Goes::Look, _) => Cue::Look(None),
-            (Goes::Behind, Called::Head { seen: Some(observation), .. }) => {
-                self.looked = observation.at;
-                Cue::Behind(observation)
-            }
-            (Goes::WithoutLock, Called::Over { seen, ahead }) => {
-                let seen = seen.and_then(|observation| observation.seen);
-                return Err(self.timed_out(self.contention(seen, ahead)));
-            }
-            _ => Cue::Ask,
-        })
+            (self.looked, self.handed_over) = (self.now.uptime, true);
+        }
+        if let Cue::Behind(observation) = &cue {
+            self.looked = observation.at;
+        }
+        Ok(cue)
     }
 
     /// Returns how the rules begin: with what came of asking for a lock before, or by asking for one.
@@ -347,25 +318,45 @@ impl Wait<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proto::lease::Lease;
+
     use super::*;
+
+    type Row = (&'static str, fn() -> Called<Delivery>, bool);
+
+    fn seen() -> Option<Observation> {
+        Some(Observation { seen: None, at: Uptime::default() })
+    }
 
     #[test]
     fn the_table_of_how_a_thread_goes_on() {
-        const BEFORE: [Before; 4] = [Before::Beginning, Before::Asking, Before::Pausing, Before::Leaving];
-        let shown = |it: &dyn std::fmt::Debug| format!("{:12}", format!("{it:?}"));
-        let row = |name: String, cells: [String; 4]| format!("{name:10}{}", cells.concat().trim_end()) + "\n";
-        let mut table = String::from("\n") + &row(String::new(), BEFORE.map(|before| shown(&before)));
-        for why in [Why::Lease, Why::Freed, Why::Head, Why::Behind, Why::OverFree, Why::OverHeld] {
-            table += &row(format!("{why:?}"), BEFORE.map(|before| shown(&goes_on(why, before))));
+        const ROWS: [Row; 7] = [
+            ("lease", || Called::Lease(Delivery { lease: Lease::default(), in_doubt: false }), false),
+            ("head, freed", || Called::Head { seen: None, hint: Some(Hint::Freed) }, false),
+            ("head, changed", || Called::Head { seen: None, hint: Some(Hint::Changed) }, false),
+            ("head", || Called::Head { seen: None, hint: None }, false),
+            ("head, seen", || Called::Head { seen: seen(), hint: None }, false),
+            ("over, free", || Called::Over { seen: None, ahead: 1 }, false),
+            ("over, held", || Called::Over { seen: seen(), ahead: 1 }, true),
+        ];
+        let mut table = "\n               Beginning  Pausing    Leaving\n".to_owned();
+        for (name, called, is_held) in ROWS {
+            let shown = [Before::Beginning, Before::Pausing, Before::Leaving].map(|before| {
+                let shown =
+                    cue(called(), before, is_held).map_or("contended".into(), |cue| format!("{cue:?}"));
+                format!("{:11}", shown.split([' ', '(']).next().unwrap_or_default())
+            });
+            table = table + format!("{name:15}{}", shown.concat()).trim_end() + "\n";
         }
         let expected = "
-          Beginning   Asking      Pausing     Leaving
-Lease     WithLease   WithLease   WithLease   WithLease
-Freed     Ask         WithAnswer  Ask         Ask
-Head      Ask         WithAnswer  Look        Ask
-Behind    Behind      WithAnswer  Look        Ask
-OverFree  Ask         WithAnswer  Look        Ask
-OverHeld  WithoutLock WithAnswer  Look        Ask
+               Beginning  Pausing    Leaving
+lease          HandedOver HandedOver HandedOver
+head, freed    Ask        Ask        Ask
+head, changed  Ask        Look       Ask
+head           Ask        Look       Ask
+head, seen     Behind     Look       Ask
+over, free     Ask        Look       Ask
+over, held     contended  Look       Ask
 ";
         assert_eq!(table, expected, "{table}");
     }

@@ -10,6 +10,11 @@ use setnx_lock_proto::task::Rules;
 use setnx_lock_proto::values::Now;
 use setnx_lock_proto::{Cue, Observation, Replies, Step};
 
+/// Returns how a client goes on that was woken: by asking, or by looking.
+pub(super) fn hinted(choice: u8) -> Cue {
+    if one_in(5, choice) { Cue::Ask } else { Cue::Look(None) }
+}
+
 impl Run {
     pub(super) fn start(&mut self, n: usize, choice: u8, now: Now) {
         let other = usize::from(choice / 6) % 3;
