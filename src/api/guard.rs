@@ -268,9 +268,9 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock was lost while it was held: the key is missing or
-    /// another client's, or the lease had ended and the server did not prove that no
-    /// other client had the lock. **Another client may have worked at the same time.**
+    /// [`Error::Lost`] if the lock was lost while it was held: a loss was noticed before, the key is missing or another
+    /// client's, or the lease had ended and the server did not prove that no other client had the lock. **Another client
+    /// may have worked at the same time.**
     ///
     /// The other errors need no action if the lock has an expiration. A background thread tries the release again until
     /// the lease ends, and reports how that ends as [`Event::Settled`](crate::Event::Settled); without success the

@@ -12,7 +12,7 @@ use proto::values::Now;
 use super::engine::Engine;
 use super::held::{HeldLock, Holder};
 use super::holder::Locked;
-use super::life::{Ending, Released};
+use super::life::{Ended, Released};
 use super::outbox::Outbox;
 use super::thread_holds;
 use crate::report::error::Error;
@@ -28,18 +28,6 @@ pub(crate) enum Leaving {
     ToExpire,
     /// Another process goes on with the lock.
     WithToken,
-}
-
-/// How a hold has ended without a loss.
-#[derive(Clone, Copy)]
-pub(crate) struct Ended {
-    /// How long the lock was held.
-    pub(crate) held: Duration,
-    /// True if the server has proven that no other client had the lock.
-    pub(crate) certified: bool,
-    pub(crate) left_to_expire: bool,
-    /// True if the lease had passed before.
-    pub(crate) outlived_lease: bool,
 }
 
 /// What becomes of a hold's key.
@@ -194,22 +182,15 @@ impl Engine {
 
     /// Notes how a hold has ended.
     fn noted(&self, hold: &Hold, ended: Result<Released, Error>, now: Now) -> Result<Ended, Error> {
-        let (Ending { began, outlived_lease, loss, .. }, is_lost) = hold.finish(ended.as_ref().ok(), now);
-        if let (Some(_), Err(error)) = (&loss, &ended) {
+        let outcome = hold.finish(ended.as_ref().ok(), now);
+        if let (Err(_), Err(error)) = (&outcome, &ended) {
             self.observer.notify(&Event::ReleaseFailed { key: &hold.key, error });
         }
-        if is_lost {
+        let outcome = outcome.map_err(|reason| {
             hold.report();
-        }
-        if let Some(reason) = loss {
-            return Err(Self::lose(hold, reason));
-        }
-        let (certified, left_to_expire) = match ended? {
-            Some(Release::Released { certified }) => (certified, false),
-            Some(Release::Lost(_)) | None => (false, true),
-        };
-        let time = began.uptime.since(hold.acquired.uptime);
-        Ok(Ended { held: time, certified, left_to_expire, outlived_lease })
+            Self::lose(hold, reason)
+        })?;
+        ended.map(|_| outcome)
     }
 }
 

@@ -12,7 +12,7 @@ use proto::ownership::Loss;
 use proto::values::{Key, Now, Protocol, Uptime};
 
 use super::changes::Changes;
-use super::life::{Ending, Life, Released};
+use super::life::{Ended, Life, Released};
 use super::timer;
 use crate::report::event::ProblemKind;
 use crate::report::state::LossReason;
@@ -224,16 +224,24 @@ impl Hold {
         self.go_on(|life, end| life.lost(reason, end))
     }
 
-    /// Notes what its end has come to: see [`Life::ended`]. Returns also whether the lock was lost, by its end or before.
-    pub(super) fn finish(&self, released: Option<&Released>, now: Now) -> (Ending, bool) {
-        let mut ending = None;
-        let loss = self.go_on(|life, end| ending.insert(life.ended(released, end, now)).take_next());
-        (ending.unwrap_or_else(|| unreachable!("it was judged")), loss.is_some())
+    /// Notes what its end has come to: see [`Life::ended`].
+    ///
+    /// # Errors
+    ///
+    /// Why the lock was lost, by its end or before. [`report`](Self::report) reports that.
+    pub(super) fn finish(&self, released: Option<&Released>, now: Now) -> Result<Ended, Loss> {
+        let mut outcome = Err(Loss::Expired);
+        self.go_on(|life, end| {
+            let ending = life.ended(released, self.acquired, end, now);
+            outcome = ending.outcome;
+            ending.next
+        });
+        outcome
     }
 
     /// Notes that the lock goes on with another hold.
     pub(crate) fn go_over(&self, now: Now) {
-        self.finish(Some(&None), now);
+        let _ = self.finish(Some(&None), now);
     }
 
     /// Returns true if it is neither lost, as far as was noticed, nor given up.

@@ -1,6 +1,8 @@
 //! The life of a hold, from its grant to its end. No I/O and no clock: a hold tells what happens, and until when its
 //! lease lasts.
 
+use std::time::Duration;
+
 use proto::hold::Release;
 use proto::lease::End;
 use proto::ownership::Loss;
@@ -30,22 +32,24 @@ pub(super) enum Life {
 /// What came of the commands of a hold's end; `None` if the key is left to expire.
 pub(super) type Released = Option<Release>;
 
-/// How a hold has ended.
-pub(super) struct Ending {
-    /// When the program gave it up.
-    pub(super) began: Now,
+/// How a hold has ended without a loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ended {
+    /// How long the lock was held.
+    pub(crate) held: Duration,
+    /// True if the server has proven that no other client had the lock.
+    pub(crate) certified: bool,
+    pub(crate) left_to_expire: bool,
     /// True if the lease had ended before.
-    pub(super) outlived_lease: bool,
-    /// Why the lock was lost, if its end shows that.
-    pub(super) loss: Option<Loss>,
-    next: Option<Life>,
+    pub(crate) outlived_lease: bool,
 }
 
-impl Ending {
-    /// Takes where the hold goes on to, unless a loss was noticed before.
-    pub(super) fn take_next(&mut self) -> Option<Life> {
-        self.next.take()
-    }
+/// What the end of a hold has shown.
+pub(super) struct Ending {
+    /// Why the lock was lost, if it was.
+    pub(super) outcome: Result<Ended, Loss>,
+    /// The next state, unless a loss was noticed before.
+    pub(super) next: Option<Life>,
 }
 
 impl Life {
@@ -78,22 +82,36 @@ impl Life {
         is_lost.then(|| Self::Lost(reason.clone()))
     }
 
-    /// The hold has ended, now: its commands have come to this, or failed with `None`. It was lost if they show it; or if
-    /// its lease had ended before the program gave it up, and the server has not proven that it was held all the time.
-    pub(super) fn ended(&self, released: Option<&Released>, end: Option<End>, now: Now) -> Ending {
+    /// A hold that was `acquired` then has ended, now: its commands have come to this, or failed with `None`. It was lost
+    /// if that was noticed before, or they show it; or if its lease had ended before the program gave it up, and the
+    /// server has not proven that it was held all the time.
+    pub(super) fn ended(
+        &self,
+        released: Option<&Released>,
+        acquired: Now,
+        end: Option<End>,
+        now: Now,
+    ) -> Ending {
+        if let Self::Lost(reason) = self {
+            return Ending { outcome: Err(reason.clone()), next: None };
+        }
         let began = self.since_given_up().unwrap_or(now);
         let outlived_lease = has_passed(end, began);
+        let certified = matches!(released, Some(Some(Release::Released { certified: true })));
         let loss = match released {
             // After it was given up.
-            Some(Some(Release::Lost(Loss::Expired))) if self.is_given_up() && !outlived_lease => None,
+            Some(Some(Release::Lost(Loss::Expired))) if !outlived_lease => None,
             Some(Some(Release::Lost(reason))) => Some(reason.clone()),
-            Some(Some(Release::Released { certified: true }) | None) => None,
-            Some(Some(Release::Released { certified: false })) | None => {
-                outlived_lease.then_some(Loss::Expired)
+            Some(None) => None,
+            Some(Some(Release::Released { .. })) | None => {
+                (outlived_lease && !certified).then_some(Loss::Expired)
             }
         };
         let next = self.goes_on().then(|| loss.clone().map_or(Self::Over, Self::Lost));
-        Ending { began, outlived_lease, loss, next }
+        let left_to_expire = !matches!(released, Some(Some(Release::Released { .. })));
+        let held = began.uptime.since(acquired.uptime);
+        let outcome = loss.map_or(Ok(Ended { held, certified, left_to_expire, outlived_lease }), Err);
+        Ending { outcome, next }
     }
 
     /// Returns when the program gave the lock up, if the hold has not ended since.
@@ -104,10 +122,6 @@ impl Life {
     /// Returns true if the program has the lock, as far as was noticed.
     pub(super) fn is_held(&self) -> bool {
         matches!(self, Self::Held)
-    }
-
-    fn is_given_up(&self) -> bool {
-        matches!(self, Self::GivenUp(_))
     }
 
     fn goes_on(&self) -> bool {
@@ -154,7 +168,8 @@ mod tests {
             ("Over", Life::Over),
         ];
         let released = |certified| Some(Some(Release::Released { certified }));
-        let ended = |life: &Life, released: Option<Released>| life.ended(released.as_ref(), end, at(12)).next;
+        let ended =
+            |life: &Life, released: Option<Released>| life.ended(released.as_ref(), at(0), end, at(12)).next;
         let mut table = "
                 given   lease   found           ended:
                 up      passed  gone    passed  certif. uncert. passed  gone    failed

@@ -192,15 +192,19 @@ impl<'a> Session<'a> {
         command: &'static str,
         effect: Effect,
     ) -> Reply {
-        let failure = match carried {
+        match carried {
             Ok(reply) => {
                 if let Reply::Bulk(Some(found)) = &reply {
                     self.engine.gems.note(found);
                 }
-                return reply;
+                reply
             }
-            Err(failure) => failure,
-        };
+            Err(failure) => self.failed(failure, command, effect),
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, failure: Failure, command: &'static str, effect: Effect) -> Reply {
         let reply = unanswered(&failure, self.protocol);
         // A server that has no GETDEL gets DEL.
         let goes_on = command == "GETDEL" && reply == Reply::Refused(WhyRefused::Command);

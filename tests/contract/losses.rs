@@ -13,6 +13,7 @@ pub(super) const TESTS: super::Tests = tests![
     a_body_that_lost_one_of_several_locks_does_not_look_like_a_success,
     a_body_that_lost_its_permit_does_not_look_like_a_success,
     a_body_that_outlasts_its_lease_is_told_so_unless_the_server_proves_the_hold,
+    a_loss_that_was_noticed_stays_one,
 ];
 
 /// An error of a program.
@@ -122,5 +123,19 @@ fn a_body_that_outlasts_its_lease_is_told_so_unless_the_server_proves_the_hold(t
     });
     assert!(outcome.is_err_and(|error| error.is_lost()));
     assert_eq!(key.value().as_deref(), Some(FOREIGN));
+    Ok(())
+}
+
+/// A server that proves the hold afterwards does not undo it: the program has stopped its work.
+fn a_loss_that_was_noticed_stays_one(target: &Target) -> Outcome {
+    let key = target.key("lost:noticed");
+    let lock = target.lock(&key, LockOptions::expiring_after(millis(50)).timeout(LONG));
+    let held = lock.lock()?;
+    thread::sleep(millis(60));
+    assert!(held.ensure_held().is_err_and(|error| error.is_lost()));
+    let released = held.release();
+    assert!(released.as_ref().is_err_and(Error::is_lost), "{released:?}");
+    // Its own bytes are deleted all the same.
+    assert!(target.decided_protocol() == Protocol::Classic || key.value().is_none());
     Ok(())
 }
