@@ -3,9 +3,7 @@
 //! Ttl the server also removes the key of a crashed holder.
 //!
 //! The functions are `async` only so that a [task](super::task) can stop them at each trip and each pause; there is no
-//! runtime. Rules 1 to 5 are the steps of "Acquiring" in `docs/internals.md`, in the repository. A *poller* is a client
-//! that learns of a release only by looking, such as a Ruby program with the gem; a busy process leaves the key to
-//! pollers in [windows](super::window).
+//! runtime. Rules 1 to 5 are the steps of "Acquiring" in `docs/internals.md`, in the repository.
 //!
 //! The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up
 //! when replies have been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its

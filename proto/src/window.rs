@@ -1,8 +1,9 @@
-//! Windows for clients that poll. A process whose threads keep a key busy leaves it alone for 110 ms of each second, a
-//! little longer than the gem's poll interval, so that each poller looks once. A poller that asks again at once would
-//! keep the others out: now and then the process looks whether one has the lock, and takes it back from it. The wall
-//! clock and the key's hash place the window, so all hot processes leave the same one. If clocks differ, fairness
-//! suffers; exclusion never depends on windows.
+//! Windows for *pollers*, clients that learn of a release only by looking, such as a Ruby program with the gem. A
+//! process whose threads keep a key busy leaves it alone for 110 ms of each second, a little longer than the gem's poll
+//! interval, so that each poller looks once. A poller that asks again at once would keep the others out: now and then
+//! the process looks whether one has the lock, and takes it back from it. The wall clock and the key's hash place the
+//! window, so all hot processes leave the same one. If clocks differ, fairness suffers; exclusion never depends on
+//! windows.
 
 use core::time::Duration;
 

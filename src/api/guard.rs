@@ -258,9 +258,9 @@ impl LockGuard {
     /// Takes at most one command timeout, after waiting for a free connection. That wait ends with the lease; without
     /// an expiration it lasts as long as the server answers. On your own pool it counts towards the command timeout.
     ///
-    /// After the lease has ended, a Classic release deletes nothing and returns [`Error::Lost`]; one that had to wait for
-    /// a connection until then deletes nothing either, but that is no loss. A Watched or Ttl release still deletes the
-    /// key if it holds this holder's value.
+    /// After the lease has ended, a Classic release deletes nothing and returns [`Error::Lost`]; one that had to wait
+    /// for a connection until then deletes nothing either, but that is no loss. A Watched or Ttl release still deletes
+    /// the key if it holds this holder's value.
     ///
     /// If another thread of this process is queued for the key through the same
     /// [`Locker`](crate::Locker), the lock is handed to that thread. Otherwise, with
@@ -269,8 +269,8 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`Error::Lost`] if the lock was lost while it was held: a loss was noticed before, the key is missing or another
-    /// client's, or the lease had ended and the server did not prove that no other client had the lock. **Another client
-    /// may have worked at the same time.**
+    /// client's, or the lease had ended and the server did not prove that no other client had the lock. **Another
+    /// client may have worked at the same time.**
     ///
     /// The other errors need no action if the lock has an expiration. A background thread tries the release again until
     /// the lease ends, and reports how that ends as [`Event::Settled`](crate::Event::Settled); without success the

@@ -110,8 +110,8 @@ impl LossSignal {
 
     /// Waits up to `timeout` for a loss. Returns true if the lock, or one of several, is lost.
     ///
-    /// Returns early as soon as the lock's release begins, which says itself if the lock was lost before. If the wall clock is set forward past the end of the lease, this is
-    /// noticed within a second.
+    /// Returns early as soon as the lock's release begins, which says itself if the lock was lost before. If the wall
+    /// clock is set forward past the end of the lease, this is noticed within a second.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.0.wait(clock::uptime().after(timeout));

@@ -188,7 +188,8 @@ impl<'a> SeveralCall<'a> {
         // The keeper may have found out what the extensions did not see.
         for guard in &*early {
             let hold = guard.hold();
-            self.engine.give_up(hold, &mut hold.state(), clock::now());
+            let (mut state, _) = hold.give_up_and_wait();
+            self.engine.forget(&mut state);
         }
         let now = clock::now();
         for guard in &*early {

@@ -145,8 +145,8 @@ pub enum Event<'a> {
         /// waiting thread of this process.
         certified: bool,
         /// True if the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
-        /// [`leave_to_expire`](crate::LockGuard::leave_to_expire), or has expired: it was given up in time, and its lease
-        /// ended before the release could be sent.
+        /// [`leave_to_expire`](crate::LockGuard::leave_to_expire), or has expired: it was given up in time, and its
+        /// lease ended before the release could be sent.
         left_to_expire: bool,
         /// True if the lease had ended, although no other client has
         /// taken the lock: the expiration is too short for the work.

@@ -47,10 +47,9 @@ impl Engine {
         holder: Holder,
         leaving: Leaving,
     ) -> Result<Ended, Error> {
-        let mut state = hold.state();
-        let now = clock::now();
-        let noticed = self.give_up(hold, &mut state, now);
-        let Way::Release = way(hold, state.lease.end, noticed, leaving, now) else {
+        let (mut state, now) = hold.give_up_and_wait();
+        self.forget(&mut state);
+        let Way::Release = way(hold, state.lease.end, leaving, now) else {
             drop(state);
             return self.end_holds(vec![(hold, holder)], leaving).remove(0).1;
         };
@@ -69,11 +68,16 @@ impl Engine {
         leaving: Leaving,
     ) -> Vec<(&'a Arc<Hold>, Result<Ended, Error>)> {
         let (holds, holders): (Vec<&'a Arc<Hold>>, Vec<_>) = holds.into_iter().unzip();
+        let now = clock::now();
+        // Before they wait for commands that are on their way.
+        for hold in &holds {
+            hold.give_up(now);
+        }
         let (outbox, mut locked) = (Outbox::default(), self.lock_all(&holds));
         let now = clock::now();
         let way = |(hold, state): &mut Locked<'_>| {
-            let noticed = self.give_up(hold, state, now);
-            way(hold, state.lease.end, noticed, leaving, now)
+            self.forget(state);
+            way(hold, state.lease.end, leaving, now)
         };
         let ways: Vec<Way> = locked.iter_mut().map(way).collect();
         let expire = ways.iter().any(|way| matches!(way, Way::Expire));
@@ -116,7 +120,7 @@ impl Engine {
     ) -> Vec<Result<Released, Error>> {
         let ends: Vec<Option<End>> = locked.iter().map(|(_, state)| state.lease.end).collect();
         let rest = |hold: &Hold, state: &HoldState, now| {
-            let way = way(hold, state.lease.end, hold.noticed_loss(), Leaving::Release, now);
+            let way = way(hold, state.lease.end, Leaving::Release, now);
             matches!(way, Way::Expire).then(|| time_left_to_hold(hold, now))
         };
         let left = self.extend_locked(locked, outbox, now, rest).into_iter();
@@ -147,7 +151,8 @@ impl Engine {
         let extended = self.extend_locked(&mut locked, &outbox, began, expiration);
         for ((hold, state), extended) in locked.iter_mut().zip(&extended) {
             if extended.is_ok() {
-                self.give_up(hold, state, began);
+                hold.give_up(began);
+                self.forget(state);
             }
         }
         drop(locked);
@@ -195,10 +200,10 @@ impl Engine {
 }
 
 /// Returns what becomes of the key of a hold that ends.
-fn way(hold: &Hold, end: Option<End>, noticed: Option<Loss>, leaving: Leaving, now: Now) -> Way {
+fn way(hold: &Hold, end: Option<End>, leaving: Leaving, now: Now) -> Way {
     let has_passed = end.is_some_and(|end| end.has_passed(now));
     let to_expire = || Way::Over(has_passed.then_some(Release::Lost(Loss::Expired)));
-    match (noticed, leaving) {
+    match (hold.noticed_loss(), leaving) {
         // The server has shown that it is not ours: there is nothing to delete.
         (Some(reason @ (Loss::Gone | Loss::Taken(_))), _) => Way::Over(Some(Release::Lost(reason))),
         (_, Leaving::ToExpire | Leaving::WithToken) => to_expire(),

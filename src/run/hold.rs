@@ -143,6 +143,16 @@ impl Hold {
         state
     }
 
+    /// Gives the lock up, and then waits in the same way, which may take longer than the lease lasts. Returns the time.
+    pub(crate) fn give_up_and_wait(&self) -> (MutexGuard<'_, HoldState>, Now) {
+        let (state, now) = (self.state.try_lock(), clock::now());
+        self.give_up(now);
+        match state {
+            Some(state) => (state, now),
+            None => (self.state(), clock::now()),
+        }
+    }
+
     /// Notes that a call waits for this hold, or for others before it.
     pub(super) fn begin_waiting(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
@@ -182,7 +192,8 @@ impl Hold {
         self.changes.note();
     }
 
-    /// Goes on in the life of the hold, if there is a next state. Returns why the lock is lost, if that was noticed by now.
+    /// Goes on in the life of the hold, if there is a next state. Returns why the lock is lost, if that was noticed by
+    /// now.
     #[inline]
     fn go_on(&self, next: impl FnOnce(&Life, Option<End>) -> Option<Life>) -> Option<Loss> {
         let mut status = self.status.lock();
@@ -209,9 +220,9 @@ impl Hold {
         self.status.lock().life.loss().cloned()
     }
 
-    /// Notes that its program has given it up now. Returns why it was lost, if that was noticed before.
-    pub(crate) fn give_up(&self, now: Now) -> Option<Loss> {
-        self.go_on(|life, _| life.given_up(now))
+    /// Notes that its program has given it up now.
+    pub(crate) fn give_up(&self, now: Now) {
+        self.go_on(|life, _| life.given_up(now));
     }
 
     /// Returns when its program has given it up, if it has not been released since.

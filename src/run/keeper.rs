@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use proto::keeping::{self, Duty, NextLook, Progress};
-use proto::ownership::Loss;
 use proto::values::{Now, Uptime};
 
 use super::engine::{Engine, Kept, for_each_engine};
@@ -68,13 +67,8 @@ impl Engine {
         }
     }
 
-    /// The program gives a lock up: the keeper does no more for it. Returns why it was lost, if that was noticed.
-    pub(crate) fn give_up(&self, hold: &Hold, state: &mut HoldState, now: Now) -> Option<Loss> {
-        self.forget(state);
-        hold.give_up(now)
-    }
-
-    fn forget(&self, state: &mut HoldState) {
+    /// Has the keeper do no more for a lock that its program gives up.
+    pub(crate) fn forget(&self, state: &mut HoldState) {
         if let Some(due) = state.due.take() {
             self.keeper.remove(due);
         }

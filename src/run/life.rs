@@ -82,9 +82,9 @@ impl Life {
         is_lost.then(|| Self::Lost(reason.clone()))
     }
 
-    /// A hold that was `acquired` then has ended, now: its commands have come to this, or failed with `None`. It was lost
-    /// if that was noticed before, or they show it; or if its lease had ended before the program gave it up, and the
-    /// server has not proven that it was held all the time.
+    /// A hold that was `acquired` then has ended, now: its commands have come to this, or failed with `None`. It was
+    /// lost if that was noticed before, or they show it; or if its lease had ended before the program gave it up, and
+    /// the server has not proven that it was held all the time.
     pub(super) fn ended(
         &self,
         released: Option<&Released>,

@@ -49,7 +49,8 @@ impl Engine {
                     return Err(session.error(reason, "the lock is released instead"));
                 }
             }
-            self.give_up(hold, state, clock::now());
+            hold.give_up(clock::now());
+            self.forget(state);
             let token = state.lease.token(&hold.key, &hold.options.terms, hold.acquired.wall);
             let (fencing_token, notifies) = (state.token, self.notifies(&hold.options, &hold.key));
             Ok(Token { fencing_token, notifies, ..token })

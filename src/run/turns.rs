@@ -1,9 +1,9 @@
-//! Turns at a key: two questions, for the threads of this process. *May I ask for the lock now, or when?* And *whose turn
-//! is it after me?* The answers come from windows, which leave a busy key to pollers; from slices, for which the lock
-//! passes among the threads of one process; and from notifications between processes, where a lock has them.
+//! Turns at a key: two questions, for the threads of this process. *May I ask for the lock now, or when?* And *whose
+//! turn is it after me?* The answers come from windows, which leave a busy key to pollers; from slices, for which the
+//! lock passes among the threads of one process; and from notifications between processes, where a lock has them.
 //!
-//! Nothing here knows of leases, or sends a command for a lock's key. A wrong answer costs a wait, and never lets in two
-//! holders.
+//! Nothing here knows of leases, or sends a command for a lock's key. A wrong answer costs a wait, and never lets in
+//! two holders.
 
 mod notifications;
 
@@ -97,6 +97,13 @@ impl Turns {
     }
 }
 
+impl Leave {
+    /// Returns when a thread looks at the lock meanwhile. `random` is any number.
+    pub(super) fn next_look(self, random: u64, now: Now) -> Uptime {
+        now.uptime.after(until_look(random)).min(self.until)
+    }
+}
+
 /// May I ask now, or when?
 impl Turn<'_> {
     /// Returns until when a thread leaves the lock to others: in a window unless a thread of this process has the lock,
@@ -116,13 +123,9 @@ impl Turn<'_> {
         self.notifications.as_ref()?.head_start(self.key)
     }
 
-    /// Returns when a thread looks at a lock that it leaves to pollers. `random` is any number.
-    pub(super) fn next_look(leave: Leave, random: u64, now: Now) -> Uptime {
-        now.uptime.after(until_look(random)).min(leave.until)
-    }
-
-    /// Judges what a look in a window has found. If a poller has the lock, which would keep the others out, returns until
-    /// when the thread asks for it without a pause. What another process of this library has, it leaves by itself.
+    /// Judges what a look in a window has found. If a poller has the lock, which would keep the others out, returns
+    /// until when the thread asks for it without a pause. What another process of this library has, it leaves by
+    /// itself.
     pub(super) fn takes_back(&self, found: Option<&[u8]>, now: Now) -> Option<Uptime> {
         let has_poller = found.is_some_and(|found| found.is_empty() || classic_time(found).is_some());
         has_poller.then(|| {
@@ -139,15 +142,16 @@ impl Turn<'_> {
         }
     }
 
-    /// Returns what enters this process in the key's waiting list along with a look at the key, if it is to be entered: a
-    /// thread of it waits, and none has the lock, whose release would wake this one.
+    /// Returns what enters this process in the key's waiting list along with a look at the key, if it is to be entered:
+    /// a thread of it waits, and none has the lock, whose release would wake this one.
     pub(super) fn enter(&self) -> Option<Waiting> {
         let notifications = self.notifications.as_ref()?;
         notifications.want(self.key, self.observer);
         if self.turns.queue.is_held(self.key) { None } else { notifications.enter(self.key) }
     }
 
-    /// Notes what came of entering the list; `None` is that nothing was sent. Returns what enters it anew, if it must be.
+    /// Notes what came of entering the list; `None` is that nothing was sent. Returns what enters it anew, if it must
+    /// be.
     pub(super) fn entered(
         &self,
         waiting: &Waiting,
@@ -158,8 +162,8 @@ impl Turn<'_> {
         if again { notifications.enter(self.key) } else { None }
     }
 
-    /// Notes that a thread does not wait any more, without the lock. `notified` says whether it had learned of a release
-    /// that it did not act upon. `ends`: when its call is to return.
+    /// Notes that a thread does not wait any more, without the lock. `notified` says whether it had learned of a
+    /// release that it did not act upon. `ends`: when its call is to return.
     pub(super) fn gone(&self, notified: bool, ends: Uptime) {
         if let Some(notifications) = &self.notifications {
             notifications.note_gone(self.key, notified, ends);
@@ -188,8 +192,8 @@ impl Turn<'_> {
         if yields.is_some() { Next::Thread } else { Next::Any }
     }
 
-    /// Notifies the next process, if it is its turn, after the lock was `released` or not. `taken`: what came of taking it
-    /// from the list. Returns how the threads of this process learn of the release.
+    /// Notifies the next process, if it is its turn, after the lock was `released` or not. `taken`: what came of taking
+    /// it from the list. Returns how the threads of this process learn of the release.
     #[inline]
     pub(super) fn pass_on(
         &self,

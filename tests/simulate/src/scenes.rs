@@ -3,6 +3,7 @@
 
 mod alone;
 mod changes;
+mod given;
 mod limits;
 mod orders;
 mod others;
@@ -28,7 +29,7 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 25] = [
+pub(crate) const SCENES: [(&str, fn()); 26] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -41,6 +42,7 @@ pub(crate) const SCENES: [(&str, fn()); 25] = [
     ("back", a_server_is_back),
     ("demoted", servers::nodes_have_become_replicas),
     ("hanging", servers::nodes_hang_that_are_probed),
+    ("given", given::a_lock_that_is_given_up_in_time_is_not_lost),
     ("alone", alone::each_call_says_what_the_keys_hold),
     ("limits", limits::each_call_ends_in_the_time_of_its_row),
     ("looked", servers::a_lock_is_looked_at_first),

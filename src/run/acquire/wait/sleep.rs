@@ -28,8 +28,8 @@ enum Before {
     Leaving,
 }
 
-/// Returns how the rules go on with a thread that was called, unless an answer from before counts. `is_held`: others have
-/// seen a holder.
+/// Returns how the rules go on with a thread that was called, unless an answer from before counts. `is_held`: others
+/// have seen a holder.
 ///
 /// # Errors
 ///
@@ -136,7 +136,7 @@ impl Wait<'_> {
     fn sleep_leaving(&mut self, leave: Leave) -> Result<Called<Delivery>, Error> {
         let Call { engine, deadline, .. } = self.call;
         let until = if self.looks_in_window(leave) {
-            Turn::next_look(leave, engine.identity.next_nonce().seed(), self.now)
+            leave.next_look(engine.identity.next_nonce().seed(), self.now)
         } else {
             leave.until
         };
