@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 use std::{env, fs, io, iter, thread};
 
-use setnx_lock::{Error, Lock, LockOptions, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, LossReason, Protocol};
 
 use crate::api::{cron, fencing};
 use crate::faults::{clocks, forks, keeping, sockets, stacks};
@@ -113,8 +113,15 @@ fn churn_on_a_thread(lock: &Lock, file: &Path, rounds: usize) -> TaskOutcome {
         if round % 4 > 0 {
             lock.with_result(|_| work())?;
         } else {
-            // It goes on by a token. One that a gem has overwritten just before is lost, and no work was done.
-            let resumed = || lock.lock()?.into_token().and_then(|token| lock.resume(&token));
+            // It goes on by a token. One that a gem has overwritten just before is lost, and no work was done. No client
+            // has the lock then, but the gem's value would stay for minutes.
+            let resumed = || {
+                let held = lock.lock()?.into_token().and_then(|token| lock.resume(&token));
+                if let Err(Error::Lost { reason: LossReason::Taken(_), .. }) = &held {
+                    lock.clear()?;
+                }
+                held
+            };
             let held = iter::repeat_with(resumed).find(|held| !held.as_ref().is_err_and(Error::is_lost));
             let held = held.expect("it is repeated until then")?;
             work()?;
