@@ -213,7 +213,7 @@ impl Turn<'_> {
         }
     }
 
-    #[cold]
+    #[inline(never)]
     fn notify_next(
         &self,
         notifications: &Arc<Notifications>,
@@ -252,5 +252,52 @@ impl Turn<'_> {
         {
             notifications.was_left_to_none(self.key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::values::Wall;
+
+    use super::*;
+    use crate::net::scripted::ScriptedBackend;
+    use crate::values::options::LockOptions;
+    use crate::wait::{Observation, WaitMode, no_hold};
+
+    fn at(millis: u64) -> Now {
+        let uptime = Uptime::of(Duration::from_millis(5100));
+        Now { wall: Wall(1_795_000_000_000_000 + millis * 1000), uptime }
+    }
+
+    #[test]
+    fn a_hot_process_leaves_a_key_that_it_does_not_hold_and_takes_it_back_from_a_poller() {
+        let (queue, key, sink) = (Arc::<Queue>::default(), Key::from("k"), EventSink::default());
+        let name = Name { prefix: Key::from(""), random: 1 };
+        let turns = Turns::new(ScriptedBackend::granting(), Arc::clone(&queue), name);
+        let turn = turns.at(&key, false, &sink);
+        let hold = |millis| {
+            let at = Uptime::of(Duration::from_millis(millis));
+            queue.hold(&key, &Observation { seen: None, at }, no_hold())
+        };
+        let options = LockOptions::expiring_after(Duration::from_secs(1));
+        let _waiting = queue.join(&key, WaitMode::of(&options, false));
+        for millis in [1000, 5000, 5050] {
+            hold(millis).finish(Wake::Hint(Hint::Changed), Uptime::of(Duration::from_millis(millis)));
+        }
+        let left = |millis: &u64| turn.leave(false, at(*millis)).is_some_and(|leave| leave.in_window);
+        let window: Vec<u64> = (0..1000).filter(left).collect();
+        assert_eq!(window.len(), 110, "{window:?}");
+        let now = at(window[0]);
+        for (found, is_pollers) in [
+            (Some(&b"1795153464.2949657"[..]), true),
+            (Some(b""), true),
+            (Some(b"1795153464.2949650123456789"), false),
+            (Some(b"1"), false),
+            (None, false),
+        ] {
+            assert_eq!(turn.takes_back(found, now), is_pollers.then(|| now.uptime.after(ASKS)), "{found:?}");
+        }
+        let _held = hold(5100);
+        assert_eq!(turn.leave(false, now), None, "a thread of the process has it");
     }
 }
