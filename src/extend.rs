@@ -23,7 +23,7 @@ pub(crate) use crate::net::Failure;
 pub(crate) use crate::report::state::LockState;
 pub(crate) use crate::report::state::{date, in_words};
 pub(crate) use crate::run::thread_holds::HoldKind;
-pub(crate) use crate::run::{Asked, Leaving, ReaderCount, parking};
+pub(crate) use crate::run::{Asked, Leaving, ReaderCount, Turn, parking};
 pub(crate) use crate::wait::{Called, Hint, Ticket};
 pub(crate) use calls::SeveralCall;
 pub(crate) use guards::{enclosing, extend_all, fencing_tokens, give_back, loss_signal_of_all, verify_all};

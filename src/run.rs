@@ -30,6 +30,7 @@ use std::sync::Arc;
 
 use crate::net::Backend;
 use crate::run::identity::Identity;
+use crate::wait::Waiters;
 pub(crate) use acquire::{Asked, Call, parking};
 pub(crate) use debts::RELEASED_IF_ACQUIRED;
 pub(crate) use ending::Leaving;
@@ -38,8 +39,9 @@ pub(crate) use held::{Acquired, Holder};
 pub(crate) use open_debts::OpenDebt;
 pub(crate) use readers::ReaderCount;
 pub(crate) use reports::Reports;
+pub(crate) use turns::Turn;
 
 /// Returns what the locks of a new locker share.
-pub(crate) fn engine_over(backend: Arc<dyn Backend>, identity: Identity) -> Engine {
-    Engine::new(backend, identity, keeper::work, debts::work)
+pub(crate) fn engine_over(backend: Arc<dyn Backend>, identity: Identity, lines: Arc<dyn Waiters>) -> Engine {
+    Engine::new(backend, identity, lines, keeper::work, debts::work)
 }

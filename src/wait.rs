@@ -4,6 +4,7 @@
 mod cancel_token;
 mod key_hash;
 mod wait_queue;
+mod waiters;
 
 use crate::system::random::HashMap;
 use crate::system::sync;
@@ -15,6 +16,7 @@ pub(crate) use proto::Observation;
 use proto::values::{Key, Uptime};
 use proto::window::Activity;
 pub(crate) use wait_queue::{Called, Hint, HolderTicket, Place, Ticket, WaitQueue, Wake, no_hold};
+pub(crate) use waiters::Waiters;
 
 /// How a thread waits, for a holder that hands its lock over.
 #[derive(Clone, Copy, Debug)]

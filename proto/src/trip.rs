@@ -48,6 +48,9 @@ pub enum Command {
     ForgetAfter(Duration),
     /// On the waiting list: see [`waiting_list`](crate::waiting_list). No rule in this crate sends it.
     Waiting(Waiting),
+    /// Takes the first entry of each waiting list that these keys have, in [`Next`](Waiting::Next) or
+    /// [`NextAfter`](Waiting::NextAfter).
+    Take(Box<[(Key, Waiting)]>),
 }
 
 impl Command {
@@ -67,6 +70,7 @@ impl Command {
             Command::Raise { .. } => "INCRBY",
             Command::ForgetAfter(_) => "EXPIRE",
             Command::Waiting(waiting) => waiting.name(),
+            Command::Take(_) => "LPOP",
         }
     }
 
@@ -88,7 +92,7 @@ impl Command {
         match self {
             Command::Get | Command::TimeToLive | Command::GetAll(_) => true,
             Command::Count { .. } | Command::Raise { .. } | Command::ForgetAfter(_) => true,
-            Command::Waiting(_) => true,
+            Command::Waiting(_) | Command::Take(_) => true,
             Command::SetNx(_) | Command::GetSet(_) | Command::Set(_) => false,
             Command::Renew(_) | Command::Del | Command::GetDel => false,
         }

@@ -17,7 +17,7 @@ pub use clock::{Now, Uptime, Wall};
 pub use key::{Cut, CutAt, Key};
 pub use named::{Named, is_name};
 pub use protocol::Protocol;
-pub use side_key::{SideKey, can_share_slot};
+pub use side_key::{SideKey, can_share_slot, hash_tag};
 pub use slot::{SLOTS, slot_of};
 pub use state::{LONGEST_READ, State, classic_time, looks_like};
 pub use terms::Terms;

@@ -315,13 +315,14 @@ impl Locker {
     }
 
     pub(crate) fn over<B: Backend + 'static>(backend: Arc<B>) -> Self {
-        let engine = engine_over(backend, Identity::new());
+        let lines = Arc::<WaitQueue<LockGuard>>::default();
+        let engine = engine_over(backend, Identity::new(), Arc::clone(&lines) as _);
         let jobs = Arc::new(Timer::new("setnx-lock quorum", run));
         let debts = Arc::clone(&engine.debts);
         let reports = Arc::clone(&engine.reports);
         let end_of_use = EndOfUse { debts, reports, at_most: engine.backend.command_timeout() };
         let end_of_use = Arc::new(end_of_use);
-        Self { engine: Arc::new(engine), jobs, lines: Arc::default(), end_of_use }
+        Self { engine: Arc::new(engine), jobs, lines, end_of_use }
     }
 
     pub(crate) fn lines(&self) -> &Arc<WaitQueue<LockGuard>> {

@@ -10,6 +10,7 @@ use super::guards::{give_back, hand_on};
 use crate::api::guard::LockGuard;
 use crate::api::locker::Locker;
 use crate::report::error::Error;
+use crate::run::{Call, Engine, Turn};
 use crate::system::clock;
 use crate::values::options::LockOptions;
 use crate::wait::{Hint, HolderTicket, Observation, Place, Ticket, WaitMode, WaitQueue, Wake};
@@ -22,18 +23,39 @@ const LATER: &str = "it is released in the background, or frees itself when its 
 pub(crate) struct Line {
     queue: Arc<WaitQueue<LockGuard>>,
     name: Key,
+    /// Whether other processes that wait are notified, as the options say it.
+    notifies: Option<bool>,
 }
 
-/// What a thread that has one of the locks has in the queue. The next thread learns when it is dropped.
-struct InLine(Option<HolderTicket<LockGuard>>);
+/// What a thread that has one of the locks has in the queue. The next thread learns when it ends.
+struct InLine {
+    /// `None` once it has ended.
+    ticket: Option<HolderTicket<LockGuard>>,
+    /// The name of the queue, if other processes that wait for it are notified.
+    notified: Option<Key>,
+}
 
-impl Place for InLine {}
+impl Place for InLine {
+    fn notified(&self) -> Option<&Key> {
+        self.notified.as_ref()
+    }
+
+    fn end(mut self: Box<Self>, wake: Wake) {
+        self.finish(wake);
+    }
+}
+
+impl InLine {
+    fn finish(&mut self, wake: Wake) {
+        if let Some(ticket) = self.ticket.take() {
+            ticket.finish(wake, clock::uptime());
+        }
+    }
+}
 
 impl Drop for InLine {
     fn drop(&mut self) {
-        if let Some(ticket) = self.0.take() {
-            ticket.finish(Wake::Hint(Hint::Freed), clock::uptime());
-        }
+        self.finish(Wake::Hint(Hint::Freed));
     }
 }
 
@@ -44,8 +66,27 @@ impl fmt::Debug for Line {
 }
 
 impl Line {
-    pub(crate) fn of(locker: &Locker, name: Key) -> Self {
-        Self { queue: Arc::clone(locker.lines()), name }
+    pub(crate) fn of(locker: &Locker, name: Key, notifies: Option<bool>) -> Self {
+        Self { queue: Arc::clone(locker.lines()), name, notifies }
+    }
+
+    /// Returns true if other processes that wait for one of the locks are notified.
+    fn is_notified(&self, engine: &Engine, options: &LockOptions) -> bool {
+        engine.notifies_at_name(&LockOptions { notifies: self.notifies, ..*options }, &self.name)
+    }
+
+    /// Returns the turns of the processes at the locks.
+    pub(crate) fn turn<'a>(&'a self, call: &'a Call<'_>) -> Turn<'a> {
+        call.engine.turn_at_name(self.is_notified(call.engine, call.options), &self.name)
+    }
+
+    /// Looks at all locks, as a process that waits to be notified, if something is to be done with the waiting list.
+    pub(crate) fn look_listed(
+        &self,
+        call: &Call<'_>,
+        all: &Arc<[Key]>,
+    ) -> Option<Result<Vec<Option<Vec<u8>>>, Error>> {
+        call.look_listed(&self.turn(call), &self.name, all)
     }
 
     /// Returns true if no thread has one of the locks or waits for one.
@@ -54,35 +95,50 @@ impl Line {
     }
 
     /// Queues this thread as the last.
-    pub(crate) fn join(&self, options: &LockOptions) -> Ticket<LockGuard> {
-        self.queue.join(&self.name, WaitMode::of(options, false))
+    pub(crate) fn join(&self, call: &Call<'_>) -> Ticket<LockGuard> {
+        let notifies = self.is_notified(call.engine, call.options);
+        self.queue.join(&self.name, WaitMode::of(call.options, notifies))
     }
 
     /// Leaves the queue with one of the locks, which has the place from now on. The next thread learns whether another
-    /// is free.
+    /// is free; returns the hint if there is none.
     pub(crate) fn enter(
+        &self,
         ticket: Ticket<LockGuard>,
         guard: &mut LockGuard,
         seen: &Observation,
         another_is_free: bool,
-    ) {
-        let place = ticket.enter_with_one(seen, another_is_free);
-        guard.ends_with(|| Box::new(InLine(Some(place))));
+    ) -> Option<Hint> {
+        let (place, unused) = ticket.enter_with_one(seen, another_is_free);
+        self.give(guard, || place);
+        unused
     }
 
     /// Gives a place to a lock that this thread has got without being queued.
     pub(crate) fn place(&self, guard: &mut LockGuard, at: Uptime) {
-        guard.ends_with(|| Box::new(InLine(Some(self.queue.hold_one_of(&self.name, at)))));
+        self.give(guard, || self.queue.hold_one_of(&self.name, at));
     }
 
-    /// Tells the first thread that one of the locks may be free.
-    pub(crate) fn notify(&self, hint: Hint) {
-        self.queue.notify(&self.name, hint);
+    fn give(&self, guard: &mut LockGuard, place: impl FnOnce() -> HolderTicket<LockGuard>) {
+        let notified = self.is_notified(guard.engine(), guard.options()).then(|| self.name.clone());
+        guard.ends_with(|| Box::new(InLine { ticket: Some(place()), notified }));
+    }
+
+    /// Tells the first thread that one of the locks may be free. Returns whether there is one.
+    pub(crate) fn notify(&self, hint: Hint) -> bool {
+        self.queue.notify(&self.name, hint)
     }
 
     /// Returns the end of the window in which this process leaves the locks to pollers, if it does so now.
-    pub(crate) fn window(&self, now: Now) -> Option<Uptime> {
+    fn window(&self, now: Now) -> Option<Uptime> {
         self.queue.activity(&self.name)?.window(&self.name, now)
+    }
+
+    /// Returns true if the locks pass among the threads of this process now, and no other is to get one first.
+    fn may_hand_on(&self, guard: &LockGuard, now: Now) -> bool {
+        let notifies = self.is_notified(guard.engine(), guard.options());
+        let turn = guard.engine().turn_at_name(notifies, &self.name);
+        self.window(now).is_none() && turn.is_in_slice(self.queue.slice(&self.name), now)
     }
 
     /// Releases one of the locks: the first thread that sleeps gets it, if it can be handed on.
@@ -108,7 +164,8 @@ impl Line {
     /// The server could not be asked, which has taken the time of a release: the background thread releases the lock.
     pub(crate) fn hand_on(&self, guards: &mut Vec<LockGuard>) -> Result<(), Error> {
         let now = clock::now();
-        if !guards.first().is_some_and(|first| self.is_waited_for(first)) || self.window(now).is_some() {
+        let hands_on = |first: &LockGuard| self.is_waited_for(first) && self.may_hand_on(first, now);
+        if !guards.first().is_some_and(hands_on) {
             return Ok(());
         }
         let (mut taken, mut modes, mut handed) = (Vec::new(), Vec::new(), Vec::new());

@@ -42,6 +42,11 @@ impl Locker {
         self.engine().backend.can_listen() && self.engine().has_side_keys(key)
     }
 
+    /// Returns true if all keys that begin with this name are on one node.
+    pub(crate) fn have_one_slot(&self, name: &Key) -> bool {
+        self.engine().have_one_slot(name)
+    }
+
     pub(crate) fn is_clone_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.engine().identity, &other.engine().identity)
     }

@@ -58,6 +58,11 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
         }
         Command::ForgetAfter(time) => expire_counter(packed, key, *time),
         Command::Waiting(waiting) => pack_waiting(packed, key, waiting),
+        Command::Take(lists) => {
+            for (key, next) in lists {
+                pack_waiting(packed, key.as_bytes(), next);
+            }
+        }
     }
 }
 
@@ -178,6 +183,9 @@ pub(super) fn read(command: &Command, replies: &mut Vec<Value>, forms: &[Form]) 
 }
 
 fn read_any(command: &Command, replies: &mut Vec<Value>, forms: &[Form]) -> ReadReply {
+    if let Command::Take(_) = command {
+        return read_taken(replies, forms);
+    }
     // Which of them counts: what was taken, also where the entry of this process was refused; or the entry, also where
     // its list gets no time to live.
     let (counts, all) = match command {
@@ -202,6 +210,22 @@ fn read_any(command: &Command, replies: &mut Vec<Value>, forms: &[Form]) -> Read
         (_, Some(Err(other))) => Err(unexpected(command.name(), Some(&other))),
         (_, None) => Err(unexpected(command.name(), None)),
     }
+}
+
+/// Reads what was taken from several waiting lists, also where the entry of this process was refused.
+fn read_taken(replies: &mut Vec<Value>, forms: &[Form]) -> ReadReply {
+    let mut all = Vec::new();
+    for (reply, form) in replies.drain(..).zip(forms).filter(|(_, form)| **form == Form::Bulk) {
+        if let Some(refusal) = refusal(&reply) {
+            return Ok(Err(refusal));
+        }
+        match form.reply(reply) {
+            Ok(Reply::Bulk(channel)) => all.push(channel),
+            Ok(_) => {}
+            Err(other) => return Err(unexpected("LPOP", Some(&other))),
+        }
+    }
+    Ok(Ok(Reply::Bulks(all)))
 }
 
 impl Form {

@@ -17,7 +17,9 @@ use wait::PermitWait;
 /// A pool of permits: at most `n` holders at a time, over all processes.
 ///
 /// Each permit is an ordinary lock, with the key `NAME:0`, `NAME:1` and so on. A call acquires any permit that is
-/// free. Threads of one process are served in order of arrival; waiters of other processes poll, in no order.
+/// free. Threads of one process are served in order of arrival. With [`notify_waiters`](LockOptions::notify_waiters),
+/// and by default in [`Auto`](crate::Protocol::Auto), a released permit wakes the process that has waited longest;
+/// otherwise waiters of other processes poll, in no order.
 ///
 /// All callers of a name should use the same number of permits. A caller with a smaller number uses only the first
 /// permits, so the greatest number is the effective limit.
@@ -61,8 +63,9 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for no permit or too many, for [`notify_waiters(true)`](LockOptions::notify_waiters),
-    /// because waiters of other processes poll, and for anything that [`Lock::new`](crate::Lock::new) refuses.
+    /// [`Error::Invalid`] for no permit or too many, and for anything that [`Lock::new`](crate::Lock::new) refuses. In
+    /// a cluster, [`notify_waiters(true)`](LockOptions::notify_waiters) needs a name with a hash tag, such as
+    /// `{converters}`: otherwise the permits are on several nodes.
     pub fn new(
         locker: &Locker,
         name: impl Into<Key>,
@@ -72,8 +75,8 @@ impl Semaphore {
         let name = locker.whole_key(name);
         let problem = match permits {
             0 => Some("there is no permit, or no reader at a time; give at least 1"),
-            1..=Self::MAX_PERMITS if options.notifies == Some(true) => Some(
-                "those that wait for a permit, or to read, poll and are not notified; leave `notify_waiters(true)` out, and choose a shorter poll interval if they wait too long",
+            1..=Self::MAX_PERMITS if options.notifies == Some(true) && !locker.have_one_slot(&name) => Some(
+                "those that wait for one of its permits cannot be notified: in a cluster these are on several nodes; give a name with a hash tag, such as {name}, or leave `notify_waiters(true)` out",
             ),
             1..=Self::MAX_PERMITS => problem(locker, &name, &options),
             _ => Some(
@@ -84,8 +87,9 @@ impl Semaphore {
             return Err(Error::invalid(name, problem));
         }
         let slots = (0..permits).map(|slot| slot_key(&name, slot)).collect();
-        let line = Line::of(locker, queue_key(&name, permits));
-        let options = options.notify_waiters(false);
+        let line = Line::of(locker, queue_key(&name, permits), options.notifies);
+        // Those that wait for any permit are notified by the name.
+        let options = if permits == 1 { options } else { options.notify_waiters(false) };
         Ok(Self { locker: locker.clone(), name, slots, line, options, cancel_token: None, readers: None })
     }
 

@@ -9,12 +9,13 @@ use std::{mem, slice};
 use proto::acquire::first_command;
 use proto::lease::Lease;
 use proto::values::{Key, Now, Protocol, Uptime};
-use proto::{Observation, Reply, Trip};
+use proto::{Command, Observation, Reply, Trip};
 
 use super::engine::Engine;
 use super::held::Acquired;
 use super::readers::ReaderCount;
 use super::session::Session;
+use super::turns::Turn;
 use crate::net::{Failure, KeyTrip, Refusal, Sent, Stop};
 use crate::report::error::Error;
 use crate::report::event::Event;
@@ -165,6 +166,21 @@ impl<'a> Call<'a> {
         engine.turn(engine.notifies(options, key), key).head_start().is_some()
     }
 
+    /// Looks at several locks that have this name, as a process that waits for notifications of them, if something is to
+    /// be done with their waiting list.
+    pub(crate) fn look_listed(
+        &self,
+        turn: &Turn<'_>,
+        name: &Key,
+        all: &Arc<[Key]>,
+    ) -> Option<Result<Vec<Option<Vec<u8>>>, Error>> {
+        let mut session = self.session(name);
+        Some(match look_listed(turn, &mut session, &Command::GetAll(Arc::clone(all)), clock::now())? {
+            Reply::Bulks(found) => Ok(found),
+            failed => Err(session.error(failed.gives_up(), "")),
+        })
+    }
+
     /// Probes what the options mean on the server, where that depends on it and is not known.
     pub(crate) fn probe(&self, key: &Key) -> Result<(), Failure> {
         if self.engine.knows_meaning_of(self.options) { Ok(()) } else { self.session(key).probe(self.began) }
@@ -194,6 +210,12 @@ impl<'a> Call<'a> {
         for asked in asked {
             asked.at = now;
         }
+    }
+
+    /// Returns when the call is to return.
+    pub(crate) fn returns_by(&self) -> Uptime {
+        let ends = |deadline: Uptime| deadline.after(self.engine.backend.command_timeout());
+        self.deadline.map_or(Uptime::MAX, ends)
     }
 
     /// Reports by this key that the lock was granted when it was first asked for.
@@ -266,6 +288,19 @@ impl<'a> Call<'a> {
                 "it has no expiration, so its value names no holder; look at the key, and clear it if its holder has crashed"
             }
         }
+    }
+}
+
+/// Looks at locks, as a process that waits for notifications, if something is to be done with their waiting list.
+fn look_listed(turn: &Turn<'_>, session: &mut Session<'_>, look: &Command, mut now: Now) -> Option<Reply> {
+    let mut waiting = turn.enter()?;
+    loop {
+        let behind = Some(Box::new(look.clone()));
+        let trip = Trip { behind, ..Trip::of(Command::Waiting(waiting.clone())) };
+        let found = session.send(&trip, now).behind.unwrap_or(Reply::Unsent);
+        let listed = session.take_listed();
+        let Some(again) = turn.entered(&waiting, listed) else { return Some(found) };
+        (waiting, now) = (again, clock::now());
     }
 }
 

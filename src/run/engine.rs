@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use proto::lease::Lease;
-use proto::values::{Key, Protocol, Tag, Uptime, can_share_slot, classic_time};
+use proto::values::{Key, Protocol, Tag, Uptime, can_share_slot, classic_time, hash_tag};
 
 use super::changes::Changes;
-use super::held::{Holder, Queue};
+use super::held::{Holder, Queue, Queues};
 use super::hold::Hold;
 use super::open_debts::{DebtId, OpenDebts};
 use super::reports::Reports;
@@ -26,6 +26,7 @@ use crate::system::random::HashMap;
 use crate::system::sync::Mutex;
 use crate::system::thread;
 use crate::values::options::LockOptions;
+use crate::wait::Waiters;
 
 /// How long a connection is waited for of a server that another thread has just found unreachable.
 const SHORT_CONNECT_WAIT: Duration = Duration::from_millis(50);
@@ -99,16 +100,18 @@ pub(crate) struct Debt {
 }
 
 impl Engine {
-    /// The last two do the work of the timers.
+    /// `lines`: the queues of threads that wait for one of several locks. The last two do the work of the timers.
     pub(super) fn new(
         backend: Arc<dyn Backend>,
         identity: Identity,
+        lines: Arc<dyn Waiters>,
         keep: Work<Kept>,
         pay: Work<Debt>,
     ) -> Self {
         let queue = Arc::<Queue>::default();
         let name = Name { prefix: Key::from(""), random: identity.next_nonce().seed() };
-        let turns = Arc::new(Turns::new(Arc::clone(&backend), Arc::clone(&queue), name.clone()));
+        let queues = Queues { locks: Arc::clone(&queue), lines };
+        let turns = Arc::new(Turns::new(Arc::clone(&backend), queues, name.clone()));
         let reports = Arc::new(Reports::new());
         Self {
             backend,
@@ -166,9 +169,25 @@ impl Engine {
             && self.has_side_keys(key)
     }
 
+    /// Returns true if releases of locks that have this name wake other processes. In a cluster, one trip reaches all of
+    /// them and their waiting list only if they have a slot in common.
+    pub(crate) fn notifies_at_name(&self, options: &LockOptions, name: &Key) -> bool {
+        self.notifies(options, name) && self.have_one_slot(name)
+    }
+
+    /// Returns true if all keys that begin with this name are on one node.
+    pub(crate) fn have_one_slot(&self, name: &Key) -> bool {
+        !self.backend.has_slots() || hash_tag(name.as_bytes()).is_some()
+    }
+
     /// Returns the turns at a key, for a lock that has notifications if it `notifies`.
     pub(super) fn turn<'a>(&'a self, notifies: bool, key: &'a Key) -> Turn<'a> {
         self.turns.at(key, notifies, &self.observer)
+    }
+
+    /// Returns the turns at the name of several locks.
+    pub(crate) fn turn_at_name<'a>(&'a self, notifies: bool, name: &'a Key) -> Turn<'a> {
+        self.turns.at_name(name, notifies, &self.observer)
     }
 
     /// Returns true if the side keys of this key are on its node.
@@ -241,8 +260,7 @@ impl Engine {
     /// Has all keys and channels of the locker begin with this. Nothing has been sent before.
     pub(crate) fn begin_keys_with(&mut self, prefix: Key) {
         self.name.prefix = prefix;
-        let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
-        self.turns = Arc::new(Turns::new(backend, queue, self.name.clone()));
+        self.turns = Arc::new(self.turns.named(self.name.clone()));
     }
 
     /// Returns a key of the program with the locker's prefix; an empty one as it is.

@@ -9,10 +9,29 @@ use proto::values::Key;
 use super::hold::Hold;
 use super::open_debts::DebtId;
 use crate::values::options::LockOptions;
-use crate::wait::{HolderTicket, WaitQueue};
+use crate::wait::{Hint, HolderTicket, WaitQueue, Waiters};
 
 /// The wait queues of a locker.
 pub(crate) type Queue = WaitQueue<Delivery>;
+
+/// The wait queues of a locker by key, and those by the name of several locks. No key is such a name.
+#[derive(Clone)]
+pub(super) struct Queues {
+    pub(super) locks: Arc<Queue>,
+    pub(super) lines: Arc<dyn Waiters>,
+}
+
+impl Queues {
+    /// Gives the head of a queue a hint. Returns whether a thread waits there.
+    pub(super) fn notify(&self, name: &Key, hint: Hint) -> bool {
+        self.locks.notify(name, hint) || self.lines.notify(name, hint)
+    }
+
+    /// Returns true if a thread waits for the key, or for a lock of this name.
+    pub(super) fn is_waited_for(&self, name: &Key) -> bool {
+        self.locks.is_waited_for(name) || self.lines.is_waited_for(name)
+    }
+}
 
 /// A lock that a thread of this process has, as its queue knows it.
 pub(crate) type Holder = HolderTicket<Delivery>;

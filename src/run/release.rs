@@ -5,11 +5,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::GiveUp;
 use proto::hold::{self, HandedOver, Release};
 use proto::lease::Lease;
 use proto::task::{Begun, Io};
-use proto::values::{Now, Uptime};
+use proto::values::{Key, Now, Uptime};
+use proto::waiting_list::Waiting;
+use proto::{Command, GiveUp, Reply};
 
 use super::drive::Job;
 use super::engine::Engine;
@@ -17,6 +18,7 @@ use super::held::{Delivery, HeldLock, Holder};
 use super::outbox::Outbox;
 use super::session::Session;
 use super::turns::{Next, Turn};
+use crate::net::Failure;
 use crate::report::error::Error;
 use crate::report::event::Settlement;
 use crate::system::clock;
@@ -27,7 +29,14 @@ struct Releasing<'a> {
     lock: HeldLock<'a>,
     turn: Turn<'a>,
     next: Next,
+    at_name: Option<Box<AtName>>,
     successor: Option<Box<Successor>>,
+}
+
+/// Whose turn it is at the name of several locks, of which this is one.
+struct AtName {
+    name: Key,
+    next: Next,
 }
 
 /// The thread that a lock is handed over to.
@@ -100,6 +109,15 @@ impl Engine {
         } else {
             session.try_itself();
         }
+        let at_name = self.at_name(holder, now);
+        match (next.listed(), at_name.as_deref().and_then(AtName::listed)) {
+            (Some(own), None) => session.take(Command::Waiting(own.clone())),
+            (own, Some(of_name)) => {
+                let lists = own.map(|own| (Key::clone(key), own.clone())).into_iter().chain([of_name]);
+                session.take(Command::Take(lists.collect()));
+            }
+            (None, None) => {}
+        }
         let successor = match &next {
             Next::Thread if lease.can_be_handed_over() => {
                 let is_like = |mode: &WaitMode| {
@@ -107,18 +125,21 @@ impl Engine {
                 };
                 holder.next(taken, is_like)
             }
-            Next::Thread | Next::Any | Next::Pollers => None,
-            Next::Listed(taking) => {
-                session.take(taking.clone());
-                None
-            }
+            Next::Thread | Next::Any | Next::Pollers | Next::Listed(_) => None,
         };
         let successor = successor.map(|mode| {
             // As the lock was acquired: that is decided for Auto.
             let lease = Lease::of(&mode.options().terms, lease.protocol, &self.tag(), now);
             Box::new(Successor { mode, lease })
         });
-        (Releasing { lock, turn, next, successor }, session)
+        (Releasing { lock, turn, next, at_name, successor }, session)
+    }
+
+    /// Returns whose turn it is at the name of several locks, where other processes that wait for one are notified.
+    fn at_name(&self, holder: &Holder, now: Now) -> Option<Box<AtName>> {
+        let name = holder.place()?.notified()?;
+        let next = self.turn_at_name(true, name).after_one(now);
+        Some(Box::new(AtName { name: name.clone(), next }))
     }
 
     /// Has the next waiter get the lock, or learn of the release.
@@ -130,13 +151,19 @@ impl Engine {
         mut session: Session<'_>,
         now: Uptime,
     ) -> Result<Release, Error> {
-        let Releasing { lock, turn, next, successor } = release;
+        let Releasing { lock, turn, next, at_name, successor } = release;
         let (key, options) = (lock.key, lock.options);
-        let taken = session.take_listed();
+        let mut taken = session.take_listed();
+        let taken_at_name = at_name.as_deref().and_then(AtName::listed).and_then(|_| last_of(&mut taken));
         let (outcome, lease, in_doubt) = match ended {
             Ok(HandedOver { release, next, in_doubt }) => (release, next, in_doubt),
             Err(reason) => (Err(reason), None, false),
         };
+        let released = matches!(outcome, Ok(Release::Released { .. }));
+        let ends_place = at_name.map(|at_name| {
+            let AtName { name, next } = *at_name;
+            self.turn_at_name(true, &name).pass_on(&next, released, taken_at_name, now)
+        });
         let (outcome, holder) = match outcome {
             Ok(release) => (Ok(release), lock.holder),
             Err(reason) => {
@@ -144,18 +171,16 @@ impl Engine {
                     (error, Some(holder)) => (Err(error), holder),
                     (error, None) => {
                         // A process that was taken from the list is notified, looks, and enters it again.
-                        let released = false;
                         let _ = turn.pass_on(&next, released, taken, now);
                         return Err(error);
                     }
                 }
             }
         };
-        let released = matches!(outcome, Ok(Release::Released { .. }));
         if released {
             self.open_debts.released(key);
         }
-        let holder = match lease.zip(successor.as_deref()) {
+        let mut holder = match lease.zip(successor.as_deref()) {
             Some((lease, Successor { mode, .. })) => {
                 match holder.deliver(mode, Delivery { lease, in_doubt }, now) {
                     Ok(()) => return outcome,
@@ -168,6 +193,9 @@ impl Engine {
             }
             None => holder,
         };
+        if let Some(wake) = ends_place {
+            holder.end_place(wake);
+        }
         holder.finish(turn.pass_on(&next, released, taken, now), now);
         if released {
             turn.was_left(&next);
@@ -204,6 +232,27 @@ impl Engine {
             None => self.open_debts.leave(owed),
         }
         (error, again.err())
+    }
+}
+
+impl AtName {
+    fn listed(&self) -> Option<(Key, Waiting)> {
+        Some((self.name.clone(), self.next.listed()?.clone()))
+    }
+}
+
+/// Takes what came of the last of several lists out of what came of all. A refusal is that of each.
+fn last_of(taken: &mut Option<Result<Reply, Failure>>) -> Option<Result<Reply, Failure>> {
+    match taken.take()? {
+        Ok(Reply::Bulks(mut channels)) => {
+            let last = channels.pop().map(|last| Ok(Reply::Bulk(last)));
+            *taken = channels.pop().map(|own| Ok(Reply::Bulk(own)));
+            last
+        }
+        other => {
+            *taken = Some(other.clone());
+            Some(other)
+        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use proto::hold::LOOKS;
 use proto::lease::End;
 use proto::values::{Key, Now, Protocol, Uptime};
-use proto::waiting_list::Waiting;
 use proto::{Command, GiveUp, Replies, Reply, Trip, WhyRefused};
 
 use super::engine::Engine;
@@ -39,7 +38,7 @@ pub(super) struct Session<'a> {
     answered_at: Option<Now>,
     /// Where to put what is to be reported later; `None` if it is reported at once.
     outbox: Option<&'a Outbox>,
-    /// What takes an entry from the key's waiting list, behind the command that deletes the key, until that is sent.
+    /// What takes entries from waiting lists, behind the command that deletes the key, until that is sent.
     behind: Option<Command>,
     /// What came of the last command on the waiting list.
     listed: Option<Box<Result<Reply, Failure>>>,
@@ -115,9 +114,9 @@ impl<'a> Session<'a> {
         self.budget.deadline = Some(now.uptime);
     }
 
-    /// Has the session also take an entry from the key's waiting list, along with the command that deletes the key.
-    pub(super) fn take(&mut self, waiting: Waiting) {
-        self.behind = Some(Command::Waiting(waiting));
+    /// Has the session also take entries from waiting lists, along with the command that deletes the key.
+    pub(super) fn take(&mut self, entries: Command) {
+        self.behind = Some(entries);
     }
 
     /// Probes whether the server has what the lock's protocol needs, if that is not known.

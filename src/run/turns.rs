@@ -1,6 +1,7 @@
 //! Turns at a key: two questions, for the threads of this process. *May I ask for the lock now, or when?* And *whose
 //! turn is it after me?* The answers come from windows, which leave a busy key to pollers; from slices, for which the
-//! lock passes among the threads of one process; and from notifications between processes, where a lock has them.
+//! lock passes among the threads of one process; and from notifications between processes, where a lock has them. Locks
+//! of which any one will do have turns by the name that they share.
 //!
 //! Nothing here knows of leases, or sends a command for a lock's key. A wrong answer costs a wait, and never lets in
 //! two holders.
@@ -16,12 +17,12 @@ use proto::values::{Key, Now, Uptime, classic_time};
 use proto::waiting_list::Waiting;
 use proto::window::{ASKS, until_look};
 
-use super::held::{Holder, Queue};
+use super::held::{Holder, Queues};
 use crate::net::{Backend, Budget, Failure, NodeId};
 use crate::run::sink::EventSink;
 use crate::system::random::HashMap;
 use crate::system::sync::Mutex;
-use crate::wait::{Hint, Wake};
+use crate::wait::{Hint, Waiters, Wake};
 pub(super) use notifications::Name;
 use notifications::{Notifications, Passed};
 
@@ -32,17 +33,19 @@ const SLICE: Duration = Duration::from_millis(10);
 /// The turns at the keys of a locker.
 pub(super) struct Turns {
     backend: Arc<dyn Backend>,
-    queue: Arc<Queue>,
+    queues: Queues,
     name: Name,
     /// The notifications of all keys, if there is one server.
     of_one: Arc<Notifications>,
     of_nodes: Mutex<HashMap<NodeId, Arc<Notifications>>>,
 }
 
-/// The turns at one key.
-pub(super) struct Turn<'a> {
+/// The turns at one key, or at the name of several locks.
+pub(crate) struct Turn<'a> {
     turns: &'a Turns,
     key: &'a Key,
+    /// True if it is the name of several locks, of which any one will do.
+    of_several: bool,
     /// `None` if no process waits for notifications of this lock, and none is sent.
     notifications: Option<Cow<'a, Arc<Notifications>>>,
     observer: &'a EventSink,
@@ -50,9 +53,9 @@ pub(super) struct Turn<'a> {
 
 /// A thread leaves the lock to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Leave {
+pub(crate) struct Leave {
     /// Until then.
-    pub(super) until: Uptime,
+    pub(crate) until: Uptime,
     /// True if it is left to pollers, in a window.
     pub(super) in_window: bool,
 }
@@ -70,16 +73,26 @@ pub(super) enum Next {
 }
 
 impl Turns {
-    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<Queue>, name: Name) -> Self {
-        let of_one = Notifications::new(Arc::clone(&backend), Arc::clone(&queue), &name, NodeId::ONLY);
-        Self { backend, queue, name, of_one: Arc::new(of_one), of_nodes: Mutex::default() }
+    pub(super) fn new(backend: Arc<dyn Backend>, queues: Queues, name: Name) -> Self {
+        let of_one = Notifications::new(Arc::clone(&backend), queues.clone(), &name, NodeId::ONLY);
+        Self { backend, queues, name, of_one: Arc::new(of_one), of_nodes: Mutex::default() }
+    }
+
+    /// Returns the same for a locker whose channels are called otherwise.
+    pub(super) fn named(&self, name: Name) -> Self {
+        Self::new(Arc::clone(&self.backend), self.queues.clone(), name)
     }
 
     /// Returns the turns at a key, for locks that have notifications if it `notifies`.
     #[inline]
     pub(super) fn at<'a>(&'a self, key: &'a Key, notifies: bool, observer: &'a EventSink) -> Turn<'a> {
         let notifications = notifies.then(|| self.notifications(key));
-        Turn { turns: self, key, notifications, observer }
+        Turn { turns: self, key, of_several: false, notifications, observer }
+    }
+
+    /// Returns the turns at the name of several locks.
+    pub(super) fn at_name<'a>(&'a self, name: &'a Key, notifies: bool, observer: &'a EventSink) -> Turn<'a> {
+        Turn { of_several: true, ..self.at(name, notifies, observer) }
     }
 
     /// Returns the notifications of the node that has this key.
@@ -90,10 +103,16 @@ impl Turns {
         }
         let mut of_nodes = self.of_nodes.lock();
         let of_node = of_nodes.entry(node).or_insert_with(|| {
-            let (backend, queue) = (Arc::clone(&self.backend), Arc::clone(&self.queue));
-            Arc::new(Notifications::new(backend, queue, &self.name, node))
+            Arc::new(Notifications::new(Arc::clone(&self.backend), self.queues.clone(), &self.name, node))
         });
         Cow::Owned(Arc::clone(of_node))
+    }
+}
+
+impl Next {
+    /// Returns what takes the first process from the waiting list.
+    pub(super) fn listed(&self) -> Option<&Waiting> {
+        if let Self::Listed(taking) = self { Some(taking) } else { None }
     }
 }
 
@@ -108,9 +127,8 @@ impl Leave {
 impl Turn<'_> {
     /// Returns until when a thread leaves the lock to others: in a window unless a thread of this process has the lock,
     /// and as it `begins` also to a process that was just notified. `None` if it may ask now.
-    pub(super) fn leave(&self, begins: bool, now: Now) -> Option<Leave> {
-        let activity = self.turns.queue.activity(self.key).filter(|_| !self.turns.queue.is_held(self.key));
-        let window = activity.and_then(|activity| activity.window(self.key, now));
+    pub(crate) fn leave(&self, begins: bool, now: Now) -> Option<Leave> {
+        let window = if self.is_held() { None } else { self.window(now) };
         match window {
             Some(until) => Some(Leave { until, in_window: true }),
             None if begins => self.head_start().map(|until| Leave { until, in_window: false }),
@@ -118,8 +136,22 @@ impl Turn<'_> {
         }
     }
 
+    /// Returns the end of the window in which this process leaves the lock to pollers, if it does so now.
+    pub(super) fn window(&self, now: Now) -> Option<Uptime> {
+        self.waiters().activity(self.key)?.window(self.key, now)
+    }
+
+    fn waiters(&self) -> &dyn Waiters {
+        if self.of_several { &*self.turns.queues.lines } else { &*self.turns.queues.locks }
+    }
+
+    /// Returns true if a thread of this process has the lock, whose release is the next. One of several is not.
+    fn is_held(&self) -> bool {
+        !self.of_several && self.turns.queues.locks.is_held(self.key)
+    }
+
     /// Until when a thread that begins leaves the lock to a process that was just notified.
-    pub(super) fn head_start(&self) -> Option<Uptime> {
+    pub(crate) fn head_start(&self) -> Option<Uptime> {
         self.notifications.as_ref()?.head_start(self.key)
     }
 
@@ -129,14 +161,14 @@ impl Turn<'_> {
     pub(super) fn takes_back(&self, found: Option<&[u8]>, now: Now) -> Option<Uptime> {
         let has_poller = found.is_some_and(|found| found.is_empty() || classic_time(found).is_some());
         has_poller.then(|| {
-            self.turns.queue.met_poller(self.key, now.uptime);
+            self.waiters().met_poller(self.key, now.uptime);
             now.uptime.after(ASKS)
         })
     }
 
     /// Notes that a thread of this process has acquired the lock.
     #[inline]
-    pub(super) fn acquired(&self) {
+    pub(crate) fn acquired(&self) {
         if let Some(notifications) = &self.notifications {
             notifications.acquired(self.key);
         }
@@ -147,7 +179,7 @@ impl Turn<'_> {
     pub(super) fn enter(&self) -> Option<Waiting> {
         let notifications = self.notifications.as_ref()?;
         notifications.want(self.key, self.observer);
-        if self.turns.queue.is_held(self.key) { None } else { notifications.enter(self.key) }
+        if self.is_held() { None } else { notifications.enter(self.key) }
     }
 
     /// Notes what came of entering the list; `None` is that nothing was sent. Returns what enters it anew, if it must
@@ -164,7 +196,7 @@ impl Turn<'_> {
 
     /// Notes that a thread does not wait any more, without the lock. `notified` says whether it had learned of a
     /// release that it did not act upon. `ends`: when its call is to return.
-    pub(super) fn gone(&self, notified: bool, ends: Uptime) {
+    pub(crate) fn gone(&self, notified: bool, ends: Uptime) {
         if let Some(notifications) = &self.notifications {
             notifications.note_gone(self.key, notified, ends);
         }
@@ -190,6 +222,22 @@ impl Turn<'_> {
             }
         }
         if yields.is_some() { Next::Thread } else { Next::Any }
+    }
+
+    /// Returns whose turn it is after one of several locks, which no thread of this process gets handed over.
+    pub(super) fn after_one(&self, now: Now) -> Next {
+        if self.window(now).is_some() {
+            return Next::Pollers;
+        }
+        let follows = self.waiters().is_waited_for(self.key);
+        let next = self.notifications.as_ref().and_then(|all| all.next(self.key, follows));
+        next.map_or(Next::Any, Next::Listed)
+    }
+
+    /// Returns true if the locks of this name pass among the threads of this process, in its slice since then: no other
+    /// process is to be notified yet.
+    pub(crate) fn is_in_slice(&self, since: Option<Uptime>, now: Now) -> bool {
+        self.notifications.is_none() || since.is_some_and(|since| now.uptime.since(since) < SLICE)
     }
 
     /// Notifies the next process, if it is its turn, after the lock was `released` or not. `taken`: what came of taking
@@ -248,7 +296,7 @@ impl Turn<'_> {
     pub(super) fn was_left(&self, next: &Next) {
         if let Some(notifications) = &self.notifications
             && !matches!(next, Next::Listed(_))
-            && !self.turns.queue.is_waited_for(self.key)
+            && !self.waiters().is_waited_for(self.key)
         {
             notifications.was_left_to_none(self.key);
         }
@@ -261,6 +309,7 @@ mod tests {
 
     use super::*;
     use crate::net::scripted::ScriptedBackend;
+    use crate::run::held::Queue;
     use crate::values::options::LockOptions;
     use crate::wait::{Observation, WaitMode, no_hold};
 
@@ -273,7 +322,8 @@ mod tests {
     fn a_hot_process_leaves_a_key_that_it_does_not_hold_and_takes_it_back_from_a_poller() {
         let (queue, key, sink) = (Arc::<Queue>::default(), Key::from("k"), EventSink::default());
         let name = Name { prefix: Key::from(""), random: 1 };
-        let turns = Turns::new(ScriptedBackend::granting(), Arc::clone(&queue), name);
+        let queues = Queues { locks: Arc::clone(&queue), lines: Arc::<Queue>::default() };
+        let turns = Turns::new(ScriptedBackend::granting(), queues, name);
         let turn = turns.at(&key, false, &sink);
         let hold = |millis| {
             let at = Uptime::of(Duration::from_millis(millis));

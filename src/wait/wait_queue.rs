@@ -234,6 +234,15 @@ impl<A> WaitQueue<A> {
         self.0.lock().keys.get(key).is_some_and(|queue| !queue.waiters.is_empty())
     }
 
+    /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits,
+    /// or the first that does learns of a release by its holder alone.
+    pub(crate) fn slice(&self, key: &Key) -> Option<Uptime> {
+        let all = self.0.lock();
+        let queue = all.keys.get(key)?;
+        queue.waiters.front().filter(|head| head.mode.is_notified())?;
+        queue.slice_since
+    }
+
     /// Returns true if a thread of this process has the lock, or had it when its lease ended.
     pub(crate) fn is_held(&self, key: &Key) -> bool {
         self.0.lock().keys.get(key).is_some_and(|queue| queue.holders > 0)

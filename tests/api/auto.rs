@@ -5,11 +5,11 @@ use std::thread;
 use std::time::SystemTime;
 
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, MultiLock, Protocol, RwLock, Semaphore};
 use setnx_lock_testing::{Fault, ServerVersion, TestServer};
 
 use crate::support::asleep::Sleeper;
-use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, until_waiting};
+use crate::support::notified::{NEVER, Reasons, Waiter, elsewhere, list_of, until_waiting};
 use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::sent::{connected, names, recorded};
 use crate::support::{
@@ -36,7 +36,7 @@ trials_of! {
     a_waiter_of_another_process_is_woken,
     wake_ups_are_turned_off,
     a_release_without_wake_ups_wakes_the_threads_of_its_process,
-    readers_and_writers_are_not_woken_by_other_processes,
+    permits_wake_other_processes_too,
     where_none_can_be_sent_or_received_nothing_is_tried,
 }
 
@@ -256,20 +256,22 @@ fn a_release_without_wake_ups_wakes_the_threads_of_its_process() -> Outcome {
     Ok(())
 }
 
-fn readers_and_writers_are_not_woken_by_other_processes() -> Outcome {
+fn permits_wake_other_processes_too() -> Outcome {
     let server = TestServer::start();
-    let lock = RwLock::new(&patient(&server.url())?.build()?, KEY, 3, expiring().protocol(Protocol::Auto))?;
-    lock.write()?.release()?;
-    server.clear_log();
-    let held = lock.write()?;
-    let waiting = lock.clone();
-    let waiter = Sleeper::start(move || waiting.write()?.release());
-    waiter.rests();
-    held.release()?;
-    waiter.join()?;
-    lock.read()?.release()?;
-    let sent = recorded(&server);
-    assert!(!["LPOP", "RPUSH"].iter().any(|name| names(&sent).contains(name)), "{sent:?}");
+    for (options, wakes) in [(expiring(), true), (expiring().notify_waiters(false), false)] {
+        let locker = patient(&server.url())?.build()?;
+        let permits = Semaphore::new(&locker, KEY, 3, options.protocol(Protocol::Auto))?;
+        let read_write = RwLock::new(&locker, KEY, 3, options.protocol(Protocol::Auto))?;
+        permits.acquire()?.release()?;
+        read_write.read()?.release()?;
+        server.clear_log();
+        permits.acquire()?.release()?;
+        read_write.read()?.release()?;
+        let sent = recorded(&server);
+        let lists: Vec<_> = sent.iter().filter(|command| command[0] == "LPOP").map(|one| &one[1]).collect();
+        let list = list_of(&format!("{KEY}:setnx-lock:permits:3"));
+        assert_eq!(lists, vec![&list; if wakes { 2 } else { 0 }], "{sent:?}");
+    }
     Ok(())
 }
 

@@ -339,7 +339,6 @@ fn a_semaphore_that_makes_no_sense_is_refused(target: &Target) -> Outcome {
     for (permits, options, words) in [
         (0, options, "there is no permit"),
         (Semaphore::MAX_PERMITS + 1, options, "over 1000 permits"),
-        (2, options.notify_waiters(true), "poll and are not notified"),
         (2, LockOptions::expiring_after(Duration::ZERO), ""),
     ] {
         let refused = Semaphore::new(&locker, "senseless", permits, options).expect_err("it makes no sense");

@@ -43,6 +43,7 @@ fn a_cluster_has_each_key_on_its_node_and_follows_it() -> Outcome {
     let cluster = Cluster::start(DOWN_AFTER)?;
     keys_beside_a_key_are_on_its_node(&cluster)?;
     several_keys_are_held_wherever_they_are(&cluster)?;
+    side_keys::permits_of_one_slot_notify(&cluster)?;
     the_process_that_has_waited_longest_is_next(&cluster)?;
     a_waiting_list_is_where_it_is(&cluster)?;
     a_counter_is_where_it_is(&cluster)?;

@@ -193,7 +193,7 @@ impl Server {
             Command::ForgetAfter(time) => self.keep_counter(now, *time),
             Command::GetAll(_) => unreachable!("it is on several keys"),
             Command::TimeToLive => unreachable!("no rules send it"),
-            Command::Waiting(_) => unreachable!("no rules of the lock send it"),
+            Command::Waiting(_) | Command::Take(_) => unreachable!("no rules of the lock send it"),
         }
     }
 

@@ -11,7 +11,7 @@ use setnx_lock::{Error, Lock, LockOptions, LossReason, Protocol};
 use crate::api::{cron, fencing};
 use crate::faults::{clocks, forks, keeping, sockets, stacks};
 use crate::support::{LONG, Variant, millis};
-use crate::threads::{notifications, permits};
+use crate::threads::{notifications, notified_permits, permits};
 
 /// Makes this program a worker. Its value is the task and the task's arguments, separated by commas.
 pub(crate) const TASK: &str = "SETNX_LOCK_TEST_WORKER";
@@ -42,6 +42,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["fenced", url, key, protocol] => fencing::as_worker(url, key, protocol),
         ["cron", url, key, file, at_least, protocol] => cron::as_worker(url, key, file, at_least, protocol),
         ["acquire_for_each_line", url, key] => sockets::acquire_for_each_line(url, key),
+        ["notified_permits", task @ ..] => notified_permits::as_worker(task),
         ["permits", task @ ..] => permits::as_worker(task),
         _ => Err(format!("no such task: {task}").into()),
     };

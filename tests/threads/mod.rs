@@ -7,6 +7,7 @@
 //! | `draining` | what a locker holds, and the end of its use |
 //! | `many_threads` | thousands of threads on few connections; the library's own threads |
 //! | `notification_faults` | faults of release notifications |
+//! | `notified_permits` | permits whose releases notify other processes |
 //! | `notifications` | release notifications: the rules, waiters that stop waiting |
 //! | `permits` | semaphores, readers and writers |
 //! | `shared_transactions` | keys that several threads change by one transaction |
@@ -23,6 +24,7 @@ pub(crate) mod draining;
 pub(crate) mod many_threads;
 pub(crate) mod notification_faults;
 pub(crate) mod notifications;
+pub(crate) mod notified_permits;
 pub(crate) mod permits;
 pub(crate) mod queueing;
 pub(crate) mod several;
@@ -39,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         many_threads::trials(),
         notification_faults::trials(),
         notifications::trials(),
+        notified_permits::trials(),
         permits::trials(),
         shared_transactions::trials(),
         queueing::trials(),

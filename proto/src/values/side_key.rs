@@ -48,7 +48,8 @@ pub fn can_share_slot(key: &[u8]) -> bool {
 }
 
 /// Returns the hash tag of a key: what is between its first brace and the next closing one, if that is anything.
-pub(super) fn hash_tag(key: &[u8]) -> Option<&[u8]> {
+#[must_use]
+pub fn hash_tag(key: &[u8]) -> Option<&[u8]> {
     let start = key.iter().position(|byte| *byte == b'{')? + 1;
     let length = key[start..].iter().position(|byte| *byte == b'}')?;
     (length > 0).then(|| &key[start..start + length])

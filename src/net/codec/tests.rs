@@ -62,6 +62,7 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
     let Packed { bytes: packed, .. } = packed(&Key::from("k"), &Command::SetNx(entry(None)));
     assert_eq!(packed, b"*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n2\r\n");
     let ttl = Some(Duration::from_micros(2_000_001));
+    let after = || Waiting::NextAfter { channel: b"c".to_vec(), expires: false };
     let table = [
         (Command::SetNx(entry(None)), "SETNX k 2 ", 1),
         (Command::SetNx(entry(ttl)), "SET k 2 PX 2001 NX ", 1),
@@ -85,6 +86,11 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (
             next_after(true),
             "RPUSH k:setnx-lock:waiters:{k} c EXPIRE k:setnx-lock:waiters:{k} 600 LPOP k:setnx-lock:waiters:{k} ",
+            3,
+        ),
+        (
+            Command::Take(Box::new([(Key::from("j"), Waiting::Next), (Key::from("n"), after())])),
+            "LPOP j:setnx-lock:waiters:{j} RPUSH n:setnx-lock:waiters:{n} c LPOP n:setnx-lock:waiters:{n} ",
             3,
         ),
         (check(false), "LRANGE k:setnx-lock:waiters:{k} 0 -1 ", 1),
@@ -182,6 +188,14 @@ fn replies_are_read_as_the_rules_want_them() {
         ),
         (check(false), vec![Value::Array(vec![bulk("b"), bulk("c"), bulk("c")])], Reply::Integer(2)),
         (check(true), vec![Value::Array(vec![bulk("b")]), Value::Int(1)], Reply::Integer(0)),
+        (
+            Command::Take(Box::new([
+                (Key::from("j"), Waiting::Next),
+                (Key::from("n"), Waiting::NextAfter { channel: b"c".to_vec(), expires: false }),
+            ])),
+            vec![Value::Nil, redis::parse_redis_value(b"-OOM no\r\n").unwrap(), bulk("c")],
+            Reply::Bulks(vec![None, Some(b"c".to_vec())]),
+        ),
     ];
     for (command, replies, reply) in table {
         assert_eq!(read(&command, replies).unwrap(), Ok(reply));

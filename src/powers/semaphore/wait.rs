@@ -8,7 +8,7 @@ use proto::permits::{self, TRIES, Values};
 use proto::values::{Key, Uptime};
 use proto::{Observation, Reply};
 
-use crate::extend::{Called, Failure, Hint, Line, LockState, SeveralCall, Ticket, give_back, parking};
+use crate::extend::{Called, Failure, Hint, Line, LockState, SeveralCall, Ticket, Turn, give_back, parking};
 use crate::system::clock;
 use crate::{Error, LockGuard, RefusalKind};
 
@@ -21,6 +21,7 @@ pub(super) struct PermitWait<'a> {
     name: &'a Key,
     slots: &'a Arc<[Key]>,
     line: &'a Line,
+    turn: Turn<'a>,
     /// How often it has asked.
     attempts: u32,
     /// The permits whose keys hold no lock, and never will.
@@ -35,12 +36,21 @@ pub(super) struct PermitWait<'a> {
     pause: Duration,
     /// A hint that this thread has not acted upon.
     unused: Option<Hint>,
+    /// Until when it leaves the permits to a process that was just notified.
+    left_until: Option<Uptime>,
     /// Permits that commands without a reply may have acquired, and since when that is known.
     in_doubt: Vec<(Uptime, Error)>,
 }
 
 /// A permit that was acquired: its number, and whether another looks free.
 type Acquired = (usize, LockGuard, bool);
+
+/// What a thread that was queued has got.
+enum FromQueue {
+    Acquired(Acquired),
+    /// From another thread: a permit's number, and the permit.
+    HandedOn(usize, LockGuard),
+}
 
 impl<'a> PermitWait<'a> {
     pub(super) fn new(
@@ -56,6 +66,7 @@ impl<'a> PermitWait<'a> {
             name,
             slots,
             line,
+            turn: line.turn(call),
             attempts: 0,
             no_locks: Vec::new(),
             seen,
@@ -63,6 +74,7 @@ impl<'a> PermitWait<'a> {
             failed: None,
             pause: call.options.terms.poll_interval,
             unused: None,
+            left_until: None,
             in_doubt: Vec::new(),
         }
     }
@@ -70,23 +82,22 @@ impl<'a> PermitWait<'a> {
     /// Waits for a permit. Returns its number with it.
     pub(super) fn acquire(mut self) -> Result<(usize, LockGuard), Error> {
         let acquired = self.ask_or_wait().map_err(|error| self.or_in_doubt(error));
-        // The next thread acts upon what this one has not.
-        if let Some(hint) = self.unused {
-            self.line.notify(hint);
-        }
         self.call.report_one_of(self.name, self.attempts, acquired.as_ref().map(|(_, guard)| guard));
         acquired
     }
 
     fn ask_or_wait(&mut self) -> Result<(usize, LockGuard), Error> {
         let may_wait = self.call.may_wait();
-        if may_wait && !self.line.is_empty() {
+        if may_wait && (!self.line.is_empty() || self.turn.head_start().is_some()) {
             return self.in_line();
         }
         match self.attempt(false) {
-            Ok(Some(acquired)) => return Ok(self.enter(None, acquired)),
+            Ok(Some((slot, mut guard, _))) => {
+                self.line.place(&mut guard, self.seen.at);
+                return Ok((slot, guard));
+            }
             Ok(None) => {}
-            Err(error) => self.judge(error)?,
+            Err(error) => drop(self.judge(error)?),
         }
         if !may_wait || self.has_used_its_attempts() {
             return Err(self.failed.take().unwrap_or_else(|| self.contended(0)));
@@ -96,8 +107,27 @@ impl<'a> PermitWait<'a> {
 
     /// Waits in the queue.
     fn in_line(&mut self) -> Result<(usize, LockGuard), Error> {
+        let mut ticket = self.line.join(self.call);
+        let (acquired, unused) = match self.wait(&mut ticket) {
+            Ok(FromQueue::Acquired((slot, mut guard, another_is_free))) => {
+                let unused = self.line.enter(ticket, &mut guard, &self.seen, another_is_free);
+                (Ok((slot, guard)), unused)
+            }
+            // It has a place.
+            Ok(FromQueue::HandedOn(slot, guard)) => (Ok((slot, guard)), ticket.leave()),
+            Err(error) => (Err(error), ticket.leave()),
+        };
+        if acquired.is_ok() {
+            self.turn.acquired();
+        }
+        // The next thread, or process, acts upon what this one has not.
+        let unused = self.unused.max(unused).filter(|hint| !self.line.notify(*hint));
+        self.turn.gone(unused == Some(Hint::Freed), self.call.returns_by());
+        acquired
+    }
+
+    fn wait(&mut self, ticket: &mut Ticket<LockGuard>) -> Result<FromQueue, Error> {
         let call = self.call;
-        let mut ticket = self.line.join(call.options);
         // One that has asked before asks again as it is the first: a permit may have been released in between.
         let mut called = ticket.wait(None, false, parking(call, call.deadline));
         let mut begins = true;
@@ -108,10 +138,7 @@ impl<'a> PermitWait<'a> {
             };
             let is_to_ask = match called {
                 Called::Lease(handed) => match self.take(handed)? {
-                    Some(acquired) => {
-                        ticket.leave();
-                        return Ok(acquired);
-                    }
+                    Some((slot, guard)) => return Ok(FromQueue::HandedOn(slot, guard)),
                     None => true,
                 },
                 called => {
@@ -124,23 +151,40 @@ impl<'a> PermitWait<'a> {
             call.check(self.name)?;
             if is_to_ask {
                 self.unused = None;
-                match self.attempt(true) {
-                    Ok(Some(acquired)) => return Ok(self.enter(Some(ticket), acquired)),
-                    Ok(None) => {}
-                    Err(error) => self.judge(error)?,
+                if let Some(acquired) = self.attempt(true).or_else(|error| self.judge(error))? {
+                    return Ok(FromQueue::Acquired(acquired));
                 }
             }
             if !call.has_time() || self.has_used_its_attempts() {
                 return Err(self.failed.take().unwrap_or_else(|| self.contended(ahead)));
+            }
+            if let Some(acquired) = self.look_before_sleep().or_else(|error| self.judge(error))? {
+                return Ok(FromQueue::Acquired(acquired));
             }
             begins = false;
             called = ticket.wait(Some(self.seen.clone()), false, parking(call, Some(self.until())));
         }
     }
 
+    /// Looks at the permits before the thread sleeps, if something is to be done with the waiting list. Tries those that
+    /// look free.
+    fn look_before_sleep(&mut self) -> Result<Option<Acquired>, Error> {
+        let at = clock::uptime();
+        let Some(looked) = self.line.look_listed(self.call, self.slots) else { return Ok(None) };
+        let values = looked?;
+        self.seen = Observation { seen: permits::first_to_end(&values), at };
+        if self.left_until.is_some() || self.turn.leave(false, clock::now()).is_some() {
+            return Ok(None);
+        }
+        let asked = permits::first(self.call.random(), self.slots.len());
+        self.try_free(&values, asked)
+    }
+
     /// Returns true if this thread asks now. Takes over what others have seen.
     fn is_to_ask(&mut self, called: &Called<LockGuard>, begins: bool) -> bool {
-        let (is_over, window) = (!self.call.has_time(), self.line.window(clock::now()));
+        let is_over = !self.call.has_time();
+        let window = self.turn.leave(false, clock::now());
+        self.left_until = None;
         match called {
             // Another has just seen them held: the thread ahead, or one that was.
             Called::Head { seen: Some(seen), hint: None } | Called::Over { seen: Some(seen), ahead: 1.. }
@@ -149,7 +193,13 @@ impl<'a> PermitWait<'a> {
                 self.seen = seen.clone();
                 is_over && window.is_some()
             }
-            _ if begins || is_over || window.is_none() => true,
+            _ if is_over => true,
+            Called::Head { hint: Some(Hint::Freed), .. } if begins => true,
+            _ if begins => {
+                self.left_until = self.turn.head_start();
+                self.left_until.is_none()
+            }
+            _ if window.is_none() => true,
             _ => {
                 // Others are not to rely on what was seen before.
                 self.seen.seen = None;
@@ -167,16 +217,25 @@ impl<'a> PermitWait<'a> {
             Duration::MAX
         };
         let looks = self.seen.at.after(self.pause).min(now.uptime.after(until_free));
-        // What was released in a window is asked for at its end.
-        let until = self.line.window(now).unwrap_or(looks);
+        // What was released meanwhile is asked for at its end.
+        let left = self.left_until.or_else(|| Some(self.turn.leave(false, now)?.until));
+        let until = left.unwrap_or(looks);
         call.deadline.map_or(until, |deadline| until.min(deadline))
     }
 
     /// Asks once: for a random permit, and for those that look free.
     /// With a place in the queue the next thread is to know whether another is free.
     fn attempt(&mut self, is_queued: bool) -> Result<Option<Acquired>, Error> {
+        let acquired = self.ask(is_queued);
+        // One that the server has refused for now has not found the permits held.
+        let is_last = self.call.options.terms.max_attempts == Some(1);
+        let is_waited_out = |error: &Error| is_refused(error) && error.is_transient() && !is_last;
+        self.attempts += u32::from(!acquired.as_ref().is_err_and(is_waited_out));
+        acquired
+    }
+
+    fn ask(&mut self, is_queued: bool) -> Result<Option<Acquired>, Error> {
         let (call, slots) = (self.call, self.slots);
-        self.attempts += 1;
         let slot = permits::first(call.random(), slots.len());
         let mut asked = call.ask_and_look(&slots[slot], slots);
         self.seen.at = asked.at.uptime;
@@ -201,7 +260,13 @@ impl<'a> PermitWait<'a> {
         };
         (self.failing_since, self.failed, self.pause) = (None, None, call.options.terms.poll_interval);
         self.seen.seen = permits::first_to_end(&values);
-        let (free, mut tries) = (self.free(&values, slot), 0);
+        self.try_free(&values, slot)
+    }
+
+    /// Asks for permits that look free, the one that was asked for last.
+    fn try_free(&mut self, values: &Values, asked: usize) -> Result<Option<Acquired>, Error> {
+        let (call, slots) = (self.call, self.slots);
+        let (free, mut tries) = (self.free(values, asked), 0);
         for (position, slot) in free.iter().enumerate() {
             match call.try_one(&slots[*slot], None) {
                 Ok(Some(guard)) => return Ok(Some((*slot, guard, position + 1 < free.len()))),
@@ -228,18 +293,14 @@ impl<'a> PermitWait<'a> {
     }
 
     /// Keeps the failure of an attempt if another may not fail.
-    fn judge(&mut self, error: Error) -> Result<(), Error> {
+    fn judge(&mut self, error: Error) -> Result<Option<Acquired>, Error> {
         let call = self.call;
         if !error.may_hold_lock() {
             // Where the call was ended from outside, that is the reason.
             call.check(self.name)?;
         }
         let (now, terms) = (clock::uptime(), &call.options.terms);
-        let is_refused = match &error {
-            // A replica is waited for as a server that is not there.
-            Error::Refused { refusal, .. } => refusal.kind() != RefusalKind::ReadOnly,
-            _ => false,
-        };
+        let is_refused = is_refused(&error);
         let since = if is_refused { now } else { self.failing_since.unwrap_or(now) };
         self.failing_since = (!is_refused).then_some(since);
         let is_unreachable = !is_refused && now.since(since) >= call.retry_for();
@@ -254,8 +315,6 @@ impl<'a> PermitWait<'a> {
             if call.may_wait() {
                 call.report_refusal(&error);
             }
-            // It was no attempt that found the permits held.
-            self.attempts -= 1;
             self.pause = (2 * self.pause).min(LONGEST_PAUSE.max(terms.poll_interval));
         }
         if error.may_hold_lock() {
@@ -263,7 +322,7 @@ impl<'a> PermitWait<'a> {
         } else {
             self.failed = Some(error);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Returns the error of the call: that a permit is in doubt, as long as it may be held.
@@ -288,18 +347,6 @@ impl<'a> PermitWait<'a> {
         Ok(Some((slot.unwrap_or_else(|| unreachable!("only these permits have this queue")), guard)))
     }
 
-    fn enter(
-        &self,
-        ticket: Option<Ticket<LockGuard>>,
-        (slot, mut guard, another): Acquired,
-    ) -> (usize, LockGuard) {
-        match ticket {
-            Some(ticket) => Line::enter(ticket, &mut guard, &self.seen, another),
-            None => self.line.place(&mut guard, self.seen.at),
-        }
-        (slot, guard)
-    }
-
     fn has_used_its_attempts(&self) -> bool {
         self.call.options.terms.max_attempts.is_some_and(|most| self.attempts >= most)
     }
@@ -309,6 +356,11 @@ impl<'a> PermitWait<'a> {
         let seen = self.seen.seen.clone().map(LockState::of);
         self.call.contended(self.name, self.slots, self.attempts, seen, ahead)
     }
+}
+
+/// Returns true if the server is there, and has refused a command. A replica is waited for as a server that is not.
+fn is_refused(error: &Error) -> bool {
+    matches!(error, Error::Refused { refusal, .. } if refusal.kind() != RefusalKind::ReadOnly)
 }
 
 /// Returns true if the key of a lock holds something else.

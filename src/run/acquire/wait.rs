@@ -159,8 +159,7 @@ impl<'a> Wait<'a> {
         if let Some(ticket) = self.ticket.take() {
             let hint = ticket.leave();
             let notified = hint == Some(Hint::Freed) || self.has_unused_release;
-            let ends = |deadline: Uptime| deadline.after(engine.backend.command_timeout());
-            self.turn().gone(notified, self.call.deadline.map_or(Uptime::MAX, ends));
+            self.turn().gone(notified, self.call.returns_by());
         }
         acquired
     }

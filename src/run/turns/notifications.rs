@@ -15,7 +15,7 @@ use proto::waiting_list::{ListEntry, Owed, Waiting};
 use proto::{Command, Reply, Trip};
 
 use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
-use crate::run::held::Queue;
+use crate::run::held::Queues;
 use crate::run::sink::EventSink;
 use crate::system::clock;
 use crate::system::random::HashMap;
@@ -46,7 +46,7 @@ const PUSHES_KEEP_A_LIST: Version = Version::new(2, 2, 0);
 /// The notifications of a server.
 pub(super) struct Notifications {
     backend: Arc<dyn Backend>,
-    queue: Arc<Queue>,
+    queues: Queues,
     /// Which server, where there are several.
     node: NodeId,
     /// What this process listens on.
@@ -93,12 +93,12 @@ pub(super) enum Passed {
 }
 
 impl Notifications {
-    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<Queue>, name: &Name, node: NodeId) -> Self {
+    pub(super) fn new(backend: Arc<dyn Backend>, queues: Queues, name: &Name, node: NodeId) -> Self {
         // What is published on one node of a cluster is heard on all.
         let of_node = if node == NodeId::ONLY { String::new() } else { format!(":{node}") };
         let own = format!("setnx-lock:{WAKE_UP}{:x}{of_node}", name.random);
         let channel = [name.prefix.as_bytes(), own.as_bytes()].concat();
-        Self { backend, queue, node, channel, state: Mutex::default() }
+        Self { backend, queues, node, channel, state: Mutex::default() }
     }
 
     /// Returns what goes with a look at a key; `None` if the process is listed there, or cannot be notified.
@@ -185,7 +185,7 @@ impl Notifications {
             if channel == self.channel {
                 // In this order: a thread that leaves passes it on from then on.
                 self.change_entry(key, |entry| *entry = ListEntry::Notified);
-                if self.queue.is_waited_for(key) {
+                if self.queues.is_waited_for(key) {
                     return Ok(Passed::ToNone);
                 }
                 self.forget_entry(key);
@@ -211,7 +211,7 @@ impl Notifications {
 
     /// A notification has come for a thread that has given up, or none: it goes to the next thread or process.
     fn pass_on_unused(&self, key: &Key, ends: Uptime) {
-        if self.queue.notify(key, Hint::Freed) {
+        if self.queues.notify(key, Hint::Freed) {
             return;
         }
         self.forget_entry(key);
@@ -220,7 +220,7 @@ impl Notifications {
         let first = self.change_list(key, Waiting::Next, &limits);
         if let Ok(Passed::ToNone) = self.notify_first(key, first, &limits) {
             // A thread may have come meanwhile.
-            self.queue.notify(key, Hint::Freed);
+            self.queues.notify(key, Hint::Freed);
         }
     }
 
@@ -244,7 +244,7 @@ impl Notifications {
     pub(super) fn note_gone(&self, key: &Key, notified: bool, ends: Uptime) {
         let mut state = self.state.lock();
         let entry = state.keys.get(key).map(|waited| waited.entry).unwrap_or_default();
-        let owed = entry.owes(notified, self.queue.is_waited_for(key));
+        let owed = entry.owes(notified, self.queues.is_waited_for(key));
         if owed == Owed::Entry {
             state.keys.remove(key);
         }
@@ -266,7 +266,7 @@ impl Notifications {
         });
         let removed = brief.map(|brief| self.change_list(key, Waiting::Leave(self.channel.clone()), &brief));
         self.change_entry(key, ListEntry::doubt);
-        self.queue.notify(key, Hint::Changed);
+        self.queues.notify(key, Hint::Changed);
         removed.map_or(Ok(()), |removed| removed.map(drop))
     }
 

@@ -19,8 +19,14 @@ pub(crate) enum Wake {
     Delivered,
 }
 
-/// What ends with a lock, when it is dropped: a place in another queue.
-pub(crate) trait Place: Send + Sync + UnwindSafe + RefUnwindSafe {}
+/// What ends with a lock, at the latest when it is dropped: a place in another queue.
+pub(crate) trait Place: Send + Sync + UnwindSafe + RefUnwindSafe {
+    /// Returns the name of that queue, if other processes that wait for it are notified.
+    fn notified(&self) -> Option<&Key>;
+
+    /// Ends it: the head of that queue learns in this way.
+    fn end(self: Box<Self>, wake: Wake);
+}
 
 /// A lock that a thread of this process holds, as the queue knows it. The waiters are notified when it is dropped.
 pub(crate) struct HolderTicket<A> {
@@ -44,6 +50,18 @@ impl<A> HolderTicket<A> {
         self.place.get_or_insert_with(place);
     }
 
+    /// Returns what ends with the lock.
+    pub(crate) fn place(&self) -> Option<&dyn Place> {
+        self.place.as_deref()
+    }
+
+    /// Ends that, before the lock itself.
+    pub(crate) fn end_place(&mut self, wake: Wake) {
+        if let Some(place) = self.place.take() {
+            place.end(wake);
+        }
+    }
+
     /// Returns what `judge` says of the key; `None` if no thread waits.
     pub(crate) fn of_next<T>(&self, judge: impl FnOnce(&Key, Activity) -> T) -> Option<T> {
         let all = self.queue.0.lock();
@@ -54,10 +72,7 @@ impl<A> HolderTicket<A> {
     /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits,
     /// or the first that does learns of a release by this holder alone.
     pub(crate) fn slice(&self) -> Option<Uptime> {
-        let all = self.queue.0.lock();
-        let queue = all.keys.get(&self.key)?;
-        queue.waiters.front().filter(|head| head.mode.is_notified())?;
-        queue.slice_since
+        self.queue.slice(&self.key)
     }
 
     /// Returns how the thread waits that comes next: see [`WaitQueue::next`].

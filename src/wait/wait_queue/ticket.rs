@@ -85,24 +85,27 @@ impl<A> Ticket<A> {
     }
 
     /// Leaves the queue with one of several locks, and with what it has seen of them. The next thread becomes a head,
-    /// and learns of a release that this one has not acted upon, and that `another_is_free`.
+    /// and learns of a release that this one has not acted upon, and that `another_is_free`; the hint is returned if
+    /// there is no next.
     pub(crate) fn enter_with_one(
         mut self,
         observation: &Observation,
         another_is_free: bool,
-    ) -> HolderTicket<A> {
+    ) -> (HolderTicket<A>, Option<Hint>) {
         let mut all = self.queue.0.lock();
-        let woken = all.keys.get_mut(&self.key).and_then(|queue| {
+        let left = all.keys.get_mut(&self.key).and_then(|queue| {
             queue.hold(observation.at);
             let (waiter, next) = queue.remove(self.id)?;
             queue.observation = Some(observation.clone());
             let hint = waiter.hint.max(another_is_free.then_some(Hint::Freed));
-            Some([next, hint.and_then(|hint| queue.notify(hint))])
+            let first = hint.and_then(|hint| queue.notify(hint));
+            Some((hint.filter(|_| first.is_none()), [next, first]))
         });
         drop(all);
         self.has_left = true;
-        woken.iter().flatten().for_each(|thread| unpark(thread.as_ref()));
-        HolderTicket::new(&self.queue, &self.key)
+        let (unused, woken) = left.unwrap_or_default();
+        woken.iter().flatten().for_each(Thread::unpark);
+        (HolderTicket::new(&self.queue, &self.key), unused)
     }
 
     /// Leaves the queue without the lock. The next thread gets the

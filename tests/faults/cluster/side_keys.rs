@@ -2,11 +2,12 @@
 
 use std::thread;
 
-use setnx_lock::{Error, Lock, LockGuard, Locker, Protocol, redis};
+use setnx_lock::{Error, Lock, LockGuard, Locker, Permit, Protocol, Semaphore, redis};
 use setnx_lock_proto::values::SideKey;
 use testkit::cluster::Cluster;
 
 use super::locker;
+use crate::support::asleep::Sleeper;
 use crate::support::notified::{NOTIFIED, Waiter};
 use crate::support::target::PROTOCOLS;
 use crate::support::{Outcome, RedisServer, expiring, millis};
@@ -52,5 +53,22 @@ pub(super) fn counters_have_one_name(cluster: &Cluster) -> Outcome {
     let owner = cluster.owner(cluster.slot(&counter)?)?;
     let () = cluster.ask(owner, redis::cmd("SET").arg(&counter).arg(2))?;
     assert!(count(locker(cluster)?)? > 2);
+    Ok(())
+}
+
+/// Those on several nodes have no trip in common with their waiting list.
+pub(super) fn permits_of_one_slot_notify(cluster: &Cluster) -> Outcome {
+    let (locker, other) = (locker(cluster)?, locker(cluster)?);
+    let refused = Semaphore::new(&locker, "permits", 2, NOTIFIED).expect_err("they are on several nodes");
+    assert!(refused.to_string().contains("a name with a hash tag, such as {name}"), "{refused}");
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Auto] {
+        let permits = |locker| Semaphore::new(locker, "{permits}", 2, NOTIFIED.protocol(protocol));
+        let (held, waiting) = (permits(&locker)?, permits(&other)?);
+        let held = [held.acquire()?, held.acquire()?];
+        let waiter = Sleeper::start(move || waiting.acquire());
+        waiter.rests();
+        held.into_iter().try_for_each(Permit::release)?;
+        waiter.join()?.release()?;
+    }
     Ok(())
 }

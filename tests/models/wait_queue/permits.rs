@@ -169,7 +169,7 @@ impl Worker<'_> {
                 lease.assert_held();
                 let seen = Observation::default();
                 let holder = pool.queue.hold(&pool.locks[at], &seen, no_hold());
-                let place = ticket.enter_with_one(&seen, another_is_free);
+                let (place, _) = ticket.enter_with_one(&seen, another_is_free);
                 return Some(Held { at, lease, holder, place });
             }
             if over {

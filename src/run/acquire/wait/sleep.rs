@@ -8,7 +8,7 @@ use proto::{Command, Cue, GiveUp, Pause, Reply, Trip};
 
 use super::Wait;
 use crate::report::error::Error;
-use crate::run::acquire::{Asked, Call};
+use crate::run::acquire::{Asked, Call, look_listed};
 use crate::run::held::Delivery;
 use crate::run::turns::{Leave, Turn};
 use crate::system::clock;
@@ -295,17 +295,10 @@ impl Wait<'_> {
     }
 
     /// Looks at the key, as a process that waits for notifications, if something is to be done with the waiting list.
-    pub(super) fn look_listed(&mut self, mut now: Now) -> Option<Reply> {
+    pub(super) fn look_listed(&mut self, now: Now) -> Option<Reply> {
         self.ticket.as_ref()?;
-        let mut waiting = self.turn().enter()?;
-        loop {
-            let behind = Some(Box::new(Command::Get));
-            let trip = Trip { behind, ..Trip::of(Command::Waiting(waiting.clone())) };
-            let found = self.session.send(&trip, now).behind.unwrap_or(Reply::Unsent);
-            let listed = self.session.take_listed();
-            let Some(again) = self.turn().entered(&waiting, listed) else { return Some(found) };
-            (waiting, now) = (again, clock::now());
-        }
+        let turn = self.call.engine.turn(self.notifies, self.key);
+        look_listed(&turn, &mut self.session, &Command::Get, now)
     }
 
     /// Looks at the key before the thread sleeps, if something is to be done with the waiting list.

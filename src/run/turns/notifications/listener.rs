@@ -122,7 +122,7 @@ impl Notifications {
         let keys: Vec<Key> = state.keys.keys().cloned().collect();
         drop(state);
         for key in &keys {
-            self.queue.notify(key, Hint::Changed);
+            self.queues.notify(key, Hint::Changed);
         }
     }
 
@@ -157,7 +157,7 @@ impl Notifications {
             if !is_here {
                 moved.push(key.clone());
             }
-            let stays = is_here && (now.since(waited.at) < LINGER || self.queue.is_waited_for(key));
+            let stays = is_here && (now.since(waited.at) < LINGER || self.queues.is_waited_for(key));
             if !stays && waited.entry.is_listed() {
                 unwanted.push(key.clone());
             }
@@ -170,7 +170,7 @@ impl Notifications {
         drop(state);
         for key in &moved {
             // Its head enters the list as a listener of the other node.
-            self.queue.notify(key, Hint::Changed);
+            self.queues.notify(key, Hint::Changed);
         }
         // If that fails, a release finds out that no client listens.
         let _ = unwanted.iter().try_for_each(|key| self.leave(key, Uptime::MAX));

@@ -4,6 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use setnx_lock::{CancelToken, Error, LockOptions, Permit, Protocol, RwLock, Semaphore};
+use world::network::ServerId;
+use world::process::{Clocks, Process};
 use world::run::{self, chance, random};
 use world::thread;
 
@@ -14,36 +16,67 @@ use crate::laws::{self, broken};
 /// All threads have had a permit for a while by then, also if the process leaves the keys to pollers.
 const WOKEN_BY: Duration = Duration::from_secs(4);
 
+/// Also those of all processes.
+const NOTIFIED_BY: Duration = Duration::from_secs(8);
+
 pub(super) fn each_is_woken_by_who_releases() {
     let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]);
     let server = a_server((30, one_of(&[90, 2000])), protocol);
+    let (permits, readers) = (one_of(&[1, 2, 3]), one_of(&[1, 2, 3]));
+    let options = LockOptions::expiring_after(200 * SECOND)
+        .protocol(protocol)
+        .poll_interval(100 * SECOND)
+        .timeout(90 * SECOND);
     start("process", move || {
-        let locker = locker(server);
-        let options = LockOptions::expiring_after(200 * SECOND)
-            .protocol(protocol)
-            .poll_interval(100 * SECOND)
-            .timeout(90 * SECOND);
-        let permits = sure(Semaphore::new(&locker, "permits", one_of(&[1, 2, 3]), options));
-        let shared = sure(RwLock::new(&locker, "shared", one_of(&[1, 2, 3]), options));
-        let reads_only = chance(3);
-        let threads: Vec<_> = (0..random(3..7))
-            .map(|_| {
-                let each = Each { permits: permits.clone(), shared: shared.clone(), reads_only };
-                thread::spawn(move || {
-                    while run::now() < 15 * SECOND {
-                        each.turn();
-                        if chance(3) {
-                            thread::sleep(millis(0, 40));
-                        }
-                    }
-                })
-            })
-            .collect();
-        for thread in threads {
-            thread.join().unwrap_or_else(|_| broken("a thread panics"));
-        }
+        let (locker, reads_only) = (locker(server), chance(3));
+        let permits = sure(Semaphore::new(&locker, "permits", permits, options));
+        let shared = sure(RwLock::new(&locker, "shared", readers, options));
+        loop_in_threads(random(3..7), &Each { permits, shared, reads_only, woken_by: WOKEN_BY });
     });
-    // One that is not woken says so at its deadline.
+    none_is_left(server);
+}
+
+/// As before, and the threads are those of several processes, each of which is notified when it is its turn.
+pub(super) fn processes_are_woken() {
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]);
+    let server = a_server((30, one_of(&[90, 2000])), protocol);
+    let (permits, readers, reads_only) = (one_of(&[1, 2, 3]), one_of(&[1, 2, 3]), true);
+    let options = LockOptions::expiring_after(200 * SECOND)
+        .protocol(protocol)
+        .notify_waiters(true)
+        .poll_interval(100 * SECOND)
+        .timeout(90 * SECOND);
+    for number in 0..random(2..5) {
+        Process::start(&format!("process {number}"), Clocks::default(), move || {
+            let locker = locker(server);
+            let permits = sure(Semaphore::new(&locker, "permits", permits, options));
+            let shared = sure(RwLock::new(&locker, "shared", readers, options));
+            loop_in_threads(random(1..4), &Each { permits, shared, reads_only, woken_by: NOTIFIED_BY });
+        });
+    }
+    none_is_left(server);
+}
+
+fn loop_in_threads(threads: u64, each: &Each) {
+    let looping = |_| {
+        let each = each.clone();
+        thread::spawn(move || {
+            while run::now() < 15 * SECOND {
+                each.turn();
+                if chance(3) {
+                    thread::sleep(millis(0, 40));
+                }
+            }
+        })
+    };
+    let threads: Vec<_> = (0..threads).map(looping).collect();
+    for thread in threads {
+        thread.join().unwrap_or_else(|_| broken("a thread panics"));
+    }
+}
+
+/// Waits until a thread that is not woken has said so, at its deadline.
+fn none_is_left(server: ServerId) {
     thread::sleep(120 * SECOND);
     for name in ["permits", "shared"] {
         for slot in 0..3 {
@@ -55,10 +88,12 @@ pub(super) fn each_is_woken_by_who_releases() {
     }
 }
 
+#[derive(Clone)]
 struct Each {
     permits: Semaphore,
     shared: RwLock,
     reads_only: bool,
+    woken_by: Duration,
 }
 
 impl Each {
@@ -66,9 +101,9 @@ impl Each {
         match random(0..6) {
             0 if !self.reads_only => self.write(),
             1 => permit_in_a_moment(&self.permits),
-            2 => cancelled(&self.permits),
-            3 => work(waited("read", || self.shared.read())),
-            _ => work(waited("acquire", || self.permits.acquire())),
+            2 => self.cancelled(),
+            3 => work(self.waited("read", || self.shared.read())),
+            _ => work(self.waited("acquire", || self.permits.acquire())),
         }
     }
 
@@ -78,7 +113,7 @@ impl Each {
             let given_up = self.shared.try_write_for(millis(0, 30));
             return drop(sure(given_up));
         }
-        let guard = waited("write", || self.shared.write());
+        let guard = self.waited("write", || self.shared.write());
         let holding = Holding::begin(guard.guards(), None, limits());
         holding.work(millis(0, 20));
         match random(0..4) {
@@ -100,29 +135,29 @@ impl Each {
             }
         }
     }
-}
 
-fn waited<T>(what: &str, call: impl FnOnce() -> Result<T, Error>) -> T {
-    sure(timed(what, WOKEN_BY, call))
+    fn waited<T>(&self, what: &str, call: impl FnOnce() -> Result<T, Error>) -> T {
+        sure(timed(what, self.woken_by, call))
+    }
+
+    /// A thread that waits is told to stop.
+    fn cancelled(&self) {
+        let (token, woken_by) = (CancelToken::new(), self.woken_by);
+        let of_this_call = self.permits.clone().cancelled_by(&token);
+        let waiting = thread::spawn(move || timed("acquire", woken_by, || of_this_call.acquire()));
+        thread::sleep(millis(0, 10));
+        token.cancel();
+        match waiting.join().unwrap_or_else(|_| broken("a thread panics")) {
+            Ok(permit) => work(permit),
+            Err(Error::Cancelled { .. }) => {}
+            Err(error) => broken(&format!("cancelled, and it says {}", error.chain())),
+        }
+    }
 }
 
 fn permit_in_a_moment(permits: &Semaphore) {
     if let Some(permit) = sure(permits.try_acquire_for(millis(0, 30))) {
         work(permit);
-    }
-}
-
-/// A thread that waits is told to stop.
-fn cancelled(permits: &Semaphore) {
-    let token = CancelToken::new();
-    let of_this_call = permits.clone().cancelled_by(&token);
-    let waiting = thread::spawn(move || timed("acquire", WOKEN_BY, || of_this_call.acquire()));
-    thread::sleep(millis(0, 10));
-    token.cancel();
-    match waiting.join().unwrap_or_else(|_| broken("a thread panics")) {
-        Ok(permit) => work(permit),
-        Err(Error::Cancelled { .. }) => {}
-        Err(error) => broken(&format!("cancelled, and it says {}", error.chain())),
     }
 }
 
