@@ -1,15 +1,49 @@
 //! The rules of several locks of which any one will do: which is asked for, given what all of them hold. A permit is
 //! acquired by the rules of one lock.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::mem;
 use core::time::Duration;
 
 use super::acquire::{free_at, may_take_over};
-use crate::values::{Protocol, State, Wall};
+use crate::values::{Named, Protocol, State, Wall};
 
 /// How many locks that looked free are tried in a row before a
 /// pause: if all were taken meanwhile, they are under contention.
 pub const TRIES: usize = 3;
+
+/// The writer that a reader leaves the locks to: the one that was next when the reader came. One that is next after that
+/// came later, so that neither readers nor writers starve.
+#[derive(Clone, Debug, Default)]
+pub struct WriterAhead {
+    has_looked: bool,
+    /// Who was next when the reader came.
+    first: Option<Arc<Named>>,
+    /// Until when it is next, as far as is known.
+    until: Option<Wall>,
+}
+
+impl WriterAhead {
+    /// Notes what the key of the next writer holds.
+    pub fn saw(&mut self, found: Option<&[u8]>, now: Wall) {
+        let next = match State::of_value(found) {
+            State::Until { until, holder: Some(holder) } if until >= now => Some((until, holder)),
+            _ => None,
+        };
+        let (until, holder) = next.unzip();
+        if !mem::replace(&mut self.has_looked, true) {
+            self.first.clone_from(&holder);
+        }
+        let is_first = self.first == holder;
+        self.until = until.filter(|_| is_first);
+    }
+
+    /// Returns until when the reader leaves the locks to that writer, unless it is still next then.
+    pub fn until(&self, now: Wall) -> Option<Wall> {
+        self.until.filter(|until| *until >= now)
+    }
+}
 
 /// What all locks hold, in their order.
 pub type Values = [Option<Vec<u8>>];
@@ -72,6 +106,33 @@ mod tests {
             (&[Some("1"), Some("")], 0, true, &[]),
         ] {
             assert_eq!(free(&values(held), asked, expires, NOW), expected, "{held:?}");
+        }
+    }
+
+    #[test]
+    fn a_reader_leaves_the_locks_to_the_writer_that_was_next_when_it_came() {
+        let next = |until: &'static str| Some(until.as_bytes());
+        let one = next("1795000001.5000000000000001:1794999999:a");
+        let (extended, other) = (
+            next("1795000002.5000000000000002:1794999999:a"),
+            next("1795000001.5000000000000003:1795000000:b"),
+        );
+        let until = |millis: u64| Some(Wall(NOW.0 + millis * 1000));
+        let mut came_second = WriterAhead::default();
+        for (found, waits_until) in
+            [(one, until(1500)), (extended, until(2500)), (other, None), (None, None), (one, until(1500))]
+        {
+            came_second.saw(found, NOW);
+            assert_eq!(came_second.until(NOW), waits_until, "{found:?}");
+        }
+        assert_eq!(came_second.until(Wall(NOW.0 + 1_500_001)), None, "it may be killed");
+        for before in
+            [None, next("1794999999.5000000000000001:1794999990:a"), next("1"), next("1795000001.5")]
+        {
+            let mut came_first = WriterAhead::default();
+            came_first.saw(before, NOW);
+            came_first.saw(one, NOW);
+            assert_eq!(came_first.until(NOW), None, "{before:?}");
         }
     }
 

@@ -8,7 +8,7 @@ use std::{iter, slice};
 
 use proto::ownership::Loss;
 use proto::unresolved::Unresolved;
-use proto::values::{Key, Token};
+use proto::values::{Key, Terms, Token};
 
 use super::guards::{begin_anew, give_back};
 use super::line::Line;
@@ -26,6 +26,10 @@ use crate::wait::Registered;
 /// What part of the expiration may have passed of a lease, when the last of several locks is held, before it is
 /// extended.
 const FRESH: u32 = 10;
+
+/// The lease of what announces a call that waits for all of several locks. The allowance for clocks comes to it: if the
+/// process is killed, others wait for 2 s.
+const ANNOUNCED_FOR: Duration = Duration::from_secs(1);
 
 /// A call that asks for several locks of one locker, or for one of several.
 pub(crate) struct SeveralCall<'a> {
@@ -232,6 +236,32 @@ impl<'a> SeveralCall<'a> {
         let is_owed = self.engine.owe_unresolved(&key, self.options, unresolved);
         let advice = if is_owed { RELEASED_IF_ACQUIRED } else { self.advice() };
         Err(Error::InDoubt { key, command, advice, cause })
+    }
+
+    /// Has it known that this call is next to get all locks, as soon as no other call is: this process waits for that as
+    /// for a lock. That is a lock, which the keeper extends. Without it, the call waits its turn among the others.
+    pub(crate) fn announce(&self, next: &Key) -> Option<LockGuard> {
+        let mut engine = Engine::clone(self.engine);
+        engine.holder_name = Some(format!("next:{:x}", self.random()).into());
+        let engine = Arc::new(engine);
+        let Terms { poll_interval, max_attempts, allowance, .. } = self.options.terms;
+        let expiration = Some(ANNOUNCED_FOR);
+        let terms =
+            Terms { expiration, poll_interval, max_attempts, allowance, ..Terms::without_expiration() };
+        let options = LockOptions { terms, ..*self.options }.while_waiting(LockOptions::MAX_EXPIRATION);
+        let call = Call { engine: &engine, options: &options, began: clock::now(), ..self.call };
+        let acquired = call.try_or_wait_for(next, None).0.ok()?;
+        engine.keep_from_now_on(&acquired.hold);
+        Some(LockGuard::new(engine, acquired))
+    }
+
+    /// Ends that. If the call `gives_up`, others may get the locks that it had not got yet.
+    pub(crate) fn retract(&self, announced: LockGuard, gives_up: bool) {
+        // A failure is reported, and it ends by itself.
+        drop(give_back(vec![announced]));
+        if let Some(line) = self.line.filter(|_| gives_up) {
+            line.wake_next(self);
+        }
     }
 
     /// Has the keeper work on locks that were acquired, and notes them for this thread.

@@ -129,6 +129,14 @@ impl Line {
         self.queue.notify(&self.name, hint)
     }
 
+    /// Tells the first thread, or the process that has waited longest, that one of the locks may be free.
+    pub(crate) fn wake_next(&self, call: &Call<'_>) {
+        if !self.notify(Hint::Freed) {
+            let notified = true;
+            self.turn(call).gone(notified, call.returns_by());
+        }
+    }
+
     /// Returns the end of the window in which this process leaves the locks to pollers, if it does so now.
     fn window(&self, now: Now) -> Option<Uptime> {
         self.queue.activity(&self.name)?.window(&self.name, now)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::Command;
-use proto::values::{Key, Protocol, Terms, Uptime};
+use proto::values::{Key, Now, Protocol, Terms, Uptime};
 
 use super::calls::SeveralCall;
 use super::guards::begin_anew;
@@ -52,8 +52,9 @@ impl<'a> SeveralCall<'a> {
 
     /// Returns what all of several locks hold.
     pub(crate) fn look_at(&self, name: &Key, all: &Arc<[Key]>) -> Result<Vec<Option<Vec<u8>>>, Error> {
-        // A try shares the time of its call.
-        let began = if self.has_time() { clock::now() } else { self.began };
+        // What is sent after the deadline shares the time of one command.
+        let now = clock::now();
+        let began = Now { uptime: self.deadline.map_or(now.uptime, |end| end.min(now.uptime)), ..now };
         self.engine.states(name, all, began)
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use proto::values::Key;
+use proto::values::{Key, SideKey};
 
 use super::semaphore::{Permit, Semaphore, slot_key};
 use super::several::{MultiLock, MultiLockGuard};
@@ -13,9 +13,10 @@ use crate::{CancelToken, Error, LockOptions, Locker};
 
 /// A lock for readers and writers: several readers at a time, or one writer.
 ///
-/// A reader holds one permit of a [`Semaphore`]; a writer holds all. A waiting writer keeps each permit that it
-/// gets, so readers cannot starve it. Its release passes one permit to the next writer of its process and the
-/// others to readers, so writers cannot starve readers either.
+/// A reader holds one permit of a [`Semaphore`]; a writer holds all. A waiting writer is next after the readers that
+/// are in: readers of all processes that come later wait, and those that came before another writer was next go ahead
+/// of it. So neither side starves. A writer that is killed holds readers up for 2 s at most, and with the permits that
+/// it had until their leases end.
 ///
 /// # Number of readers
 ///
@@ -70,11 +71,11 @@ impl RwLock {
     ) -> Result<Self, Error> {
         let semaphore = Semaphore::new(locker, name, readers, options)?;
         let count = ReaderCount::new(&semaphore.name, readers);
-        let semaphore = semaphore.of_readers(&count);
-        // Readers notify no writer.
-        let options = options.notify_waiters(false);
+        // With one reader at a time, both wait for the same lock.
+        let next_writer = (readers > 1).then(|| Key::from(SideKey::NextWriter.of(semaphore.name.as_bytes())));
+        let semaphore = semaphore.of_readers(&count, options, next_writer.clone());
         let locks = MultiLock::of_whole_keys(locker, semaphore.keys().iter().cloned(), options)?;
-        let locks = locks.of_writer(&count, semaphore.line());
+        let locks = locks.of_writer(&count, semaphore.line(), next_writer);
         Ok(Self { semaphore, locks, readers: count })
     }
 
@@ -171,7 +172,8 @@ impl RwLock {
         self.semaphore.acquire()
     }
 
-    /// Tries once to read. Returns `None` while a writer holds the lock, or the maximum number of readers.
+    /// Tries once to read. Returns `None` while a writer holds the lock or is next, or the maximum number of readers
+    /// hold it.
     ///
     /// # Errors
     ///

@@ -47,6 +47,8 @@ pub struct Semaphore {
     locker: Locker,
     pub(super) name: Key,
     slots: Arc<[Key]>,
+    /// What a call looks at: the permits, and what shows readers that a writer is next.
+    looks: Arc<[Key]>,
     line: Line,
     pub(super) options: LockOptions,
     cancel_token: Option<CancelToken>,
@@ -86,11 +88,12 @@ impl Semaphore {
         if let Some(problem) = problem {
             return Err(Error::invalid(name, problem));
         }
-        let slots = (0..permits).map(|slot| slot_key(&name, slot)).collect();
+        let slots: Arc<[Key]> = (0..permits).map(|slot| slot_key(&name, slot)).collect();
         let line = Line::of(locker, queue_key(&name, permits), options.notifies);
         // Those that wait for any permit are notified by the name.
         let options = if permits == 1 { options } else { options.notify_waiters(false) };
-        Ok(Self { locker: locker.clone(), name, slots, line, options, cancel_token: None, readers: None })
+        let (locker, looks) = (locker.clone(), Arc::clone(&slots));
+        Ok(Self { locker, name, slots, looks, line, options, cancel_token: None, readers: None })
     }
 
     /// Returns the keys of the permits, in the order of their [slots](Permit::slot).
@@ -99,9 +102,16 @@ impl Semaphore {
         &self.slots
     }
 
-    /// Returns the semaphore as the readers' part of a lock for readers and writers.
-    pub(super) fn of_readers(self, readers: &ReaderCount) -> Self {
-        Self { readers: Some(readers.clone()), ..self }
+    /// Returns the semaphore as the readers' part of a lock for readers and writers. A writer waits for each of its
+    /// permits, and is known to be next by a key.
+    pub(super) fn of_readers(
+        self,
+        readers: &ReaderCount,
+        options: LockOptions,
+        next_writer: Option<Key>,
+    ) -> Self {
+        let looks = self.slots.iter().cloned().chain(next_writer).collect();
+        Self { readers: Some(readers.clone()), looks, options, ..self }
     }
 
     pub(super) fn locker(&self) -> &Locker {
@@ -192,14 +202,14 @@ impl Semaphore {
     }
 
     fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<Permit, Error> {
-        let Self { name, slots, line, .. } = self;
+        let Self { name, slots, looks, line, .. } = self;
         let call = SeveralCall::new(self.locker.call(options, self.cancel_token.as_ref()), Some(line));
         if let [only] = &**slots {
             let _begun = call.begin_one_of(only, slots, self.readers.as_ref())?;
             return Ok(Permit::new(call.acquire_lock(only, kind)?, 0, line.clone()));
         }
         let _begun = call.begin_one_of(name, slots, self.readers.as_ref())?;
-        let (slot, guard) = PermitWait::new(&call, name, slots, line).acquire()?;
+        let (slot, guard) = PermitWait::new(&call, name, slots, looks, line).acquire()?;
         call.begun(slice::from_ref(&guard), kind);
         Ok(Permit::new(guard, slot, line.clone()))
     }

@@ -45,8 +45,10 @@ pub struct MultiLock {
     cancel_token: Option<CancelToken>,
     /// If the locks are permits: the queue of their semaphore.
     line: Option<Line>,
-    /// If they are a writer's: the number of readers, which all callers must share.
+    /// If they are a writer's: the number of readers, which all callers must share, and the key by which it is known that
+    /// it is next.
     readers: Option<ReaderCount>,
+    next_writer: Option<Key>,
 }
 
 impl MultiLock {
@@ -99,12 +101,14 @@ impl MultiLock {
             cancel_token: None,
             line: None,
             readers: None,
+            next_writer: None,
         })
     }
 
-    /// Returns the locks as a writer's. `line` is the queue of the threads that accept any of the permits.
-    pub(super) fn of_writer(self, readers: &ReaderCount, line: &Line) -> Self {
-        Self { readers: Some(readers.clone()), line: Some(line.clone()), ..self }
+    /// Returns the locks as a writer's. `line` is the queue of the threads that accept any of the permits. A writer is
+    /// known to be next by a key.
+    pub(super) fn of_writer(self, readers: &ReaderCount, line: &Line, next_writer: Option<Key>) -> Self {
+        Self { readers: Some(readers.clone()), line: Some(line.clone()), next_writer, ..self }
     }
 
     /// Returns locks of other keys, with the same options and the same token, for no writer.
@@ -200,7 +204,7 @@ impl MultiLock {
         let call = self.locker.call(options, self.cancel_token.as_ref());
         let call = SeveralCall::new(call, self.line.as_ref());
         let _begun = call.begin_all(&self.keys, self.readers.as_ref())?;
-        let guards = acquire_in_order(&call, &self.keys)?;
+        let guards = acquire_in_order(&call, &self.keys, self.next_writer.as_ref())?;
         call.begun(&guards, kind);
         Ok(MultiLockGuard::of(guards, self.line.clone()))
     }

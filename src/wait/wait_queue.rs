@@ -87,6 +87,8 @@ struct Waiter<A> {
     mode: WaitMode,
     /// True if it sleeps, and a lease may be delivered to it.
     asleep: bool,
+    /// True if others are to get the lock before it and those behind it.
+    holds_back: bool,
     hint: Option<Hint>,
     lease: Option<A>,
     /// What ends with the lock of the lease.
@@ -155,7 +157,16 @@ impl<A> WaitQueue<A> {
         let id = all.next_id;
         all.next_id += 1;
         let thread = current();
-        let waiter = Waiter { id, thread, mode, asleep: false, hint: None, lease: None, place: None };
+        let waiter = Waiter {
+            id,
+            thread,
+            mode,
+            asleep: false,
+            holds_back: false,
+            hint: None,
+            lease: None,
+            place: None,
+        };
         join(&mut all.keys.entry(key.clone()).or_default().waiters, waiter);
         drop(all);
         Ticket::new(self, key, id)
@@ -191,7 +202,11 @@ impl<A> WaitQueue<A> {
         if all.closed {
             return None;
         }
-        let mut waiters = all.keys.get(key)?.waiters.iter();
+        let waiters = &all.keys.get(key)?.waiters;
+        if waiters.front().is_some_and(|first| first.holds_back) {
+            return None;
+        }
+        let mut waiters = waiters.iter();
         let waiter = waiters.find(|waiter| waiter.is_free() && !taken.contains(&waiter.id))?;
         let mode = Some(waiter.mode).filter(can_take)?;
         taken.push(waiter.id);

@@ -1,4 +1,4 @@
-//! Permits whose releases notify waiters of other processes. Nobody polls, so that only a notification wakes a waiter. A
+//! Permits, readers and writers whose releases notify waiters of other processes. Nobody polls, so that only a notification wakes a waiter. A
 //! locker of its own stands for a process.
 
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Commands as _;
-use setnx_lock::{CancelToken, Error, LockOptions, Locker, Permit, Protocol, Semaphore};
+use setnx_lock::{CancelToken, Error, LockOptions, Locker, Permit, Protocol, RwLock, Semaphore};
 use setnx_lock_testing::TestServer;
 
 use crate::support::asleep::Sleeper;
 use crate::support::notified::{
-    Listening, NEVER, NOTIFIED, Worker, connection, list_of, until_listening, until_waiting,
+    Listening, NEVER, NOTIFIED, Worker, connection, keys, list_of, until, until_listening, until_waiting,
 };
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::opened;
 use crate::support::sent::{names, probed, recorded};
 use crate::support::target::PROTOCOLS;
-use crate::support::{AnyServer, Outcome, expiring, trials_of};
+use crate::support::{AnyServer, LONG, Outcome, expiring, millis, trials_of};
 
 trials_of! {
     "notified_permits";
@@ -29,6 +29,9 @@ trials_of! {
     a_process_that_asks_again_at_once_leaves_the_permit_to_the_one_that_it_has_notified,
     a_notification_that_nobody_wants_any_more_goes_on,
     a_process_that_is_killed_is_passed_over,
+    a_writer_is_next_after_the_readers_that_are_in,
+    a_writer_that_gives_up_lets_readers_in,
+    a_writer_that_is_killed_holds_readers_up_for_a_moment,
 }
 
 /// What the list of the processes belongs to that wait for one of two permits.
@@ -53,9 +56,26 @@ fn both(server: &impl AnyServer, options: LockOptions) -> Result<[Permit; 2], Er
 }
 
 pub(crate) fn as_worker(part: &[&str]) -> TaskOutcome {
-    let ["wait", url] = part else { return Err(format!("no such part: {part:?}").into()) };
-    pool(&opened(url)?, NOTIFIED).acquire()?.release()?;
+    match part {
+        ["wait", url] => pool(&opened(url)?, NOTIFIED).acquire()?.release()?,
+        ["write", url] => {
+            let options = LockOptions::expiring_after(millis(1000)).timeout(LONG).notify_waiters(true);
+            shared(&opened(url)?, options).write()?.release()?;
+        }
+        _ => return Err(format!("no such part: {part:?}").into()),
+    }
     Ok(())
+}
+
+/// What shows readers that a writer is next.
+const NEXT_WRITER: &str = "pool:setnx-lock:next-writer:{pool}";
+
+fn shared(locker: &Locker, options: LockOptions) -> RwLock {
+    RwLock::new(locker, "pool", 2, options).unwrap()
+}
+
+fn until_announced(server: &impl AnyServer) {
+    until("a writer is next", || connection(server).exists(NEXT_WRITER).unwrap());
 }
 
 fn a_released_permit_wakes_a_waiter_of_another_process() -> Outcome {
@@ -196,5 +216,68 @@ fn a_process_that_is_killed_is_passed_over() -> Outcome {
     until_listening(&server, 1);
     one.release()?;
     assert!(last.ends_well()?);
+    Ok(())
+}
+
+fn a_writer_is_next_after_the_readers_that_are_in() -> Outcome {
+    for protocol in PROTOCOLS {
+        let server = TestServer::start();
+        let options = NOTIFIED.protocol(protocol);
+        let reading = shared(&process(&server)?, options).read()?;
+        let writer = shared(&process(&server)?, options);
+        let writing = Sleeper::start(move || writer.write());
+        until_announced(&server);
+        until_waiting(&server, &reading.key().to_string(), 1);
+        let others = shared(&process(&server)?, options);
+        assert!(others.try_read()?.is_none(), "{protocol:?}: a permit is free, and it came later");
+        let queued = others.clone();
+        let reader = Sleeper::start(move || queued.read());
+        until_waiting(&server, LINE, 1);
+        reader.rests();
+        reading.release()?;
+        let writing = writing.join()?;
+        assert!(!connection(&server).exists::<_, bool>(NEXT_WRITER)?);
+        reader.rests();
+        writing.release()?;
+        reader.join()?.release()?;
+        drop(others.try_read()?.expect("no writer is next"));
+        assert_eq!(keys(&server, "*waiters*"), [""; 0]);
+    }
+    Ok(())
+}
+
+fn a_writer_that_gives_up_lets_readers_in() -> Outcome {
+    let server = TestServer::start();
+    let token = CancelToken::new();
+    let reading = shared(&process(&server)?, NOTIFIED).read()?;
+    let writer = shared(&process(&server)?, NOTIFIED).cancelled_by(&token);
+    let writing = Sleeper::start(move || writer.write());
+    until_announced(&server);
+    let readers = [process(&server)?, process(&server)?].map(|locker| {
+        let shared = shared(&locker, NOTIFIED);
+        Sleeper::start(move || shared.read()?.release())
+    });
+    until_waiting(&server, LINE, 2);
+    token.cancel();
+    assert!(matches!(writing.join(), Err(Error::Cancelled { .. })));
+    for reader in readers {
+        reader.join()?;
+    }
+    reading.release()?;
+    Ok(())
+}
+
+/// What it had expires, and readers look by themselves.
+fn a_writer_that_is_killed_holds_readers_up_for_a_moment() -> Outcome {
+    let server = TestServer::start();
+    let reading = shared(&process(&server)?, NOTIFIED).read()?;
+    let killed = Worker::performing(&["notified_permits", "write", &server.url()])?;
+    until_announced(&server);
+    drop(killed);
+    let left: Vec<Option<String>> = connection(&server).mget(&["pool:0", "pool:1", NEXT_WRITER])?;
+    assert!(left.iter().any(Option::is_some), "{left:?}");
+    let options = LockOptions::expiring_after(NEVER).timeout(LONG);
+    shared(&process(&server)?, options).read()?.release()?;
+    reading.release()?;
     Ok(())
 }

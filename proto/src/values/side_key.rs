@@ -12,6 +12,8 @@ pub enum SideKey {
     Waiters,
     /// Holds the number of readers of a reader-writer lock.
     Readers,
+    /// A lock of the writer that is next, by which it is known to readers.
+    NextWriter,
 }
 
 impl SideKey {
@@ -22,6 +24,7 @@ impl SideKey {
             Self::Fence => ":setnx-lock:fence",
             Self::Waiters => ":setnx-lock:waiters",
             Self::Readers => ":setnx-lock:readers",
+            Self::NextWriter => ":setnx-lock:next-writer",
         }
     }
 

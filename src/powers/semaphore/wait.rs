@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::permits::{self, TRIES, Values};
+use proto::permits::{self, TRIES, Values, WriterAhead};
 use proto::values::{Key, Uptime};
 use proto::{Observation, Reply};
 
@@ -20,6 +20,9 @@ pub(super) struct PermitWait<'a> {
     call: &'a SeveralCall<'a>,
     name: &'a Key,
     slots: &'a Arc<[Key]>,
+    /// Those, and what shows that a writer is next.
+    looks: &'a Arc<[Key]>,
+    writer: WriterAhead,
     line: &'a Line,
     turn: Turn<'a>,
     /// How often it has asked.
@@ -57,6 +60,7 @@ impl<'a> PermitWait<'a> {
         call: &'a SeveralCall<'a>,
         name: &'a Key,
         slots: &'a Arc<[Key]>,
+        looks: &'a Arc<[Key]>,
         line: &'a Line,
     ) -> Self {
         let at = call.began.uptime;
@@ -65,6 +69,8 @@ impl<'a> PermitWait<'a> {
             call,
             name,
             slots,
+            looks,
+            writer: WriterAhead::default(),
             line,
             turn: line.turn(call),
             attempts: 0,
@@ -162,7 +168,9 @@ impl<'a> PermitWait<'a> {
                 return Ok(FromQueue::Acquired(acquired));
             }
             begins = false;
-            called = ticket.wait(Some(self.seen.clone()), false, parking(call, Some(self.until())));
+            let holds_back = self.holds_back();
+            ticket.hold_back(holds_back);
+            called = ticket.wait(Some(self.seen.clone()), holds_back, parking(call, Some(self.until())));
         }
     }
 
@@ -170,14 +178,27 @@ impl<'a> PermitWait<'a> {
     /// look free.
     fn look_before_sleep(&mut self) -> Result<Option<Acquired>, Error> {
         let at = clock::uptime();
-        let Some(looked) = self.line.look_listed(self.call, self.slots) else { return Ok(None) };
-        let values = looked?;
-        self.seen = Observation { seen: permits::first_to_end(&values), at };
-        if self.left_until.is_some() || self.turn.leave(false, clock::now()).is_some() {
-            return Ok(None);
+        let looked = self.line.look_listed(self.call, self.looks);
+        looked.map_or(Ok(None), |looked| self.try_looked(looked?, at))
+    }
+
+    /// Notes what all keys held at that time. Returns what the permits held.
+    fn saw(&mut self, mut values: Vec<Option<Vec<u8>>>, at: Uptime) -> Vec<Option<Vec<u8>>> {
+        if self.looks.len() > self.slots.len() {
+            let next = values.pop().flatten();
+            self.writer.saw(next.as_deref(), clock::now().wall);
         }
-        let asked = permits::first(self.call.random(), self.slots.len());
-        self.try_free(&values, asked)
+        self.seen = Observation { seen: permits::first_to_end(&values), at };
+        values
+    }
+
+    /// Returns true if this thread leaves the permits to a writer that came before.
+    fn holds_back(&self) -> bool {
+        self.writer.until(clock::now().wall).is_some()
+    }
+
+    fn random(&self) -> usize {
+        permits::first(self.call.random(), self.slots.len())
     }
 
     /// Returns true if this thread asks now. Takes over what others have seen.
@@ -216,7 +237,8 @@ impl<'a> PermitWait<'a> {
         } else {
             Duration::MAX
         };
-        let looks = self.seen.at.after(self.pause).min(now.uptime.after(until_free));
+        let until_next = self.writer.until(now.wall).map_or(Duration::MAX, |until| until.since(now.wall));
+        let looks = self.seen.at.after(self.pause).min(now.uptime.after(until_free.min(until_next)));
         // What was released meanwhile is asked for at its end.
         let left = self.left_until.or_else(|| Some(self.turn.leave(false, now)?.until));
         let until = left.unwrap_or(looks);
@@ -235,32 +257,51 @@ impl<'a> PermitWait<'a> {
     }
 
     fn ask(&mut self, is_queued: bool) -> Result<Option<Acquired>, Error> {
-        let (call, slots) = (self.call, self.slots);
-        let slot = permits::first(call.random(), slots.len());
-        let mut asked = call.ask_and_look(&slots[slot], slots);
-        self.seen.at = asked.at.uptime;
-        let looked = asked.sent.behind.take();
+        if self.holds_back() {
+            let at = clock::uptime();
+            let looked = self.line.look_listed(self.call, self.looks);
+            let values = looked.unwrap_or_else(|| self.call.look_at(self.name, self.looks))?;
+            return self.try_looked(values, at);
+        }
+        let (call, slot) = (self.call, self.random());
+        let mut asked = call.ask_and_look(&self.slots[slot], self.looks);
+        let at = asked.at.uptime;
+        self.seen.at = at;
+        let looked = match asked.sent.behind.take() {
+            Some(Ok(Reply::Bulks(values))) => Ok(self.saw(values, at)),
+            other => Err(other),
+        };
         if asked.is_granted() {
-            let is_seen_held = |values: &Values| self.free(values, slot).is_empty();
-            let another =
-                is_queued && !matches!(&looked, Some(Ok(Reply::Bulks(values))) if is_seen_held(values));
-            return Ok(Some((slot, call.hold_one(asked), another)));
+            let guard = call.hold_one(asked);
+            if self.holds_back() {
+                // A failure is reported.
+                drop(give_back(vec![guard]));
+                return Ok(None);
+            }
+            let another = is_queued && !looked.is_ok_and(|values| self.free(&values, slot).is_empty());
+            return Ok(Some((slot, guard, another)));
         }
         if !asked.found_another()
-            && let Some(guard) = call.try_one(&slots[slot], Some(asked))?
+            && let Some(guard) = call.try_one(&self.slots[slot], Some(asked))?
         {
             return Ok(Some((slot, guard, true)));
         }
         let values = match looked {
-            Some(Ok(Reply::Bulks(values))) => values,
-            Some(Err(failure @ Failure::Refused(_))) => {
+            Ok(values) => values,
+            Err(Some(Err(failure @ Failure::Refused(_)))) => {
                 return Err(Error::of_failure(self.name.clone(), "MGET", failure));
             }
-            _ => call.look_at(self.name, slots)?,
+            Err(_) => self.saw(call.look_at(self.name, self.looks)?, at),
         };
         (self.failing_since, self.failed, self.pause) = (None, None, call.options.terms.poll_interval);
-        self.seen.seen = permits::first_to_end(&values);
-        self.try_free(&values, slot)
+        if self.holds_back() { Ok(None) } else { self.try_free(&values, slot) }
+    }
+
+    /// Asks for permits that looked free then, unless this thread leaves them to others.
+    fn try_looked(&mut self, values: Vec<Option<Vec<u8>>>, at: Uptime) -> Result<Option<Acquired>, Error> {
+        let values = self.saw(values, at);
+        let is_left = self.left_until.is_some() || self.turn.leave(false, clock::now()).is_some();
+        if is_left || self.holds_back() { Ok(None) } else { self.try_free(&values, self.random()) }
     }
 
     /// Asks for permits that look free, the one that was asked for last.
@@ -288,7 +329,9 @@ impl<'a> PermitWait<'a> {
 
     fn free(&self, values: &Values, asked: usize) -> Vec<usize> {
         let mut free = permits::free(values, asked, self.call.expires(), clock::now().wall);
-        free.retain(|slot| !self.no_locks.contains(slot));
+        let is_left =
+            |slot: &usize| self.looks.len() > self.slots.len() && self.call.is_left(&self.slots[*slot]);
+        free.retain(|slot| !self.no_locks.contains(slot) && !is_left(slot));
         free
     }
 

@@ -1,6 +1,6 @@
 //! How several locks are acquired: all in one trip if they are free. Otherwise in the order of their bytes, which all
 //! clients share, by the rules of one lock: a call waits for a lock while it holds those before it and none behind it,
-//! so that no two wait for each other.
+//! so that no two wait for each other. A writer that has to wait for readers is announced before, one at a time.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -12,6 +12,9 @@ use crate::{Error, Key, LockGuard};
 struct InOrder<'a> {
     call: &'a SeveralCall<'a>,
     keys: &'a [Key],
+    /// By which a writer is announced.
+    next_writer: Option<&'a Key>,
+    announced: Option<LockGuard>,
     /// Those of the first keys.
     held: Vec<LockGuard>,
     /// What came of asking for the next ones.
@@ -25,14 +28,21 @@ struct InOrder<'a> {
 pub(super) fn acquire_in_order<'a>(
     call: &'a SeveralCall<'a>,
     keys: &'a [Key],
+    next_writer: Option<&'a Key>,
 ) -> Result<Vec<LockGuard>, Error> {
     loop {
         let asked = call.ask_together(keys);
         if asked.len() == keys.len() && asked.iter().all(Asked::is_granted) {
             return Ok(call.hold_all(asked));
         }
-        let mut locks = InOrder { call, keys, held: Vec::new(), asked, not_released: Vec::new() };
-        let error = match locks.one_by_one().and_then(|()| call.hold_together(&mut locks.held)) {
+        let (announced, held, not_released) = (None, Vec::new(), Vec::new());
+        let mut locks = InOrder { call, keys, next_writer, announced, held, asked, not_released };
+        let acquired = locks.one_by_one().and_then(|()| call.hold_together(&mut locks.held));
+        // Before the locks are given back, for others to get them.
+        if let Some(announced) = locks.announced.take() {
+            call.retract(announced, acquired.is_err());
+        }
+        let error = match acquired {
             Ok(held) => return Ok(held),
             Err(error) => error,
         };
@@ -47,6 +57,7 @@ pub(super) fn acquire_in_order<'a>(
 impl InOrder<'_> {
     /// Waits for each lock that was not granted.
     fn one_by_one(&mut self) -> Result<(), Error> {
+        self.announce()?;
         while let Some(key) = self.keys.get(self.held.len()) {
             if self.asked.is_empty() {
                 self.asked = self.call.ask_together(&self.keys[self.held.len()..]);
@@ -60,6 +71,17 @@ impl InOrder<'_> {
             let is_last = self.held.len() + 1 == self.keys.len();
             self.held.push(self.call.hold_or_wait(key, first, is_last)?);
             self.not_released.retain(|error| error.key() != Some(key));
+        }
+        Ok(())
+    }
+
+    /// Announces a writer that waits, which then asks again. What it had would keep the writer waiting that is next.
+    fn announce(&mut self) -> Result<(), Error> {
+        if let Some(next_writer) = self.next_writer.filter(|_| self.call.may_wait()) {
+            self.refuse_doubt()?;
+            let asked = mem::take(&mut self.asked);
+            self.give_back(Vec::new(), asked);
+            self.announced = self.call.announce(next_writer);
         }
         Ok(())
     }

@@ -62,6 +62,18 @@ impl<A> Ticket<A> {
         park_until(look, park)
     }
 
+    /// Has this thread, and those behind it while it is the first, get no lease, or get them again.
+    pub(crate) fn hold_back(&self, holds_back: bool) {
+        let mut all = self.queue.0.lock();
+        let waiter = all.keys.get_mut(&self.key).and_then(|queue| {
+            let position = queue.position(self.id)?;
+            queue.waiters.get_mut(position)
+        });
+        if let Some(waiter) = waiter {
+            waiter.holds_back = holds_back;
+        }
+    }
+
     /// Leaves what a head saw last to the threads behind it, unless that is no longer true.
     fn leave_to_others(&self, observation: Observation) {
         let mut all = self.queue.0.lock();

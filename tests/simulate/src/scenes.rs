@@ -29,7 +29,7 @@ use crate::program;
 use crate::servers::{Servers, Topology};
 
 /// Each with its name.
-pub(crate) const SCENES: [(&str, fn()); 27] = [
+pub(crate) const SCENES: [(&str, fn()); 28] = [
     ("kept", many_are_kept),
     ("spent", tokens_are_used_again),
     ("vain", waits_in_vain),
@@ -38,6 +38,7 @@ pub(crate) const SCENES: [(&str, fn()); 27] = [
     ("orders", orders::calls_want_keys_in_different_company),
     ("permits", permits::each_is_woken_by_who_releases),
     ("notified", permits::processes_are_woken),
+    ("writers", permits::a_writer_gets_in_among_readers),
     ("together", keys_of_others_change),
     ("memory", nothing_is_left_in_memory),
     ("back", a_server_is_back),

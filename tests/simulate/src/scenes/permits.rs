@@ -10,7 +10,7 @@ use world::run::{self, chance, random};
 use world::thread;
 
 use super::{SECOND, a_server, limits, locker, millis, start, sure};
-use crate::calls::{Holding, Released, one_of, timed};
+use crate::calls::{Holding, Released, one_of, timed, up_to};
 use crate::laws::{self, broken};
 
 /// All threads have had a permit for a while by then, also if the process leaves the keys to pollers.
@@ -31,7 +31,8 @@ pub(super) fn each_is_woken_by_who_releases() {
         let (locker, reads_only) = (locker(server), chance(3));
         let permits = sure(Semaphore::new(&locker, "permits", permits, options));
         let shared = sure(RwLock::new(&locker, "shared", readers, options));
-        loop_in_threads(random(3..7), &Each { permits, shared, reads_only, woken_by: WOKEN_BY });
+        let (rests_for, woken_by) = (millis(39, 40), WOKEN_BY);
+        loop_in_threads(random(3..7), &Each { permits, shared, reads_only, rests_for, woken_by });
     });
     none_is_left(server);
 }
@@ -40,20 +41,83 @@ pub(super) fn each_is_woken_by_who_releases() {
 pub(super) fn processes_are_woken() {
     let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]);
     let server = a_server((30, one_of(&[90, 2000])), protocol);
-    let (permits, readers, reads_only) = (one_of(&[1, 2, 3]), one_of(&[1, 2, 3]), true);
+    let (permits, readers, reads_only) = (one_of(&[1, 2, 3]), one_of(&[1, 2, 3]), chance(3));
     let options = LockOptions::expiring_after(200 * SECOND)
         .protocol(protocol)
         .notify_waiters(true)
         .poll_interval(100 * SECOND)
         .timeout(90 * SECOND);
+    // Those that rest for long show who is not woken: no other release makes up for it.
+    let rests_for = Duration::from_millis(one_of(&[40, 400, 2000]));
     for number in 0..random(2..5) {
         Process::start(&format!("process {number}"), Clocks::default(), move || {
             let locker = locker(server);
             let permits = sure(Semaphore::new(&locker, "permits", permits, options));
             let shared = sure(RwLock::new(&locker, "shared", readers, options));
-            loop_in_threads(random(1..4), &Each { permits, shared, reads_only, woken_by: NOTIFIED_BY });
+            let woken_by = NOTIFIED_BY;
+            loop_in_threads(random(1..4), &Each { permits, shared, reads_only, rests_for, woken_by });
         });
     }
+    none_is_left(server);
+}
+
+/// Processes read again and again, and a writer is next after the readers that are in. If another writer is killed as it
+/// waits, all wait until it is known to be gone.
+pub(super) fn a_writer_gets_in_among_readers() {
+    let protocol = one_of(&[Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto]);
+    let server = a_server((30, one_of(&[90, 2000])), protocol);
+    let (readers, holds_for) = (one_of(&[5, 6, 8]), millis(50, 300));
+    let options = LockOptions::expiring_after(20 * SECOND).protocol(protocol).timeout(20 * SECOND);
+    let shared = move || sure(RwLock::new(&locker(server), "shared", readers, options));
+    for number in 0..6 {
+        Process::start(&format!("reader {number}"), Clocks::default(), move || {
+            let shared = shared();
+            while run::now() < 20 * SECOND {
+                let began = run::now();
+                let permit = sure(shared.read());
+                let waited = run::now().saturating_sub(began);
+                if waited > millis(6000, 6001) {
+                    broken(&format!("a reader has waited {waited:?}"));
+                }
+                thread::sleep(up_to(holds_for));
+                sure(permit.release());
+            }
+        });
+    }
+    let rests_for = millis(50, one_of(&[200, 2000]));
+    let writers = random(1..4);
+    // Several poll for their turn, in no order.
+    let writes_within = if writers == 1 { millis(3500, 3501) } else { 8 * SECOND };
+    for number in 0..writers {
+        Process::start(&format!("writer {number}"), Clocks::default(), move || {
+            let shared = shared();
+            thread::sleep(up_to(SECOND));
+            while run::now() < 18 * SECOND {
+                let began = run::now();
+                let guard = sure(shared.write());
+                let waited = run::now().saturating_sub(began);
+                run::note(&format!("waited {waited:?}"));
+                if waited > writes_within {
+                    broken(&format!("a writer has waited {waited:?}"));
+                }
+                let holding = Holding::begin(guard.guards(), None, limits());
+                holding.work(millis(0, 20));
+                holding.end().by(|| guard.release());
+                thread::sleep(up_to(rests_for));
+            }
+        });
+    }
+    let killed = Process::start("killed", Clocks::default(), move || {
+        let options = LockOptions::expiring_after(SECOND).protocol(protocol).timeout(20 * SECOND);
+        let shared = sure(RwLock::new(&locker(server), "shared", readers, options));
+        thread::sleep(up_to(12 * SECOND));
+        loop {
+            drop(shared.write());
+            thread::sleep(up_to(millis(50, 200)));
+        }
+    });
+    thread::sleep(up_to(16 * SECOND));
+    killed.kill(chance(2));
     none_is_left(server);
 }
 
@@ -64,7 +128,7 @@ fn loop_in_threads(threads: u64, each: &Each) {
             while run::now() < 15 * SECOND {
                 each.turn();
                 if chance(3) {
-                    thread::sleep(millis(0, 40));
+                    thread::sleep(up_to(each.rests_for));
                 }
             }
         })
@@ -93,6 +157,7 @@ struct Each {
     permits: Semaphore,
     shared: RwLock,
     reads_only: bool,
+    rests_for: Duration,
     woken_by: Duration,
 }
 
