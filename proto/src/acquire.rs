@@ -23,8 +23,7 @@ use super::task::Io;
 use super::unresolved::Unresolved;
 use super::{Command, Cue, Expected, GiveUp, Note, Observation, Replies, Reply, Trip, WhyRefused};
 use crate::values::{Now, Protocol, State, Tag, Terms, Wall};
-pub(crate) use pace::free_at;
-pub use pace::{Pace, Params, Round};
+pub use pace::{Pace, Params, Round, free_at};
 
 /// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another
 /// client takes over and works, would replace that client's time by an older one. Much less than the gem's extra

@@ -20,28 +20,33 @@ pub struct WriterAhead {
     has_looked: bool,
     /// Who was next when the reader came.
     first: Option<Arc<Named>>,
-    /// Until when it is next, as far as is known.
-    until: Option<Wall>,
+    /// What its key held, if the reader leaves the locks to it.
+    next: Option<State>,
 }
 
 impl WriterAhead {
     /// Notes what the key of the next writer holds.
     pub fn saw(&mut self, found: Option<&[u8]>, now: Wall) {
-        let next = match State::of_value(found) {
-            State::Until { until, holder: Some(holder) } if until >= now => Some((until, holder)),
+        let next = State::of_value(found);
+        let holder = match &next {
+            State::Until { until, holder } if *until >= now => holder.clone(),
             _ => None,
         };
-        let (until, holder) = next.unzip();
         if !mem::replace(&mut self.has_looked, true) {
             self.first.clone_from(&holder);
         }
-        let is_first = self.first == holder;
-        self.until = until.filter(|_| is_first);
+        let is_first = holder.is_some() && self.first == holder;
+        self.next = is_first.then_some(next);
     }
 
-    /// Returns until when the reader leaves the locks to that writer, unless it is still next then.
-    pub fn until(&self, now: Wall) -> Option<Wall> {
-        self.until.filter(|until| *until >= now)
+    /// Returns true if the reader leaves the locks to that writer.
+    pub fn is_next(&self, now: Wall) -> bool {
+        matches!(self.next, Some(State::Until { until, .. }) if until >= now)
+    }
+
+    /// Returns how long it is at least until the writer is known to be gone, if it is killed.
+    pub fn until_gone(&self, protocol: Protocol, now: Wall) -> Duration {
+        until_free(self.next.as_ref(), protocol, now)
     }
 }
 
@@ -117,22 +122,25 @@ mod tests {
             next("1795000002.5000000000000002:1794999999:a"),
             next("1795000001.5000000000000003:1795000000:b"),
         );
-        let until = |millis: u64| Some(Wall(NOW.0 + millis * 1000));
+        let ends = |millis: u64| Duration::from_micros(millis * 1000 + 1);
         let mut came_second = WriterAhead::default();
-        for (found, waits_until) in
-            [(one, until(1500)), (extended, until(2500)), (other, None), (None, None), (one, until(1500))]
+        for (found, waits) in
+            [(one, Some(1500)), (extended, Some(2500)), (other, None), (None, None), (one, Some(1500))]
         {
             came_second.saw(found, NOW);
-            assert_eq!(came_second.until(NOW), waits_until, "{found:?}");
+            assert_eq!(came_second.is_next(NOW), waits.is_some(), "{found:?}");
+            let until_gone = came_second.until_gone(Protocol::Classic, NOW);
+            assert_eq!(until_gone, waits.map_or(Duration::MAX, ends), "{found:?}");
         }
-        assert_eq!(came_second.until(Wall(NOW.0 + 1_500_001)), None, "it may be killed");
+        assert!(came_second.until_gone(Protocol::Ttl, NOW) <= ends(1500));
+        assert!(!came_second.is_next(Wall(NOW.0 + 1_500_001)), "it may be killed");
         for before in
             [None, next("1794999999.5000000000000001:1794999990:a"), next("1"), next("1795000001.5")]
         {
             let mut came_first = WriterAhead::default();
             came_first.saw(before, NOW);
             came_first.saw(one, NOW);
-            assert_eq!(came_first.until(NOW), None, "{before:?}");
+            assert!(!came_first.is_next(NOW), "{before:?}");
         }
     }
 

@@ -52,8 +52,26 @@ pub enum Waiting {
     },
     /// Removes the first entry of a channel: another thread of the process may have entered it anew.
     Leave(Vec<u8>),
-    /// Sends the key on a channel. The reply is how many clients have received it.
-    Wake(Vec<u8>),
+    /// Sends a [`message`] on a channel. The reply is how many clients have received it.
+    Wake {
+        /// The channel of the process.
+        channel: Vec<u8>,
+        /// True if clients are known that only poll.
+        polled: bool,
+    },
+}
+
+/// What stands behind the key in a message if clients are known that only poll.
+const POLLED: &[u8] = b":setnx-lock:polled";
+
+/// Returns what notifies a process that it is its turn at this key.
+pub fn message(key: &[u8], polled: bool) -> Vec<u8> {
+    if polled { [key, POLLED].concat() } else { key.to_vec() }
+}
+
+/// Returns the key of a message, and whether clients are known that only poll.
+pub fn read(message: &[u8]) -> (&[u8], bool) {
+    message.strip_suffix(POLLED).map_or((message, false), |key| (key, true))
 }
 
 impl Waiting {
@@ -64,7 +82,7 @@ impl Waiting {
             Waiting::Next => "LPOP",
             Waiting::Check { .. } => "LRANGE",
             Waiting::Leave(_) => "LREM",
-            Waiting::Wake(_) => "PUBLISH",
+            Waiting::Wake { .. } => "PUBLISH",
         }
     }
 }

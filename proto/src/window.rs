@@ -10,7 +10,7 @@ use core::time::Duration;
 use crate::values::{Key, Now, Uptime};
 
 /// The gem's poll interval, and time for its commands.
-const WINDOW: Duration = Duration::from_millis(110);
+pub const WINDOW: Duration = Duration::from_millis(110);
 /// How much longer a window is in which a poller had the key: one that met it polls once more.
 const SECOND_POLL: Duration = Duration::from_millis(100);
 /// From one window to the next, and for how long a process keeps a key busy until it is hot.
@@ -57,12 +57,22 @@ impl Activity {
     pub fn window(&self, key: &Key, now: Now) -> Option<Uptime> {
         let is_recent = |at: Uptime| now.uptime.since(at) < PERIOD;
         let is_hot = !is_recent(self.since) && self.ended[1].is_some_and(is_recent);
-        let position = Duration::from_micros(now.wall.0.wrapping_add(offset(key)) % 1_000_000);
+        let position = position(key, now);
         let is_used = self.met_poller.is_some_and(|at| now.uptime.since(at) < position);
         let length = if is_used { WINDOW + SECOND_POLL } else { WINDOW };
         let left = length.checked_sub(position).filter(|left| is_hot && !left.is_zero())?;
         Some(now.uptime.after(left))
     }
+}
+
+/// Returns true if hot processes leave the key now.
+pub fn is_open(key: &Key, now: Now) -> bool {
+    position(key, now) < WINDOW
+}
+
+/// Returns how long ago the last window has begun.
+fn position(key: &Key, now: Now) -> Duration {
+    Duration::from_micros(now.wall.0.wrapping_add(offset(key)) % 1_000_000)
 }
 
 /// Returns how long a process waits in a window until it looks at the key. `random` is any number.

@@ -8,7 +8,8 @@ use std::{iter, slice};
 
 use proto::ownership::Loss;
 use proto::unresolved::Unresolved;
-use proto::values::{Key, Terms, Token};
+use proto::values::{Key, State, Terms, Token};
+use proto::{Command, Reply};
 
 use super::guards::{begin_anew, give_back};
 use super::line::Line;
@@ -27,8 +28,8 @@ use crate::wait::Registered;
 /// extended.
 const FRESH: u32 = 10;
 
-/// The lease of what announces a call that waits for all of several locks. The allowance for clocks comes to it: if the
-/// process is killed, others wait for 2 s.
+/// The lease of what announces a call that waits for all of several locks. The key shows a second more: if the process is
+/// killed, others wait for 2 s.
 const ANNOUNCED_FOR: Duration = Duration::from_secs(1);
 
 /// A call that asks for several locks of one locker, or for one of several.
@@ -55,7 +56,7 @@ impl<'a> Deref for SeveralCall<'a> {
 
 impl<'a> SeveralCall<'a> {
     pub(crate) fn new(call: Call<'a>, line: Option<&'a Line>) -> Self {
-        Self { call, line }
+        Self { call: Call { name: line.map(Line::name), ..call }, line }
     }
 
     /// Begins a call for several locks, which lasts until what is returned is dropped.
@@ -102,18 +103,31 @@ impl<'a> SeveralCall<'a> {
     }
 
     /// Asks for locks in one trip, if there are two at least: up to the first that a thread of this process has or
-    /// waits for, or that is left to a process which was just notified of its release. It may be none.
-    pub(crate) fn ask_together<'k>(&self, keys: &'k [Key]) -> VecDeque<Asked<'k>> {
-        let is_busy = |key| self.may_wait() && (!self.engine.queue.is_open_to(key) || self.is_left(key));
+    /// waits for, or that is left to a process which was just notified of its release. It may be none. Returns also whether
+    /// another call was seen to be `next` to get all locks.
+    pub(crate) fn ask_together<'k>(
+        &self,
+        keys: &'k [Key],
+        next: Option<&Key>,
+    ) -> (VecDeque<Asked<'k>>, bool) {
+        let is_busy = |key| {
+            self.may_wait() && (!self.engine.queue.is_open_to(key) || self.turn(key).is_left(self.began))
+        };
         let keys = &keys[..keys.iter().take_while(|key| !is_busy(*key)).count()];
         if keys.len() < 2 {
-            return VecDeque::new();
+            return (VecDeque::new(), false);
         }
         let probed = self.probe(&keys[0]);
         let (now, protocol) = (clock::now(), self.engine.protocol_of(self.options));
         let mut asked: Vec<Asked<'_>> = keys.iter().map(|key| self.asks(key, protocol, now)).collect();
+        asked[0].trip.behind = next.map(|next| Box::new(Command::GetAll(Arc::from([next.clone()]))));
         self.ask(&mut asked, probed);
-        asked.into()
+        let found = match asked[0].sent.behind.take() {
+            Some(Ok(Reply::Bulks(mut found))) => found.pop().flatten(),
+            _ => None,
+        };
+        let found = State::of_value(found.as_deref());
+        (asked.into(), matches!(found, State::Until { until, .. } if until >= clock::now().wall))
     }
 
     /// Asks in one trip, if it is known what the options mean.
@@ -153,6 +167,7 @@ impl<'a> SeveralCall<'a> {
                 // Where a reply was lost, the wait says so.
                 if !asked.as_ref().is_some_and(Asked::is_lost) {
                     call.check(key)
+                        .map_err(|error| with_whole_wait(error, self.waited()))
                         .inspect_err(|error| self.report_failed(slice::from_ref(key), error, 0))?;
                 }
                 let acquired = call.wait_for(key, asked);
@@ -238,9 +253,13 @@ impl<'a> SeveralCall<'a> {
         Err(Error::InDoubt { key, command, advice, cause })
     }
 
-    /// Has it known that this call is next to get all locks, as soon as no other call is: this process waits for that as
-    /// for a lock. That is a lock, which the keeper extends. Without it, the call waits its turn among the others.
-    pub(crate) fn announce(&self, next: &Key) -> Option<LockGuard> {
+    /// Announces this call as the next to get all locks: acquires a lock at which others look, and which the keeper
+    /// extends. If another call is next, this one waits, or returns `None`.
+    ///
+    /// # Errors
+    ///
+    /// The call was ended from outside, or the server cannot be reached.
+    pub(crate) fn announce(&self, next: &Key, waits: bool) -> Result<Option<LockGuard>, Error> {
         let mut engine = Engine::clone(self.engine);
         engine.holder_name = Some(format!("next:{:x}", self.random()).into());
         let engine = Arc::new(engine);
@@ -249,14 +268,26 @@ impl<'a> SeveralCall<'a> {
         let terms =
             Terms { expiration, poll_interval, max_attempts, allowance, ..Terms::without_expiration() };
         let options = LockOptions { terms, ..*self.options }.while_waiting(LockOptions::MAX_EXPIRATION);
-        let call = Call { engine: &engine, options: &options, began: clock::now(), ..self.call };
-        let acquired = call.try_or_wait_for(next, None).0.ok()?;
-        engine.keep_from_now_on(&acquired.hold);
-        Some(LockGuard::new(engine, acquired))
+        let (options, began) = (if waits { options } else { options.timeout(Duration::ZERO) }, clock::now());
+        let deadline = if waits { self.deadline } else { Some(began.uptime) };
+        let call = Call { engine: &engine, options: &options, began, deadline, name: None, ..self.call };
+        match call.try_or_wait_for(next, None).0 {
+            Ok(acquired) => {
+                engine.keep_from_now_on(&acquired.hold);
+                Ok(Some(LockGuard::new(engine, acquired)))
+            }
+            Err(error @ (Error::Cancelled { .. } | Error::ShutDown { .. } | Error::Unavailable { .. })) => {
+                Err(with_whole_wait(error, self.waited()))
+            }
+            // It is only fairness, without which the call goes on.
+            Err(_) => Ok(None),
+        }
     }
 
-    /// Ends that. If the call `gives_up`, others may get the locks that it had not got yet.
-    pub(crate) fn retract(&self, announced: LockGuard, gives_up: bool) {
+    /// Retracts what [`announce`](Self::announce) has returned. If the call `gives_up`, others may get the locks that it
+    /// had not got yet.
+    pub(crate) fn retract(&self, announced: Option<LockGuard>, gives_up: bool) {
+        let Some(announced) = announced else { return };
         // A failure is reported, and it ends by itself.
         drop(give_back(vec![announced]));
         if let Some(line) = self.line.filter(|_| gives_up) {

@@ -31,13 +31,14 @@ pub(crate) struct Line {
 struct InLine {
     /// `None` once it has ended.
     ticket: Option<HolderTicket<LockGuard>>,
-    /// The name of the queue, if other processes that wait for it are notified.
-    notified: Option<Key>,
+    name: Key,
+    /// True if other processes that wait are notified.
+    notifies: bool,
 }
 
 impl Place for InLine {
-    fn notified(&self) -> Option<&Key> {
-        self.notified.as_ref()
+    fn name(&self) -> (&Key, bool) {
+        (&self.name, self.notifies)
     }
 
     fn end(mut self: Box<Self>, wake: Wake) {
@@ -77,7 +78,8 @@ impl Line {
 
     /// Returns the turns of the processes at the locks.
     pub(crate) fn turn<'a>(&'a self, call: &'a Call<'_>) -> Turn<'a> {
-        call.engine.turn_at_name(self.is_notified(call.engine, call.options), &self.name)
+        let notifies = self.is_notified(call.engine, call.options);
+        call.engine.turn_at_name(notifies, call.options, &self.name)
     }
 
     /// Looks at all locks, as a process that waits to be notified, if something is to be done with the waiting list.
@@ -87,6 +89,10 @@ impl Line {
         all: &Arc<[Key]>,
     ) -> Option<Result<Vec<Option<Vec<u8>>>, Error>> {
         call.look_listed(&self.turn(call), &self.name, all)
+    }
+
+    pub(crate) fn name(&self) -> &Key {
+        &self.name
     }
 
     /// Returns true if no thread has one of the locks or waits for one.
@@ -120,8 +126,8 @@ impl Line {
     }
 
     fn give(&self, guard: &mut LockGuard, place: impl FnOnce() -> HolderTicket<LockGuard>) {
-        let notified = self.is_notified(guard.engine(), guard.options()).then(|| self.name.clone());
-        guard.ends_with(|| Box::new(InLine { ticket: Some(place()), notified }));
+        let notifies = self.is_notified(guard.engine(), guard.options());
+        guard.ends_with(|| Box::new(InLine { ticket: Some(place()), name: self.name.clone(), notifies }));
     }
 
     /// Tells the first thread that one of the locks may be free. Returns whether there is one.
@@ -137,16 +143,11 @@ impl Line {
         }
     }
 
-    /// Returns the end of the window in which this process leaves the locks to pollers, if it does so now.
-    fn window(&self, now: Now) -> Option<Uptime> {
-        self.queue.activity(&self.name)?.window(&self.name, now)
-    }
-
     /// Returns true if the locks pass among the threads of this process now, and no other is to get one first.
     fn may_hand_on(&self, guard: &LockGuard, now: Now) -> bool {
         let notifies = self.is_notified(guard.engine(), guard.options());
-        let turn = guard.engine().turn_at_name(notifies, &self.name);
-        self.window(now).is_none() && turn.is_in_slice(self.queue.slice(&self.name), now)
+        let turn = guard.engine().turn_at_name(notifies, guard.options(), &self.name);
+        turn.leave(false, now).is_none() && turn.is_in_slice(self.queue.slice(&self.name), now)
     }
 
     /// Releases one of the locks: the first thread that sleeps gets it, if it can be handed on.

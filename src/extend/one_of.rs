@@ -103,6 +103,7 @@ impl<'a> SeveralCall<'a> {
             expiring: self.expires(),
             ahead,
             permits: Some(locks.len()),
+            left_to_writer: false,
             taken_by_this_thread: locks.iter().all(is_ours),
         };
         let timeout = (!self.has_time()).then(|| self.options.timeout.unwrap_or(Duration::MAX));

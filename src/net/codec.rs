@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use proto::values::SideKey;
-use proto::waiting_list::{LIST_TTL, Waiting};
+use proto::waiting_list::{self, LIST_TTL, Waiting};
 use proto::{Command, Expected, NewValue, Reply};
 use redis::Value;
 
@@ -140,8 +140,8 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
             packed.command(Form::Integer, &[b"LREM", list, b"1", channel]);
             false
         }
-        Waiting::Wake(channel) => {
-            packed.command(Form::Integer, &[b"PUBLISH", channel, key]);
+        Waiting::Wake { channel, polled } => {
+            packed.command(Form::Integer, &[b"PUBLISH", channel, &waiting_list::message(key, *polled)]);
             false
         }
     };
@@ -214,10 +214,13 @@ fn read_any(command: &Command, replies: &mut Vec<Value>, forms: &[Form]) -> Read
 
 /// Reads what was taken from several waiting lists, also where the entry of this process was refused.
 fn read_taken(replies: &mut Vec<Value>, forms: &[Form]) -> ReadReply {
-    let mut all = Vec::new();
+    let (mut all, mut refused) = (Vec::new(), None);
     for (reply, form) in replies.drain(..).zip(forms).filter(|(_, form)| **form == Form::Bulk) {
         if let Some(refusal) = refusal(&reply) {
-            return Ok(Err(refusal));
+            // What was taken from another list is to be notified.
+            refused.get_or_insert(refusal);
+            all.push(None);
+            continue;
         }
         match form.reply(reply) {
             Ok(Reply::Bulk(channel)) => all.push(channel),
@@ -225,7 +228,10 @@ fn read_taken(replies: &mut Vec<Value>, forms: &[Form]) -> ReadReply {
             Err(other) => return Err(unexpected("LPOP", Some(&other))),
         }
     }
-    Ok(Ok(Reply::Bulks(all)))
+    match refused.filter(|_| all.iter().all(Option::is_none)) {
+        Some(refusal) => Ok(Err(refusal)),
+        None => Ok(Ok(Reply::Bulks(all))),
+    }
 }
 
 impl Form {

@@ -111,9 +111,9 @@ impl MultiLock {
         Self { readers: Some(readers.clone()), line: Some(line.clone()), next_writer, ..self }
     }
 
-    /// Returns locks of other keys, with the same options and the same token, for no writer.
+    /// Returns the locks of other permits, with the same options and the same token, for no writer.
     pub(super) fn of(&self, keys: impl IntoIterator<Item = Key>) -> Result<Self, Error> {
-        let locks = Self::new(&self.locker, keys, self.options)?;
+        let locks = Self::of_whole_keys(&self.locker, keys.into_iter(), self.options)?;
         Ok(Self { cancel_token: self.cancel_token.clone(), ..locks })
     }
 
@@ -204,8 +204,9 @@ impl MultiLock {
         let call = self.locker.call(options, self.cancel_token.as_ref());
         let call = SeveralCall::new(call, self.line.as_ref());
         let _begun = call.begin_all(&self.keys, self.readers.as_ref())?;
-        let guards = acquire_in_order(&call, &self.keys, self.next_writer.as_ref())?;
+        let (guards, announced) = acquire_in_order(&call, &self.keys, self.next_writer.as_ref())?;
         call.begun(&guards, kind);
+        call.retract(announced, false);
         Ok(MultiLockGuard::of(guards, self.line.clone()))
     }
 

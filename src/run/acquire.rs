@@ -60,7 +60,7 @@ impl<'a> Call<'a> {
             && !self.is_cancelled()
             && engine.knows_meaning_of(self.options)
             && engine.queue.is_open_to(key)
-            && !self.is_left(key)
+            && !self.turn(key).is_left(self.began)
     }
 
     /// Waits for a lock, after what came of asking for it, if it was asked for.
@@ -128,6 +128,8 @@ pub(crate) struct Call<'a> {
     pub(crate) cancel_token: Option<&'a CancelToken>,
     pub(crate) began: Now,
     pub(crate) deadline: Option<Uptime>,
+    /// The name of several locks, if those of the call are among them.
+    pub(crate) name: Option<&'a Key>,
 }
 
 /// A trip that asks for a lock, and what came of it.
@@ -151,7 +153,7 @@ impl<'a> Call<'a> {
     ) -> Self {
         let began = clock::now();
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
-        Self { engine, options, cancel_token, began, deadline }
+        Self { engine, options, cancel_token, began, deadline, name: None }
     }
 
     /// Has this thread woken when the call is cancelled. A forked child may find the token's mutex locked for ever.
@@ -160,10 +162,11 @@ impl<'a> Call<'a> {
         token.map(CancelToken::register)
     }
 
-    /// Returns true if this process leaves the lock to one that was just notified.
-    pub(crate) fn is_left(&self, key: &Key) -> bool {
+    /// Returns the turns at the key of one of its locks.
+    #[inline]
+    pub(crate) fn turn<'b>(&'b self, key: &'b Key) -> Turn<'b> {
         let Self { engine, options, .. } = self;
-        engine.turn(engine.notifies(options, key), key).head_start().is_some()
+        engine.turn(engine.notifies(options, key), options, key).of(self.name)
     }
 
     /// Looks at several locks that have this name, as a process that waits for notifications of them, if something is to
@@ -233,7 +236,7 @@ impl<'a> Call<'a> {
     #[inline]
     pub(super) fn hold_lease(&self, key: &Key, lease: Lease, at: Now) -> Acquired {
         let Self { engine, options, .. } = self;
-        engine.turn(engine.notifies(options, key), key).acquired();
+        self.turn(key).acquired();
         let observation = Observation::of(&lease, at);
         let hold = engine.make_hold(key.clone(), options, lease, at);
         let holder = engine.queue.hold(key, &observation, Arc::downgrade(&hold) as _);

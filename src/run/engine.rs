@@ -181,13 +181,19 @@ impl Engine {
     }
 
     /// Returns the turns at a key, for a lock that has notifications if it `notifies`.
-    pub(super) fn turn<'a>(&'a self, notifies: bool, key: &'a Key) -> Turn<'a> {
-        self.turns.at(key, notifies, &self.observer)
+    #[inline]
+    pub(super) fn turn<'a>(&'a self, notifies: bool, options: &LockOptions, key: &'a Key) -> Turn<'a> {
+        self.turns.at(key, notifies, options.all_notify, &self.observer)
     }
 
     /// Returns the turns at the name of several locks.
-    pub(crate) fn turn_at_name<'a>(&'a self, notifies: bool, name: &'a Key) -> Turn<'a> {
-        self.turns.at_name(name, notifies, &self.observer)
+    pub(crate) fn turn_at_name<'a>(
+        &'a self,
+        notifies: bool,
+        options: &LockOptions,
+        name: &'a Key,
+    ) -> Turn<'a> {
+        self.turns.at_name(name, notifies, options.all_notify, &self.observer)
     }
 
     /// Returns true if the side keys of this key are on its node.

@@ -22,6 +22,7 @@ use crate::net::Failure;
 use crate::report::error::Error;
 use crate::report::event::Settlement;
 use crate::system::clock;
+use crate::values::options::LockOptions;
 use crate::wait::WaitMode;
 
 /// A release that has begun.
@@ -100,8 +101,10 @@ impl Engine {
         now: Now,
     ) -> (Releasing<'a>, Session<'a>) {
         let HeldLock { key, options, lease, holder, owed } = &lock;
-        let turn = self.turn(self.notifies(options, key), key);
-        let next = turn.after(holder, now);
+        let notifies = self.notifies(options, key);
+        let turn = self.turn(notifies, options, key);
+        let name = holder.place().map(|place| place.name().0);
+        let next = self.turn(notifies, options, key).of(name).after(holder, now);
         let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
         // A later attempt does not keep others waiting for a connection.
         if owed.is_none() {
@@ -109,7 +112,7 @@ impl Engine {
         } else {
             session.try_itself();
         }
-        let at_name = self.at_name(holder, now);
+        let at_name = self.at_name(holder, options, now);
         match (next.listed(), at_name.as_deref().and_then(AtName::listed)) {
             (Some(own), None) => session.take(Command::Waiting(own.clone())),
             (own, Some(of_name)) => {
@@ -136,10 +139,10 @@ impl Engine {
     }
 
     /// Returns whose turn it is at the name of several locks, where other processes that wait for one are notified.
-    fn at_name(&self, holder: &Holder, now: Now) -> Option<Box<AtName>> {
-        let name = holder.place()?.notified()?;
-        let next = self.turn_at_name(true, name).after_one(now);
-        Some(Box::new(AtName { name: name.clone(), next }))
+    fn at_name(&self, holder: &Holder, options: &LockOptions, now: Now) -> Option<Box<AtName>> {
+        let (name, notifies) = holder.place()?.name();
+        let next = || self.turn_at_name(notifies, options, name).after_one(now);
+        notifies.then(|| Box::new(AtName { name: name.clone(), next: next() }))
     }
 
     /// Has the next waiter get the lock, or learn of the release.
@@ -160,9 +163,8 @@ impl Engine {
             Err(reason) => (Err(reason), None, false),
         };
         let released = matches!(outcome, Ok(Release::Released { .. }));
-        let ends_place = at_name.map(|at_name| {
-            let AtName { name, next } = *at_name;
-            self.turn_at_name(true, &name).pass_on(&next, released, taken_at_name, now)
+        let ends_place = at_name.as_deref().map(|AtName { name, next }| {
+            self.turn_at_name(true, options, name).pass_on(next, released, taken_at_name, now)
         });
         let (outcome, holder) = match outcome {
             Ok(release) => (Ok(release), lock.holder),
@@ -177,6 +179,10 @@ impl Engine {
                 }
             }
         };
+        match holder.place() {
+            Some(place) => self.turn_at_name(false, options, place.name().0).ended(now),
+            None => turn.ended(now),
+        }
         if released {
             self.open_debts.released(key);
         }
@@ -193,8 +199,11 @@ impl Engine {
             }
             None => holder,
         };
-        if let Some(wake) = ends_place {
+        if let Some((wake, at_name)) = ends_place.zip(at_name) {
             holder.end_place(wake);
+            if released {
+                self.turn_at_name(true, options, &at_name.name).was_left(&at_name.next);
+            }
         }
         holder.finish(turn.pass_on(&next, released, taken, now), now);
         if released {

@@ -6,6 +6,8 @@
 //! Nothing here knows of leases, or sends a command for a lock's key. A wrong answer costs a wait, and never lets in
 //! two holders.
 
+mod after;
+mod met;
 mod notifications;
 
 use std::borrow::Cow;
@@ -15,16 +17,18 @@ use std::time::Duration;
 use proto::Reply;
 use proto::values::{Key, Now, Uptime, classic_time};
 use proto::waiting_list::Waiting;
-use proto::window::{ASKS, until_look};
+use proto::window::{self, ASKS, WINDOW, until_look};
 
-use super::held::{Holder, Queues};
-use crate::net::{Backend, Budget, Failure, NodeId};
+use super::held::Queues;
+use crate::net::{Backend, Failure, NodeId};
 use crate::run::sink::EventSink;
 use crate::system::random::HashMap;
 use crate::system::sync::Mutex;
-use crate::wait::{Hint, Waiters, Wake};
+use crate::wait::Waiters;
+pub(super) use after::Next;
+use met::{Met, is_gems};
 pub(super) use notifications::Name;
-use notifications::{Notifications, Passed};
+use notifications::Notifications;
 
 /// For how long the lock passes among the threads of a process before it is the turn of another that waits for
 /// notifications.
@@ -34,6 +38,7 @@ const SLICE: Duration = Duration::from_millis(10);
 pub(super) struct Turns {
     backend: Arc<dyn Backend>,
     queues: Queues,
+    met: Arc<Met>,
     name: Name,
     /// The notifications of all keys, if there is one server.
     of_one: Arc<Notifications>,
@@ -46,6 +51,10 @@ pub(crate) struct Turn<'a> {
     key: &'a Key,
     /// True if it is the name of several locks, of which any one will do.
     of_several: bool,
+    /// By what windows are known: the key, or the name of several locks of which it is one.
+    busy: &'a Key,
+    /// True if there are windows: others than those that are notified may want the lock.
+    has_windows: bool,
     /// `None` if no process waits for notifications of this lock, and none is sent.
     notifications: Option<Cow<'a, Arc<Notifications>>>,
     observer: &'a EventSink,
@@ -60,22 +69,11 @@ pub(crate) struct Leave {
     pub(super) in_window: bool,
 }
 
-/// Whose turn it is after a holder.
-pub(super) enum Next {
-    /// A thread of this process that is queued.
-    Thread,
-    /// Any client: no thread of this process is queued.
-    Any,
-    /// Other processes poll: the lock is left to them for a while.
-    Pollers,
-    /// Other processes are in the waiting list, from which the first is taken.
-    Listed(Waiting),
-}
-
 impl Turns {
     pub(super) fn new(backend: Arc<dyn Backend>, queues: Queues, name: Name) -> Self {
-        let of_one = Notifications::new(Arc::clone(&backend), queues.clone(), &name, NodeId::ONLY);
-        Self { backend, queues, name, of_one: Arc::new(of_one), of_nodes: Mutex::default() }
+        let met = Arc::<Met>::default();
+        let of_one = Notifications::new(&backend, &queues, &met, &name, NodeId::ONLY);
+        Self { backend, queues, met, name, of_one: Arc::new(of_one), of_nodes: Mutex::default() }
     }
 
     /// Returns the same for a locker whose channels are called otherwise.
@@ -83,16 +81,30 @@ impl Turns {
         Self::new(Arc::clone(&self.backend), self.queues.clone(), name)
     }
 
-    /// Returns the turns at a key, for locks that have notifications if it `notifies`.
+    /// Returns the turns at a key, for locks that have notifications if it `notifies`. `all_notify`: so do all other
+    /// clients, as far as the server can.
     #[inline]
-    pub(super) fn at<'a>(&'a self, key: &'a Key, notifies: bool, observer: &'a EventSink) -> Turn<'a> {
+    pub(super) fn at<'a>(
+        &'a self,
+        key: &'a Key,
+        notifies: bool,
+        all_notify: bool,
+        observer: &'a EventSink,
+    ) -> Turn<'a> {
         let notifications = notifies.then(|| self.notifications(key));
-        Turn { turns: self, key, of_several: false, notifications, observer }
+        let has_windows = !(all_notify && notifies && self.backend.has_channels());
+        Turn { turns: self, key, of_several: false, busy: key, has_windows, notifications, observer }
     }
 
     /// Returns the turns at the name of several locks.
-    pub(super) fn at_name<'a>(&'a self, name: &'a Key, notifies: bool, observer: &'a EventSink) -> Turn<'a> {
-        Turn { of_several: true, ..self.at(name, notifies, observer) }
+    pub(super) fn at_name<'a>(
+        &'a self,
+        name: &'a Key,
+        notifies: bool,
+        all_notify: bool,
+        observer: &'a EventSink,
+    ) -> Turn<'a> {
+        Turn { of_several: true, ..self.at(name, notifies, all_notify, observer) }
     }
 
     /// Returns the notifications of the node that has this key.
@@ -103,16 +115,9 @@ impl Turns {
         }
         let mut of_nodes = self.of_nodes.lock();
         let of_node = of_nodes.entry(node).or_insert_with(|| {
-            Arc::new(Notifications::new(Arc::clone(&self.backend), self.queues.clone(), &self.name, node))
+            Arc::new(Notifications::new(&self.backend, &self.queues, &self.met, &self.name, node))
         });
         Cow::Owned(Arc::clone(of_node))
-    }
-}
-
-impl Next {
-    /// Returns what takes the first process from the waiting list.
-    pub(super) fn listed(&self) -> Option<&Waiting> {
-        if let Self::Listed(taking) = self { Some(taking) } else { None }
     }
 }
 
@@ -120,6 +125,14 @@ impl Leave {
     /// Returns when a thread looks at the lock meanwhile. `random` is any number.
     pub(super) fn next_look(self, random: u64, now: Now) -> Uptime {
         now.uptime.after(until_look(random)).min(self.until)
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// Returns the turns at a lock that is one of several with this name: it is left to pollers with the others.
+    #[inline]
+    pub(crate) fn of(self, name: Option<&'a Key>) -> Self {
+        Self { busy: name.unwrap_or(self.busy), ..self }
     }
 }
 
@@ -136,9 +149,64 @@ impl Turn<'_> {
         }
     }
 
+    /// Returns until when a thread leaves a lock to known pollers that might have been taken over for so long. They may
+    /// have waited for as long as it was dead.
+    pub(super) fn leave_expired(&self, since: Duration, now: Now) -> Option<Leave> {
+        let left = WINDOW.checked_sub(since).filter(|left| !left.is_zero() && self.has_windows)?;
+        let has_poller = self.turns.met.knows(self.busy, true, now.uptime);
+        has_poller.then(|| Leave { until: now.uptime.after(left), in_window: true })
+    }
+
     /// Returns the end of the window in which this process leaves the lock to pollers, if it does so now.
     pub(super) fn window(&self, now: Now) -> Option<Uptime> {
-        self.waiters().activity(self.key)?.window(self.key, now)
+        if !self.has_windows {
+            return None;
+        }
+        let of_threads = || self.waiters().activity(self.key)?.window(self.busy, now);
+        self.window_of_one(now).or_else(of_threads)
+    }
+
+    /// Returns the end of the window that this process leaves even if one thread of it alone keeps the lock busy: others
+    /// were met there, and are not notified.
+    #[inline]
+    fn window_of_one(&self, now: Now) -> Option<Uptime> {
+        self.turns.met.window(self.busy, self.notifications.is_some(), now).filter(|_| self.has_windows)
+    }
+
+    /// Returns true if a thread that comes now leaves the lock to others.
+    #[inline]
+    pub(crate) fn is_left(&self, now: Now) -> bool {
+        self.head_start().is_some() || self.window_of_one(now).is_some()
+    }
+
+    /// Returns true if pollers get their turn now, and this process is one of them.
+    pub(crate) fn is_of_pollers(&self, now: Now) -> bool {
+        self.notifications.is_none() && window::is_open(self.busy, now)
+    }
+
+    /// Notes what the key, or one of several, was found to hold. What this process has there is no other's.
+    pub(crate) fn met(&self, found: &[u8], now: Uptime) {
+        if !self.turns.queues.locks.is_held(self.key) {
+            self.turns.met.note(self.busy, is_gems(found), now);
+        }
+    }
+
+    /// Notes what all of several locks were found to hold.
+    pub(crate) fn met_at(&self, locks: &[Key], found: &[Option<Vec<u8>>], now: Uptime) {
+        let mut is_new = !self.turns.met.has_just_met(self.busy, now);
+        for (key, found) in locks.iter().zip(found).filter_map(|(key, found)| Some((key, found.as_deref()?)))
+        {
+            if (is_new || is_gems(found)) && !self.turns.queues.locks.is_held(key) {
+                self.turns.met.note(self.busy, is_gems(found), now);
+                is_new = false;
+            }
+        }
+    }
+
+    /// Notes that a hold of this process has ended.
+    #[inline]
+    pub(crate) fn ended(&self, now: Uptime) {
+        self.turns.met.ended(self.busy, now);
     }
 
     fn waiters(&self) -> &dyn Waiters {
@@ -159,8 +227,10 @@ impl Turn<'_> {
     /// until when the thread asks for it without a pause. What another process of this library has, it leaves by
     /// itself.
     pub(super) fn takes_back(&self, found: Option<&[u8]>, now: Now) -> Option<Uptime> {
-        let has_poller = found.is_some_and(|found| found.is_empty() || classic_time(found).is_some());
-        has_poller.then(|| {
+        // One that has died has it no longer.
+        let lasts = |found: &[u8]| classic_time(found).is_none_or(|until| until >= now.wall);
+        found.is_some_and(|found| is_gems(found) && lasts(found)).then(|| {
+            self.turns.met.met_poller(self.busy, now.uptime);
             self.waiters().met_poller(self.key, now.uptime);
             now.uptime.after(ASKS)
         })
@@ -203,106 +273,6 @@ impl Turn<'_> {
     }
 }
 
-/// Whose turn is it after me?
-impl Turn<'_> {
-    /// Returns whose turn it is after this holder.
-    #[inline]
-    pub(super) fn after(&self, holder: &Holder, now: Now) -> Next {
-        let yields = holder.of_next(|key, activity| activity.window(key, now).is_some());
-        if yields == Some(true) {
-            return Next::Pollers;
-        }
-        if let Some(notifications) = &self.notifications {
-            let slice = holder.slice();
-            if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
-                return Next::Thread;
-            }
-            if let Some(taking) = notifications.next(self.key, slice.is_some()) {
-                return Next::Listed(taking);
-            }
-        }
-        if yields.is_some() { Next::Thread } else { Next::Any }
-    }
-
-    /// Returns whose turn it is after one of several locks, which no thread of this process gets handed over.
-    pub(super) fn after_one(&self, now: Now) -> Next {
-        if self.window(now).is_some() {
-            return Next::Pollers;
-        }
-        let follows = self.waiters().is_waited_for(self.key);
-        let next = self.notifications.as_ref().and_then(|all| all.next(self.key, follows));
-        next.map_or(Next::Any, Next::Listed)
-    }
-
-    /// Returns true if the locks of this name pass among the threads of this process, in its slice since then: no other
-    /// process is to be notified yet.
-    pub(crate) fn is_in_slice(&self, since: Option<Uptime>, now: Now) -> bool {
-        self.notifications.is_none() || since.is_some_and(|since| now.uptime.since(since) < SLICE)
-    }
-
-    /// Notifies the next process, if it is its turn, after the lock was `released` or not. `taken`: what came of taking
-    /// it from the list. Returns how the threads of this process learn of the release.
-    #[inline]
-    pub(super) fn pass_on(
-        &self,
-        next: &Next,
-        released: bool,
-        taken: Option<Result<Reply, Failure>>,
-        now: Uptime,
-    ) -> Wake {
-        match (next, &self.notifications) {
-            (Next::Listed(taking), Some(notifications)) => {
-                let passed = self.notify_next(notifications, taking, released, taken, now);
-                if released { passed } else { Wake::Hint(Hint::Changed) }
-            }
-            _ if !released => Wake::Hint(Hint::Changed),
-            (Next::Pollers, _) => Wake::NextSlice(Hint::Freed),
-            _ => Wake::Hint(Hint::Freed),
-        }
-    }
-
-    #[inline(never)]
-    fn notify_next(
-        &self,
-        notifications: &Arc<Notifications>,
-        taking: &Waiting,
-        released: bool,
-        taken: Option<Result<Reply, Failure>>,
-        now: Uptime,
-    ) -> Wake {
-        notifications.sent_next(self.key, taking, taken.as_ref());
-        let passed = match taken {
-            // Even if the key holds another's value: the process that is
-            // notified then looks, and enters the list again.
-            Some(taken) if released || taken.is_ok() => {
-                let backend = &self.turns.backend;
-                let (retry_for, command_timeout) = (backend.retry_for(), backend.command_timeout());
-                let budget = Budget { deadline: Some(now), retry_for, command_timeout };
-                notifications.pass_on(self.key, taken, budget, self.observer)
-            }
-            _ => Passed::ToNone,
-        };
-        match passed {
-            Passed::ToNone => Wake::NextSlice(Hint::Freed),
-            Passed::ToOther if notifications.is_listed(self.key) => Wake::Notification(Hint::Freed),
-            // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
-            Passed::ToOther => Wake::NextSlice(Hint::Changed),
-        }
-    }
-
-    /// A lock was released, and its waiting list was left alone. If the threads that it was left to have given up
-    /// meanwhile, it is the turn of the next process.
-    #[inline]
-    pub(super) fn was_left(&self, next: &Next) {
-        if let Some(notifications) = &self.notifications
-            && !matches!(next, Next::Listed(_))
-            && !self.waiters().is_waited_for(self.key)
-        {
-            notifications.was_left_to_none(self.key);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proto::values::Wall;
@@ -311,7 +281,7 @@ mod tests {
     use crate::net::scripted::ScriptedBackend;
     use crate::run::held::Queue;
     use crate::values::options::LockOptions;
-    use crate::wait::{Observation, WaitMode, no_hold};
+    use crate::wait::{Hint, Observation, WaitMode, Wake, no_hold};
 
     fn at(millis: u64) -> Now {
         let uptime = Uptime::of(Duration::from_millis(5100));
@@ -324,7 +294,7 @@ mod tests {
         let name = Name { prefix: Key::from(""), random: 1 };
         let queues = Queues { locks: Arc::clone(&queue), lines: Arc::<Queue>::default() };
         let turns = Turns::new(ScriptedBackend::granting(), queues, name);
-        let turn = turns.at(&key, false, &sink);
+        let turn = turns.at(&key, false, false, &sink);
         let hold = |millis| {
             let at = Uptime::of(Duration::from_millis(millis));
             queue.hold(&key, &Observation { seen: None, at }, no_hold())
@@ -337,6 +307,8 @@ mod tests {
         let left = |millis: &u64| turn.leave(false, at(*millis)).is_some_and(|leave| leave.in_window);
         let window: Vec<u64> = (0..1000).filter(left).collect();
         assert_eq!(window.len(), 110, "{window:?}");
+        let all_notify = turns.at(&key, true, true, &sink);
+        assert!((0..1000).all(|millis| all_notify.leave(false, at(millis)).is_none()), "nobody polls");
         let now = at(window[0]);
         for (found, is_pollers) in [
             (Some(&b"1795153464.2949657"[..]), true),

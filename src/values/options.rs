@@ -40,6 +40,8 @@ pub struct LockOptions {
     pub(crate) protocol: Protocol,
     /// True if releases wake waiters of other processes; `None` leaves it to the protocol.
     pub(crate) notifies: Option<bool>,
+    /// True if all clients of the key do.
+    pub(crate) all_notify: bool,
     pub(crate) reentrant: bool,
     pub(crate) releases_later: bool,
 }
@@ -60,6 +62,9 @@ impl fmt::Debug for LockOptions {
         }
         show_if_set!(terms, unset.terms, poll_interval);
         show_if_set!(self, unset, notifies);
+        if self.all_notify {
+            shown.field("all_clients_notify", &true);
+        }
         show_if_set!(terms, unset.terms, max_attempts, auto_extend, hold_at_least);
         show_if_set!(self, unset, reentrant);
         if self.releases_later {
@@ -107,6 +112,7 @@ impl LockOptions {
             timeout: Some(Self::DEFAULT_TIMEOUT),
             protocol: Protocol::Classic,
             notifies: None,
+            all_notify: false,
             reentrant: false,
             releases_later: false,
         }
@@ -168,6 +174,17 @@ impl LockOptions {
     /// `KEY:setnx-lock:waiters:{KEY}`.
     pub const fn notify_waiters(self, notifies: bool) -> Self {
         Self { notifies: Some(notifies), ..self }
+    }
+
+    /// Promises that all clients of the key notify each other, and turns [notifications](Self::notify_waiters) on. Off
+    /// by default.
+    ///
+    /// Otherwise a process that keeps a key busy leaves it alone for 110 ms of each second, for clients that only poll,
+    /// such as Ruby programs: these leave no trace on a key that is never free. With the promise it does not, so that
+    /// no thread waits for that. A client that only polls may then wait for as long as the key is busy; it is never a
+    /// second holder. On a server without notifications the promise has no effect.
+    pub const fn all_clients_notify(self) -> Self {
+        Self { notifies: Some(true), all_notify: true, ..self }
     }
 }
 

@@ -349,6 +349,9 @@ impl<A> KeyQueue<A> {
         lease: A,
         place: &mut Option<Box<dyn Place>>,
     ) -> Result<Thread, A> {
+        if self.waiters.front().is_some_and(|first| first.holds_back) {
+            return Err(lease);
+        }
         let takes = |waiter: &&mut Waiter<A>| waiter.is_free() && waiter.mode.takes_leases_of(mode);
         let Some(waiter) = self.waiters.iter_mut().find(takes) else { return Err(lease) };
         (waiter.lease, waiter.place) = (Some(lease), place.take());

@@ -30,6 +30,7 @@ trials_of! {
     a_notification_that_nobody_wants_any_more_goes_on,
     a_process_that_is_killed_is_passed_over,
     a_writer_is_next_after_the_readers_that_are_in,
+    a_reader_that_leaves_the_permits_to_a_writer_keeps_none,
     a_writer_that_gives_up_lets_readers_in,
     a_writer_that_is_killed_holds_readers_up_for_a_moment,
 }
@@ -243,6 +244,28 @@ fn a_writer_is_next_after_the_readers_that_are_in() -> Outcome {
         drop(others.try_read()?.expect("no writer is next"));
         assert_eq!(keys(&server, "*waiters*"), [""; 0]);
     }
+    Ok(())
+}
+
+fn a_reader_that_leaves_the_permits_to_a_writer_keeps_none() -> Outcome {
+    let server = TestServer::start();
+    let reading = shared(&process(&server)?, NOTIFIED).read()?;
+    let token = CancelToken::new();
+    let writer = shared(&process(&server)?, NOTIFIED).cancelled_by(&token);
+    let writing = Sleeper::start(move || writer.write());
+    until_announced(&server);
+    until_waiting(&server, &reading.key().to_string(), 1);
+    let options = expiring().hold_at_least(millis(60_000)).timeout(millis(50));
+    let others = shared(&process(&server)?, options);
+    let held = || -> usize { connection(&server).exists(&["pool:0", "pool:1"]).unwrap() };
+    let before = held();
+    let error = others.read().expect_err("it came later");
+    assert!(error.to_string().contains("; a writer is next"), "{error}");
+    assert!(others.try_read()?.is_none());
+    assert_eq!(held(), before);
+    token.cancel();
+    let _ended = writing.join();
+    reading.release()?;
     Ok(())
 }
 

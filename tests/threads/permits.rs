@@ -23,6 +23,7 @@ trials_of! {
     a_writer_that_releases_later_lets_readers_in,
     each_thread_polls_at_its_own_interval,
     several_processes_get_their_turn_among_the_threads_of_another,
+    readers_of_a_prefix_are_waited_for_as_their_number_changes,
 }
 
 /// Options of a waiter that asks the server only when it is woken, or much too late.
@@ -227,6 +228,20 @@ fn ready(task: &[&str]) -> std::io::Result<Worker> {
     let mut worker = Worker::performing(&[&["permits"], task].concat())?;
     assert_eq!(worker.says()?, "ready");
     Ok(worker)
+}
+
+fn readers_of_a_prefix_are_waited_for_as_their_number_changes() -> Outcome {
+    let server = TestServer::start();
+    let locker = Locker::builder(&server.url())?.key_prefix("app:").build()?;
+    let shared = |readers| RwLock::new(&locker, NAME, readers, expiring().timeout(millis(50)));
+    let reading = shared(4)?.read()?;
+    let error = shared(2)?.set_readers().expect_err("one reads");
+    assert!(error.is_contention(), "{error:?}");
+    assert!(error.key().is_some_and(|key| key.to_string().starts_with("app:pool:")), "{error}");
+    reading.release()?;
+    shared(2)?.set_readers()?;
+    drop(shared(2)?.write()?);
+    Ok(())
 }
 
 /// One of several processes has threads that pass the permits on all the time.

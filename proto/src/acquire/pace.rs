@@ -282,7 +282,7 @@ impl Pace {
 }
 
 /// Returns when a lock is free whose key shows this time, as far as is known.
-pub(crate) fn free_at(until: Wall, protocol: Protocol, now: Wall) -> Wall {
+pub fn free_at(until: Wall, protocol: Protocol, now: Wall) -> Wall {
     // The bytes do not show whether the server removes the key earlier.
     let may_be_removed = until.before(TTL_SHOWN_LATER).after(TTL_GUARD).after(IN_TRANSIT);
     let free = if protocol == Protocol::Ttl && may_be_removed >= now { may_be_removed } else { until };

@@ -19,6 +19,10 @@ fn check(expires: bool) -> Command {
     Command::Waiting(Waiting::Check { channel: b"c".to_vec(), expires })
 }
 
+fn wake(polled: bool) -> Command {
+    Command::Waiting(Waiting::Wake { channel: b"c".to_vec(), polled })
+}
+
 fn packed(key: &Key, command: &Command) -> Packed {
     let mut packed = Packed::default();
     pack(&mut packed, key.as_bytes(), command);
@@ -96,7 +100,8 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (check(false), "LRANGE k:setnx-lock:waiters:{k} 0 -1 ", 1),
         (check(true), "LRANGE k:setnx-lock:waiters:{k} 0 -1 EXPIRE k:setnx-lock:waiters:{k} 600 ", 2),
         (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters:{k} 1 c ", 1),
-        (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
+        (wake(false), "PUBLISH c k ", 1),
+        (wake(true), "PUBLISH c k:setnx-lock:polled ", 1),
         (Command::Count { forget_after: None }, "INCR k:setnx-lock:fence:{k} ", 1),
         (Command::ForgetAfter(Duration::from_millis(60_001)), "EXPIRE k:setnx-lock:fence:{k} 61 ", 1),
         (
@@ -125,7 +130,7 @@ fn a_reply_of_another_form_is_an_error() {
     assert!(read(&Command::Del, vec![Value::Okay]).is_err());
     assert!(read(&Command::Get, vec![]).is_err());
     assert!(read(&Command::Waiting(Waiting::Next), vec![Value::Int(1)]).is_err());
-    assert!(read(&Command::Waiting(Waiting::Wake(vec![])), vec![Value::Nil]).is_err());
+    assert!(read(&wake(false), vec![Value::Nil]).is_err());
     assert!(read(&check(false), vec![Value::Int(1)]).is_err());
     let (okay, nil, one) = (|| Value::Okay, || Value::Nil, || Value::Int(1));
     for replies in [

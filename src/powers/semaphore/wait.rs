@@ -1,14 +1,16 @@
 //! A call for a permit: it asks for a random one and looks at all, tries those that look free, and waits in the queue of
 //! the semaphore. A permit that another thread has released is handed on to the first that sleeps.
 
+mod asking;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::permits::{self, TRIES, Values, WriterAhead};
+use proto::Observation;
+use proto::permits::{self, WriterAhead};
 use proto::values::{Key, Uptime};
-use proto::{Observation, Reply};
 
-use crate::extend::{Called, Failure, Hint, Line, LockState, SeveralCall, Ticket, Turn, give_back, parking};
+use crate::extend::{Called, Hint, Line, LockState, SeveralCall, Ticket, Turn, give_back, parking};
 use crate::system::clock;
 use crate::{Error, LockGuard, RefusalKind};
 
@@ -94,7 +96,7 @@ impl<'a> PermitWait<'a> {
 
     fn ask_or_wait(&mut self) -> Result<(usize, LockGuard), Error> {
         let may_wait = self.call.may_wait();
-        if may_wait && (!self.line.is_empty() || self.turn.head_start().is_some()) {
+        if may_wait && (!self.line.is_empty() || self.turn.is_left(self.call.began)) {
             return self.in_line();
         }
         match self.attempt(false) {
@@ -174,33 +176,6 @@ impl<'a> PermitWait<'a> {
         }
     }
 
-    /// Looks at the permits before the thread sleeps, if something is to be done with the waiting list. Tries those that
-    /// look free.
-    fn look_before_sleep(&mut self) -> Result<Option<Acquired>, Error> {
-        let at = clock::uptime();
-        let looked = self.line.look_listed(self.call, self.looks);
-        looked.map_or(Ok(None), |looked| self.try_looked(looked?, at))
-    }
-
-    /// Notes what all keys held at that time. Returns what the permits held.
-    fn saw(&mut self, mut values: Vec<Option<Vec<u8>>>, at: Uptime) -> Vec<Option<Vec<u8>>> {
-        if self.looks.len() > self.slots.len() {
-            let next = values.pop().flatten();
-            self.writer.saw(next.as_deref(), clock::now().wall);
-        }
-        self.seen = Observation { seen: permits::first_to_end(&values), at };
-        values
-    }
-
-    /// Returns true if this thread leaves the permits to a writer that came before.
-    fn holds_back(&self) -> bool {
-        self.writer.until(clock::now().wall).is_some()
-    }
-
-    fn random(&self) -> usize {
-        permits::first(self.call.random(), self.slots.len())
-    }
-
     /// Returns true if this thread asks now. Takes over what others have seen.
     fn is_to_ask(&mut self, called: &Called<LockGuard>, begins: bool) -> bool {
         let is_over = !self.call.has_time();
@@ -217,7 +192,7 @@ impl<'a> PermitWait<'a> {
             _ if is_over => true,
             Called::Head { hint: Some(Hint::Freed), .. } if begins => true,
             _ if begins => {
-                self.left_until = self.turn.head_start();
+                self.left_until = self.turn.leave(begins, clock::now()).map(|leave| leave.until);
                 self.left_until.is_none()
             }
             _ if window.is_none() => true,
@@ -237,102 +212,12 @@ impl<'a> PermitWait<'a> {
         } else {
             Duration::MAX
         };
-        let until_next = self.writer.until(now.wall).map_or(Duration::MAX, |until| until.since(now.wall));
-        let looks = self.seen.at.after(self.pause).min(now.uptime.after(until_free.min(until_next)));
+        let until_gone = self.writer.until_gone(call.protocol(), now.wall);
+        let looks = self.seen.at.after(self.pause).min(now.uptime.after(until_free.min(until_gone)));
         // What was released meanwhile is asked for at its end.
         let left = self.left_until.or_else(|| Some(self.turn.leave(false, now)?.until));
         let until = left.unwrap_or(looks);
         call.deadline.map_or(until, |deadline| until.min(deadline))
-    }
-
-    /// Asks once: for a random permit, and for those that look free.
-    /// With a place in the queue the next thread is to know whether another is free.
-    fn attempt(&mut self, is_queued: bool) -> Result<Option<Acquired>, Error> {
-        let acquired = self.ask(is_queued);
-        // One that the server has refused for now has not found the permits held.
-        let is_last = self.call.options.terms.max_attempts == Some(1);
-        let is_waited_out = |error: &Error| is_refused(error) && error.is_transient() && !is_last;
-        self.attempts += u32::from(!acquired.as_ref().is_err_and(is_waited_out));
-        acquired
-    }
-
-    fn ask(&mut self, is_queued: bool) -> Result<Option<Acquired>, Error> {
-        if self.holds_back() {
-            let at = clock::uptime();
-            let looked = self.line.look_listed(self.call, self.looks);
-            let values = looked.unwrap_or_else(|| self.call.look_at(self.name, self.looks))?;
-            return self.try_looked(values, at);
-        }
-        let (call, slot) = (self.call, self.random());
-        let mut asked = call.ask_and_look(&self.slots[slot], self.looks);
-        let at = asked.at.uptime;
-        self.seen.at = at;
-        let looked = match asked.sent.behind.take() {
-            Some(Ok(Reply::Bulks(values))) => Ok(self.saw(values, at)),
-            other => Err(other),
-        };
-        if asked.is_granted() {
-            let guard = call.hold_one(asked);
-            if self.holds_back() {
-                // A failure is reported.
-                drop(give_back(vec![guard]));
-                return Ok(None);
-            }
-            let another = is_queued && !looked.is_ok_and(|values| self.free(&values, slot).is_empty());
-            return Ok(Some((slot, guard, another)));
-        }
-        if !asked.found_another()
-            && let Some(guard) = call.try_one(&self.slots[slot], Some(asked))?
-        {
-            return Ok(Some((slot, guard, true)));
-        }
-        let values = match looked {
-            Ok(values) => values,
-            Err(Some(Err(failure @ Failure::Refused(_)))) => {
-                return Err(Error::of_failure(self.name.clone(), "MGET", failure));
-            }
-            Err(_) => self.saw(call.look_at(self.name, self.looks)?, at),
-        };
-        (self.failing_since, self.failed, self.pause) = (None, None, call.options.terms.poll_interval);
-        if self.holds_back() { Ok(None) } else { self.try_free(&values, slot) }
-    }
-
-    /// Asks for permits that looked free then, unless this thread leaves them to others.
-    fn try_looked(&mut self, values: Vec<Option<Vec<u8>>>, at: Uptime) -> Result<Option<Acquired>, Error> {
-        let values = self.saw(values, at);
-        let is_left = self.left_until.is_some() || self.turn.leave(false, clock::now()).is_some();
-        if is_left || self.holds_back() { Ok(None) } else { self.try_free(&values, self.random()) }
-    }
-
-    /// Asks for permits that look free, the one that was asked for last.
-    fn try_free(&mut self, values: &Values, asked: usize) -> Result<Option<Acquired>, Error> {
-        let (call, slots) = (self.call, self.slots);
-        let (free, mut tries) = (self.free(values, asked), 0);
-        for (position, slot) in free.iter().enumerate() {
-            match call.try_one(&slots[*slot], None) {
-                Ok(Some(guard)) => return Ok(Some((*slot, guard, position + 1 < free.len()))),
-                Ok(None) => tries += 1,
-                Err(error) if is_no_lock(&error) => {
-                    self.no_locks.push(*slot);
-                    if self.no_locks.len() == slots.len() {
-                        return Err(error);
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-            if tries == TRIES {
-                break;
-            }
-        }
-        Ok(None)
-    }
-
-    fn free(&self, values: &Values, asked: usize) -> Vec<usize> {
-        let mut free = permits::free(values, asked, self.call.expires(), clock::now().wall);
-        let is_left =
-            |slot: &usize| self.looks.len() > self.slots.len() && self.call.is_left(&self.slots[*slot]);
-        free.retain(|slot| !self.no_locks.contains(slot) && !is_left(slot));
-        free
     }
 
     /// Keeps the failure of an attempt if another may not fail.
@@ -397,16 +282,15 @@ impl<'a> PermitWait<'a> {
     /// The error of a call that has found all permits held, with so many threads ahead.
     fn contended(&self, ahead: usize) -> Error {
         let seen = self.seen.seen.clone().map(LockState::of);
-        self.call.contended(self.name, self.slots, self.attempts, seen, ahead)
+        let mut error = self.call.contended(self.name, self.slots, self.attempts, seen, ahead);
+        if let Error::Contended { details, .. } = &mut error {
+            details.left_to_writer = self.holds_back();
+        }
+        error
     }
 }
 
 /// Returns true if the server is there, and has refused a command. A replica is waited for as a server that is not.
 fn is_refused(error: &Error) -> bool {
     matches!(error, Error::Refused { refusal, .. } if refusal.kind() != RefusalKind::ReadOnly)
-}
-
-/// Returns true if the key of a lock holds something else.
-fn is_no_lock(error: &Error) -> bool {
-    matches!(error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::WrongType)
 }

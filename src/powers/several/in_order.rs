@@ -23,29 +23,31 @@ struct InOrder<'a> {
     not_released: Vec<Error>,
 }
 
-/// Acquires these locks: at least one, in the order of their bytes, and no two equal. After an error none is held, as
-/// far as is known.
+/// Acquires these locks: at least one, in the order of their bytes, and no two equal. Returns with them what announces a
+/// writer, if it had to wait. After an error none is held, as far as is known.
 pub(super) fn acquire_in_order<'a>(
     call: &'a SeveralCall<'a>,
     keys: &'a [Key],
     next_writer: Option<&'a Key>,
-) -> Result<Vec<LockGuard>, Error> {
+) -> Result<(Vec<LockGuard>, Option<LockGuard>), Error> {
     loop {
-        let asked = call.ask_together(keys);
-        if asked.len() == keys.len() && asked.iter().all(Asked::is_granted) {
-            return Ok(call.hold_all(asked));
+        let (asked, is_behind) = call.ask_together(keys, next_writer);
+        // A writer that has just written would be faster than those that wait.
+        let is_behind = is_behind && call.may_wait();
+        if !is_behind && asked.len() == keys.len() && asked.iter().all(Asked::is_granted) {
+            return Ok((call.hold_all(asked), None));
         }
         let (announced, held, not_released) = (None, Vec::new(), Vec::new());
         let mut locks = InOrder { call, keys, next_writer, announced, held, asked, not_released };
-        let acquired = locks.one_by_one().and_then(|()| call.hold_together(&mut locks.held));
-        // Before the locks are given back, for others to get them.
-        if let Some(announced) = locks.announced.take() {
-            call.retract(announced, acquired.is_err());
-        }
+        let acquired = if is_behind { locks.let_ahead() } else { Ok(()) };
+        let acquired = acquired.and_then(|()| locks.one_by_one());
+        let acquired = acquired.and_then(|()| call.hold_together(&mut locks.held));
         let error = match acquired {
-            Ok(held) => return Ok(held),
+            Ok(held) => return Ok((held, locks.announced)),
             Err(error) => error,
         };
+        // Before the locks are given back, for others to get them.
+        call.retract(locks.announced.take(), true);
         let not_released = locks.end(&error);
         // One was lost while another was waited for.
         if !(error.is_lost() && not_released.is_empty() && call.has_time()) {
@@ -57,16 +59,18 @@ pub(super) fn acquire_in_order<'a>(
 impl InOrder<'_> {
     /// Waits for each lock that was not granted.
     fn one_by_one(&mut self) -> Result<(), Error> {
-        self.announce()?;
         while let Some(key) = self.keys.get(self.held.len()) {
             if self.asked.is_empty() {
-                self.asked = self.call.ask_together(&self.keys[self.held.len()..]);
+                (self.asked, _) = self.call.ask_together(&self.keys[self.held.len()..], None);
             }
             self.refuse_doubt()?;
             let first = self.asked.pop_front();
             if self.call.may_wait() && !first.as_ref().is_some_and(Asked::is_granted) {
                 let behind = mem::take(&mut self.asked);
                 self.give_back(Vec::new(), behind);
+                if first.as_ref().is_none_or(Asked::found_another) && self.announce()? {
+                    continue;
+                }
             }
             let is_last = self.held.len() + 1 == self.keys.len();
             self.held.push(self.call.hold_or_wait(key, first, is_last)?);
@@ -75,15 +79,26 @@ impl InOrder<'_> {
         Ok(())
     }
 
-    /// Announces a writer that waits, which then asks again. What it had would keep the writer waiting that is next.
-    fn announce(&mut self) -> Result<(), Error> {
-        if let Some(next_writer) = self.next_writer.filter(|_| self.call.may_wait()) {
-            self.refuse_doubt()?;
-            let asked = mem::take(&mut self.asked);
-            self.give_back(Vec::new(), asked);
-            self.announced = self.call.announce(next_writer);
+    /// Gives back what was granted before a writer that is next, and waits for that.
+    fn let_ahead(&mut self) -> Result<(), Error> {
+        self.refuse_doubt()?;
+        let asked = mem::take(&mut self.asked);
+        self.give_back(Vec::new(), asked);
+        self.announce().map(drop)
+    }
+
+    /// Announces a writer that is about to wait, unless that is known. Returns true if it is to ask again, since that has taken a while: one
+    /// that holds no lock waits until no other writer is next.
+    fn announce(&mut self) -> Result<bool, Error> {
+        let Some(next_writer) = self.next_writer else { return Ok(false) };
+        let is_announced = self.announced.as_ref().is_some_and(|announced| announced.ensure_held().is_ok());
+        if is_announced {
+            return Ok(false);
         }
-        Ok(())
+        let waits = self.held.is_empty();
+        let announced = self.call.announce(next_writer, waits).map_err(|error| error.about(&self.keys[0]));
+        self.announced = announced.inspect_err(|error| self.call.report_failed(self.keys, error, 1))?;
+        Ok(waits && self.announced.is_some())
     }
 
     /// Fails if a reply was lost and nothing can settle that: without an expiration the key names no holder.

@@ -20,14 +20,21 @@ pub struct Contention {
     pub expiring: bool,
     /// How many threads of this process were still queued ahead for the same key through the same locker.
     pub ahead: usize,
-    /// How many permits there are, all of them held; `None` if the wait was for one lock.
+    /// How many permits there are, all of them held unless they are `left_to_writer`; `None` if the wait was for one lock.
     pub permits: Option<usize>,
+    /// True if a reader has left the permits to a writer that came before and still waits.
+    pub left_to_writer: bool,
     /// True if the calling thread itself took this lock, or all permits, and has not released it: a nested lock that
     /// waits for itself, unless the guard was moved to another thread.
     pub taken_by_this_thread: bool,
 }
 
 impl Contention {
+    /// Returns true if a permit was free, which others were faster to acquire.
+    fn saw_one_free(&self) -> bool {
+        self.permits.is_some() && matches!(self.seen, Some(LockState::Absent))
+    }
+
     /// Returns who held the lock when it was last seen, or of permits the one that is free first; `None` if that has no
     /// [name](crate::LockerBuilder::holder_name), or the key was not read. A waiter without an expiration reads no key.
     #[must_use]
@@ -46,7 +53,9 @@ impl fmt::Display for Contention {
                 write!(f, ", and {} still are", self.ahead)?;
             }
         }
-        if let Some(permits) = self.permits {
+        if self.left_to_writer {
+            f.write_str("; a writer is next")?;
+        } else if let Some(permits) = self.permits.filter(|_| !self.saw_one_free()) {
             write!(f, "; all {permits} permits were held")?;
         }
         match &self.seen {
@@ -54,14 +63,14 @@ impl fmt::Display for Contention {
             _ if !self.expiring => f.write_str(
                 "; a lock without an expiration is never taken over: if its holder has crashed, clear it by hand",
             )?,
-            Some(state) => {
+            Some(state) if !self.saw_one_free() => {
                 let what = if self.permits.is_some() { "the first of them" } else { "last seen" };
                 write!(f, "; {what}: {state}")?;
                 if let Some(advice) = state.advice() {
                     write!(f, ", {advice}")?;
                 }
             }
-            None => {}
+            Some(_) | None => {}
         }
         if self.taken_by_this_thread {
             f.write_str(

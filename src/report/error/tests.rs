@@ -43,6 +43,7 @@ fn no_text_grows_with_what_it_shows() {
         expiring: true,
         ahead: 7,
         permits: None,
+        left_to_writer: false,
         taken_by_this_thread: true,
     };
     let refusal = Refusal::new([b"ERR unknown command ".as_slice(), &huge].concat());
@@ -79,6 +80,7 @@ fn the_answers_of_a_quorum_s_servers_classify_its_error() {
             expiring: true,
             ahead: 0,
             permits: None,
+            left_to_writer: false,
             taken_by_this_thread: false,
         };
         Some(Error::Contended { key: key(), timeout: None, details: Box::new(details) })

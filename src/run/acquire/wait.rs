@@ -251,6 +251,9 @@ impl<'a> Wait<'a> {
     /// Notes that a command has been answered, or could not be.
     fn heard(&mut self, last: Option<&Reply>) {
         self.now = clock::now();
+        if let Some(Reply::Bulk(Some(found))) = last {
+            self.turn().met(found, self.now.uptime);
+        }
         self.handed_over = false;
         if !matches!(last, Some(Reply::Lost | Reply::Unsent | Reply::TooLate) | None) {
             self.looked = self.now.uptime;
@@ -327,6 +330,7 @@ impl Wait<'_> {
             expiring: options.terms.expiration.is_some(),
             ahead,
             permits: None,
+            left_to_writer: false,
             taken_by_this_thread: thread_holds::by_this_thread(&engine.identity, self.key).is_some(),
         }
     }

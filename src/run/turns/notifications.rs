@@ -14,6 +14,7 @@ use proto::values::{Key, Uptime, Version};
 use proto::waiting_list::{ListEntry, Owed, Waiting};
 use proto::{Command, Reply, Trip};
 
+use super::met::Met;
 use crate::net::{Backend, Budget, Failure, KeyTrip, Limits, NodeId};
 use crate::run::held::Queues;
 use crate::run::sink::EventSink;
@@ -47,6 +48,7 @@ const PUSHES_KEEP_A_LIST: Version = Version::new(2, 2, 0);
 pub(super) struct Notifications {
     backend: Arc<dyn Backend>,
     queues: Queues,
+    met: Arc<Met>,
     /// Which server, where there are several.
     node: NodeId,
     /// What this process listens on.
@@ -93,12 +95,19 @@ pub(super) enum Passed {
 }
 
 impl Notifications {
-    pub(super) fn new(backend: Arc<dyn Backend>, queues: Queues, name: &Name, node: NodeId) -> Self {
+    pub(super) fn new(
+        backend: &Arc<dyn Backend>,
+        queues: &Queues,
+        met: &Arc<Met>,
+        name: &Name,
+        node: NodeId,
+    ) -> Self {
         // What is published on one node of a cluster is heard on all.
         let of_node = if node == NodeId::ONLY { String::new() } else { format!(":{node}") };
         let own = format!("setnx-lock:{WAKE_UP}{:x}{of_node}", name.random);
         let channel = [name.prefix.as_bytes(), own.as_bytes()].concat();
-        Self { backend, queues, node, channel, state: Mutex::default() }
+        let (backend, queues, met) = (Arc::clone(backend), queues.clone(), Arc::clone(met));
+        Self { backend, queues, met, node, channel, state: Mutex::default() }
     }
 
     /// Returns what goes with a look at a key; `None` if the process is listed there, or cannot be notified.
@@ -193,7 +202,9 @@ impl Notifications {
                 let now = clock::uptime();
                 // Before it is sent: the answer may be fast.
                 self.state.lock().note_notified(key, now);
-                if self.change_list(key, Waiting::Wake(channel), limits)? != Reply::Integer(0) {
+                let polled = self.met.knows(key, true, now);
+                let wake = Waiting::Wake { channel, polled };
+                if self.change_list(key, wake, limits)? != Reply::Integer(0) {
                     return Ok(Passed::ToOther);
                 }
                 self.state.lock().notified.remove(key);
@@ -297,6 +308,11 @@ impl Notifications {
         if start {
             self.start(observer);
         }
+    }
+
+    /// Returns true if other processes can be notified, as far as is known.
+    pub(super) fn can_send(&self) -> bool {
+        self.may_send(&self.state.lock(), clock::uptime())
     }
 
     fn may_send(&self, state: &Lists, now: Uptime) -> bool {

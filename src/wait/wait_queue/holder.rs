@@ -21,8 +21,8 @@ pub(crate) enum Wake {
 
 /// What ends with a lock, at the latest when it is dropped: a place in another queue.
 pub(crate) trait Place: Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// Returns the name of that queue, if other processes that wait for it are notified.
-    fn notified(&self) -> Option<&Key>;
+    /// Returns the name of that queue, and whether other processes that wait for it are notified.
+    fn name(&self) -> (&Key, bool);
 
     /// Ends it: the head of that queue learns in this way.
     fn end(self: Box<Self>, wake: Wake);
@@ -55,7 +55,7 @@ impl<A> HolderTicket<A> {
         self.place.as_deref()
     }
 
-    /// Ends that, before the lock itself.
+    /// Ends what ends with the lock, before the lock itself.
     pub(crate) fn end_place(&mut self, wake: Wake) {
         if let Some(place) = self.place.take() {
             place.end(wake);
@@ -63,10 +63,10 @@ impl<A> HolderTicket<A> {
     }
 
     /// Returns what `judge` says of the key; `None` if no thread waits.
-    pub(crate) fn of_next<T>(&self, judge: impl FnOnce(&Key, Activity) -> T) -> Option<T> {
+    pub(crate) fn of_next<T>(&self, judge: impl FnOnce(Activity) -> T) -> Option<T> {
         let all = self.queue.0.lock();
         let queue = all.keys.get(&self.key).filter(|queue| !queue.waiters.is_empty())?;
-        Some(judge(&self.key, queue.activity?))
+        Some(judge(queue.activity?))
     }
 
     /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits,

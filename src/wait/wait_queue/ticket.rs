@@ -62,7 +62,7 @@ impl<A> Ticket<A> {
         park_until(look, park)
     }
 
-    /// Has this thread, and those behind it while it is the first, get no lease, or get them again.
+    /// While it `holds_back`, no lease is delivered to this thread or, if it is the first, to those behind it.
     pub(crate) fn hold_back(&self, holds_back: bool) {
         let mut all = self.queue.0.lock();
         let waiter = all.keys.get_mut(&self.key).and_then(|queue| {

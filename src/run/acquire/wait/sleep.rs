@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use proto::values::{Now, State, Terms, Uptime};
+use proto::acquire::free_at;
+use proto::values::{Now, State, Terms, Uptime, Wall};
 use proto::{Command, Cue, GiveUp, Pause, Reply, Trip};
 
 use super::Wait;
@@ -52,9 +53,11 @@ impl Wait<'_> {
     pub(super) fn wait(&mut self, pause: Option<Pause>) -> Result<Cue, Error> {
         let begins = pause.is_none();
         debug_assert!(begins || self.asked_before.is_none(), "the rules know it");
+        let mut free_at = None;
         let (until, in_doubt, saw) = match pause {
             None => (self.call.deadline, self.is_lost(), None),
             Some(Pause { time, seen, in_doubt, is_refused }) => {
+                free_at = self.free_at(seen.as_ref());
                 let saw = Observation { seen, at: self.looked };
                 if is_refused {
                     self.takes_back_until = None;
@@ -70,7 +73,10 @@ impl Wait<'_> {
             (true, None) => Before::Beginning,
             (true, Some(_)) => Before::Asking,
         };
-        while !in_doubt && let Some(leave) = self.leaves(&called, before) {
+        while !in_doubt
+            && let Some(leave) =
+                self.leaves(&called, before).or_else(|| self.leaves_expired(&called, free_at))
+        {
             if before != Before::Leaving
                 && let Some(Reply::Bulk(Some(found))) = self.look_before_sleep()
             {
@@ -130,6 +136,24 @@ impl Wait<'_> {
         leave.filter(|leave| {
             !is_last && self.now.uptime < leave.until && !(leave.in_window && self.takes_back())
         })
+    }
+
+    /// Returns when a lock that was seen so may be taken over, by the wall clock.
+    fn free_at(&self, seen: Option<&State>) -> Option<Wall> {
+        let State::Until { until, .. } = seen? else { return None };
+        let protocol = self.call.engine.protocol_of(self.call.options);
+        Some(free_at(*until, protocol, self.now.wall))
+    }
+
+    /// Returns until when this thread leaves a lock that has expired to pollers, if some are known: each polls once.
+    fn leaves_expired(&self, called: &Called<Delivery>, free_at: Option<Wall>) -> Option<Leave> {
+        let since = free_at.filter(|at| *at <= self.now.wall).map(|at| self.now.wall.since(at))?;
+        let is_last = self.call.deadline.is_some_and(|deadline| self.now.uptime >= deadline);
+        let is_called = !matches!(called, Called::Over { .. });
+        if is_last || is_called || self.takes_back() {
+            return None;
+        }
+        self.turn().leave_expired(since, self.now)
     }
 
     /// Sleeps until the lock is left no more, or is looked at.
@@ -291,13 +315,15 @@ pub(crate) fn parking(call: &Call<'_>, until: Option<Uptime>) -> impl FnMut() ->
 
 impl Wait<'_> {
     pub(super) fn turn(&self) -> Turn<'_> {
-        self.call.engine.turn(self.notifies, self.key)
+        let Call { engine, options, name, .. } = *self.call;
+        engine.turn(self.notifies, options, self.key).of(name)
     }
 
     /// Looks at the key, as a process that waits for notifications, if something is to be done with the waiting list.
     pub(super) fn look_listed(&mut self, now: Now) -> Option<Reply> {
         self.ticket.as_ref()?;
-        let turn = self.call.engine.turn(self.notifies, self.key);
+        let Call { engine, options, .. } = *self.call;
+        let turn = engine.turn(self.notifies, options, self.key);
         look_listed(&turn, &mut self.session, &Command::Get, now)
     }
 

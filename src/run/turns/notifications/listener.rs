@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proto::values::{Key, Uptime};
-use proto::waiting_list::ListEntry;
+use proto::waiting_list::{self, ListEntry};
 
 use super::{Lists, Notifications, REFUSED, WAKE_UP};
 use crate::net::{Failure, Heard, Refusal, RefusalKind};
@@ -51,7 +51,7 @@ impl Notifications {
             let listened = self.backend.listen(self.node, &self.channel, &mut |heard| {
                 match heard {
                     Heard::Subscribed => self.subscribed(),
-                    Heard::Message(key) => self.notified(&Key::from(key)),
+                    Heard::Message(message) => self.notified(message),
                     Heard::Silence => {}
                 }
                 // A server that accepts a client and closes the connection at once does not work.
@@ -127,7 +127,14 @@ impl Notifications {
     }
 
     /// It is the turn of this process for a key.
-    fn notified(&self, key: &Key) {
+    fn notified(&self, message: &[u8]) {
+        let (key, polled) = waiting_list::read(message);
+        let (key, now) = (&Key::from(key), clock::uptime());
+        if polled {
+            self.met.note(key, polled, now);
+        }
+        // That of the process which has sent it.
+        self.met.ended(key, now);
         let mut state = self.state.lock();
         state.notified.remove(key);
         if let Some(waited) = state.keys.get_mut(key) {
