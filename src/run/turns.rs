@@ -149,12 +149,11 @@ impl Turn<'_> {
         }
     }
 
-    /// Returns until when a thread leaves a lock to known pollers that might have been taken over for so long. They may
-    /// have waited for as long as it was dead.
+    /// Returns until when a thread leaves a lock to pollers that might have been taken over for so long: they have waited
+    /// for as long as its holder was dead, and this process may not know of them.
     pub(super) fn leave_expired(&self, since: Duration, now: Now) -> Option<Leave> {
         let left = WINDOW.checked_sub(since).filter(|left| !left.is_zero() && self.has_windows)?;
-        let has_poller = self.turns.met.knows(self.busy, true, now.uptime);
-        has_poller.then(|| Leave { until: now.uptime.after(left), in_window: true })
+        Some(Leave { until: now.uptime.after(left), in_window: false })
     }
 
     /// Returns the end of the window in which this process leaves the lock to pollers, if it does so now.

@@ -145,7 +145,7 @@ impl Wait<'_> {
         Some(free_at(*until, protocol, self.now.wall))
     }
 
-    /// Returns until when this thread leaves a lock that has expired to pollers, if some are known: each polls once.
+    /// Returns until when this thread leaves a lock that has expired to pollers: each polls once.
     fn leaves_expired(&self, called: &Called<Delivery>, free_at: Option<Wall>) -> Option<Leave> {
         let since = free_at.filter(|at| *at <= self.now.wall).map(|at| self.now.wall.since(at))?;
         let is_last = self.call.deadline.is_some_and(|deadline| self.now.uptime >= deadline);
