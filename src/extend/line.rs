@@ -31,14 +31,13 @@ pub(crate) struct Line {
 struct InLine {
     /// `None` once it has ended.
     ticket: Option<HolderTicket<LockGuard>>,
-    name: Key,
     /// True if other processes that wait are notified.
     notifies: bool,
 }
 
 impl Place for InLine {
-    fn name(&self) -> (&Key, bool) {
-        (&self.name, self.notifies)
+    fn name(&self) -> Option<(&Key, bool)> {
+        Some((self.ticket.as_ref()?.key(), self.notifies))
     }
 
     fn end(mut self: Box<Self>, wake: Wake) {
@@ -127,7 +126,7 @@ impl Line {
 
     fn give(&self, guard: &mut LockGuard, place: impl FnOnce() -> HolderTicket<LockGuard>) {
         let notifies = self.is_notified(guard.engine(), guard.options());
-        guard.ends_with(|| Box::new(InLine { ticket: Some(place()), name: self.name.clone(), notifies }));
+        guard.ends_with(|| Box::new(InLine { ticket: Some(place()), notifies }));
     }
 
     /// Tells the first thread that one of the locks may be free. Returns whether there is one.

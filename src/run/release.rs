@@ -103,7 +103,7 @@ impl Engine {
         let HeldLock { key, options, lease, holder, owed } = &lock;
         let notifies = self.notifies(options, key);
         let turn = self.turn(notifies, options, key);
-        let name = holder.place().map(|place| place.name().0);
+        let name = holder.place().and_then(|place| Some(place.name()?.0));
         let next = self.turn(notifies, options, key).of(name).after(holder, now);
         let mut session = Session::new(self, key, options.protocol, Some(now.uptime));
         // A later attempt does not keep others waiting for a connection.
@@ -140,7 +140,7 @@ impl Engine {
 
     /// Returns whose turn it is at the name of several locks, where other processes that wait for one are notified.
     fn at_name(&self, holder: &Holder, options: &LockOptions, now: Now) -> Option<Box<AtName>> {
-        let (name, notifies) = holder.place()?.name();
+        let (name, notifies) = holder.place()?.name()?;
         let next = || self.turn_at_name(notifies, options, name).after_one(now);
         notifies.then(|| Box::new(AtName { name: name.clone(), next: next() }))
     }
@@ -179,10 +179,8 @@ impl Engine {
                 }
             }
         };
-        match holder.place() {
-            Some(place) => self.turn_at_name(false, options, place.name().0).ended(now),
-            None => turn.ended(now),
-        }
+        let name = holder.place().and_then(|place| Some(place.name()?.0));
+        turn.ended(name, now);
         if released {
             self.open_debts.released(key);
         }

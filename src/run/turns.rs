@@ -202,10 +202,10 @@ impl Turn<'_> {
         }
     }
 
-    /// Notes that a hold of this process has ended.
+    /// Notes that a hold of this process has ended: of this lock, or of one of several with this name.
     #[inline]
-    pub(crate) fn ended(&self, now: Uptime) {
-        self.turns.met.ended(self.busy, now);
+    pub(super) fn ended(&self, name: Option<&Key>, now: Uptime) {
+        self.turns.met.ended(name.unwrap_or(self.key), now);
     }
 
     fn waiters(&self) -> &dyn Waiters {

@@ -21,8 +21,9 @@ pub(crate) enum Wake {
 
 /// What ends with a lock, at the latest when it is dropped: a place in another queue.
 pub(crate) trait Place: Send + Sync + UnwindSafe + RefUnwindSafe {
-    /// Returns the name of that queue, and whether other processes that wait for it are notified.
-    fn name(&self) -> (&Key, bool);
+    /// Returns the name of that queue, and whether other processes that wait for it are notified; `None` once it has
+    /// ended.
+    fn name(&self) -> Option<(&Key, bool)>;
 
     /// Ends it: the head of that queue learns in this way.
     fn end(self: Box<Self>, wake: Wake);
@@ -48,6 +49,10 @@ impl<A> HolderTicket<A> {
     /// Has this dropped when it ends, unless something is already.
     pub(crate) fn ends_with(&mut self, place: impl FnOnce() -> Box<dyn Place>) {
         self.place.get_or_insert_with(place);
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
     }
 
     /// Returns what ends with the lock.

@@ -27,20 +27,33 @@ impl PermitWait<'_> {
     }
 
     /// Notes what all keys held at that time. Returns what the permits held.
-    fn saw(&mut self, mut values: Vec<Option<Vec<u8>>>, at: Uptime) -> Vec<Option<Vec<u8>>> {
+    fn saw(&mut self, values: Vec<Option<Vec<u8>>>, at: Uptime) -> Vec<Option<Vec<u8>>> {
+        let values = self.saw_writer(values);
+        self.saw_permits(&values, at);
+        values
+    }
+
+    /// Notes whether a writer is next. Returns what the permits held.
+    fn saw_writer(&mut self, mut values: Vec<Option<Vec<u8>>>) -> Vec<Option<Vec<u8>>> {
         if self.looks.len() > self.slots.len() {
             let next = values.pop().flatten();
             self.writer.saw(next.as_deref(), clock::now().wall);
         }
-        // Those behind it are not to take them for held.
-        let seen = if self.holds_back() { None } else { permits::first_to_end(&values) };
-        self.seen = Observation { seen, at };
-        self.turn.met_at(self.slots, &values, at);
         values
+    }
+
+    fn saw_permits(&mut self, values: &Values, at: Uptime) {
+        // Those behind it are not to take them for held.
+        let seen = if self.holds_back() { None } else { permits::first_to_end(values) };
+        self.seen = Observation { seen, at };
+        self.turn.met_at(self.slots, values, at);
     }
 
     /// Returns true if this thread leaves the permits to a writer that came before.
     pub(super) fn holds_back(&self) -> bool {
+        if self.looks.len() == self.slots.len() {
+            return false;
+        }
         let now = clock::now();
         self.writer.is_next(now.wall) && !self.turn.is_of_pollers(now)
     }
@@ -80,7 +93,7 @@ impl PermitWait<'_> {
         let at = asked.at.uptime;
         self.seen.at = at;
         let looked = match asked.sent.behind.take() {
-            Some(Ok(Reply::Bulks(values))) => Ok(self.saw(values, at)),
+            Some(Ok(Reply::Bulks(values))) => Ok(self.saw_writer(values)),
             other => Err(other),
         };
         if asked.is_granted() {
@@ -99,7 +112,10 @@ impl PermitWait<'_> {
             return Ok(Some((slot, guard, true)));
         }
         let values = match looked {
-            Ok(values) => values,
+            Ok(values) => {
+                self.saw_permits(&values, at);
+                values
+            }
             Err(Some(Err(failure @ Failure::Refused(_)))) => {
                 return Err(Error::of_failure(self.name.clone(), "MGET", failure));
             }
