@@ -111,7 +111,8 @@ impl<'a> SeveralCall<'a> {
         next: Option<&Key>,
     ) -> (VecDeque<Asked<'k>>, bool) {
         let is_busy = |key| {
-            self.may_wait() && (!self.engine.queue.is_open_to(key) || self.turn(key).is_left(self.began))
+            self.may_wait()
+                && (!self.engine.queue.is_open_to(key) || self.turn(key).left_until(self.began).is_some())
         };
         let keys = &keys[..keys.iter().take_while(|key| !is_busy(*key)).count()];
         if keys.len() < 2 {

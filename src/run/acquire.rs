@@ -60,7 +60,7 @@ impl<'a> Call<'a> {
             && !self.is_cancelled()
             && engine.knows_meaning_of(self.options)
             && engine.queue.is_open_to(key)
-            && !self.turn(key).is_left(self.began)
+            && self.turn(key).left_until(self.began).is_none()
     }
 
     /// Waits for a lock, after what came of asking for it, if it was asked for.

@@ -172,10 +172,10 @@ impl Turn<'_> {
         self.turns.met.window(self.busy, self.notifications.is_some(), now).filter(|_| self.has_windows)
     }
 
-    /// Returns true if a thread that comes now leaves the lock to others.
+    /// Returns until when a thread that comes now leaves the lock to others, though no thread of its process waits.
     #[inline]
-    pub(crate) fn is_left(&self, now: Now) -> bool {
-        self.head_start().is_some() || self.window_of_one(now).is_some()
+    pub(crate) fn left_until(&self, now: Now) -> Option<Uptime> {
+        self.head_start().or_else(|| self.window_of_one(now))
     }
 
     /// Returns true if pollers get their turn now, and this process is one of them.

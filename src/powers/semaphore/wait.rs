@@ -96,7 +96,7 @@ impl<'a> PermitWait<'a> {
 
     fn ask_or_wait(&mut self) -> Result<(usize, LockGuard), Error> {
         let may_wait = self.call.may_wait();
-        if may_wait && (!self.line.is_empty() || self.turn.is_left(self.call.began)) {
+        if may_wait && (!self.line.is_empty() || self.turn.left_until(self.call.began).is_some()) {
             return self.in_line();
         }
         match self.attempt(false) {
@@ -192,7 +192,7 @@ impl<'a> PermitWait<'a> {
             _ if is_over => true,
             Called::Head { hint: Some(Hint::Freed), .. } if begins => true,
             _ if begins => {
-                self.left_until = self.turn.leave(begins, clock::now()).map(|leave| leave.until);
+                self.left_until = self.turn.left_until(clock::now());
                 self.left_until.is_none()
             }
             _ if window.is_none() => true,
