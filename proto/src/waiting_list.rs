@@ -174,3 +174,17 @@ impl ListEntry {
         matches!(self, ListEntry::In { .. })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_whether_clients_are_known_that_only_poll() {
+        for key in [&b"k"[..], b"", b"a:setnx-lock:waiters", b"\xff"] {
+            for polled in [false, true] {
+                assert_eq!(read(&message(key, polled)), (key, polled));
+            }
+        }
+    }
+}

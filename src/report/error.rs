@@ -227,25 +227,6 @@ impl Error {
         }
     }
 
-    /// Returns the error as one about this key.
-    pub(crate) fn about(mut self, about: &Key) -> Self {
-        match &mut self {
-            Error::Contended { key, .. }
-            | Error::Cancelled { key, .. }
-            | Error::ShutDown { key, .. }
-            | Error::Lost { key, .. }
-            | Error::InDoubt { key, .. }
-            | Error::NoMajority { key, .. }
-            | Error::Unavailable { key, .. }
-            | Error::Refused { key, .. }
-            | Error::Forked { key }
-            | Error::Nested { key } => about.clone_into(key),
-            Error::Invalid { key, .. } => *key = Some(about.clone()),
-            Error::Several { .. } => {}
-        }
-        self
-    }
-
     /// Returns true if another holder had the lock until the timeout, or at the last attempt.
     #[must_use]
     pub fn is_contention(&self) -> bool {

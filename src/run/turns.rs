@@ -308,6 +308,12 @@ mod tests {
         assert_eq!(window.len(), 110, "{window:?}");
         let all_notify = turns.at(&key, true, true, &sink);
         assert!((0..1000).all(|millis| all_notify.leave(false, at(millis)).is_none()), "nobody polls");
+        let expired = |turn: &Turn<'_>, millis| {
+            let leave = turn.leave_expired(Duration::from_millis(millis), at(0))?;
+            Some(leave.until.since(at(0).uptime))
+        };
+        assert_eq!(expired(&turn, 30), Some(Duration::from_millis(80)));
+        assert_eq!((expired(&turn, 110), expired(&all_notify, 30)), (None, None));
         let now = at(window[0]);
         for (found, is_pollers) in [
             (Some(&b"1795153464.2949657"[..]), true),

@@ -6,6 +6,18 @@ use super::{Error, text};
 use crate::net::{Failure, Refusal, TooOld, TransportError};
 
 impl Error {
+    /// Returns the error of a command, or of a call that was ended from outside, as one about this key.
+    pub(crate) fn about(mut self, about: &Key) -> Self {
+        if let Error::Cancelled { key, .. }
+        | Error::ShutDown { key, .. }
+        | Error::Unavailable { key, .. }
+        | Error::Refused { key, .. } = &mut self
+        {
+            about.clone_into(key);
+        }
+        self
+    }
+
     /// Returns the error of a command that has no reply, of which nothing is in doubt.
     pub(crate) fn of_failure(key: Key, command: &'static str, failure: Failure) -> Self {
         match failure {
