@@ -41,15 +41,27 @@ pub(super) struct TripState {
     /// The key of a change, and what it should hold.
     changes: Option<Key>,
     expected: Vec<u8>,
-    /// True if it holds that, so that the change goes in the next trip.
-    watches: bool,
-    pub(super) is_done: bool,
+    phase: Phase,
     /// Set if a transaction with other keys too was not carried out.
     undecided: Option<Undecided>,
     /// That of the server which the command is sent to, if it is known.
     epoch: Option<Epoch>,
     /// When the first of its commands was sent.
     sent_at: Option<Uptime>,
+}
+
+/// How far a trip is: what goes next. It is the same from when that is packed until its replies are read.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Phase {
+    /// A command that depends on nothing, and what goes behind it.
+    Plain,
+    /// WATCH and GET.
+    Looking,
+    /// The change, since the key is watched and holds what it should; and what goes behind it.
+    Changing,
+    /// Nothing: all that came of it is known, or it is not to be sent.
+    #[default]
+    Done,
 }
 
 /// Where the state of a trip is: it may be another thread's, which may give up.
@@ -78,7 +90,7 @@ impl TripState {
             self.expected.clear();
             self.look.clear();
         }
-        (self.watches, self.is_done, self.undecided, self.sent_at) = (false, false, None, None);
+        (self.phase, self.undecided, self.sent_at) = (Phase::Plain, None, None);
         let KeyTrip { key, trip, behind, compares } = *trip;
         match (&trip.if_holds, compares) {
             (Some(Expected { bytes, .. }), Some(compares)) => {
@@ -97,7 +109,7 @@ impl TripState {
             };
             codec::pack_look(&mut self.look.packed, watched.as_bytes(), expected.without_ttl);
             self.look.grants = grants;
-            self.changes = Some(watched);
+            (self.changes, self.phase) = (Some(watched), Phase::Looking);
             self.expected.extend_from_slice(&expected.bytes);
         }
         if let Some(behind) = behind {
@@ -113,8 +125,8 @@ impl TripState {
 
     /// Returns what came of it. Nothing is set if it was not sent, or not read.
     pub(super) fn take_outcome(&mut self, trip: &KeyTrip<'_>) -> Sent {
-        // Its change was to go in the next trip, before which the connection was given up, or its thread.
-        let is_left = self.watches && !self.is_done && !self.own.is_sent();
+        // The connection was given up before its change went, or its thread was.
+        let is_left = self.phase == Phase::Changing && !self.own.is_sent();
         let KeyTrip { trip: Trip { command, if_holds, .. }, behind, compares, .. } = trip;
         let (found, reply) = match (if_holds, compares) {
             (None, _) => (None, self.own.outcome(|replies, forms| codec::read(command, replies, forms))),
@@ -139,10 +151,28 @@ impl TripState {
         }
     }
 
+    /// Returns true if all that came of it is known.
+    pub(super) fn is_done(&self) -> bool {
+        self.phase == Phase::Done
+    }
+
+    /// Notes that its command is sent now, if it may be. Returns whether it may.
     fn sends(&mut self, server: Known, now: Now) -> bool {
         self.epoch = server.epoch;
         self.sent_at.get_or_insert(now.uptime);
         item::send_both(&mut self.own, &mut self.behind, server, now)
+    }
+
+    /// Notes that its key is looked at now, if it may be. Returns whether it may.
+    fn looks(&mut self, server: Known, now: Now) -> bool {
+        self.sent_at = Some(now.uptime);
+        self.look.sends(server, now)
+    }
+
+    /// Returns true if this goes over the wire now, or has gone there, and its replies come.
+    fn is_on_the_wire(&self, phase: Phase) -> bool {
+        let item = if phase == Phase::Looking { &self.look } else { &self.own };
+        self.phase == phase && item.is_sent()
     }
 }
 
@@ -151,14 +181,10 @@ impl TripState {
 pub(super) struct Wire {
     pub(super) packed: Packed,
     pub(super) replies: Vec<Value>,
-    /// True if a transaction is open, which the next trip ends.
-    pub(super) is_watching: bool,
-    /// True if this trip ends one.
-    ends: bool,
-    /// True if it begins one.
-    looks: bool,
-    /// How many keys the open transaction watches.
-    watched: usize,
+    /// The transaction that is open: how many keys it watches. The next trip ends it.
+    open: Option<usize>,
+    /// The one that this trip ends.
+    ends: Option<usize>,
     /// MULTI, or DISCARD.
     beside: Item,
 }
@@ -169,35 +195,38 @@ impl Wire {
         self.packed.forms.len()
     }
 
-    /// Packs what may be sent now.
+    /// Returns true if a transaction is open.
+    pub(super) fn is_watching(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Packs what may be sent now. Once a thread waits no longer, it has taken what is not sent as such.
     pub(super) fn pack(&mut self, batch: &[impl Batched], server: Known, now: Now) {
         self.packed.clear();
         self.replies.clear();
-        self.looks = false;
-        self.ends = mem::take(&mut self.is_watching);
-        if self.ends {
+        self.ends = self.open.take();
+        if self.ends.is_some() {
             self.pack_changes(batch, server, now);
         }
+        let mut looks = false;
         for place in batch {
             let job = &mut *place.job();
-            // Once its thread waits no longer, it has taken what is not sent as such.
-            if job.watches || job.is_done || place.is_gone() {
-                continue;
-            }
-            if job.changes.is_some() {
-                self.looks |= job.look.sends(server, now);
-                job.sent_at = Some(now.uptime);
-            } else if job.sends(server, now) {
-                self.packed.take(&mut job.own.packed);
-                if job.behind.is_sent() {
-                    self.packed.take(&mut job.behind.packed);
+            let phase = if place.is_gone() { Phase::Done } else { job.phase };
+            match phase {
+                Phase::Plain if job.sends(server, now) => {
+                    self.packed.take(&mut job.own.packed);
+                    if job.behind.is_sent() {
+                        self.packed.take(&mut job.behind.packed);
+                    }
                 }
+                Phase::Looking => looks |= job.looks(server, now),
+                _ => {}
             }
         }
-        if self.looks {
+        if looks {
             for place in batch {
                 let job = &mut *place.job();
-                if job.look.is_sent() && !job.watches && !job.is_done {
+                if job.is_on_the_wire(Phase::Looking) {
                     self.packed.take(&mut job.look.packed);
                 }
             }
@@ -209,8 +238,7 @@ impl Wire {
         for place in batch {
             let job = &mut *place.job();
             // Both under one lock: its thread may give up in between.
-            let sends = job.watches && !job.is_done && !place.is_gone();
-            if sends && job.sends(server, now) {
+            if job.phase == Phase::Changing && !place.is_gone() && job.sends(server, now) {
                 self.packed.take(&mut job.own.packed);
             }
         }
@@ -220,33 +248,36 @@ impl Wire {
         self.packed.begun(Form::ListOrNil, b"*1\r\n$4\r\nEXEC\r\n", &[]);
         for place in batch {
             let job = &mut *place.job();
-            if job.watches && !job.is_done && job.own.is_sent() && job.behind.is_sent() {
+            if job.is_on_the_wire(Phase::Changing) && job.behind.is_sent() {
                 self.packed.take(&mut job.behind.packed);
             }
         }
     }
 
-    /// Reads the replies, of which `ended` says why some are missing, and gives each job its own.
+    /// Reads the replies, of which `ended` says why some are missing, and gives each job its own, in the order in which
+    /// they were packed. Each job is a phase further then.
     pub(super) fn read(&mut self, batch: &[impl Batched], ended: Option<TransportError>) -> AfterTrip {
         let mut values = mem::take(&mut self.replies);
         let mut replies = Incoming::of(&mut values, ended);
-        if self.ends {
-            self.is_watching = read_changes(batch, self.watched > 1, &mut self.beside, &mut replies);
+        if let Some(watched) = self.ends {
+            self.open = read_changes(batch, watched > 1, &mut self.beside, &mut replies).then_some(watched);
         }
+        let mut looks = false;
         for place in batch {
             let job = &mut *place.job();
-            if job.is_done {
-                // By the trip before.
-            } else if job.changes.is_none() {
-                replies.give(&mut job.own);
-                replies.give(&mut job.behind);
-                job.is_done = true;
-            } else if !job.look.is_sent() {
-                job.is_done = true;
+            match job.phase {
+                Phase::Plain => {
+                    replies.give(&mut job.own);
+                    replies.give(&mut job.behind);
+                    job.phase = Phase::Done;
+                }
+                Phase::Looking if job.look.is_sent() => looks = true,
+                Phase::Looking => job.phase = Phase::Done,
+                Phase::Changing | Phase::Done => {}
             }
         }
-        if self.looks {
-            (self.is_watching, self.watched) = read_looks(batch, &mut self.beside, &mut replies);
+        if looks {
+            self.open = read_looks(batch, &mut self.beside, &mut replies);
         }
         let after = mem::take(&mut replies.after);
         drop(replies);
@@ -264,7 +295,7 @@ impl Wire {
         asking: Asking,
     ) -> AfterTrip {
         // As another connection left it.
-        self.is_watching = false;
+        self.open = None;
         let mut moved = false;
         loop {
             self.pack(batch, connection.server(), now);
@@ -273,7 +304,7 @@ impl Wire {
             }
             let limit = limits.answered_by.since(now.uptime);
             let ended = if asking == Asking::BeforeEach {
-                let (bytes, are_replies) = with_asking(&self.packed.bytes, self.ends);
+                let (bytes, are_replies) = with_asking(&self.packed.bytes, self.ends.is_some());
                 let mut all = Vec::new();
                 let ended = connection.exchange(&bytes, are_replies.len(), limit, &mut all);
                 let replies = all.into_iter().zip(are_replies);
@@ -285,7 +316,7 @@ impl Wire {
             let mut after = self.read(batch, ended);
             moved |= after.moved;
             after.moved = moved;
-            if after.out_of_order || !self.is_watching {
+            if after.out_of_order || !self.is_watching() {
                 return after;
             }
             now = clock::now();
@@ -295,9 +326,7 @@ impl Wire {
 
 /// Reads the end of a transaction, which watches `many` keys. Returns whether it may be open still.
 fn read_changes(batch: &[impl Batched], many: bool, discard: &mut Item, replies: &mut Incoming<'_>) -> bool {
-    let goes = |job: &TripState| job.watches && !job.is_done;
-    let is_sent = |job: &TripState| goes(job) && job.own.is_sent();
-    let changes = || batch.iter().filter(|place| is_sent(&place.job()));
+    let changes = || batch.iter().filter(|place| place.job().is_on_the_wire(Phase::Changing));
     let may_be_open = match changes().count() {
         0 => {
             discard.set_beside("DISCARD");
@@ -324,21 +353,20 @@ fn read_changes(batch: &[impl Batched], many: bool, discard: &mut Item, replies:
     };
     for place in batch {
         let job = &mut *place.job();
-        if goes(job) {
-            job.is_done = true;
+        if job.phase == Phase::Changing {
+            job.phase = Phase::Done;
             replies.give(&mut job.behind);
         }
     }
     may_be_open
 }
 
-/// Reads what each key holds that is watched now. Returns whether a transaction is open, and how many there are.
-fn read_looks(batch: &[impl Batched], multi: &mut Item, replies: &mut Incoming<'_>) -> (bool, usize) {
-    let looks = |job: &TripState| job.changes.is_some() && !job.is_done;
+/// Reads what each key holds that is watched now. Returns how many the open transaction watches, if one is.
+fn read_looks(batch: &[impl Batched], multi: &mut Item, replies: &mut Incoming<'_>) -> Option<usize> {
     let mut watched = 0;
     for place in batch {
         let job = &mut *place.job();
-        if looks(job) {
+        if job.phase == Phase::Looking {
             replies.give(&mut job.look);
             watched += 1;
         }
@@ -351,7 +379,7 @@ fn read_looks(batch: &[impl Batched], multi: &mut Item, replies: &mut Incoming<'
     let (mut changed, many) = (BTreeSet::new(), watched > 1);
     for place in batch {
         let job = &mut *place.job();
-        if !looks(job) {
+        if job.phase != Phase::Looking {
             continue;
         }
         let is_expected = match job.look.replies.as_slice() {
@@ -362,16 +390,15 @@ fn read_looks(batch: &[impl Batched], multi: &mut Item, replies: &mut Incoming<'
         job.look.lose_as(multi);
         job.look.replies.extend(multi.replies.iter().cloned());
         // In one transaction two changes of a key would both be carried out.
-        let goes = is_open && is_expected;
-        job.watches = goes && (!many || changed.insert(job.changes.clone()));
-        job.is_done = !job.watches;
-        if goes && !job.watches {
+        let is_first = is_open && is_expected && (!many || changed.insert(job.changes.clone()));
+        job.phase = if is_first { Phase::Changing } else { Phase::Done };
+        if is_open && is_expected && !is_first {
             job.undecided = Some(Undecided::Together);
         } else if many && job.look.is_refused_for_slots() {
             job.undecided = Some(Undecided::CrossSlot);
         }
     }
-    (is_open, watched)
+    is_open.then_some(watched)
 }
 
 #[cfg(test)]

@@ -119,15 +119,15 @@ impl OneServer {
         {
             // Two trips of a change take no longer than one command may.
             answered_by = answered_by.min(lane.connection.sent_at.after(self.opener.command_timeout));
-            let open = lane.connection.wire.is_watching;
+            let open = lane.connection.wire.is_watching();
             if open {
-                leading.finished.extend(lane.batch.extract_if(.., |other| other.job().is_done));
+                leading.finished.extend(lane.batch.extract_if(.., |other| other.job().is_done()));
             } else if matches!(lane.batch.as_slice(), [only] if Arc::ptr_eq(only, entry)) {
                 lane.batch.clear();
             } else {
                 leading.finished.append(&mut lane.batch);
             }
-            let (connection, done) = (&lane.connection.connection, !open || entry.job().is_done);
+            let (connection, done) = (&lane.connection.connection, !open || entry.job().is_done());
             let is_lent = connection.is_lent();
             if !in_order {
                 return (leading.end_lead(), None);
@@ -158,7 +158,7 @@ impl OneServer {
 
     /// Sends what the batch has, as far as it may be sent now.
     fn write_batch(&self, lane: &mut Lane, now: Option<Now>) {
-        if lane.batch.is_empty() && !lane.connection.wire.is_watching {
+        if lane.batch.is_empty() && !lane.connection.wire.is_watching() {
             return;
         }
         // What was decided on before a wait may be too late by now (I5).

@@ -358,7 +358,7 @@ fn a_thread_that_gives_up_takes_no_replies_of_others() {
         let (mut wire, now) = (Wire::default(), clock::now());
         wire.pack(&batch[..1], Known::default(), now);
         wire.replies = vec![ok(), bulk(), ok()];
-        assert!(!wire.read(&batch[..1], None).out_of_order && wire.is_watching);
+        assert!(!wire.read(&batch[..1], None).out_of_order && wire.is_watching());
         wire.pack(&batch, Known::default(), now);
         batch[0].after.set(Some(after));
         // The change, EXEC, what goes behind, and the other's command, which another client has been faster with.
