@@ -5,7 +5,6 @@
 //! share connections; `connections`; and `item`, what goes over them.
 
 mod abilities;
-mod asking;
 mod cluster;
 mod codec;
 mod connections;
@@ -70,11 +69,13 @@ pub(crate) struct KeyTrip<'a> {
     pub(crate) behind: Option<&'a Command>,
     /// Set if the server compares and changes the key in one command. What goes behind that is sent in any case.
     pub(crate) compares: Option<Compares>,
+    /// True if the server takes over the slot of the key: without ASKING it refuses commands on it.
+    pub(crate) asks: bool,
 }
 
 impl<'a> KeyTrip<'a> {
     pub(crate) fn new(key: &'a Key, trip: &'a Trip) -> Self {
-        Self { key, trip, behind: trip.behind.as_deref(), compares: None }
+        Self { key, trip, behind: trip.behind.as_deref(), compares: None, asks: false }
     }
 
     /// Returns true if it changes the key by a transaction.
@@ -93,7 +94,7 @@ pub(crate) struct Sent {
     pub(crate) reply: Option<Result<Reply, Failure>>,
     /// `None` if nothing was sent behind it.
     pub(crate) behind: Option<Result<Reply, Failure>>,
-    /// Set if the change was not carried out, and why is unknown: other keys were in its transaction.
+    /// Set if what it comes to is not known yet.
     undecided: Option<Undecided>,
     /// That of the server which the command was sent to, if it is known.
     pub(crate) epoch: Option<Epoch>,
@@ -105,13 +106,23 @@ pub(crate) struct Sent {
     pub(crate) changed_by: Option<&'static str>,
 }
 
-/// Why a transaction of several keys was not carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why it is not known yet what a trip comes to: it was shared, and what is shared decides nothing about one; or it was
+/// not sent.
+#[derive(Clone, Debug)]
 enum Undecided {
-    /// One of the keys was written meanwhile, or a change was refused, or two were of one key.
+    /// A transaction of several keys was not carried out: one of the keys was written meanwhile, or a change was
+    /// refused, or two were of one key.
     Together,
-    /// The keys have several slots of a cluster.
+    /// The same, since the keys have several slots of a cluster.
     CrossSlot,
+    /// It is not sent yet.
+    Unsent,
+    /// The server had no room for the connection, and has read nothing.
+    NoRoom(Box<Refusal>),
+    /// The server settles, and this may grant a lock.
+    Settles(Box<Refusal>),
+    /// The server was too old for it when the connection was opened.
+    TooOld(Box<Refusal>),
 }
 
 impl Sent {

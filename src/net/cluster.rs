@@ -263,7 +263,7 @@ impl Destination {
             // A transaction of several keys would decide about each.
             trips if self.asks => {
                 let now = || Limits { decided_at: clock::now(), ..*limits };
-                trips.iter().flat_map(|one| backend.send_asking(slice::from_ref(one), &now())).collect()
+                trips.iter().map(|one| backend.send_asking(one, &now())).collect()
             }
             [one] => vec![backend.send(one, limits)],
             trips => backend.send_all(trips, limits),

@@ -12,7 +12,7 @@ use redis::Value;
 use super::Undecided;
 use super::codec;
 use super::connections::Known;
-use super::errors::{Failure, Refusal, RefusalKind, TransportError};
+use super::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
 use super::resp::{Form, Packed};
 
 /// A command as it goes over the wire, which may be several of the server's. The default is none.
@@ -27,26 +27,36 @@ pub(super) struct Item {
     pub(super) only_in: Option<Epoch>,
     /// True if it may grant a lock, which a server that settles does not do.
     pub(super) grants: bool,
+    /// If one of the first so many commands is refused, the connection is not used again.
+    pub(super) strict: usize,
     state: ItemState,
+    /// Of the states that keep a reason.
+    withheld: Option<Undecided>,
+    lost: Option<Box<TransportError>>,
     pub(super) replies: Vec<Value>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum ItemState {
     #[default]
     Unsent,
+    /// It is too late to send it, or there is nothing.
+    Never,
+    /// It was not sent for a reason that is kept, or the server has not read it.
+    Withheld,
     Sent,
     Replied,
-    /// It may have been carried out.
-    Lost(TransportError),
-    /// The server had no room for the client, and has read nothing. The first of a trip has the words.
-    Unread(Option<Refusal>),
+    /// It may have been carried out. The error is kept.
+    Lost,
 }
 
 impl Item {
     /// Makes it the item of a command beside those of keys, which was sent and is answered by OK.
-    pub(super) fn set_beside(&mut self, name: &'static str) {
+    pub(super) fn set_beside(&mut self, name: &'static str, asks: bool) {
         self.begin(name, Protocol::Classic, None);
+        if asks {
+            self.packed.forms.push(Form::Asked);
+        }
         self.packed.forms.push(Form::Okay);
         self.state = ItemState::Sent;
     }
@@ -65,7 +75,7 @@ impl Item {
     pub(super) fn begin(&mut self, name: &'static str, needs: Protocol, before: Option<End>) {
         self.clear();
         (self.name, self.needs, self.before, self.grants) = (name, needs, before, false);
-        self.only_in = None;
+        (self.only_in, self.strict) = (None, 0);
     }
 
     pub(super) fn clear(&mut self) {
@@ -74,27 +84,47 @@ impl Item {
         self.state = ItemState::Unsent;
     }
 
-    /// Notes that it is sent now, if there is one and it may be.
-    pub(super) fn sends(&mut self, server: Known, now: Now) -> bool {
-        let sends = !self.packed.forms.is_empty() && self.may_be_sent(server, now);
+    /// Notes that it is sent now, if there is one and it may be: not to a server that is too old or settles, nor once
+    /// its time has passed (I4, I5).
+    #[inline]
+    pub(super) fn sends(&mut self, server: &Known, now: Now) -> bool {
         self.replies.clear();
-        self.state = if sends { ItemState::Sent } else { ItemState::Unsent };
+        let is_new = server.version.is_none_or(|version| version >= self.needs.min_version());
+        let is_settled = !self.grants || server.settles_at(now).is_none();
+        let is_in_epoch = self.only_in.is_none() || self.only_in == server.epoch;
+        let is_in_time = is_in_epoch && self.before.is_none_or(|end| !end.has_passed(now));
+        let sends = is_new && is_settled && is_in_time && !self.packed.forms.is_empty();
+        self.state = if sends { ItemState::Sent } else { self.withhold(server, now) };
         sends
     }
 
-    /// Returns true if it may be sent now: not to a server that is
-    /// too old or settles, nor once its time has passed (I4, I5).
-    fn may_be_sent(&self, server: Known, now: Now) -> bool {
-        let is_new = server.version.is_none_or(|version| version >= self.needs.min_version());
-        let is_settled = !self.grants || server.settled_at <= now.uptime;
-        let is_in_epoch = self.only_in.is_none() || self.only_in == server.epoch;
-        is_new && is_settled && is_in_epoch && self.before.is_none_or(|end| !end.has_passed(now))
+    /// Returns the state of one that may not be sent to this server now.
+    #[cold]
+    fn withhold(&mut self, server: &Known, now: Now) -> ItemState {
+        let why = match (server.settles_at(now), server.version) {
+            (Some(refusal), _) if self.grants => Undecided::Settles(Box::new(refusal.clone())),
+            (_, Some(version)) if version < self.needs.min_version() => {
+                Undecided::TooOld(Box::new(Refusal::too_old(self.needs, TooOld::Reported(version))))
+            }
+            _ => return ItemState::Never,
+        };
+        self.withheld = Some(why);
+        ItemState::Withheld
+    }
+
+    /// Returns why it was not sent, or the server has not read it, if it may go again.
+    pub(super) fn unsent(&mut self) -> Option<Undecided> {
+        match self.state {
+            ItemState::Unsent => Some(Undecided::Unsent),
+            ItemState::Withheld => self.withheld.take(),
+            _ => None,
+        }
     }
 
     /// Returns why it is unknown what the change would have come to by itself, if a transaction of several keys was not
     /// carried out: unless the server said so of this change.
     pub(super) fn undecided(&self) -> Option<Undecided> {
-        match (&self.state, self.replies.as_slice()) {
+        match (self.state, self.replies.as_slice()) {
             (ItemState::Replied, _) if self.is_refused_for_slots() => Some(Undecided::CrossSlot),
             (ItemState::Replied, [queued @ .., exec]) if !queued.is_empty() && refused(queued) == 0 => {
                 match exec {
@@ -112,22 +142,35 @@ impl Item {
     }
 
     pub(super) fn is_sent(&self) -> bool {
-        !matches!(self.state, ItemState::Unsent)
+        matches!(self.state, ItemState::Sent | ItemState::Replied | ItemState::Lost)
+    }
+
+    /// Returns why some of the replies are missing, if so.
+    pub(super) fn missing(&self) -> Option<TransportError> {
+        match self.state {
+            ItemState::Lost => self.lost.as_deref().cloned(),
+            ItemState::Sent => Some(lost_in_batch()),
+            _ => None,
+        }
     }
 
     /// Notes that more was missing.
     pub(super) fn lose_as(&mut self, other: &Self) {
-        if let (ItemState::Replied, ItemState::Lost(error)) = (&self.state, &other.state) {
-            self.state = ItemState::Lost(error.clone());
+        if let (ItemState::Replied, ItemState::Lost, Some(error)) = (self.state, other.state, &other.lost) {
+            self.lose((**error).clone());
         }
     }
 
-    /// Returns the refusal of a connection for which the server has no room.
-    pub(super) fn found_no_room(&self) -> Option<&Refusal> {
-        match &self.state {
-            ItemState::Unread(refusal) => refusal.as_ref(),
-            _ => None,
-        }
+    #[cold]
+    fn lose(&mut self, error: TransportError) {
+        (self.state, self.lost) = (ItemState::Lost, Some(Box::new(error)));
+    }
+
+    /// Notes that the server has had no room, and has not read it.
+    #[cold]
+    fn had_no_room(&mut self, refusal: &Refusal) {
+        let why = Undecided::NoRoom(Box::new(refusal.clone()));
+        (self.state, self.withheld) = (ItemState::Withheld, Some(why));
     }
 
     /// Returns what came of the command, once, whose replies are read so. `None`: the server has not read it.
@@ -136,14 +179,16 @@ impl Item {
         read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec::ReadReply,
     ) -> Option<Result<Reply, Failure>> {
         Some(match mem::take(&mut self.state) {
-            ItemState::Unsent | ItemState::Unread(_) => return None,
+            ItemState::Unsent | ItemState::Never | ItemState::Withheld => return None,
             ItemState::Sent => {
                 // For the thread that receives the replies, which come later.
                 self.state = ItemState::Sent;
                 Err(Failure::Lost(lost_in_batch()))
             }
-            ItemState::Lost(error) => Err(Failure::Lost(error)),
-            ItemState::Replied => match read(&mut self.replies, &self.packed.forms) {
+            ItemState::Lost => {
+                Err(Failure::Lost(self.lost.take().map_or_else(lost_in_batch, |error| *error)))
+            }
+            ItemState::Replied => match read(&mut self.replies, self.packed.forms_read()) {
                 Ok(Ok(reply)) => Ok(reply),
                 Ok(Err(refusal)) => Err(Failure::Refused(refusal)),
                 Err(error) => Err(Failure::Lost(error)),
@@ -154,10 +199,10 @@ impl Item {
 
 /// Notes that a command is sent now, and what goes behind it,
 /// as far as each may be. Without the first the other is not.
-pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Known, now: Now) -> bool {
+pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: &Known, now: Now) -> bool {
     let sends = own.sends(server, now);
-    behind.state = ItemState::Unsent;
-    if sends {
+    behind.state = ItemState::Never;
+    if sends && !behind.packed.forms.is_empty() {
         behind.sends(server, now);
     }
     sends
@@ -203,21 +248,22 @@ impl<'a> Incoming<'a> {
         if !item.is_sent() {
             return;
         }
-        if self.no_room.is_some() {
-            item.state = ItemState::Unread(None);
-            return;
+        if let Some(refusal) = &self.no_room {
+            return item.had_no_room(refusal);
         }
         for at in 0..item.packed.forms.len() {
             if self.broken.is_none() {
                 match self.values.next().map(|value| mem::replace(value, Value::Nil)) {
                     Some(value) if item.packed.forms[at].fits(&value) => {
                         let refusal = refusal(&value);
-                        item.replies.push(value);
+                        if item.packed.forms[at] != Form::Asked {
+                            item.replies.push(value);
+                        }
                         if let Some(refusal) = refusal {
                             self.note(&refusal);
+                            self.after.out_of_order |= at < item.strict;
                             if self.no_room.is_some() {
-                                item.state = ItemState::Unread(Some(refusal));
-                                return;
+                                return item.had_no_room(&refusal);
                             }
                         }
                         continue;
@@ -234,8 +280,7 @@ impl<'a> Incoming<'a> {
                 }
             }
             if let Some(error) = &self.broken {
-                item.state = ItemState::Lost(error.clone());
-                return;
+                return item.lose(error.clone());
             }
         }
         item.state = ItemState::Replied;
@@ -249,20 +294,19 @@ impl<'a> Incoming<'a> {
         all.packed.forms.push(Form::ListOrNil);
         self.give(&mut all);
         let exec = all.replies.pop().filter(|_| all.replies.len() + 1 == all.packed.forms.len());
-        let mut queued = all.replies.into_iter();
+        let mut queued = mem::take(&mut all.replies).into_iter();
         let changes: Vec<Vec<Value>> =
             items.iter().map(|item| queued.by_ref().take(item.packed.forms.len()).collect()).collect();
         let each = match (all.state, exec) {
             (ItemState::Replied, Some(exec)) => split_exec(&changes, exec),
-            (ItemState::Lost(error), _) => Err(error),
-            _ => Err(hung_up()),
+            _ => Err(all.missing().unwrap_or_else(hung_up)),
         };
         let each = match each {
             Ok(each) => each,
             Err(error) => {
                 self.lose(error.clone());
                 for item in items {
-                    item.state = ItemState::Lost(error.clone());
+                    item.lose(error.clone());
                 }
                 return false;
             }
@@ -280,7 +324,7 @@ impl<'a> Incoming<'a> {
     pub(super) fn give_change(&mut self, item: &mut Item) -> bool {
         item.packed.forms.push(Form::ListOrNil);
         self.give(item);
-        let error = match (&item.state, item.replies.split_last()) {
+        let error = match (item.state, item.replies.split_last()) {
             (ItemState::Replied, Some((exec, queued))) if queued.len() + 1 == item.packed.forms.len() => {
                 match exec {
                     Value::Array(results) if results.len() + refused(queued) != queued.len() => {
@@ -289,11 +333,10 @@ impl<'a> Incoming<'a> {
                     exec => return leaves_open(exec),
                 }
             }
-            (ItemState::Lost(error), _) => error.clone(),
-            _ => hung_up(),
+            _ => item.missing().unwrap_or_else(hung_up),
         };
         self.lose(error.clone());
-        item.state = ItemState::Lost(error);
+        item.lose(error);
         false
     }
 

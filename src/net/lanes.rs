@@ -3,12 +3,12 @@
 //! meanwhile, makes the first of those threads the next leader, and only then wakes the threads whose replies it has.
 //! So the server works while threads wake up.
 //!
-//! A thread may have a connection for itself, such as one that sends for many keys: it takes its place in the queue,
-//! which is not sent beyond it, and is given the next lane that has nothing to carry. Of jobs in groups, those of one
-//! group go in a trip; the others keep their places.
+//! A job is what a thread sends together, for one key or for many. One that is to go by itself takes its place in the
+//! queue, which is not sent beyond it, and its thread is given the next lane that has nothing to carry. Of jobs in
+//! groups, those of one group go in a trip; the others keep their places.
 //!
 //! Why no thread waits for ever. `shared` holds the idle lanes and the queue, and counts the leaders: the threads that
-//! lead a lane or have one for themselves, and the attempts to connect.
+//! lead a lane, and the attempts to connect.
 //!
 //! 1. A thread queues only while there are as many leaders as there may be, or after an attempt to connect was begun,
 //!    or where none may begin for now: then it looks again after a while. All that happens under the lock of `shared`.
@@ -76,7 +76,7 @@ pub(crate) enum Batching {
     Any,
     /// Any others, but of those in groups only its own.
     Group(u16),
-    /// None: its thread has the lane for itself.
+    /// None: it goes by itself.
     Alone,
 }
 
@@ -138,8 +138,7 @@ impl<J, C> Lanes<J, C> {
         Entered::Waits { opens: shared.opens(terms.most, terms.may_open), ahead: place }
     }
 
-    /// Takes what is queued and may go with this job into the lane's
-    /// batch, up to a thread that is to have a lane for itself.
+    /// Takes what is queued and may go with this job into the lane's batch, up to one that goes by itself.
     pub(crate) fn fill(&self, lane: &mut Lane<J, C>, with: Batching) {
         self.shared.lock().fill(lane, with);
     }

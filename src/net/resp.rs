@@ -48,6 +48,8 @@ pub(super) struct Packed {
     pub(super) bytes: Vec<u8>,
     /// Of each command's reply.
     pub(super) forms: Vec<Form>,
+    /// True if ASKING goes before each command: a node refuses others on a slot that it takes over.
+    pub(super) asks: bool,
 }
 
 /// What form a reply has, unless it is a refusal.
@@ -63,14 +65,18 @@ pub(super) enum Form {
     List,
     /// To EXEC: nil if it was not carried out.
     ListOrNil,
+    /// To ASKING, whose reply nobody reads.
+    Asked,
+    Any,
 }
 
 impl Form {
     pub(super) fn fits(self, value: &Value) -> bool {
         match (self, value) {
-            (_, Value::ServerError(_))
+            (Self::Any, _)
+            | (_, Value::ServerError(_))
             | (Self::Integer | Self::IntegerOrOkay, Value::Int(_))
-            | (Self::Okay | Self::OkayOrNil | Self::IntegerOrOkay, Value::Okay)
+            | (Self::Okay | Self::OkayOrNil | Self::IntegerOrOkay | Self::Asked, Value::Okay)
             | (Self::Bulk, Value::BulkString(_))
             | (Self::Bulk | Self::OkayOrNil | Self::ListOrNil, Value::Nil)
             | (Self::List | Self::ListOrNil, Value::Array(_)) => true,
@@ -95,7 +101,7 @@ impl Packed {
 
     /// Packs a command whose first words, its name among them, are packed in `begun`.
     pub(super) fn begun(&mut self, form: Form, begun: &[u8], words: &[&[u8]]) {
-        self.forms.push(form);
+        self.reply(form);
         self.bytes.extend_from_slice(begun);
         for word in words {
             self.word(word);
@@ -117,9 +123,27 @@ impl Packed {
         self.forms.clear();
     }
 
+    /// Adds the form of a command's reply, which is packed next.
+    #[inline]
+    fn reply(&mut self, form: Form) {
+        if self.asks {
+            self.forms.push(Form::Asked);
+            self.bytes.extend_from_slice(b"*1\r\n$6\r\nASKING\r\n");
+        }
+        self.forms.push(form);
+    }
+
+    /// Returns the forms of the replies that are read.
+    pub(super) fn forms_read(&mut self) -> &[Form] {
+        if self.asks {
+            self.forms.retain(|form| *form != Form::Asked);
+        }
+        &self.forms
+    }
+
     /// Begins a command of so many words.
     pub(super) fn begin(&mut self, form: Form, words: usize) {
-        self.forms.push(form);
+        self.reply(form);
         self.head(b'*', words);
     }
 

@@ -11,25 +11,68 @@
 //! goes with what is watched: a server that refuses it does so before any change is on its way. If one of the keys was
 //! written meanwhile, none is changed: that is [undecided](Undecided) for each key, which then goes alone.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::mem;
-use std::ops::DerefMut;
+use std::sync::Arc;
 
 use proto::fencing::Epoch;
-use proto::values::{Key, Now, Protocol, SideKey, Uptime};
+use proto::values::{Key, Now, Protocol, SideKey, Uptime, Version};
 use proto::{Command, Expected, Trip};
 use redis::Value;
 
-use super::asking::{Asking, with_asking};
 use super::codec::{self, Compares};
-use super::connections::{Connection, Known};
-use super::errors::{Refusal, TransportError};
+use super::connections::Known;
+use super::errors::{Failure, TransportError};
 use super::item::{self, AfterTrip, Incoming, Item};
-use super::limits::Limits;
+use super::lanes::Entry;
 use super::resp::{Form, Packed};
 use super::{KeyTrip, Sent, Undecided};
-use crate::system::clock;
+
+/// What a thread has sent together: a job for each key. They are used again.
+#[derive(Default)]
+pub(super) struct Jobs {
+    list: Vec<TripState>,
+    used: usize,
+}
+
+impl Jobs {
+    /// Makes them the jobs of these trips. `grants`: they may grant locks.
+    #[inline]
+    pub(super) fn set(&mut self, trips: &[KeyTrip<'_>], needs: Protocol, grants: bool) {
+        for (job, trip) in self.begin(trips.len()).iter_mut().zip(trips) {
+            job.set(trip, needs, grants);
+        }
+    }
+
+    /// Makes them one job, of packed commands that are of no trip.
+    pub(super) fn set_raw(&mut self, name: &'static str, packed: &Packed, strict: usize) {
+        if let [job] = self.begin(1) {
+            job.set_raw(name, packed, strict);
+        }
+    }
+
+    fn begin(&mut self, count: usize) -> &mut [TripState] {
+        if self.list.len() < count {
+            self.list.resize_with(count, TripState::default);
+        }
+        self.used = count;
+        self.all()
+    }
+
+    pub(super) fn all(&mut self) -> &mut [TripState] {
+        &mut self.list[..self.used]
+    }
+
+    /// Returns those whose changes are on the wire.
+    fn changing(&mut self) -> impl Iterator<Item = &mut TripState> {
+        self.all().iter_mut().filter(|job| job.is_on_the_wire(Phase::Changing))
+    }
+
+    /// Returns true if all that came of each is known.
+    pub(super) fn are_done(&self) -> bool {
+        self.list[..self.used].iter().all(|job| job.phase == Phase::Done)
+    }
+}
 
 /// What one key has sent. Its lists are used again.
 #[derive(Default)]
@@ -44,8 +87,11 @@ pub(super) struct TripState {
     phase: Phase,
     /// Set if a transaction with other keys too was not carried out.
     undecided: Option<Undecided>,
-    /// That of the server which the command is sent to, if it is known.
+    /// True if ASKING goes before its commands.
+    asks: bool,
+    /// Those of the server which the command is sent to, if they are known.
     epoch: Option<Epoch>,
+    version: Option<Version>,
     /// When the first of its commands was sent.
     sent_at: Option<Uptime>,
 }
@@ -64,34 +110,14 @@ enum Phase {
     Done,
 }
 
-/// Where the state of a trip is: it may be another thread's, which may give up.
-pub(super) trait Batched {
-    fn job(&self) -> impl DerefMut<Target = TripState>;
-
-    /// Returns true if its thread waits no longer.
-    fn is_gone(&self) -> bool;
-}
-
-impl Batched for RefCell<TripState> {
-    fn job(&self) -> impl DerefMut<Target = TripState> {
-        self.borrow_mut()
-    }
-
-    fn is_gone(&self) -> bool {
-        false
-    }
-}
-
 impl TripState {
     /// Makes it the state of this trip. `grants`: it may grant a lock.
-    pub(super) fn set(&mut self, trip: &KeyTrip<'_>, needs: Protocol, grants: bool) {
-        self.behind.clear();
-        if self.changes.take().is_some() {
-            self.expected.clear();
-            self.look.clear();
+    fn set(&mut self, trip: &KeyTrip<'_>, needs: Protocol, grants: bool) {
+        self.begin();
+        let KeyTrip { key, trip, behind, compares, asks } = *trip;
+        if asks {
+            self.ask(trip.if_holds.is_some() && compares.is_none());
         }
-        (self.phase, self.undecided, self.sent_at) = (Phase::Plain, None, None);
-        let KeyTrip { key, trip, behind, compares } = *trip;
         match (&trip.if_holds, compares) {
             (Some(Expected { bytes, .. }), Some(compares)) => {
                 self.own.begin(compares.name(&trip.command), needs, trip.before);
@@ -118,16 +144,40 @@ impl TripState {
         }
     }
 
-    /// Returns the refusal of a connection for which the server has no room.
-    pub(super) fn found_no_room(&self) -> Option<&Refusal> {
-        self.own.found_no_room().or_else(|| self.look.found_no_room())
+    fn set_raw(&mut self, name: &'static str, packed: &Packed, strict: usize) {
+        self.begin();
+        self.own.begin(name, Protocol::Classic, None);
+        self.own.packed.clone_from(packed);
+        self.own.strict = strict;
     }
 
-    /// Returns what came of it. Nothing is set if it was not sent, or not read.
+    #[inline]
+    fn begin(&mut self) {
+        self.behind.clear();
+        if self.changes.take().is_some() {
+            self.expected.clear();
+            self.look.clear();
+        }
+        if mem::take(&mut self.asks) {
+            for item in [&mut self.own, &mut self.behind, &mut self.look] {
+                item.packed.asks = false;
+            }
+        }
+        (self.phase, self.undecided, self.sent_at) = (Phase::Plain, None, None);
+    }
+
+    /// Has ASKING go before each command, of which a transaction has one in front.
+    #[cold]
+    fn ask(&mut self, transacts: bool) {
+        self.asks = true;
+        self.own.packed.asks = !transacts;
+        (self.look.packed.asks, self.behind.packed.asks) = (true, true);
+    }
+
+    /// Returns what came of it.
     pub(super) fn take_outcome(&mut self, trip: &KeyTrip<'_>) -> Sent {
-        // The connection was given up before its change went, or its thread was.
-        let is_left = self.phase == Phase::Changing && !self.own.is_sent();
-        let KeyTrip { trip: Trip { command, if_holds, .. }, behind, compares, .. } = trip;
+        let undecided = self.take_undecided();
+        let KeyTrip { trip: Trip { command, if_holds, .. }, behind, compares, .. } = *trip;
         let (found, reply) = match (if_holds, compares) {
             (None, _) => (None, self.own.outcome(|replies, forms| codec::read(command, replies, forms))),
             (Some(_), Some(_)) => {
@@ -138,12 +188,16 @@ impl TripState {
                 self.own.outcome(|replies, _| codec::read_change(command, replies)),
             ),
         };
+        let is_late = undecided.is_none() && found.is_none() && reply.is_none();
+        if is_late {
+            return Sent::failed(trip, Failure::TooLate);
+        }
         Sent {
             found,
             reply,
+            undecided,
             behind: behind
                 .and_then(|behind| self.behind.outcome(|replies, forms| codec::read(behind, replies, forms))),
-            undecided: self.undecided.or(is_left.then_some(Undecided::Together)),
             epoch: self.epoch,
             began_at: self.sent_at,
             at: None,
@@ -151,22 +205,59 @@ impl TripState {
         }
     }
 
-    /// Returns true if all that came of it is known.
-    pub(super) fn is_done(&self) -> bool {
-        self.phase == Phase::Done
+    /// Returns why it is not known yet what it comes to, if so.
+    fn take_undecided(&mut self) -> Option<Undecided> {
+        match self.changes {
+            Some(_) if !self.look.is_sent() => self.look.unsent(),
+            // The connection was given up before its change went, or its thread was.
+            Some(_) if self.phase == Phase::Changing && !self.own.is_sent() => Some(Undecided::Together),
+            None if !self.own.is_sent() => self.own.unsent(),
+            _ => self.undecided.take(),
+        }
+    }
+
+    /// Returns the replies to packed commands that are of no trip, as far as they came; and why not all did, if so.
+    pub(super) fn take_raw(&mut self) -> RawReplies {
+        let missing = self.own.missing();
+        RawReplies { replies: mem::take(&mut self.own.replies), missing, version: self.version }
     }
 
     /// Notes that its command is sent now, if it may be. Returns whether it may.
-    fn sends(&mut self, server: Known, now: Now) -> bool {
-        self.epoch = server.epoch;
+    #[inline]
+    fn sends(&mut self, server: &Known, now: Now) -> bool {
+        (self.epoch, self.version) = (server.epoch, server.version);
         self.sent_at.get_or_insert(now.uptime);
         item::send_both(&mut self.own, &mut self.behind, server, now)
     }
 
     /// Notes that its key is looked at now, if it may be. Returns whether it may.
-    fn looks(&mut self, server: Known, now: Now) -> bool {
+    fn looks(&mut self, server: &Known, now: Now) -> bool {
         self.sent_at = Some(now.uptime);
         self.look.sends(server, now)
+    }
+
+    /// Reads what its key holds, and with that whether the change goes. `multi` opens the transaction, of `many` keys.
+    /// `is_first`: of the changes of this key in it.
+    fn read_look(&mut self, multi: &Item, many: bool, is_first: impl FnOnce(Option<Key>) -> bool) {
+        let is_expected = match self.look.replies.as_slice() {
+            [Value::Okay, Value::BulkString(found)] => *found == self.expected,
+            [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => *found == self.expected,
+            _ => false,
+        };
+        self.look.lose_as(multi);
+        self.look.replies.extend(multi.replies.iter().cloned());
+        let is_open = multi.replies == [Value::Okay];
+        self.phase = Phase::Done;
+        if is_open && is_expected {
+            // In one transaction two changes of a key would both be carried out.
+            if !many || is_first(self.changes.clone()) {
+                self.phase = Phase::Changing;
+            } else {
+                self.undecided = Some(Undecided::Together);
+            }
+        } else if many && self.look.is_refused_for_slots() {
+            self.undecided = Some(Undecided::CrossSlot);
+        }
     }
 
     /// Returns true if this goes over the wire now, or has gone there, and its replies come.
@@ -174,6 +265,15 @@ impl TripState {
         let item = if phase == Phase::Looking { &self.look } else { &self.own };
         self.phase == phase && item.is_sent()
     }
+}
+
+/// What came of packed commands that are of no trip.
+pub(super) struct RawReplies {
+    pub(super) replies: Vec<Value>,
+    /// Why there are fewer than commands.
+    pub(super) missing: Option<TransportError>,
+    /// As the server reported it.
+    pub(super) version: Option<Version>,
 }
 
 /// What is on the wire of a connection.
@@ -187,6 +287,8 @@ pub(super) struct Wire {
     ends: Option<usize>,
     /// MULTI, or DISCARD.
     beside: Item,
+    /// How many jobs share this trip.
+    pub(super) jobs: usize,
 }
 
 impl Wire {
@@ -201,79 +303,100 @@ impl Wire {
     }
 
     /// Packs what may be sent now. Once a thread waits no longer, it has taken what is not sent as such.
-    pub(super) fn pack(&mut self, batch: &[impl Batched], server: Known, now: Now) {
+    pub(super) fn pack<C>(&mut self, batch: &[Arc<Entry<Jobs, C>>], server: &Known, now: Now) {
         self.packed.clear();
         self.replies.clear();
+        self.jobs = 0;
         self.ends = self.open.take();
         if self.ends.is_some() {
             self.pack_changes(batch, server, now);
         }
-        let mut looks = false;
-        for place in batch {
-            let job = &mut *place.job();
-            let phase = if place.is_gone() { Phase::Done } else { job.phase };
-            match phase {
-                Phase::Plain if job.sends(server, now) => {
-                    self.packed.take(&mut job.own.packed);
-                    if job.behind.is_sent() {
-                        self.packed.take(&mut job.behind.packed);
+        let (mut looks, mut asks) = (false, false);
+        for entry in batch {
+            let mut jobs = entry.job();
+            if entry.is_gone() {
+                continue;
+            }
+            self.jobs += jobs.used;
+            for job in jobs.all() {
+                let phase = job.phase;
+                match phase {
+                    Phase::Plain if job.sends(server, now) => {
+                        self.packed.take(&mut job.own.packed);
+                        if job.behind.is_sent() {
+                            self.packed.take(&mut job.behind.packed);
+                        }
                     }
+                    Phase::Looking if job.looks(server, now) => (looks, asks) = (true, job.asks),
+                    _ => {}
                 }
-                Phase::Looking => looks |= job.looks(server, now),
-                _ => {}
             }
         }
         if looks {
-            for place in batch {
-                let job = &mut *place.job();
-                if job.is_on_the_wire(Phase::Looking) {
-                    self.packed.take(&mut job.look.packed);
+            for entry in batch {
+                for job in entry.job().all() {
+                    if job.is_on_the_wire(Phase::Looking) {
+                        self.packed.take(&mut job.look.packed);
+                    }
                 }
             }
+            self.packed.asks = asks;
             self.packed.begun(Form::Okay, b"*1\r\n$5\r\nMULTI\r\n", &[]);
+            self.packed.asks = false;
         }
     }
 
-    fn pack_changes(&mut self, batch: &[impl Batched], server: Known, now: Now) {
-        for place in batch {
-            let job = &mut *place.job();
+    fn pack_changes<C>(&mut self, batch: &[Arc<Entry<Jobs, C>>], server: &Known, now: Now) {
+        for entry in batch {
+            let mut jobs = entry.job();
             // Both under one lock: its thread may give up in between.
-            if job.phase == Phase::Changing && !place.is_gone() && job.sends(server, now) {
-                self.packed.take(&mut job.own.packed);
+            if entry.is_gone() {
+                continue;
+            }
+            for job in jobs.all() {
+                if job.phase == Phase::Changing && job.sends(server, now) {
+                    self.packed.take(&mut job.own.packed);
+                }
             }
         }
         if self.count() == 0 {
             return self.packed.command(Form::Okay, &[b"DISCARD"]);
         }
         self.packed.begun(Form::ListOrNil, b"*1\r\n$4\r\nEXEC\r\n", &[]);
-        for place in batch {
-            let job = &mut *place.job();
-            if job.is_on_the_wire(Phase::Changing) && job.behind.is_sent() {
-                self.packed.take(&mut job.behind.packed);
+        for entry in batch {
+            for job in entry.job().all() {
+                if job.is_on_the_wire(Phase::Changing) && job.behind.is_sent() {
+                    self.packed.take(&mut job.behind.packed);
+                }
             }
         }
     }
 
     /// Reads the replies, of which `ended` says why some are missing, and gives each job its own, in the order in which
     /// they were packed. Each job is a phase further then.
-    pub(super) fn read(&mut self, batch: &[impl Batched], ended: Option<TransportError>) -> AfterTrip {
+    pub(super) fn read<C>(
+        &mut self,
+        batch: &[Arc<Entry<Jobs, C>>],
+        ended: Option<TransportError>,
+    ) -> AfterTrip {
         let mut values = mem::take(&mut self.replies);
         let mut replies = Incoming::of(&mut values, ended);
         if let Some(watched) = self.ends {
             self.open = read_changes(batch, watched > 1, &mut self.beside, &mut replies).then_some(watched);
         }
         let mut looks = false;
-        for place in batch {
-            let job = &mut *place.job();
-            match job.phase {
-                Phase::Plain => {
-                    replies.give(&mut job.own);
-                    replies.give(&mut job.behind);
-                    job.phase = Phase::Done;
+        for entry in batch {
+            for job in entry.job().all() {
+                match job.phase {
+                    Phase::Plain => {
+                        replies.give(&mut job.own);
+                        replies.give(&mut job.behind);
+                        job.phase = Phase::Done;
+                    }
+                    Phase::Looking if job.look.is_sent() => looks = true,
+                    Phase::Looking => job.phase = Phase::Done,
+                    Phase::Changing | Phase::Done => {}
                 }
-                Phase::Looking if job.look.is_sent() => looks = true,
-                Phase::Looking => job.phase = Phase::Done,
-                Phase::Changing | Phase::Done => {}
             }
         }
         if looks {
@@ -284,65 +407,35 @@ impl Wire {
         self.replies = values;
         after
     }
-
-    /// Sends the jobs over a connection that carries nothing else. Returns in what state that is left.
-    pub(super) fn exchange(
-        &mut self,
-        connection: &mut Connection,
-        batch: &[impl Batched],
-        mut now: Now,
-        limits: &Limits<'_>,
-        asking: Asking,
-    ) -> AfterTrip {
-        // As another connection left it.
-        self.open = None;
-        let mut moved = false;
-        loop {
-            self.pack(batch, connection.server(), now);
-            if self.count() == 0 {
-                return AfterTrip::default();
-            }
-            let limit = limits.answered_by.since(now.uptime);
-            let ended = if asking == Asking::BeforeEach {
-                let (bytes, are_replies) = with_asking(&self.packed.bytes, self.ends.is_some());
-                let mut all = Vec::new();
-                let ended = connection.exchange(&bytes, are_replies.len(), limit, &mut all);
-                let replies = all.into_iter().zip(are_replies);
-                self.replies.extend(replies.filter_map(|(reply, is_one)| is_one.then_some(reply)));
-                ended
-            } else {
-                connection.exchange(&self.packed.bytes, self.count(), limit, &mut self.replies)
-            };
-            let mut after = self.read(batch, ended);
-            moved |= after.moved;
-            after.moved = moved;
-            if after.out_of_order || !self.is_watching() {
-                return after;
-            }
-            now = clock::now();
-        }
-    }
 }
 
 /// Reads the end of a transaction, which watches `many` keys. Returns whether it may be open still.
-fn read_changes(batch: &[impl Batched], many: bool, discard: &mut Item, replies: &mut Incoming<'_>) -> bool {
-    let changes = || batch.iter().filter(|place| place.job().is_on_the_wire(Phase::Changing));
-    let may_be_open = match changes().count() {
+fn read_changes<C>(
+    batch: &[Arc<Entry<Jobs, C>>],
+    many: bool,
+    discard: &mut Item,
+    replies: &mut Incoming<'_>,
+) -> bool {
+    let count = |entry: &Arc<Entry<Jobs, C>>| entry.job().changing().count();
+    let may_be_open = match batch.iter().map(count).sum() {
         0 => {
-            discard.set_beside("DISCARD");
+            discard.set_beside("DISCARD", false);
             replies.give(discard);
             replies.after.out_of_order |= !item::is_closed_by(&discard.replies);
             false
         }
         // What came of each is known before it is unlocked: its thread may give up at any time, and takes that.
-        1 => changes().any(|place| {
-            let job = &mut *place.job();
-            let may_be_open = replies.give_change(&mut job.own);
-            job.undecided = if many { job.own.undecided() } else { None };
-            may_be_open
+        1 => batch.iter().any(|entry| match entry.job().changing().next() {
+            Some(job) => {
+                let may_be_open = replies.give_change(&mut job.own);
+                job.undecided = if many { job.own.undecided() } else { None };
+                may_be_open
+            }
+            None => false,
         }),
         _ => {
-            let mut jobs: Vec<_> = changes().map(Batched::job).collect();
+            let mut entries: Vec<_> = batch.iter().map(|entry| entry.job()).collect();
+            let mut jobs: Vec<_> = entries.iter_mut().flat_map(|jobs| jobs.changing()).collect();
             let may_be_open =
                 replies.give_changes(&mut jobs.iter_mut().map(|job| &mut job.own).collect::<Vec<_>>());
             for job in &mut jobs {
@@ -351,51 +444,44 @@ fn read_changes(batch: &[impl Batched], many: bool, discard: &mut Item, replies:
             may_be_open
         }
     };
-    for place in batch {
-        let job = &mut *place.job();
-        if job.phase == Phase::Changing {
-            job.phase = Phase::Done;
-            replies.give(&mut job.behind);
+    for entry in batch {
+        for job in entry.job().all() {
+            if job.phase == Phase::Changing {
+                job.phase = Phase::Done;
+                replies.give(&mut job.behind);
+            }
         }
     }
     may_be_open
 }
 
 /// Reads what each key holds that is watched now. Returns how many the open transaction watches, if one is.
-fn read_looks(batch: &[impl Batched], multi: &mut Item, replies: &mut Incoming<'_>) -> Option<usize> {
-    let mut watched = 0;
-    for place in batch {
-        let job = &mut *place.job();
-        if job.phase == Phase::Looking {
-            replies.give(&mut job.look);
-            watched += 1;
+fn read_looks<C>(
+    batch: &[Arc<Entry<Jobs, C>>],
+    multi: &mut Item,
+    replies: &mut Incoming<'_>,
+) -> Option<usize> {
+    let (mut watched, mut asks) = (0, false);
+    for entry in batch {
+        for job in entry.job().all() {
+            if job.phase == Phase::Looking {
+                replies.give(&mut job.look);
+                watched += 1;
+                asks = job.asks;
+            }
         }
     }
-    multi.set_beside("MULTI");
+    multi.set_beside("MULTI", asks);
     replies.give(multi);
     let is_open = multi.replies == [Value::Okay];
     // It may be watching.
     replies.after.out_of_order |= !is_open;
     let (mut changed, many) = (BTreeSet::new(), watched > 1);
-    for place in batch {
-        let job = &mut *place.job();
-        if job.phase != Phase::Looking {
-            continue;
-        }
-        let is_expected = match job.look.replies.as_slice() {
-            [Value::Okay, Value::BulkString(found)] => *found == job.expected,
-            [Value::Okay, Value::BulkString(found), Value::Int(codec::NO_TTL)] => *found == job.expected,
-            _ => false,
-        };
-        job.look.lose_as(multi);
-        job.look.replies.extend(multi.replies.iter().cloned());
-        // In one transaction two changes of a key would both be carried out.
-        let is_first = is_open && is_expected && (!many || changed.insert(job.changes.clone()));
-        job.phase = if is_first { Phase::Changing } else { Phase::Done };
-        if is_open && is_expected && !is_first {
-            job.undecided = Some(Undecided::Together);
-        } else if many && job.look.is_refused_for_slots() {
-            job.undecided = Some(Undecided::CrossSlot);
+    for entry in batch {
+        for job in entry.job().all() {
+            if job.phase == Phase::Looking {
+                job.read_look(multi, many, |key| changed.insert(key));
+            }
         }
     }
     is_open.then_some(watched)

@@ -1,6 +1,6 @@
 //! How the library's threads begin, and how they wait.
 
-pub(crate) use super::source::thread::{Builder, panicking, park, park_timeout, scope, sleep, yield_now};
+pub(crate) use super::source::thread::{Builder, park, park_timeout, scope, sleep, yield_now};
 
 /// Enough for callbacks of the program, whatever it has set for
 /// threads of its own. Memory is only used for what is needed.

@@ -247,6 +247,13 @@ fn a_server_that_runs_a_script_is_waited_for() -> Outcome {
             scope.spawn(|| redis::cmd("EVAL").arg(script).arg(0).query::<()>(&mut target.connection()));
         // Until it is known to take long.
         while lock.state().is_ok() && !runs.is_finished() {}
+        // It refuses INFO as well. One that connects meanwhile still finds out what the server has.
+        let (fresh, _) = counting(&server.url())?;
+        let options = LockOptions::expiring_after(LONG).protocol(Protocol::Auto).timeout(LONG);
+        let held = Lock::new(&fresh, "fresh", options)?.lock()?;
+        let left: i64 = redis::cmd("PTTL").arg("fresh").query(&mut target.connection())?;
+        assert!(left > 0, "it is not decided by clocks: {left}");
+        held.release()?;
         lock.with(|_| ())?;
         Ok::<_, Box<dyn std::error::Error>>(runs.join().unwrap()?)
     })?;

@@ -25,7 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("none_can_be_opened_at_first", || run([OpensNone, Fine, OpensNone, GivesUp, OpensNone], 2, 2)),
         ("all_borrow", || run([Borrows, Borrows, Borrows, Borrows, GivesUp], 2, 2)),
         ("some_borrow", || run([Borrows, Fine, Alone, Borrows, Fails], 2, 2)),
-        ("some_have_one_for_themselves", || run([Alone, Fine, Alone, Fine, Fine], 2, 2)),
+        ("some_go_by_themselves", || run([Alone, Fine, Alone, Fine, Fine], 2, 2)),
         ("groups", || run([Of(1), Of(2), Fine, Of(1), Of(3)], 1, 2)),
         ("groups_on_two_lanes", || run([Of(1), Of(2), Of(1), Alone, GivesUp], 2, 2)),
         ("all_together", || run([Alone, OpensNone, GivesUp, Fails, OwnTimeIsUp], 1, 2)),

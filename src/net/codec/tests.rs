@@ -38,7 +38,7 @@ fn words(command: &Command) -> (String, usize) {
     text(packed(&Key::from("k"), command))
 }
 
-fn text(Packed { bytes, forms }: Packed) -> (String, usize) {
+fn text(Packed { bytes, forms, .. }: Packed) -> (String, usize) {
     let text = String::from_utf8(bytes).unwrap();
     (
         text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "),

@@ -13,10 +13,10 @@ use super::opener::Opener;
 use super::server_info::Known;
 use super::socket::in_steps;
 use super::transport::{Longest, Spin, Transport};
-use crate::net::errors::{Failure, Refusal, TransportError};
+use crate::net::errors::{Failure, TransportError};
 use crate::system::clock;
 use crate::values::contained::contained;
-use redis::{Cmd, RedisError, RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 
 /// A connection made by an [`Opener`]. After the first I/O or protocol error each further command fails (I8).
 pub(crate) struct Connection {
@@ -31,8 +31,6 @@ pub(crate) struct Connection {
 struct Open {
     transport: Transport,
     server: Known,
-    /// Why no lock is granted before that time.
-    settling: Option<Refusal>,
     /// When it was last used, or opened.
     last_used: Uptime,
     /// It is not used from this time on.
@@ -69,13 +67,11 @@ impl Connection {
     }
 
     fn use_opened(&mut self, opened: Opened) {
-        let left = opened.settling.as_ref().map(|settling| settling.left);
-        let settled_at = left.map(|left| clock::uptime().after(left)).unwrap_or_default();
         let now = clock::uptime();
+        let settles = opened.settling.map(|settling| (now.after(settling.left), settling.refusal));
         self.open = Some(Box::new(Open {
             transport: opened.transport,
-            server: Known { version: opened.version, settled_at, epoch: opened.epoch },
-            settling: opened.settling.map(|settling| settling.refusal),
+            server: Known { version: opened.version, settles, epoch: opened.epoch },
             last_used: now,
             old_at: self.opener.max_connection_age.map_or(Uptime::MAX, |age| now.after(age)),
             opened_at: opened.closures_before,
@@ -171,17 +167,14 @@ impl Connection {
 
     /// Returns what is known of the server, as it was when the connection was opened. With it, a command that the
     /// server is too old for is refused before anything is sent.
-    pub(in crate::net) fn server(&self) -> Known {
-        self.open.as_ref().map(|open| open.server).unwrap_or_default()
-    }
-
-    /// Returns why the server settles, if it did when the connection was opened.
-    pub(in crate::net) fn settling(&self) -> Option<Refusal> {
-        self.open.as_ref().and_then(|open| open.settling.clone())
+    pub(in crate::net) fn server(&self) -> &Known {
+        static UNKNOWN: Known = Known { version: None, settles: None, epoch: None };
+        self.open.as_ref().map_or(&UNKNOWN, |open| &open.server)
     }
 
     /// Sends packed commands and appends their replies to `replies`, refusals among them as [`Value::ServerError`]. All
     /// `count` replies together may take `limit`. Returns why there are fewer, if an error is the reason.
+    #[cfg(test)]
     pub(in crate::net) fn exchange(
         &mut self,
         packed: &[u8],
@@ -192,21 +185,6 @@ impl Connection {
         let (now, limit) = (clock::uptime(), limit.min(self.opener.command_timeout));
         let sent = self.write(packed, now, limit);
         sent.and_then(|()| self.receive(count, now.after(limit), Spin::First, replies)).err()
-    }
-
-    /// Sends one command and returns its reply, or the server's refusal.
-    pub(in crate::net) fn ask(
-        &mut self,
-        command: &Cmd,
-        limit: Duration,
-    ) -> Result<Result<Value, Refusal>, TransportError> {
-        let mut replies = Vec::new();
-        let ended = self.exchange(&command.get_packed_command(), 1, limit, &mut replies);
-        match replies.pop() {
-            Some(Value::ServerError(error)) => Ok(Err(error.into())),
-            Some(reply) => Ok(Ok(reply)),
-            None => Err(ended.unwrap_or_else(unusable)),
-        }
     }
 
     /// Describes an error of the connection, and notes that the server closed it.

@@ -198,7 +198,9 @@ impl Handshake<'_> {
     ) -> Result<Option<(ServerInfo, Option<Settling>)>, Failure> {
         let settles = checks.settles;
         let has_to_know = !settles.is_zero() || checks.in_cluster;
-        let matters = |refusal: &Refusal| has_to_know && !refusal.is_about_the_command();
+        // One that runs a script refuses INFO as well. Without the version Auto would decide by clocks from then on.
+        let matters =
+            |refusal: &Refusal| refusal.is_transient() || has_to_know && !refusal.is_about_the_command();
         let Some(info) = self.send_optional(&cmd("INFO"), matters)?.and_then(ServerInfo::parse) else {
             let unknown = Refusal::settling(self.address, None, settles);
             return if settles.is_zero() { Ok(None) } else { Err(Failure::Refused(unknown)) };

@@ -3,21 +3,28 @@
 use std::time::Duration;
 
 use proto::fencing::Epoch;
-use proto::values::{Cut, Uptime, Version};
+use proto::values::{Cut, Now, Uptime, Version};
 use redis::Value;
 
 use crate::net::codec::Compares;
 use crate::net::errors::Refusal;
 
 /// What is known of the server of a connection.
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 pub(crate) struct Known {
     /// As it was reported, if it was.
     pub(crate) version: Option<Version>,
-    /// No lock is granted before.
-    pub(crate) settled_at: Uptime,
+    /// No lock is granted before, and why not.
+    pub(crate) settles: Option<(Uptime, Refusal)>,
     /// That of its configuration, if it is known.
     pub(crate) epoch: Option<Epoch>,
+}
+
+impl Known {
+    /// Returns why the server grants no lock now, if it does not.
+    pub(crate) fn settles_at(&self, now: Now) -> Option<&Refusal> {
+        self.settles.as_ref().filter(|(until, _)| *until > now.uptime).map(|(_, refusal)| refusal)
+    }
 }
 
 /// Why a server settles, and for how long.

@@ -34,8 +34,14 @@ fn changed(item: &mut Item) -> String {
 }
 
 fn outcome(item: &mut Item, read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec::ReadReply) -> String {
-    if let Some(refusal) = item.found_no_room() {
-        return format!("no room: {:?}", refusal.kind());
+    if !item.is_sent() {
+        return match item.unsent() {
+            Some(Undecided::NoRoom(refusal)) => format!("no room: {:?}", refusal.kind()),
+            Some(Undecided::Settles(_)) => "settles".into(),
+            Some(Undecided::TooOld(refusal)) => format!("too old: {:?}", refusal.kind()),
+            None => "too late".into(),
+            Some(other) => unreachable!("{other:?}"),
+        };
     }
     match item.outcome(read) {
         Some(Ok(Reply::Integer(n))) => n.to_string(),
@@ -45,7 +51,7 @@ fn outcome(item: &mut Item, read: impl FnOnce(&mut Vec<Value>, &[Form]) -> codec
         Some(Err(Failure::Refused(refusal))) => format!("refused: {:?}", refusal.kind()),
         Some(Err(Failure::Lost(_))) => "lost".into(),
         Some(Err(other)) => unreachable!("{other:?}"),
-        None => "unread".into(),
+        None => unreachable!("it was sent"),
     }
 }
 
@@ -76,7 +82,7 @@ fn four(replies: &[Value], ended: Option<redis::RedisError>) -> (String, bool) {
     });
     let commands = [set(), Command::Get, Command::Del, set()];
     let mut items = commands.each_ref().map(|command| item(command, Protocol::Classic, None));
-    assert!(items.iter_mut().all(|item| item.sends(Known::default(), clock::now())));
+    assert!(items.iter_mut().all(|item| item.sends(&Known::default(), clock::now())));
     let after = trip(&fake, &mut items.each_mut());
     let all: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
     (all.join(", "), !after.out_of_order)
@@ -109,7 +115,12 @@ fn each_command_has_its_own_outcome_and_no_reply_after_a_wrong_one_counts() {
         (&usual[..2], Some(closed()), "1, x, lost, lost", false),
         (&[refused("NOPERM first")], None, "refused: NotPermitted, lost, lost, lost", false),
         // Disconnected: nothing was read.
-        (&[too_many_clients()], None, "no room: TooManyClients, unread, unread, unread", false),
+        (
+            &[too_many_clients()],
+            None,
+            "no room: TooManyClients, no room: TooManyClients, no room: TooManyClients, no room: TooManyClients",
+            false,
+        ),
         // Or by a proxy that refuses one command and does not answer the others in time: they may have been read.
         (&[too_many_clients()], Some(late()), "refused: TooManyClients, lost, lost, lost", false),
         // Or by one of several servers behind a proxy: what has a reply was read.
@@ -126,7 +137,8 @@ fn what_may_not_be_sent_is_left_out() {
     let fake = FakeConnection::answering(|count| (vec![Value::Int(1); count], None));
     let now = clock::now();
     let settled_at = now.uptime.after(Duration::from_secs(1));
-    let server = Known { version: Some(Version::new(2, 4, 0)), settled_at, ..Known::default() };
+    let settles = Some((settled_at, Refusal::new("LOADING")));
+    let server = Known { version: Some(Version::new(2, 4, 0)), settles, epoch: None };
     let (over, later) = (End::of(now, Duration::ZERO), End::of(now, Duration::from_secs(1)));
     let mut items = [
         item(&Command::Del, Protocol::Classic, Some(over)),
@@ -137,15 +149,15 @@ fn what_may_not_be_sent_is_left_out() {
         item(&set(), Protocol::Watched, None),
     ];
     items[5].grants = true;
-    assert!(items[5].sends(server, Now { uptime: settled_at, ..now }));
-    let sends = items.each_mut().map(|item| item.sends(server, now));
+    assert!(items[5].sends(&server, Now { uptime: settled_at, ..now }));
+    let sends = items.each_mut().map(|item| item.sends(&server, now));
     assert_eq!(sends, [false, true, false, false, true, false], "to a server that is too old, or settles");
     let expected = [&items[1], &items[4]].map(|item| item.packed.bytes.clone()).concat();
     let after = trip(&fake, &mut items.each_mut());
     assert!(!after.out_of_order);
     let commands = [Command::Del, Command::Del, Command::Get, set(), set(), set()];
     let outcomes: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
-    assert_eq!(outcomes, ["unread", "1", "unread", "unread", "1", "unread"]);
+    assert_eq!(outcomes, ["too late", "1", "too late", "too old: TooOld", "1", "settles"]);
     let sent = fake.sent.lock().unwrap();
     let [packed] = sent.as_slice() else { panic!("{sent:?}") };
     assert_eq!(packed.as_bytes(), expected);
@@ -154,7 +166,7 @@ fn what_may_not_be_sent_is_left_out() {
 #[test]
 fn one_that_is_sent_is_lost_as_long_as_it_has_no_reply_and_has_its_reply_then() {
     let mut item = item(&Command::Del, Protocol::Classic, None);
-    assert!(item.sends(Known::default(), clock::now()));
+    assert!(item.sends(&Known::default(), clock::now()));
     assert_eq!(short((&mut item, &Command::Del)), "lost");
     Incoming::of(&mut [Value::Int(1)], None).give(&mut item);
     assert_eq!(short((&mut item, &Command::Del)), "1");
@@ -164,14 +176,14 @@ fn one_that_is_sent_is_lost_as_long_as_it_has_no_reply_and_has_its_reply_then() 
 fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
     let (now, fake) = (clock::now(), FakeConnection::answering(|count| (vec![Value::Int(1); count], None)));
     let mut item = item(&Command::Del, Protocol::Classic, Some(End::of(now, Duration::from_secs(1))));
-    assert!(item.sends(Known::default(), now));
+    assert!(item.sends(&Known::default(), now));
     Incoming::of(&mut [refused("ERR max number of clients reached")], None).give(&mut item);
-    assert!(item.found_no_room().is_some());
+    assert!(matches!(item.unsent(), Some(Undecided::NoRoom(_))));
     let later = proto::values::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
-    assert!(!item.sends(Known::default(), later));
+    assert!(!item.sends(&Known::default(), later));
     trip(&fake, &mut [&mut item]);
     assert_eq!(fake.sent.lock().unwrap().as_slice(), [""]);
-    assert_eq!(short((&mut item, &Command::Del)), "unread");
+    assert_eq!(short((&mut item, &Command::Del)), "too late");
 }
 
 /// Two deletions in one transaction, and a GET behind it.
@@ -179,10 +191,10 @@ fn transaction(replies: &[Value], ended: Option<TransportError>) -> ([String; 3]
     let now = clock::now();
     let mut changes = [(); 2].map(|()| deletion());
     for change in &mut changes {
-        assert!(change.sends(Known::default(), now));
+        assert!(change.sends(&Known::default(), now));
     }
     let mut behind = item(&Command::Get, Protocol::Classic, None);
-    assert!(behind.sends(Known::default(), now));
+    assert!(behind.sends(&Known::default(), now));
     let mut replies = replies.to_vec();
     let mut replies = Incoming::of(&mut replies, ended);
     let refused = replies.give_changes(&mut changes.each_mut());
@@ -263,7 +275,7 @@ fn a_change_alone_is_read_as_one_of_several() {
     for (mut replies, outcome, may_be_open, out_of_order) in table {
         let shown = format!("{replies:?}");
         let mut change = deletion();
-        assert!(change.sends(Known::default(), clock::now()));
+        assert!(change.sends(&Known::default(), clock::now()));
         let ended = (replies.len() < 2).then(hung_up);
         let mut replies = Incoming::of(&mut replies, ended);
         assert_eq!(replies.give_changes(&mut [&mut change]), may_be_open, "{shown}");
@@ -284,7 +296,7 @@ fn a_change_of_two_commands_has_both_results() {
     let mut items = [(); 2].map(|()| Item::default());
     for (item, trip) in items.iter_mut().zip(&trips) {
         item.set(&Key::from("k"), trip, Protocol::Watched);
-        assert!(item.sends(Known::default(), now));
+        assert!(item.sends(&Known::default(), now));
     }
     let queued = || Value::SimpleString("QUEUED".into());
     let exec = Value::Array(vec![Value::Int(5), Value::Int(1), Value::Int(0)]);

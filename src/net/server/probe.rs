@@ -3,14 +3,15 @@
 //! proxies close the connection on WATCH.
 
 use proto::values::{Key, Protocol, Uptime};
-use redis::{Value, cmd};
+use redis::Value;
 
 use super::{OneServer, pause};
 use crate::net::Backend;
-use crate::net::connections::{Connection, HANG_UPS};
+use crate::net::connections::HANG_UPS;
 use crate::net::errors::{Failure, Refusal, RefusalKind, TooOld, TransportError};
 use crate::net::limits::Limits;
 use crate::net::resp::{Form, Packed};
+use crate::net::trip::RawReplies;
 use crate::system::clock;
 
 impl OneServer {
@@ -28,8 +29,15 @@ impl OneServer {
             |refusal| if protocol == Protocol::Auto { Ok(()) } else { Err(Failure::Refused(refusal)) };
         let mut closed = 0;
         loop {
-            let (mut connection, _) = self.connection(key, &mut limits)?;
-            let version = connection.server().version.or_else(|| self.server_version());
+            // Which commands there are to probe depends on the server, so that a connection is needed first.
+            let known = self.ask(key, ("", &Packed::default(), 0), &limits)?.version;
+            if let Some(version) = known.filter(|version| *version < limits.needs.min_version()) {
+                if self.is_too_old(key, &mut limits)? {
+                    return Err(Failure::Refused(Refusal::too_old(limits.needs, TooOld::Reported(version))));
+                }
+                continue;
+            }
+            let version = known.or_else(|| self.server_version());
             let tried = protocol.on(version);
             // Another thread may have found it out meanwhile.
             if tried == Protocol::Classic || abilities.know(protocol, version) {
@@ -38,12 +46,7 @@ impl OneServer {
             if abilities.hangs_up() {
                 return lacks(Refusal::too_old(tried, TooOld::HangsUp));
             }
-            let outcome = probe_once(&mut connection, key, tried, closed > 0, limits.answered_by);
-            if !matches!(outcome, Ok(Probed::Works)) {
-                // It may be watching.
-                connection.invalidate();
-            }
-            drop(connection);
+            let outcome = self.probe_once(key, tried, closed > 0, &limits)?;
             limits.decided_at = clock::now();
             let ended = match outcome {
                 Ok(Probed::Works) => {
@@ -109,35 +112,47 @@ enum Closed {
     OnWatch(TransportError),
 }
 
-/// Probes what a protocol needs, after a GET where the connection has to prove that it works.
-fn probe_once(
-    connection: &mut Connection,
-    key: &Key,
-    protocol: Protocol,
-    reads_first: bool,
-    until: Uptime,
-) -> Result<Probed, Closed> {
-    if reads_first {
-        let get = cmd("GET").arg(key.as_bytes()).clone();
-        // Any answer will do.
-        connection.ask(&get, until.since(clock::uptime())).map_err(Closed::OnGet)?.ok();
+impl OneServer {
+    /// Probes what a protocol needs, after a GET where the connection has to prove that it works. Fails if there is none.
+    fn probe_once(
+        &self,
+        key: &Key,
+        protocol: Protocol,
+        reads_first: bool,
+        limits: &Limits<'_>,
+    ) -> Result<Result<Probed, Closed>, Failure> {
+        if reads_first {
+            let mut get = Packed::default();
+            get.command(Form::Any, &[b"GET", key.as_bytes()]);
+            // Any answer will do.
+            if let Some(error) = self.ask(key, ("GET", &get, 0), limits)?.missing {
+                return Ok(Err(Closed::OnGet(error)));
+            }
+        }
+        let mut packed = Packed::default();
+        for words in [&[b"WATCH".as_slice(), key.as_bytes()] as &[&[u8]], &[b"GET", key.as_bytes()]] {
+            packed.command(Form::Any, words);
+        }
+        packed.command(Form::Any, &[b"MULTI"]);
+        packed.command(Form::Any, &[b"EXEC"]);
+        // Both are refused, by other words where they are unknown: one has no transaction, and one no key.
+        packed.command(Form::Any, &[b"DISCARD"]);
+        packed.command(Form::Any, &[b"DEL"]);
+        if protocol == Protocol::Ttl {
+            packed.command(Form::Any, &[b"PTTL", key.as_bytes()]);
+        }
+        // If one of those in front is refused, it may be watching.
+        Ok(read_probe(self.ask(key, ("WATCH", &packed, DISCARD), limits)?))
     }
-    let mut packed = Packed::default();
-    packed.command(Form::Okay, &[b"WATCH", key.as_bytes()]);
-    let get = packed.forms.len();
-    packed.command(Form::Bulk, &[b"GET", key.as_bytes()]);
-    packed.command(Form::Okay, &[b"MULTI"]);
-    packed.command(Form::ListOrNil, &[b"EXEC"]);
-    // Both are refused, by other words where they are unknown: one has no transaction, and one no key.
-    packed.command(Form::Okay, &[b"DISCARD"]);
-    let del = packed.forms.len();
-    packed.command(Form::Integer, &[b"DEL"]);
-    if protocol == Protocol::Ttl {
-        packed.command(Form::Integer, &[b"PTTL", key.as_bytes()]);
-    }
-    let mut replies = Vec::new();
-    let left = until.since(clock::uptime());
-    let ended = connection.exchange(&packed.bytes, packed.forms.len(), left, &mut replies);
+}
+
+/// The places of commands of a probe.
+const GET: usize = 1;
+const DISCARD: usize = 4;
+const DEL: usize = 5;
+
+/// Reads what came of a probe.
+fn read_probe(RawReplies { replies, missing: ended, .. }: RawReplies) -> Result<Probed, Closed> {
     let refused = replies.into_iter().enumerate().filter_map(|(at, reply)| match reply {
         Value::ServerError(error) => Some((at, Refusal::from(error))),
         _ => None,
@@ -148,14 +163,14 @@ fn probe_once(
         RefusalKind::NotPermitted => !refusal.is_about_a_key(),
         _ => false,
     };
-    if let Some(at) = refused.iter().position(|(at, refusal)| [get, del].contains(at) && is_missing(refusal))
+    if let Some(at) = refused.iter().position(|(at, refusal)| [GET, DEL].contains(at) && is_missing(refusal))
     {
         return Ok(Probed::LacksAll(refused.swap_remove(at).1));
     }
     refused.retain(|(at, refusal)| {
         // Up to 2.4 a full server refuses EXEC, and so has it.
         let has_it = refusal.kind() == RefusalKind::OverMemory || refusal.text().ends_with("without MULTI");
-        *at != del && !has_it
+        *at != DEL && !has_it
     });
     // One of a command says more than those of the key, or of what follows from the first. A proxy has words of its
     // own: without all replies it is not known to what they belong.
@@ -163,7 +178,7 @@ fn probe_once(
         |refusal: &Refusal| is_missing(refusal) || refusal.kind() == RefusalKind::Other && ended.is_none();
     if let Some(at) = refused.iter().position(|(_, refusal)| lacks(refusal)) {
         let (at, refusal) = refused.swap_remove(at);
-        let works = if at < del { Protocol::Classic } else { Protocol::Watched };
+        let works = if at < DEL { Protocol::Classic } else { Protocol::Watched };
         return Ok(Probed::Lacks(works, refusal));
     }
     match (ended, refused.into_iter().next()) {

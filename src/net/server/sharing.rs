@@ -4,11 +4,10 @@
 //! A thread that stops leading a lane or waiting for its job, also by a panic, leaves it in order.
 
 use std::cell::Cell;
-use std::ops::DerefMut;
 use std::sync::Arc;
-use std::{io, mem};
+use std::{io, mem, slice};
 
-use proto::values::{Now, Uptime};
+use proto::values::{Key, Now, Uptime};
 
 use super::OneServer;
 use crate::net::connections::{Connection, Spin};
@@ -16,7 +15,8 @@ use crate::net::errors::{Failure, TransportError};
 use crate::net::lanes::{self, Batching, Entered, Lanes, Told};
 use crate::net::limits::{Budget, Limits};
 use crate::net::patience::SMALL;
-use crate::net::trip::{Batched, TripState, Wire};
+use crate::net::resp::Packed;
+use crate::net::trip::{Jobs, RawReplies, TripState, Wire};
 use crate::net::{KeyTrip, Sent};
 use crate::system::clock;
 
@@ -32,7 +32,7 @@ thread_local! {
 #[inline]
 pub(super) fn take_spare() -> SpareEntry {
     let spare = ENTRY.try_with(Cell::take).ok().flatten();
-    spare.unwrap_or_else(|| (Entry::new(TripState::default()), Vec::new()))
+    spare.unwrap_or_else(|| (Entry::new(Jobs::default()), Vec::new()))
 }
 
 /// Puts back an entry to be used again, unless another thread may still write to it.
@@ -45,28 +45,73 @@ pub(super) fn put_back((entry, list): SpareEntry) {
 }
 
 impl OneServer {
-    /// Sends a trip together with those of other threads. `None`: it is to be sent
-    /// alone, since it may not be sent any more, or not to this server, or the server
-    /// had no room. `slot`: of the key in a cluster, where a transaction has one.
-    pub(super) fn share(&self, trip: &KeyTrip<'_>, slot: Option<u16>, limits: &Limits<'_>) -> Option<Sent> {
-        let batching = slot.filter(|_| trip.transacts()).map_or(Batching::Any, Batching::Group);
-        match self.carry(trip, batching, limits) {
-            Ok(Sent { found: None, reply: None, .. }) => None,
-            Ok(sent) => Some(sent),
-            Err(failure) => Some(Sent::failed(trip, failure)),
+    /// Has a trip sent, with those of others that may go with it. Returns what came of that.
+    #[inline]
+    pub(super) fn carry_one(&self, trip: &KeyTrip<'_>, batching: Batching, limits: &Limits<'_>) -> Sent {
+        let spare = take_spare();
+        spare.0.job().set(slice::from_ref(trip), limits.needs, limits.grants);
+        match self.carry(trip.key, spare, batching, limits) {
+            Ok((spare, at)) => {
+                let mut sent = spare.0.job().all()[0].take_outcome(trip);
+                sent.at = at;
+                put_back(spare);
+                sent
+            }
+            Err(failure) => Sent::failed(trip, failure),
         }
     }
 
-    /// Has a trip sent, by this thread or by another. Code of the user
-    /// may run meanwhile and send commands of its own, on another entry.
-    fn carry(&self, trip: &KeyTrip<'_>, batching: Batching, limits: &Limits<'_>) -> Result<Sent, Failure> {
-        let (entry, finished) = take_spare();
-        entry.job().set(trip, limits.needs, limits.grants);
+    /// Has trips sent together. Returns what came of each.
+    pub(super) fn carry_all(
+        &self,
+        trips: &[KeyTrip<'_>],
+        batching: Batching,
+        limits: &Limits<'_>,
+    ) -> Vec<Sent> {
+        let spare = take_spare();
+        spare.0.job().set(trips, limits.needs, limits.grants);
+        match self.carry(trips[0].key, spare, batching, limits) {
+            Ok((spare, at)) => {
+                let outcome = |(job, trip): (&mut TripState, _)| Sent { at, ..job.take_outcome(trip) };
+                let sent = spare.0.job().all().iter_mut().zip(trips).map(outcome).collect();
+                put_back(spare);
+                sent
+            }
+            Err(failure) => trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect(),
+        }
+    }
+
+    /// Has packed commands sent that are of no trip, with a name for them, on a connection that carries nothing else.
+    /// Of the first so many none may be refused: otherwise it is not used again.
+    pub(super) fn ask(
+        &self,
+        key: &Key,
+        (name, packed, strict): (&'static str, &Packed, usize),
+        limits: &Limits<'_>,
+    ) -> Result<RawReplies, Failure> {
+        let spare = take_spare();
+        spare.0.job().set_raw(name, packed, strict);
+        let (spare, _) = self.carry(key, spare, Batching::Alone, limits)?;
+        let asked = spare.0.job().all()[0].take_raw();
+        put_back(spare);
+        Ok(asked)
+    }
+
+    /// Has the jobs of an entry of this thread sent, by it or by another. Code of the user may run meanwhile and send
+    /// commands of its own, on another entry. Returns the entry, and the time if it was just read.
+    #[inline]
+    fn carry(
+        &self,
+        key: &Key,
+        (entry, finished): SpareEntry,
+        batching: Batching,
+        limits: &Limits<'_>,
+    ) -> Result<(SpareEntry, Option<Now>), Failure> {
         let told = match self.enter(&entry, batching, limits) {
             // Nothing was waited for since then.
             Entered::Leads { lane, others } => Ok((Told::Lead(lane), others, Some(limits.decided_at))),
             Entered::Waits { opens, ahead } => self
-                .wait_for_lane(trip.key, &entry, batching, limits, (opens, ahead))
+                .wait_for_lane(key, &entry, batching, limits, (opens, ahead))
                 .map(|told| (told, true, None)),
         };
         let (finished, at) = match told {
@@ -79,9 +124,7 @@ impl OneServer {
             // Its time includes the wait for another thread.
             Err(failure) => return Err(failure.after(clock::uptime().since(limits.decided_at.uptime))),
         };
-        let sent = Sent { at, ..entry.job().take_outcome(trip) };
-        put_back((entry, finished));
-        Ok(sent)
+        Ok(((entry, finished), at))
     }
 
     /// Sends this thread's job over a lane with nothing on the wire, and
@@ -102,7 +145,7 @@ impl OneServer {
             let now = clock::uptime();
             limits.reply_by(now).since(now) >= Budget::until_sent(time)
         };
-        if others && (lane.connection.connection.resumes() || has_time()) {
+        if others && batching != Batching::Alone && (lane.connection.connection.resumes() || has_time()) {
             self.lanes.fill(lane, batching);
         }
         self.write_batch(lane, now);
@@ -121,13 +164,13 @@ impl OneServer {
             answered_by = answered_by.min(lane.connection.sent_at.after(self.opener.command_timeout));
             let open = lane.connection.wire.is_watching();
             if open {
-                leading.finished.extend(lane.batch.extract_if(.., |other| other.job().is_done()));
+                leading.finished.extend(lane.batch.extract_if(.., |other| other.job().are_done()));
             } else if matches!(lane.batch.as_slice(), [only] if Arc::ptr_eq(only, entry)) {
                 lane.batch.clear();
             } else {
                 leading.finished.append(&mut lane.batch);
             }
-            let (connection, done) = (&lane.connection.connection, !open || entry.job().is_done());
+            let (connection, done) = (&lane.connection.connection, !open || entry.job().are_done());
             let is_lent = connection.is_lent();
             if !in_order {
                 return (leading.end_lead(), None);
@@ -169,14 +212,14 @@ impl OneServer {
         if wire.count() > 0 {
             *failed = connection.write(&wire.packed.bytes, now.uptime, self.opener.command_timeout).err();
         }
-        self.patience.note_sent(lane.batch.len());
+        self.patience.note_sent(wire.jobs);
     }
 
     /// Receives the replies to a trip, and puts them into the entries of its batch.
     fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
         let Carrier { connection, wire, sent_at, failed } = &mut *lane.connection;
         let count = wire.count();
-        let spin = if lane.batch.len() <= SMALL { Spin::First } else { Spin::Never };
+        let spin = if wire.jobs <= SMALL { Spin::First } else { Spin::Never };
         let deadline = sent_at.after(self.opener.command_timeout);
         let mut ended = failed.take();
         let resumes = connection.resumes();
@@ -213,8 +256,8 @@ enum Received {
     OwnTimeIsUp,
 }
 
-pub(super) type Entry = lanes::Entry<TripState, Carrier>;
-pub(super) type Lane = lanes::Lane<TripState, Carrier>;
+pub(super) type Entry = lanes::Entry<Jobs, Carrier>;
+pub(super) type Lane = lanes::Lane<Jobs, Carrier>;
 
 /// A connection, and the trip that is under way on it.
 pub(crate) struct Carrier {
@@ -232,20 +275,10 @@ impl Carrier {
     }
 }
 
-impl Batched for Arc<Entry> {
-    fn job(&self) -> impl DerefMut<Target = TripState> {
-        Entry::job(self)
-    }
-
-    fn is_gone(&self) -> bool {
-        Entry::is_gone(self)
-    }
-}
-
 /// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection
 /// is not used again, what was on the wire is lost, and a queued thread leads.
 pub(super) struct Leading<'a> {
-    lanes: &'a Lanes<TripState, Carrier>,
+    lanes: &'a Lanes<Jobs, Carrier>,
     pub(super) entry: &'a Arc<Entry>,
     pub(super) lane: Option<Lane>,
     pub(super) finished: Vec<Arc<Entry>>,
@@ -254,7 +287,7 @@ pub(super) struct Leading<'a> {
 
 impl<'a> Leading<'a> {
     pub(super) fn of(
-        lanes: &'a Lanes<TripState, Carrier>,
+        lanes: &'a Lanes<Jobs, Carrier>,
         entry: &'a Arc<Entry>,
         lane: Lane,
         finished: Vec<Arc<Entry>>,
@@ -330,13 +363,13 @@ impl Drop for Leading<'_> {
 
 /// A thread that waits for its job. Dropped by a panic, it waits no longer.
 pub(super) struct WaitingJob<'a> {
-    lanes: &'a Lanes<TripState, Carrier>,
+    lanes: &'a Lanes<Jobs, Carrier>,
     entry: &'a Arc<Entry>,
     pub(super) ended: bool,
 }
 
 impl<'a> WaitingJob<'a> {
-    pub(super) fn of(lanes: &'a Lanes<TripState, Carrier>, entry: &'a Arc<Entry>) -> Self {
+    pub(super) fn of(lanes: &'a Lanes<Jobs, Carrier>, entry: &'a Arc<Entry>) -> Self {
         Self { lanes, entry, ended: false }
     }
 }

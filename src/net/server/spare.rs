@@ -8,7 +8,7 @@ use crate::system::Process;
 
 use super::sharing::Carrier;
 use crate::net::lanes::Lanes;
-use crate::net::trip::TripState;
+use crate::net::trip::Jobs;
 use crate::system::clock;
 use crate::system::sync::{Condvar, Mutex, wait_timeout};
 use crate::system::thread;
@@ -64,7 +64,7 @@ impl Drop for Spare {
 impl Watcher {
     /// Has a thread look at the connections, if there are several and none does. If it cannot be started, the next one
     /// that is opened has it started.
-    pub(super) fn watch(self: &Arc<Self>, lanes: &Arc<Lanes<TripState, Carrier>>) {
+    pub(super) fn watch(self: &Arc<Self>, lanes: &Arc<Lanes<Jobs, Carrier>>) {
         if lanes.count() < 2 {
             return;
         }
@@ -79,7 +79,7 @@ impl Watcher {
     }
 
     /// Waits a while, and closes what was not used. Returns false if there is nothing more to do.
-    fn closes_unused(&self, lanes: &Weak<Lanes<TripState, Carrier>>) -> bool {
+    fn closes_unused(&self, lanes: &Weak<Lanes<Jobs, Carrier>>) -> bool {
         let watch = self.watch.lock();
         if *watch == Watch::Ended {
             return false;

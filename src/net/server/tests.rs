@@ -11,6 +11,7 @@ use redis::{FromRedisValue as _, RedisError, Value};
 use super::*;
 use crate::net::connections::fake::{FakeConnection, refused};
 use crate::net::connections::{Lender, Transport};
+use crate::net::errors::RefusalKind;
 use crate::net::limits::Budget;
 
 /// What happens to a key.

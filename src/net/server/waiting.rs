@@ -1,22 +1,20 @@
 //! How threads wait for connections, and how these are opened or borrowed. A thread that needs one waits while another
 //! opens it, and takes another one that becomes free first.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use proto::values::{Key, Now, Uptime};
+use proto::values::{Key, Uptime};
 
-use super::sharing::{Carrier, Entry, Lane, WaitingJob, put_back, take_spare};
-use super::{OneServer, pause};
+use super::OneServer;
+use super::sharing::{Carrier, Entry, Lane, WaitingJob};
 use crate::net::connections::{Connection, Dialing};
-use crate::net::errors::{Failure, Refusal, TooOld, TransportError};
+use crate::net::errors::{Failure, Refusal, TransportError};
 use crate::net::lanes::{Batching, Entered, LaneTerms, Lanes, Told};
 use crate::net::limits::Limits;
-use crate::net::trip::TripState;
+use crate::net::trip::Jobs;
 use crate::system::clock;
 use crate::system::thread;
-use redis::cmd;
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection, or where
 /// others use them as well.
@@ -27,10 +25,10 @@ const SAID_EVERY: Duration = Duration::from_secs(1);
 
 /// When that was said last.
 #[derive(Default)]
-struct Said(Option<Uptime>);
+pub(super) struct Said(Option<Uptime>);
 
 impl Said {
-    fn waits(&mut self, key: &Key, refusal: &Refusal, limits: &Limits<'_>) {
+    pub(super) fn waits(&mut self, key: &Key, refusal: &Refusal, limits: &Limits<'_>) {
         let now = clock::uptime();
         if self.0.is_none_or(|said| now.since(said) >= SAID_EVERY) {
             self.0 = Some(now);
@@ -40,60 +38,6 @@ impl Said {
 }
 
 impl OneServer {
-    /// Returns a connection that this thread has for itself, and the time when it was there.
-    fn checkout(&self, key: &Key, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
-        let spare = take_spare();
-        let (lane, now) = match self.enter(&spare.0, Batching::Alone, limits) {
-            Entered::Leads { lane, .. } => (lane, limits.decided_at),
-            Entered::Waits { opens, ahead } => {
-                let Told::Lead(lane) =
-                    self.wait_for_lane(key, &spare.0, Batching::Alone, limits, (opens, ahead))?
-                else {
-                    unreachable!("its job is in no batch")
-                };
-                (lane, clock::now())
-            }
-        };
-        put_back(spare);
-        Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, now))
-    }
-
-    /// Returns a connection to a server that is not too old, and has settled if the command may grant a lock.
-    pub(super) fn connection(&self, key: &Key, limits: &mut Limits<'_>) -> Result<(Alone, Now), Failure> {
-        let mut said = Said::default();
-        loop {
-            let began = limits.decided_at.uptime;
-            let (mut connection, now) = self.checkout(key, limits)?;
-            let server = connection.server();
-            if limits.grants
-                && server.settled_at > now.uptime
-                && let Some(refusal) = connection.settling()
-            {
-                drop(connection);
-                let waits_until = limits.accepted_by;
-                said.waits(key, &refusal, limits);
-                if pause(limits, waits_until) {
-                    continue;
-                }
-                return Err(Failure::Refused(refusal));
-            }
-            let version = server.version.filter(|version| *version < limits.needs.min_version());
-            let Some(version) = version else { return Ok((connection, now)) };
-            // The version when this connection was opened. The server may
-            // have been upgraded since, and the connection be closed.
-            let limit = limits.answered_by.since(now.uptime).min(self.opener.command_timeout);
-            let Err(error) = connection.ask(&cmd("PING"), limit) else {
-                return Err(Failure::Refused(Refusal::too_old(limits.needs, TooOld::Reported(version))));
-            };
-            connection.invalidate();
-            limits.decided_at = clock::now();
-            if limits.decided_at.uptime >= limits.answered_by {
-                let waited = limits.decided_at.uptime.since(began);
-                return Err(Failure::unreachable(error).after(waited));
-            }
-        }
-    }
-
     /// How this thread may become a leader.
     fn terms(
         &self,
@@ -121,7 +65,7 @@ impl OneServer {
         entry: &Arc<Entry>,
         batching: Batching,
         limits: &Limits<'_>,
-    ) -> Entered<TripState, Carrier> {
+    ) -> Entered<Jobs, Carrier> {
         self.lanes.enter(entry, batching, self.terms(batching, limits, limits.decided_at.uptime))
     }
 
@@ -136,7 +80,7 @@ impl OneServer {
         batching: Batching,
         limits: &Limits<'_>,
         (opens, ahead): (bool, usize),
-    ) -> Result<Told<TripState, Carrier>, Failure> {
+    ) -> Result<Told<Jobs, Carrier>, Failure> {
         if opens {
             self.open_one();
         }
@@ -207,7 +151,7 @@ impl OneServer {
     }
 }
 
-fn opened(lanes: &Lanes<TripState, Carrier>, dialing: &Dialing, connection: Connection) {
+fn opened(lanes: &Lanes<Jobs, Carrier>, dialing: &Dialing, connection: Connection) {
     let is_lent = connection.is_lent();
     dialing.succeeded();
     lanes.opened(Some(Lane::over(Carrier::over(connection))));
@@ -217,49 +161,8 @@ fn opened(lanes: &Lanes<TripState, Carrier>, dialing: &Dialing, connection: Conn
     }
 }
 
-fn failed(lanes: &Lanes<TripState, Carrier>, dialing: &Dialing, error: Failure) {
+fn failed(lanes: &Lanes<Jobs, Carrier>, dialing: &Dialing, error: Failure) {
     dialing.failed(clock::uptime(), error);
     lanes.opened(None);
     lanes.wake_queued();
-}
-
-/// A connection that a thread has for itself.
-pub(crate) struct Alone {
-    lanes: Arc<Lanes<TripState, Carrier>>,
-    /// Until it is dropped.
-    lane: Option<Lane>,
-}
-
-const HERE: &str = "it is here until it is dropped";
-
-impl Deref for Alone {
-    type Target = Connection;
-
-    fn deref(&self) -> &Connection {
-        let Some(lane) = &self.lane else { unreachable!("{HERE}") };
-        &lane.connection.connection
-    }
-}
-
-impl DerefMut for Alone {
-    fn deref_mut(&mut self) -> &mut Connection {
-        let Some(lane) = &mut self.lane else { unreachable!("{HERE}") };
-        &mut lane.connection.connection
-    }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        let Some(mut lane) = self.lane.take() else { return };
-        lane.connection.connection.used(clock::uptime());
-        if thread::panicking() {
-            // A transaction may be open.
-            lane.connection.connection.invalidate();
-        }
-        let is_usable = |connection: &Connection| {
-            connection.is_connected() && !connection.is_lent() && !connection.is_outdated_at(clock::uptime())
-        };
-        let usable = Some(lane).filter(|lane| is_usable(&lane.connection.connection));
-        self.lanes.give_back(usable);
-    }
 }

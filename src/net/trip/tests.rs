@@ -1,17 +1,20 @@
 //! What several keys send over a connection that carries nothing else, and what comes of each.
 
-use std::cell::Cell;
+use std::hint::spin_loop;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{slice, thread};
 
 use proto::Command;
 use proto::{Expected, NewValue, Reply};
 
 use super::*;
 use crate::net::Sent;
+use crate::net::connections::Connection;
 use crate::net::connections::fake::{FakeConnection, closed, refused};
 use crate::net::errors::Failure;
-use crate::net::limits::Budget;
+use crate::system::clock;
 
 type Answer = (Vec<Value>, Option<redis::RedisError>);
 /// A name, the replies to each trip, what is sent, what comes of each key, and whether the connection stays.
@@ -73,21 +76,55 @@ fn changed_on(
     let sets =
         without_ttl.map(|without_ttl| Trip { behind: Some(Box::new(Command::Get)), ..set(without_ttl) });
     let trips = [KeyTrip::new(&keys[0], &sets[0]), KeyTrip::new(&keys[1], &sets[1])];
-    let (jobs, now, limits) = begun(&trips);
-    let after = wire.exchange(&mut connection.open(), &jobs, now, &limits, Asking::Never);
-    let mut trips = trips.iter();
-    let ended = jobs.map(|job| {
-        let Sent { found, reply, behind, undecided, .. } =
-            job.into_inner().take_outcome(trips.next().unwrap());
+    let entries = begun(&trips);
+    let after = exchange(wire, &mut connection.open(), &entries);
+    let ended = outcomes(&entries, &trips).map(|sent| {
+        let Sent { found, reply, behind, undecided, .. } = sent;
         let reply = if undecided.is_some() { "undecided".into() } else { short(reply) };
         format!("{}, {reply}, {}", short(found), short(behind))
     });
-    let words = |packed: &String| {
-        let words = packed.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
-        words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
-    };
-    let packed = connection.sent.lock().unwrap().iter().map(words).collect();
+    let packed = connection.sent.lock().unwrap().iter().map(|packed| words(packed)).collect();
     (packed, ended, !after.out_of_order)
+}
+
+/// Returns what was packed, without lengths.
+fn words(packed: &str) -> String {
+    let words = packed.split("\r\n").filter(|line| !line.starts_with(['*', '$']));
+    words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
+}
+
+type Entries = Vec<Arc<Entry<Jobs, ()>>>;
+
+/// The jobs of two trips that begin now, of a thread each.
+fn begun(trips: &[KeyTrip<'_>; 2]) -> Entries {
+    let begun = |trip| {
+        let entry = Entry::new(Jobs::default());
+        entry.job().set(slice::from_ref(trip), Protocol::Watched, false);
+        entry
+    };
+    trips.iter().map(begun).collect()
+}
+
+/// Sends the jobs over a connection until nothing is open.
+fn exchange(wire: &mut Wire, connection: &mut Connection, entries: &Entries) -> AfterTrip {
+    // As another connection left it.
+    wire.open = None;
+    loop {
+        wire.pack(entries, &Known::default(), clock::now());
+        if wire.count() == 0 {
+            return AfterTrip::default();
+        }
+        let (count, limit) = (wire.count(), Duration::from_secs(1));
+        let ended = connection.exchange(&wire.packed.bytes, count, limit, &mut wire.replies);
+        let after = wire.read(entries, ended);
+        if after.out_of_order || !wire.is_watching() {
+            return after;
+        }
+    }
+}
+
+fn outcomes(entries: &Entries, trips: &[KeyTrip<'_>; 2]) -> [Sent; 2] {
+    [0, 1].map(|n| entries[n].job().all()[0].take_outcome(&trips[n]))
 }
 
 fn ok() -> Value {
@@ -115,18 +152,6 @@ fn exec(exec: Value) -> Answer {
 const KEYS: [&str; 2] = ["k0", "k1"];
 const LOOKS: &str = "WATCH k0 GET k0 WATCH k1 GET k1 MULTI";
 const CHANGES: &str = "SET k0 y SET k1 y EXEC GET k0 GET k1";
-
-/// The states of two trips that begin now, and their limits.
-fn begun(trips: &[KeyTrip<'_>; 2]) -> ([RefCell<TripState>; 2], Now, Limits<'static>) {
-    let jobs = trips.each_ref().map(|trip| {
-        let mut job = TripState::default();
-        job.set(trip, Protocol::Watched, false);
-        RefCell::new(job)
-    });
-    let (now, command_timeout) = (clock::now(), Duration::from_secs(1));
-    let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
-    (jobs, now, Limits::within(budget, now))
-}
 
 #[test]
 fn several_keys_are_changed_by_one_transaction() {
@@ -293,11 +318,10 @@ fn beside_a_plain_command(plain: &Command, answers: Vec<Answer>) -> [String; 2] 
     let keys = KEYS.map(Key::from);
     let trips = [Trip::of(plain.clone()), set(false)];
     let trips = [KeyTrip::new(&keys[0], &trips[0]), KeyTrip::new(&keys[1], &trips[1])];
-    let (jobs, now, limits) = begun(&trips);
-    Wire::default().exchange(&mut connection.open(), &jobs, now, &limits, Asking::Never);
-    let mut trips = trips.iter();
-    jobs.map(|job| {
-        let Sent { reply, undecided, .. } = job.into_inner().take_outcome(trips.next().unwrap());
+    let entries = begun(&trips);
+    exchange(&mut Wire::default(), &mut connection.open(), &entries);
+    outcomes(&entries, &trips).map(|sent| {
+        let Sent { reply, undecided, .. } = sent;
         if undecided.is_some() { "undecided".into() } else { short(reply) }
     })
 }
@@ -318,53 +342,76 @@ fn a_plain_command_keeps_its_reply_while_a_change_beside_it_is_carried_out() {
     assert_eq!(beside_a_plain_command(&Command::Del, answers), ["Integer(1)", "done"]);
 }
 
-/// A trip whose thread gives up, and takes what came of it, the nth time that it is locked.
-struct GivesUp<'a> {
-    trip: KeyTrip<'a>,
-    job: RefCell<TripState>,
-    after: Cell<Option<u32>>,
+#[test]
+fn asking_goes_before_each_command_and_each_transaction() {
+    let (key, plain) =
+        (Key::from("k0"), Trip::of(Command::SetNx(NewValue { value: b"y".as_slice().into(), ttl: None })));
+    let change = Trip { behind: Some(Box::new(Command::Get)), ..set(false) };
+    let sent = |trip: &Trip, answers: Vec<Answer>| {
+        let script = Arc::new(Mutex::new(answers));
+        let connection = FakeConnection::answering(move |_| script.lock().unwrap().remove(0));
+        let trip = KeyTrip { asks: true, ..KeyTrip::new(&key, trip) };
+        let entries: Entries = vec![Entry::new(Jobs::default())];
+        entries[0].job().set(&[trip], Protocol::Watched, false);
+        exchange(&mut Wire::default(), &mut connection.open(), &entries);
+        let sent = entries[0].job().all()[0].take_outcome(&trip);
+        let packed = connection.sent.lock().unwrap().iter().map(|packed| words(packed)).collect::<Vec<_>>();
+        (packed, short(sent.reply), short(sent.behind))
+    };
+    let looks = vec![ok(), ok(), ok(), bulk(), ok(), ok()];
+    let done = vec![queued(), list(&[ok()]), ok(), bulk()];
+    assert_eq!(
+        sent(&change, vec![(looks, None), (done, None)]),
+        (
+            vec!["ASKING WATCH k0 ASKING GET k0 ASKING MULTI".into(), "SET k0 y EXEC ASKING GET k0".into()],
+            "done".into(),
+            "x".into()
+        )
+    );
+    let granted = sent(&plain, vec![(vec![ok(), Value::Int(1)], None)]);
+    assert_eq!(granted, (vec!["ASKING SETNX k0 y".to_owned()], "Integer(1)".into(), "-".into()));
 }
 
-impl<'a> GivesUp<'a> {
-    fn of(trip: KeyTrip<'a>) -> Self {
-        let (job, after) = (RefCell::<TripState>::default(), Cell::new(None));
-        job.borrow_mut().set(&trip, Protocol::Watched, false);
-        Self { trip, job, after }
-    }
-}
-
-impl Batched for GivesUp<'_> {
-    fn job(&self) -> impl DerefMut<Target = TripState> {
-        let mut job = self.job.borrow_mut();
-        if self.after.get() == Some(0) {
-            job.take_outcome(&self.trip);
-        }
-        self.after.set(self.after.get().and_then(|after| after.checked_sub(1)));
-        job
-    }
-
-    fn is_gone(&self) -> bool {
-        false
-    }
-}
-
+/// A thread may give up, and take what came of its job, between any two steps of the one that receives.
 #[test]
 fn a_thread_that_gives_up_takes_no_replies_of_others() {
-    let keys = ["k0", "k1"].map(Key::from);
+    let keys = KEYS.map(Key::from);
     let change = Trip { behind: Some(Box::new(Command::Count { forget_after: None })), ..set(false) };
     let plain = Trip::of(Command::SetNx(NewValue { value: b"y".as_slice().into(), ttl: None }));
-    for after in 0..9 {
-        let batch = [KeyTrip::new(&keys[0], &change), KeyTrip::new(&keys[1], &plain)].map(GivesUp::of);
-        let (mut wire, now) = (Wire::default(), clock::now());
-        wire.pack(&batch[..1], Known::default(), now);
+    let trips = [KeyTrip::new(&keys[0], &change), KeyTrip::new(&keys[1], &plain)];
+    let (mut before, mut after) = (0, 0);
+    for round in 0..400 {
+        let (entries, mut wire) = (begun(&trips), Wire::default());
+        wire.pack(&entries[..1], &Known::default(), clock::now());
         wire.replies = vec![ok(), bulk(), ok()];
-        assert!(!wire.read(&batch[..1], None).out_of_order && wire.is_watching());
-        wire.pack(&batch, Known::default(), now);
-        batch[0].after.set(Some(after));
+        assert!(!wire.read(&entries[..1], None).out_of_order && wire.is_watching());
+        wire.pack(&entries, &Known::default(), clock::now());
         // The change, EXEC, what goes behind, and the other's command, which another client has been faster with.
         wire.replies = vec![queued(), list(&[ok()]), Value::Int(7), Value::Int(0)];
-        assert!(!wire.read(&batch, None).out_of_order, "{after}");
-        let other = batch[1].job.borrow_mut().take_outcome(&batch[1].trip).plain();
-        assert_eq!(short(Some(other)), "Integer(0)", "{after}");
+        let [is_ready, begins] = [(); 2].map(|()| AtomicBool::new(false));
+        let sent = thread::scope(|scope| {
+            let gives_up = scope.spawn(|| {
+                is_ready.store(true, Ordering::Release);
+                while !begins.load(Ordering::Acquire) {
+                    spin_loop();
+                }
+                (0..round % 100).for_each(|_| spin_loop());
+                entries[0].job().all()[0].take_outcome(&trips[0])
+            });
+            while !is_ready.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
+            begins.store(true, Ordering::Release);
+            assert!(!wire.read(&entries, None).out_of_order, "{round}");
+            gives_up.join().unwrap()
+        });
+        match sent.reply {
+            Some(Ok(Reply::Executed(Some(1)))) => after += 1,
+            Some(Err(Failure::Lost(_))) => before += 1,
+            other => panic!("{round}: {other:?}"),
+        }
+        let other = entries[1].job().all()[0].take_outcome(&trips[1]).plain();
+        assert_eq!(short(Some(other)), "Integer(0)", "{round}");
     }
+    println!("given up before {before} and after {after} of the replies came");
 }

@@ -20,7 +20,7 @@ pub(super) fn trials() -> Vec<Trial> {
         ("three_on_two_lanes", || run([Fine; 3], 2, 1)),
         ("two_give_up", || run([Fine, GivesUp, GivesUp], 1, 1)),
         ("a_connection_fails_and_one_gives_up", || run([Fails, GivesUp, Fine], 1, 1)),
-        ("one_has_the_lane_for_itself", || run([Fine, Alone, GivesUp], 1, 1)),
+        ("one_goes_by_itself", || run([Fine, Alone, GivesUp], 1, 1)),
         ("two_borrow", || run([Borrows, Borrows, GivesUp], 1, 1)),
         ("two_groups", || run([Of(1), Of(2), Of(1)], 1, 1)),
         ("two_groups_and_one_gives_up", || run([Of(1), Of(2), GivesUp], 1, 1)),

@@ -20,7 +20,7 @@ pub(super) enum Behavior {
     OpensNone,
     /// The connection is lent, and goes back after a trip that it leads, or if no thread waits once it is there.
     Borrows,
-    /// It has a lane for itself.
+    /// Its jobs go by themselves.
     Alone,
     /// Its jobs are of this group.
     Of(u16),
@@ -78,7 +78,6 @@ impl Harness {
 
     /// The job is carried out once, unless the connection failed or its thread gave up.
     fn carry(&self, number: usize, behavior: Behavior) {
-        let alone = behavior == Behavior::Alone;
         let batching = match behavior {
             Behavior::Alone => Batching::Alone,
             Behavior::Of(group) => Batching::Group(group),
@@ -125,12 +124,6 @@ impl Harness {
                 }
             }
         }
-        if alone {
-            let lane = led.expect("it is in no batch");
-            assert!(lane.batch.is_empty() && lane.connection.is_empty(), "it has it for itself");
-            assert_eq!(entry.job().carried, 0);
-            return self.lanes.give_back(Some(lane));
-        }
         if let Some(lane) = led {
             self.lead(lane, &entry, behavior);
         }
@@ -160,6 +153,7 @@ impl Harness {
 
     fn lead(&self, mut lane: Lane<Job, Wire>, entry: &Arc<Entry>, behavior: Behavior) {
         if lane.batch.is_empty() {
+            assert!(lane.connection.is_empty(), "nothing is on the wire");
             lane.batch.push(Arc::clone(entry));
             let batching = entry.job().batching;
             self.send(&mut lane, batching);
@@ -191,8 +185,14 @@ impl Harness {
     }
 
     fn send(&self, lane: &mut Lane<Job, Wire>, with: Batching) {
-        self.lanes.fill(lane, with);
+        if with != Batching::Alone {
+            self.lanes.fill(lane, with);
+        }
         let batchings = lane.batch.iter().map(|entry| entry.job().batching);
+        assert!(
+            lane.batch.len() == 1 || batchings.clone().all(|batching| batching != Batching::Alone),
+            "it goes by itself"
+        );
         let mut groups = batchings.filter(|batching| matches!(batching, Batching::Group(_)));
         let first = groups.next();
         assert!(groups.all(|group| Some(group) == first), "of several groups one goes in a trip");
