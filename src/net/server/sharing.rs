@@ -219,7 +219,7 @@ impl OneServer {
     fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
         let Carrier { connection, wire, sent_at, failed } = &mut *lane.connection;
         let count = wire.count();
-        let spin = if wire.jobs <= SMALL { Spin::First } else { Spin::Never };
+        let spin = if lane.batch.len() <= SMALL { Spin::First } else { Spin::Never };
         let deadline = sent_at.after(self.opener.command_timeout);
         let mut ended = failed.take();
         let resumes = connection.resumes();
@@ -239,7 +239,9 @@ impl OneServer {
         let mut at = None;
         if spin == Spin::First && count > 0 {
             let now = clock::now();
-            self.patience.note_trip(now.uptime.since(*sent_at));
+            if wire.jobs <= SMALL {
+                self.patience.note_trip(now.uptime.since(*sent_at));
+            }
             at = Some(now);
         }
         let mut after = wire.read(&lane.batch, ended);
